@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything here works on a machine that has Python 3.11, pip and make. `make help` lists the targets.
+#
+# Two stamps in .venv say what is installed: .installed-run is what a demo needs (no development tools, no Spark),
+# .installed-dev is everything. Both are made again when a pyproject.toml changes.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: demo test lint bench soak proto clean help
+
+BIN      := .venv/bin
+RUN      := .venv/.installed-run
+DEV      := .venv/.installed-dev
+PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
+PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+PIP      := $(BIN)/python -m pip --disable-pip-version-check -q
+
+# The first interpreter that runs and is new enough; a name on PATH may be a shim with nothing behind it.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+# Runs a command quietly: one line when it passes, all of its output when it fails. $(call check,NAME,COMMAND)
+check = @printf '%-22s' '$(1)'; \
+    if out=$$( $(2) 2>&1 ); then echo ok; else code=$$?; echo FAILED; printf '%s\n' "$$out"; exit $$code; fi
+
+demo: $(RUN) ## the main job in one command: simulated ECUs, Zenoh applications, the streamer (ARGS="--seconds 5 --json")
+	@$(BIN)/ustreamer demo $(ARGS)
+
+test: lint ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+lint: $(DEV) ## ruff, mypy --strict, import contracts
+	$(call check,ruff check,$(BIN)/ruff check -q)
+	$(call check,ruff format,$(BIN)/ruff format -q --check)
+	$(call check,mypy,$(BIN)/mypy)
+	@# Two plugins may have a tests/test_plugin.py each; to mypy that is one module twice, so: one run each.
+	$(foreach t,$(wildcard plugins/*/tests),$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
+	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
+
+bench: $(DEV) ## messages/s and latency against a bare forwarder, side by side
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(DEV) ## the tests that run for minutes
+	@$(BIN)/python -m pytest -q -m soak --timeout 0 $(ARGS)
+
+proto: $(DEV) ## make ustreamer/uprotocol/pb again from proto/
+	@$(BIN)/python proto/generate.py
+
+clean: ## remove .venv, caches and build leftovers
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf build dist plugins/*/build plugins/*/dist *.egg-info plugins/*/*.egg-info
+	@find ustreamer plugins tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-14s%s\n", $$1, $$2 }'
+
+define newline
+
+
+endef
+
+# Debian splits ensurepip out of Python (package python3-venv). Without it `venv` fails half-way; then the outer pip,
+# which Debian forbids to touch its own packages but not those of a virtual environment, brings pip in.
+$(BIN)/pip:
+	@test -n '$(PYTHON)' || { echo 'needs Python 3.11 or newer: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@echo "making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv >/dev/null 2>&1 || { \
+	    $(PYTHON) -m venv --clear --without-pip .venv && \
+	    $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check -q install pip; }
+
+$(RUN): $(PROJECTS) | $(BIN)/pip
+	@echo 'installing the streamer and its plugins'
+	@$(PIP) install -e '.[zenoh,cli]' $(PLUGINS:%=-e ./%)
+	@touch $@
+
+# After the other stamp, never beside it: two pips in one environment break it. By name, not -e: the streamer stands
+# already, only the extras are added, and a demo that runs meanwhile (make -j) keeps its script.
+$(DEV): $(RUN)
+	@echo 'installing what development needs'
+	@$(PIP) install 'ustreamer[zenoh,cli,uvloop,dev]'
+	@touch $@

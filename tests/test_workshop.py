@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands and packages a user starts with: Makefile, .ci/run, pyproject.toml, licence texts."""
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+REPO = Path(__file__).resolve().parent.parent
+PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
+TARGETS = ["demo", "test", "lint", "bench", "soak", "proto", "clean", "help"]
+DEVELOPMENT_ONLY = {
+    "pytest",
+    "mypy",
+    "ruff",
+    "hypothesis",
+    "import-linter",
+    "grpcio-tools",
+    "pyspark",
+    "someip",
+}
+
+
+def project(folder: Path) -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {Requirement(line).name for line in requirements}
+
+
+def planned(*targets: str) -> str:
+    """What make would run, on a fresh clone (-B: as if no stamp existed), without running it."""
+    command = ["make", "--no-print-directory", "-n", "-B", "PYTHON=python3.11", *targets]
+    return subprocess.run(
+        command, cwd=REPO, env=os.environ, capture_output=True, text=True, check=True
+    ).stdout
+
+
+# ------------------------------------------------------------------------------------------------------- Makefile
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_make_knows_the_target_and_help_explains_it(target: str) -> None:
+    shown = subprocess.run(["make", "help"], cwd=REPO, capture_output=True, text=True, check=True).stdout
+    assert planned(target)
+    assert re.search(rf"^  make {target} +\S", shown, re.MULTILINE)
+
+
+def installed_by(target: str) -> set[str]:
+    """Every argument of every `pip install` that make would run for a target."""
+    lines = [line for line in planned(target).splitlines() if re.search(r"pip .*install", line)]
+    return {word.strip("'") for line in lines for word in line.split()}
+
+
+def test_the_demo_installs_the_streamer_and_its_plugins_and_nothing_for_development() -> None:
+    arguments = installed_by("demo")
+    assert {".[zenoh,cli]", *(f"./{plugin.relative_to(REPO)}" for plugin in PLUGINS)} <= arguments
+    assert not any("dev" in re.findall(r"\w+", argument) for argument in arguments - {"/dev/null"})
+    assert "dev" in "".join(installed_by("test"))
+
+
+def test_what_the_demo_installs_needs_no_spark_and_no_development_tool() -> None:
+    root = project(REPO)
+    extras = root["optional-dependencies"]
+    at_run_time = names(root["dependencies"]) | names(extras["zenoh"]) | names(extras["cli"])
+    for plugin in PLUGINS:
+        at_run_time |= names(project(plugin)["dependencies"])
+    assert {"pluggy", "protobuf", "msgspec", "eclipse-zenoh", "rich", "lmdb"} <= at_run_time
+    assert at_run_time & DEVELOPMENT_ONLY == set()
+
+
+def test_make_test_runs_every_check_and_then_the_tests() -> None:
+    plan = planned("test")
+    steps = ["ruff check", "ruff format", "bin/mypy", "lint-imports", "-m pytest"]
+    positions = [plan.index(step) for step in steps]
+    assert positions == sorted(positions)
+    for tests in REPO.glob("plugins/*/tests"):
+        assert f"bin/mypy {tests.relative_to(REPO)}" in plan
+
+
+def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> None:
+    recipe = (REPO / "Makefile").read_text(encoding="utf-8")
+    definition = recipe[recipe.index("check = @") : recipe.index("\n\ndemo:")]
+    body = "all:\n\t$(call check,good,true)\n\t$(call check,bad,echo the reason; exit 3)\n\t$(call check,never,true)\n"
+    (tmp_path / "Makefile").write_text(f"{definition}\n{body}", encoding="utf-8")
+    result = subprocess.run(["make"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert re.findall(r"(\S+) +(ok|FAILED)", result.stdout) == [("good", "ok"), ("bad", "FAILED")]
+    assert "the reason" in result.stdout
+
+
+def test_without_a_python_that_is_new_enough_make_says_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_bytes((REPO / "Makefile").read_bytes())
+    (tmp_path / "pyproject.toml").touch()
+    command = ["make", "PYTHON=", "demo"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "needs Python 3.11 or newer" in result.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+# -------------------------------------------------------------------------------------------------------- .ci/run
+
+
+def ci_run(tmp_path: Path, *, ci: str) -> subprocess.CompletedProcess[str]:
+    """Run .ci/run on a machine that has neither tshark nor apt-get, and whose make only says that it ran."""
+    (tmp_path / ".ci").mkdir()
+    script = tmp_path / ".ci" / "run"
+    script.write_bytes((REPO / ".ci" / "run").read_bytes())
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "make").write_text('#!/bin/sh\necho "make $* was called, CI=$CI"\n', encoding="utf-8")
+    (commands / "make").chmod(0o755)
+    (commands / "dirname").symlink_to("/usr/bin/dirname")
+    env = {"PATH": str(commands), "CI": ci}
+    return subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
+
+
+def test_ci_run_is_executable_and_ends_in_make_test() -> None:
+    script = REPO / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text(encoding="utf-8").splitlines()[-1] == "make test"
+
+
+def test_in_ci_a_tshark_that_cannot_be_installed_is_a_failure_not_a_skipped_test(tmp_path: Path) -> None:
+    result = ci_run(tmp_path, ci="true")
+    assert result.returncode == 1
+    assert "cannot install tshark" in result.stderr
+    assert "was called" not in result.stdout
+
+
+def test_on_a_developers_machine_the_missing_tshark_is_said_and_the_tests_run(tmp_path: Path) -> None:
+    result = ci_run(tmp_path, ci="false")
+    assert result.returncode == 0
+    assert "cannot install tshark" in result.stderr
+    assert result.stdout == "make test was called, CI=false\n"
+
+
+# -------------------------------------------------------------------------------------------------- distributions
+
+
+@pytest.mark.parametrize("folder", [REPO, *PLUGINS], ids=lambda path: "root" if path == REPO else path.name)
+def test_every_distribution_is_apache_licensed_and_types_its_users(folder: Path) -> None:
+    about = project(folder)
+    assert about["license"] == "Apache-2.0"
+    assert about["requires-python"] == ">=3.11"
+    assert (folder / about["readme"]).is_file()
+    assert (folder / about["name"].replace("-", "_") / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("folder", PLUGINS, ids=lambda path: path.name)
+def test_a_plugin_is_found_by_its_folders_name_and_its_class_exists(folder: Path) -> None:
+    (entry,) = importlib.metadata.entry_points(group="ustreamer", name=folder.name)
+    assert entry.dist is not None
+    assert entry.dist.name == f"ustreamer-{folder.name}" == project(folder)["name"]
+    assert isinstance(entry.load(), type)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "expected"),
+    [("usubscription", {"ustreamer", "lmdb"}), ("throttle", {"ustreamer", "msgspec"})],
+)
+def test_a_plugin_brings_only_its_own_dependencies(plugin: str, expected: set[str]) -> None:
+    assert names(project(REPO / "plugins" / plugin)["dependencies"]) == expected
+
+
+def test_the_import_contracts_and_mypy_cover_every_plugin() -> None:
+    """A new plugin is not checked until it is named; this makes forgetting it red."""
+    tool = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    packages = {f"ustreamer_{plugin.name}" for plugin in PLUGINS}
+    contracts = {contract["id"]: contract for contract in tool["importlinter"]["contracts"]}
+    assert packages <= set(tool["importlinter"]["root_packages"])
+    assert packages == set(contracts["plugins-outside"]["source_modules"])
+    assert packages == set(contracts["plugins-apart"]["modules"])
+    assert packages == set(contracts["no-plugin-needed"]["forbidden_modules"])
+    folders = {str(plugin.relative_to(REPO)) for plugin in PLUGINS}
+    assert folders == set(tool["mypy"]["mypy_path"])
+    assert {f"{folder}/ustreamer_{Path(folder).name}" for folder in folders} <= set(tool["mypy"]["files"])
+
+
+def test_every_rule_that_is_switched_off_carries_its_reason_on_the_line() -> None:
+    text = (REPO / "pyproject.toml").read_text(encoding="utf-8")
+    ignores = text[text.index("\nignore = [") : text.index("[tool.ruff.lint.flake8-tidy-imports]")]
+    rules = re.findall(r'^ *(?:"[^"]+" = \[)?"[A-Z]+\d*".*$', ignores, re.MULTILINE)
+    assert len(rules) > 30
+    assert [line for line in rules if not re.search(r"# \w+", line)] == []
+
+
+# ------------------------------------------------------------------------------------------------------- licences
+
+
+def test_the_licence_is_the_full_apache_text() -> None:
+    text = (REPO / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License\n                           Version 2.0, January 2004" in text
+    assert "9. Accepting Warranty or Additional Liability." in text
+    assert "END OF TERMS AND CONDITIONS" in text
