@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UAttributes: everything a message says of itself except its id, and the rules that make it valid.
+
+The id lives in `UMessage`, because all the rest repeats from message to message of one topic: one UAttributes value is
+decoded, checked and planned once, and then shared.
+"""
+
+import re
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, ANY_VERSION, UUri
+
+
+class UMessageType(IntEnum):
+    UNSPECIFIED = 0
+    PUBLISH = 1
+    REQUEST = 2
+    RESPONSE = 3
+    NOTIFICATION = 4
+
+
+class UPriority(IntEnum):
+    """Priority classes; UNSPECIFIED means CS1."""
+
+    UNSPECIFIED = 0
+    CS0 = 1
+    CS1 = 2
+    CS2 = 3
+    CS3 = 4
+    CS4 = 5
+    CS5 = 6
+    CS6 = 7
+
+
+class UPayloadFormat(IntEnum):
+    UNSPECIFIED = 0
+    PROTOBUF_WRAPPED_IN_ANY = 1
+    PROTOBUF = 2
+    JSON = 3
+    SOMEIP = 4
+    SOMEIP_TLV = 5
+    RAW = 6
+    TEXT = 7
+    SHM = 8
+
+
+class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
+    """The attributes of a message without its id (`uattributes.proto`).
+
+    `ttl` is in ms after the id's creation time; None or 0 never expires. `unknown` holds protobuf fields of a later
+    revision as they came, so that they travel on (DSP-14).
+    """
+
+    type: UMessageType
+    source: UUri
+    sink: UUri | None = None
+    priority: UPriority = UPriority.UNSPECIFIED
+    ttl: int | None = None
+    permission_level: int | None = None
+    commstatus: UCode | None = None
+    reqid: UUID | None = None
+    token: str | None = None
+    traceparent: str | None = None
+    payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED
+    unknown: bytes = b""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether later messages are likely to carry the same value, so that caching it pays."""
+        return self.reqid is None and self.token is None and self.traceparent is None
+
+    @property
+    def priority_class(self) -> int:
+        """0..6 for CS0..CS6; CS1 where nothing is said."""
+        return self.priority - 1 if self.priority else 1
+
+
+# --- validity -------------------------------------------------------------------------------------------------------
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Rule(NamedTuple):
+    """One line of the table: what must hold, and how to say so when it does not.
+
+    A `strict` rule binds what we send; on receipt it is waived, because a known library breaks it.
+    """
+
+    expectation: str
+    holds: Callable[[UAttributes], bool]
+    value: Callable[[UAttributes], object]
+    strict: bool = False
+
+
+def _source(expectation: str, test: Callable[[UUri], bool], *, strict: bool = False) -> Rule:
+    return Rule(f"source {expectation}", lambda a: test(a.source), lambda a: a.source, strict)
+
+
+def _sink(expectation: str, test: Callable[[UUri | None], bool]) -> Rule:
+    return Rule(f"sink {expectation}", lambda a: test(a.sink), lambda a: a.sink)
+
+
+def _resource_is(wanted: int) -> Callable[[UUri | None], bool]:
+    return lambda uuri: uuri is not None and uuri.resource_id == wanted and not uuri.wildcard()
+
+
+def _publish_sink(sink: UUri | None) -> bool:
+    # A streamer may add the authority that a publication goes to, and nothing else.
+    return sink is None or (
+        sink.authority_name not in ("", ANY_AUTHORITY)
+        and (sink.ue_id, sink.ue_version_major, sink.resource_id) == (ANY_ENTITY, ANY_VERSION, ANY_RESOURCE)
+    )
+
+
+_NO_WILDCARD: Final = _source("without wildcards", lambda uuri: uuri.wildcard() is None)
+_REPLY_ADDRESS: Final = _sink("with resource 0 and no wildcard", _resource_is(0))
+_RPC_PRIORITY: Final = Rule(
+    "priority of at least CS4", lambda a: a.priority >= UPriority.CS4, lambda a: a.priority.name
+)
+_NO_REQID: Final = Rule(
+    "no reqid outside a Response", lambda a: a.reqid is None, lambda a: a.reqid, strict=True
+)
+_NO_COMMSTATUS: Final = Rule(
+    "no commstatus outside a Response", lambda a: a.commstatus is None, lambda a: a.commstatus, strict=True
+)
+_TRACE: Final = Rule(
+    "traceparent empty or as W3C Trace Context has it",
+    lambda a: not a.traceparent or _TRACEPARENT.fullmatch(a.traceparent) is not None,
+    lambda a: a.traceparent,
+    strict=True,
+)
+
+RULES: Final[dict[UMessageType, tuple[Rule, ...]]] = {
+    UMessageType.PUBLISH: (
+        _NO_WILDCARD,
+        _source("that is a topic (8000..FFFE)", lambda uuri: uuri.is_topic),
+        _sink("absent, or an authority with all else wildcards", _publish_sink),
+        _NO_REQID,
+        _NO_COMMSTATUS,
+        _TRACE,
+    ),
+    UMessageType.NOTIFICATION: (
+        _NO_WILDCARD,
+        _source("with a resource other than 0", lambda uuri: uuri.resource_id != 0),
+        # up-rust lets every resource but 0 pass, so only our own sending is held to the range.
+        _source("that is a topic (8000..FFFE)", lambda uuri: uuri.is_topic, strict=True),
+        _REPLY_ADDRESS,
+        _NO_REQID,
+        _NO_COMMSTATUS,
+        _TRACE,
+    ),
+    UMessageType.REQUEST: (
+        _NO_WILDCARD,
+        _source("with resource 0, the reply address", lambda uuri: uuri.resource_id == 0),
+        _sink(
+            "that is a method (1..7FFF) without wildcards",
+            lambda u: u is not None and u.is_method and not u.wildcard(),
+        ),
+        _RPC_PRIORITY,
+        Rule("ttl above 0 ms", lambda a: bool(a.ttl), lambda a: a.ttl),
+        _NO_REQID,
+        _NO_COMMSTATUS,
+        _TRACE,
+    ),
+    UMessageType.RESPONSE: (
+        _NO_WILDCARD,
+        _source("that is the invoked method (1..7FFF)", lambda uuri: uuri.is_method),
+        _REPLY_ADDRESS,
+        _RPC_PRIORITY,
+        # up-python does not copy the ttl of the request.
+        Rule("ttl above 0 ms, the request's", lambda a: bool(a.ttl), lambda a: a.ttl, strict=True),
+        Rule(
+            "reqid, the id of the request",
+            lambda a: a.reqid is not None and a.reqid.is_valid,
+            lambda a: a.reqid,
+        ),
+        _TRACE,
+    ),
+}
+"""What each message type must look like (`uattributes.adoc`; docs/architecture.md lists the tolerated deviations)."""
+
+
+def check_attributes(attributes: UAttributes, *, strict: bool = False) -> None:
+    """INVALID_ARGUMENT naming the first rule that these attributes break; `strict` for what we send ourselves."""
+    rules = RULES.get(attributes.type)
+    if rules is None:
+        raise invalid("attributes: type is UNSPECIFIED, expected PUBLISH, REQUEST, RESPONSE or NOTIFICATION")
+    for rule in rules:
+        if (strict or not rule.strict) and not rule.holds(attributes):
+            raise invalid(
+                f"{attributes.type.name}: expected {rule.expectation}, got {_show(rule.value(attributes))}"
+            )
+
+
+def _show(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def fault(attributes: UAttributes, *, strict: bool = False) -> UStatusError | None:
+    """The error that `check_attributes` would raise, as a value."""
+    try:
+        check_attributes(attributes, strict=strict)
+    except UStatusError as error:
+        return error
+    return None
+
+
+def is_expired(id_time_ms: int, ttl: int | None, wall_ms: int) -> bool:
+    """Whether a message must no longer be processed: ttl > 0 and now > creation + ttl (all in ms, DSP-27, X-23)."""
+    return bool(ttl) and wall_ms > id_time_ms + ttl  # type: ignore[operator]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UMessage, and how each kind of message is made."""
+
+import msgspec
+
+from ustreamer.uprotocol.uattributes import (
+    UAttributes,
+    UMessageType,
+    UPayloadFormat,
+    UPriority,
+    check_attributes,
+)
+from ustreamer.uprotocol.ustatus import UCode, UStatus, invalid
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import encode_status
+
+
+class UMessage(msgspec.Struct, frozen=True):
+    """A message: its id, its attributes (shared between messages that differ only in id), its payload untouched.
+
+    An absent payload is `b""`: Zenoh cannot tell the two apart, and no dispatcher looks inside.
+    """
+
+    id: UUID
+    attributes: UAttributes
+    payload: bytes = b""
+
+    def check(self, *, strict: bool = True) -> None:
+        """INVALID_ARGUMENT unless id and attributes are valid; `strict` for a message that we send."""
+        if not self.id.is_valid:
+            raise invalid(f"id {self.id}: expected a version 7 UUID")
+        check_attributes(self.attributes, strict=strict)
+
+
+def publish(
+    id: UUID,
+    topic: UUri,
+    payload: bytes = b"",
+    payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
+    *,
+    priority: UPriority = UPriority.CS1,
+    ttl: int | None = None,
+) -> UMessage:
+    """A publication on `topic`. Priority is set always: up-python refuses messages without one."""
+    return UMessage(
+        id,
+        UAttributes(
+            type=UMessageType.PUBLISH, source=topic, priority=priority, ttl=ttl, payload_format=payload_format
+        ),
+        payload,
+    )
+
+
+def notification(
+    id: UUID,
+    source: UUri,
+    sink: UUri,
+    payload: bytes = b"",
+    payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
+    *,
+    priority: UPriority = UPriority.CS1,
+    ttl: int | None = None,
+) -> UMessage:
+    """A notification from the topic `source` to the one uEntity `sink` (resource 0)."""
+    return UMessage(
+        id,
+        UAttributes(
+            type=UMessageType.NOTIFICATION,
+            source=source,
+            sink=sink,
+            priority=priority,
+            ttl=ttl,
+            payload_format=payload_format,
+        ),
+        payload,
+    )
+
+
+def request(
+    id: UUID,
+    reply_to: UUri,
+    method: UUri,
+    payload: bytes = b"",
+    payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
+    *,
+    ttl: int,
+    priority: UPriority = UPriority.CS4,
+) -> UMessage:
+    """A call of `method`, to be answered at `reply_to` (resource 0) within `ttl` ms."""
+    return UMessage(
+        id,
+        UAttributes(
+            type=UMessageType.REQUEST,
+            source=reply_to,
+            sink=method,
+            priority=priority,
+            ttl=ttl,
+            payload_format=payload_format,
+        ),
+        payload,
+    )
+
+
+def response(
+    id: UUID,
+    to: UMessage,
+    payload: bytes = b"",
+    payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
+) -> UMessage:
+    """The successful answer to the request `to`: commstatus is left unset."""
+    return UMessage(id, answer_attributes(to, None, payload_format), payload)
+
+
+def error_response(id: UUID, to: UMessage, status: UStatus) -> UMessage:
+    """The failed answer to the request `to`: commstatus and a UStatus as payload.
+
+    [impl->dsn~service-error-model-error-response~1] The source is the method, not the dispatcher (X-12).
+    """
+    return UMessage(id, answer_attributes(to, status.code, UPayloadFormat.PROTOBUF), encode_status(status))
+
+
+def answer_attributes(to: UMessage, commstatus: UCode | None, payload_format: UPayloadFormat) -> UAttributes:
+    """The attributes of an answer to the request `to`: ends exchanged, priority and ttl copied, reqid set."""
+    asked = to.attributes
+    if asked.type is not UMessageType.REQUEST or asked.sink is None:
+        raise invalid(f"{asked.type.name} {to.id}: only a REQUEST is answered")
+    return UAttributes(
+        type=UMessageType.RESPONSE,
+        source=asked.sink,
+        sink=asked.source,
+        priority=max(
+            asked.priority, UPriority.CS4
+        ),  # a request below CS4 is refused, but its answer must be valid
+        ttl=asked.ttl,
+        reqid=to.id,
+        commstatus=commstatus,
+        payload_format=payload_format,
+    )

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UAttributes and UStatus to and from protobuf bytes.
+
+`decode` and `encode` are the readable way. `HeaderDecoder` and `HeaderEncoder` do the same work once per distinct
+header: on the wire a UAttributes is nearly always
+
+    0A 12 09 <msb, 8 bytes> 11 <lsb, 8 bytes>  <everything else>
+
+and "everything else" repeats from message to message, so it is a dict key. Tests hold the two ways against each other.
+"""
+
+from struct import Struct
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ustreamer.uprotocol.pb import uattributes as pb
+from ustreamer.uprotocol.pb import ustatus as pb_status
+from ustreamer.uprotocol.pb import uuid as pb_uuid
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.ustatus import UCode, UStatus, invalid
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+_ID_PREFIX: Final = b"\x0a\x12\x09"
+_ID: Final = Struct("<3sQcQ")
+ID_SIZE: Final = _ID.size  # 20
+_KNOWN_FIELDS: Final = tuple(field.name for field in pb.UAttributes.DESCRIPTOR.fields)
+
+
+def decode(data: bytes) -> tuple[UUID, UAttributes]:
+    """Read a protobuf UAttributes; INVALID_ARGUMENT if it cannot be read or a value is out of its range.
+
+    Whether the attributes suit their message type is another question: `check_attributes`.
+    """
+    message = pb.UAttributes()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise invalid(f"UAttributes of {len(data)} bytes: not protobuf ({error})") from error
+    if not message.HasField("id"):
+        raise invalid("UAttributes: id is missing")
+    if not message.HasField("source"):
+        raise invalid("UAttributes: source is missing")
+    return _uuid(message.id), _attributes(message)
+
+
+def _uuid(message: pb_uuid.UUID) -> UUID:
+    return UUID(message.msb, message.lsb)
+
+
+def _attributes(m: pb.UAttributes) -> UAttributes:
+    try:
+        kind, priority = UMessageType(m.type), UPriority(m.priority)
+    except ValueError as error:
+        raise invalid(f"UAttributes: {error}") from error
+    return UAttributes(
+        type=kind,
+        source=UUri.from_pb(m.source),
+        sink=UUri.from_pb(m.sink) if m.HasField("sink") else None,
+        priority=priority,
+        ttl=m.ttl if m.HasField("ttl") else None,
+        permission_level=m.permission_level if m.HasField("permission_level") else None,
+        commstatus=UCode.of(m.commstatus) if m.HasField("commstatus") else None,
+        reqid=_uuid(m.reqid) if m.HasField("reqid") else None,
+        token=m.token if m.HasField("token") else None,
+        traceparent=m.traceparent if m.HasField("traceparent") else None,
+        payload_format=_payload_format(m.payload_format),
+        unknown=_unknown_fields(m),
+    )
+
+
+def _payload_format(number: int) -> UPayloadFormat:
+    try:
+        return UPayloadFormat(number)
+    except ValueError as error:
+        raise invalid(f"UAttributes: payload_format {number} is none of 0..{max(UPayloadFormat)}") from error
+
+
+def _unknown_fields(message: pb.UAttributes) -> bytes:
+    """The bytes of fields that this revision does not know."""
+    rest = pb.UAttributes()
+    rest.CopyFrom(message)
+    for name in _KNOWN_FIELDS:
+        rest.ClearField(name)
+    return rest.SerializeToString()
+
+
+def encode(id: UUID, attributes: UAttributes) -> bytes:
+    """Write a protobuf UAttributes, the id first."""
+    return _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb) + _encode_tail(attributes)
+
+
+def _encode_tail(a: UAttributes) -> bytes:
+    message = pb.UAttributes(
+        type=int(a.type),
+        source=a.source.to_pb(),
+        sink=a.sink.to_pb() if a.sink is not None else None,
+        priority=int(a.priority),
+        ttl=a.ttl,
+        permission_level=a.permission_level,
+        commstatus=None if a.commstatus is None else int(a.commstatus),
+        reqid=None if a.reqid is None else pb_uuid.UUID(msb=a.reqid.msb, lsb=a.reqid.lsb),
+        token=a.token,
+        traceparent=a.traceparent,
+        payload_format=int(a.payload_format),
+    )
+    return message.SerializeToString() + a.unknown
+
+
+class HeaderDecoder:
+    """`decode`, done once per distinct header: 0.5 us where it has seen the rest of the bytes before, else about 12.
+
+    At most `limit` headers are kept; when they are full all are dropped, which costs one decoding each and keeps no
+    books. Headers with a reqid, token or traceparent are not kept, as they do not come again. Not locked: one decoder
+    belongs to one receiving thread.
+    """
+
+    def __init__(self, limit: int = 8192) -> None:
+        self._limit = limit
+        self._seen: dict[bytes, UAttributes] = {}
+
+    def decode(self, data: bytes) -> tuple[UUID, UAttributes]:
+        """As the function `decode`."""
+        tail = data[ID_SIZE:]
+        attributes = self._seen.get(tail)
+        if attributes is None or data[:3] != _ID_PREFIX or data[11:12] != b"\x11":
+            return self._decode_first(data, tail)
+        _, msb, _, lsb = _ID.unpack_from(data)
+        return UUID(msb, lsb), attributes
+
+    def _decode_first(self, data: bytes, tail: bytes) -> tuple[UUID, UAttributes]:
+        id, attributes = decode(data)
+        # The tail is a key only if what came before it was an id and nothing but an id.
+        if attributes.repeats and data[:ID_SIZE] == _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb):
+            if len(self._seen) >= self._limit:
+                self._seen.clear()
+            self._seen[tail] = attributes
+        return id, attributes
+
+
+class HeaderEncoder:
+    """`encode`, done once per distinct header: 0.25 us instead of about 6. Bounded and not locked, as `HeaderDecoder`."""
+
+    def __init__(self, limit: int = 8192) -> None:
+        self._limit = limit
+        self._tails: dict[UAttributes, bytes] = {}
+
+    def encode(self, id: UUID, attributes: UAttributes) -> bytes:
+        """As the function `encode`."""
+        tail = self._tails.get(attributes)
+        if tail is None:
+            tail = _encode_tail(attributes)
+            if attributes.repeats:
+                if len(self._tails) >= self._limit:
+                    self._tails.clear()
+                self._tails[attributes] = tail
+        return _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb) + tail
+
+
+def encode_status(status: UStatus) -> bytes:
+    """A UStatus as protobuf, the payload of an error Response."""
+    return pb_status.UStatus(code=int(status.code), message=status.message).SerializeToString()
+
+
+def decode_status(data: bytes) -> UStatus:
+    """Read a UStatus; INVALID_ARGUMENT if it is not one."""
+    message = pb_status.UStatus()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise invalid(f"UStatus of {len(data)} bytes: not protobuf ({error})") from error
+    return UStatus(UCode.of(message.code), message.message)
