@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters: what could not be delivered, published on `//<authority>/4/1/8000` with the reason (DSP-5 to DSP-8)."""
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UStatus
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import encode
+
+USTREAMER: Final = 4  # the reserved uEntity core.ustreamer
+USTREAMER_VERSION: Final = 1
+DEAD_LETTER_RESOURCE: Final = 0x8000
+
+
+def dead_letter_topic(authority: str) -> UUri:
+    return UUri(authority, USTREAMER, USTREAMER_VERSION, DEAD_LETTER_RESOURCE)
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that found no way, why, at which endpoint, and how often and when (ms since the epoch) it was tried."""
+
+    message: UMessage
+    status: UStatus
+    endpoint: str
+    attempts: int
+    first_attempt_ms: int
+    last_attempt_ms: int
+
+    def to_message(self, id: UUID, topic: UUri) -> UMessage:
+        """The publication that tells subscribers of the dead-letter topic."""
+        entry = pb.DeadLetter(
+            payload=self.message.payload,
+            endpoint=self.endpoint,
+            attempts=self.attempts,
+        )
+        entry.attributes.ParseFromString(encode(self.message.id, self.message.attributes))
+        entry.status.code = int(self.status.code)
+        entry.status.message = self.status.message
+        entry.first_attempt.FromMilliseconds(self.first_attempt_ms)
+        entry.last_attempt.FromMilliseconds(self.last_attempt_ms)
+        return publish(id, topic, entry.SerializeToString(), UPayloadFormat.PROTOBUF)
+
+
+class DeadLetterBox:
+    """Dead letters that wait to be published; bounded, the newest is turned away and counted when it is full.
+
+    `deque` makes `add` and `collect` safe between threads without a lock.
+    """
+
+    def __init__(self, limit: int = 1_000) -> None:
+        self._waiting: deque[DeadLetter] = deque()
+        self._limit = limit
+        self.unpublished = 0
+
+    def add(self, letter: DeadLetter) -> bool:
+        """Whether the box was empty before, so that somebody should come and collect."""
+        waiting = len(self._waiting)
+        if waiting >= self._limit:
+            self.unpublished += 1
+        else:
+            self._waiting.append(letter)
+        return waiting == 0
+
+    def collect(self) -> list[DeadLetter]:
+        """Take out all that wait."""
+        letters = []
+        while self._waiting:
+            letters.append(self._waiting.popleft())
+        return letters
+
+    def __len__(self) -> int:
+        return len(self._waiting)

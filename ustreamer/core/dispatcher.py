@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hops 4 to 6: a message comes in at an endpoint; its plan is looked up or made; every target's filters are asked.
+
+The path of a message is `Ingress.dispatch` from top to bottom. An ingress is a monitor: one lock, whoever comes, so its
+plans, filters and counters have one writer at a time. Lanes (hop 7) are the only thing that two ingresses share.
+
+Order of locks: any ingress, then the ingress of the streamer itself, then a lane. Nobody goes the other way.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from threading import RLock
+
+import msgspec
+
+from ustreamer.core.chain import Delivery, Egress, Filter, Tap
+from ustreamer.core.clock import Clock
+from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, dead_letter_topic
+from ustreamer.core.egress import Queued
+from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.routes import SELF, Decision, Refused, Router, Target
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
+from ustreamer.uprotocol.umessage import UMessage, error_response
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+FilterFactory = Callable[[Delivery], Iterable[Filter]]
+Schedule = Callable[[int, Callable[[], None]], None]
+"""Have a call made at a monotonic time in ns."""
+
+_NS_PER_MS = 1_000_000
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What to do with every message of the same attributes, as long as the directory has this version."""
+
+    version: int
+    deliveries: tuple[Delivery, ...]
+    decision: Decision
+
+
+class TargetStatistics(msgspec.Struct, frozen=True):
+    """What one target of one topic got: counts since its first subscription; `period_ns` 0 is no limit."""
+
+    topic: UUri
+    ingress: str
+    endpoint: str
+    subscriber: UUri | None
+    period_ns: int
+    received: int
+    delivered: int
+    throttled: int
+
+
+class Ingress:
+    """Where the messages of one endpoint come in: `dispatch` is the listener that its transport calls."""
+
+    def __init__(
+        self, name: str, dispatcher: "Dispatcher", taps: tuple[Tap, ...] = (), plan_limit: int = 16_384
+    ) -> None:
+        self.name = name
+        self.taps = taps
+        self.ledger = Ledger()
+        self.held = 0  # messages that filters hold back at present
+        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0}
+        self._dispatcher = dispatcher
+        self._router = dispatcher.router
+        self._directory = dispatcher.router.directory
+        self._monotonic_ns, self._wall_ms = dispatcher.clock
+        self._lock = RLock()
+        self._plans: dict[UAttributes, Plan] = {}
+        self._plan_limit = plan_limit
+        # State of filters and counters lives here and outlasts a plan; entries go with their last subscriber.
+        self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
+        self._unicast: dict[str, Delivery] = {}
+
+    def dispatch(self, message: UMessage) -> None:
+        """Decide about `message` and hand it on. Never raises, never waits for a network."""
+        now_ns = self._monotonic_ns()
+        attributes = message.attributes
+        with self._lock:
+            plan = self._plans.get(attributes)
+            if plan is None or plan.version != self._directory.version:
+                plan = self._plan(message)
+                if plan is None:
+                    return
+            if attributes.ttl and self._wall_ms() > (message.id.msb >> 16) + attributes.ttl:
+                self._expired(message, now_ns)
+                return
+            deliveries = plan.deliveries
+            if not deliveries:
+                self._undelivered(message, plan.decision, now_ns)
+                return
+            self.ledger.received += len(deliveries)
+            for delivery in deliveries:
+                delivery.offer(message, now_ns)
+
+    # --- plans --------------------------------------------------------------------------------------------------------
+
+    def _plan(self, message: UMessage) -> Plan | None:
+        """Make the plan for these attributes and keep it if they are likely to come again; None if they are invalid."""
+        attributes = message.attributes
+        version = (
+            self._directory.version
+        )  # before the question: a change in between makes the plan stale, not wrong
+        try:
+            if not message.id.is_valid:
+                raise Refused(UCode.INVALID_ARGUMENT, f"id {message.id}: expected a version 7 UUID")
+            decision = self._router.decide(self.name, attributes)
+        except Refused as refused:
+            self._refuse(message, refused.status)
+            return None
+        plan = Plan(version, self._deliveries(attributes, decision.targets), decision)
+        if attributes.repeats:
+            if len(self._plans) >= self._plan_limit:
+                self._plans.clear()
+            self._plans[attributes] = plan
+        return plan
+
+    def _deliveries(self, attributes: UAttributes, targets: tuple[Target, ...]) -> tuple[Delivery, ...]:
+        if attributes.type is UMessageType.PUBLISH:
+            return self._topic_deliveries(attributes.source, targets)
+        return tuple(self._unicast_delivery(target.endpoint) for target in targets)
+
+    def _topic_deliveries(self, topic: UUri, targets: tuple[Target, ...]) -> tuple[Delivery, ...]:
+        """The deliveries of a topic: kept where the target was there before, tuned to its present wish."""
+        before = {(each.endpoint, each.subscriber): each for each in self._by_topic.get(topic, ())}
+        deliveries = tuple(
+            self._tuned(before.get((target.endpoint, target.subscriber)), topic, target) for target in targets
+        )
+        if deliveries:
+            self._by_topic[topic] = deliveries
+        else:
+            self._by_topic.pop(topic, None)
+        return deliveries
+
+    def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target) -> Delivery:
+        if delivery is None:
+            egress = self._dispatcher.egress[target.endpoint]
+            delivery = Delivery(self, egress, topic, target.subscriber, target.period_ns)
+        elif delivery.period_ns == target.period_ns:
+            return delivery
+        delivery.period_ns = target.period_ns
+        delivery.use(tuple(self._dispatcher.filters(delivery)))
+        return delivery
+
+    def _unicast_delivery(self, endpoint: str) -> Delivery:
+        delivery = self._unicast.get(endpoint)
+        if delivery is None:
+            delivery = self._unicast[endpoint] = Delivery(self, self._dispatcher.egress[endpoint])
+            delivery.use(tuple(self._dispatcher.filters(delivery)))
+        return delivery
+
+    # --- what does not go on ------------------------------------------------------------------------------------------
+
+    def _refuse(self, message: UMessage, status: UStatus) -> None:
+        self.refused["invalid"] += 1
+        self._dispatcher.answer(message, status, self.name)
+
+    def _expired(self, message: UMessage, now_ns: int) -> None:
+        text = f"ttl of {message.attributes.ttl} ms had run out on arrival at {self.name!r}"
+        expired = Decision((), Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, text))
+        self._undelivered(message, expired, now_ns)
+
+    def _undelivered(self, message: UMessage, decision: Decision, now_ns: int) -> None:
+        """A message without a target is one delivery, and this is the end of it."""
+        self.ledger.received += 1
+        self.ledger.settle(decision.verdict)
+        for tap in self.taps:
+            tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns)
+        if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
+            return
+        if decision.verdict is Verdict.DENIED:
+            self.refused["spoofed"] += 1
+        else:
+            self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns)
+        self._dispatcher.answer(message, decision.reason, self.name)
+
+    # --- messages that a filter holds ---------------------------------------------------------------------------------
+
+    def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None:
+        """Have `holder` release its message at `when_ns`."""
+        self._dispatcher.schedule(when_ns, lambda: self._wake(delivery, holder))
+
+    def _wake(self, delivery: Delivery, holder: Filter) -> None:
+        with self._lock:
+            topic = delivery.topic
+            if topic is not None:  # an Unsubscribe may have come since the message was held
+                self._topic_deliveries(topic, self._router.subscribed(self.name, topic))
+            wanted = topic is None or delivery in self._by_topic.get(topic, ())
+            delivery.resume(holder, self._monotonic_ns(), wanted=wanted)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def targets(self) -> list[TargetStatistics]:
+        """A snapshot of every topic's targets."""
+        with self._lock:
+            return [
+                TargetStatistics(
+                    topic,
+                    self.name,
+                    d.endpoint,
+                    d.subscriber,
+                    d.period_ns,
+                    d.received,
+                    d.delivered,
+                    d.throttled,
+                )
+                for topic, deliveries in self._by_topic.items()
+                for d in deliveries
+            ]
+
+
+class OwnIngress(Ingress):
+    """The ingress of the streamer itself: hosted services, error Responses, dead letters."""
+
+    def __init__(self, dispatcher: "Dispatcher", taps: tuple[Tap, ...] = ()) -> None:
+        super().__init__(SELF, dispatcher, taps)
+        self._ids = UuidSource(self._wall_ms)
+        self._topic = dead_letter_topic(dispatcher.authority)
+        self._answers: dict[str, Delivery] = {}
+
+    def answer(self, request: UMessage, status: UStatus, endpoint: str) -> None:
+        """Send an error Response to the requester at `endpoint`, wherever its source claims to be."""
+        with self._lock:
+            delivery = self._answers.get(endpoint)
+            if delivery is None:
+                delivery = self._answers[endpoint] = Delivery(self, self._dispatcher.egress[endpoint])
+            self.ledger.received += 1
+            delivery.offer(error_response(self._ids.next(), request, status), self._monotonic_ns())
+
+    def publish(self, letter: DeadLetter) -> None:
+        """Tell the subscribers of the dead-letter topic."""
+        with self._lock:
+            self.dispatch(letter.to_message(self._ids.next(), self._topic))
+
+
+class Dispatcher:
+    """The routing core of a streamer: its ingresses, what they share, and the books."""
+
+    def __init__(
+        self,
+        authority: str,
+        clock: Clock,
+        router: Router,
+        egress: Mapping[str, Egress],
+        *,
+        filters: FilterFactory = lambda _: (),
+        taps: Callable[[str], Iterable[Tap]] = lambda _: (),
+        schedule: Schedule,
+    ) -> None:
+        """`egress` has one lane per endpoint name, SELF included; it may be filled after construction."""
+        self.authority = authority
+        self.clock = clock
+        self.router = router
+        self.egress = egress
+        self.filters = filters
+        self.schedule = schedule
+        self.dead_letters = DeadLetterBox()
+        self._dead_letter_topic = dead_letter_topic(authority)
+        self._taps = taps
+        self._own = OwnIngress(self, tuple(taps(SELF)))
+        self._ingresses: dict[str, Ingress] = {SELF: self._own}
+
+    def ingress(self, name: str) -> Ingress:
+        """The ingress of the endpoint `name`, made at the first asking."""
+        known = self._ingresses.get(name)
+        if known is None:
+            known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
+        return known
+
+    # --- what the streamer itself says --------------------------------------------------------------------------------
+
+    def answer(self, message: UMessage, status: UStatus, endpoint: str) -> None:
+        """Tell the requester at `endpoint` that its request failed; nothing for any other message (DSP-17).
+
+        The answer goes back the way the request came, wherever its source claims to be.
+        """
+        if _answerable(message):
+            self._own.answer(message, status, endpoint)
+
+    def bury(
+        self, message: UMessage, status: UStatus, endpoint: str, attempts: int, first_ns: int, last_ns: int
+    ) -> None:
+        """Note a dead letter, to be published soon. A dead letter never makes another."""
+        if message.attributes.source == self._dead_letter_topic:
+            self.dead_letters.unpublished += 1
+            return
+        now_ns, wall_ms = self.clock.monotonic_ns(), self.clock.wall_ms()
+        first_in_box = self.dead_letters.add(
+            DeadLetter(
+                message,
+                status,
+                endpoint,
+                attempts,
+                wall_ms - (now_ns - first_ns) // _NS_PER_MS,
+                wall_ms - (now_ns - last_ns) // _NS_PER_MS,
+            )
+        )
+        if first_in_box:
+            self.schedule(now_ns, self.publish_dead_letters)
+
+    def undelivered(self, item: Queued, status: UStatus) -> None:
+        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock."""
+        first_ns = item.first_attempt_ns or item.received_ns
+        last_ns = item.last_attempt_ns or item.received_ns
+        self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns)
+        self.answer(item.message, status, item.delivery.ingress)
+
+    def publish_dead_letters(self) -> None:
+        """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
+        for letter in self.dead_letters.collect():
+            self._own.publish(letter)
+
+    # --- the books ----------------------------------------------------------------------------------------------------
+
+    def ledger(self, lanes: Iterable[Ledger], queued: int) -> LedgerSnapshot:
+        """The ledger of this moment; `lanes` and `queued` are what the host's lanes know."""
+        held = sum(ingress.held for ingress in self._ingresses.values())
+        return snapshot([*(ingress.ledger for ingress in self._ingresses.values()), *lanes], queued + held)
+
+    def targets(self) -> list[TargetStatistics]:
+        return [target for ingress in self._ingresses.values() for target in ingress.targets()]
+
+    def refused(self) -> dict[str, dict[str, int]]:
+        """What each ingress did not accept, by reason."""
+        return {name: dict(ingress.refused) for name, ingress in self._ingresses.items()}
+
+
+def _answerable(message: UMessage) -> bool:
+    """Whether an error Response to `message` would have a requester to go to and a method to come from."""
+    attributes = message.attributes
+    sink = attributes.sink
+    return (
+        attributes.type is UMessageType.REQUEST
+        and message.id.is_valid
+        and attributes.source.resource_id == 0
+        and attributes.source.wildcard() is None
+        and sink is not None
+        and sink.is_method
+        and sink.wildcard() is None
+    )

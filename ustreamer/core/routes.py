@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hop 5: where does this message go? Asked once per topic and version of the directory; the answer becomes a plan.
+
+* Publish: to the endpoints behind which somebody subscribed the topic.
+* Notification, Request, Response: to the endpoint behind which the sink's authority lives.
+* Nothing goes back to where it came from, and nothing is believed about a source that does not live there.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.ledger import Verdict
+from ustreamer.core.subscriptions import SubscriptionDirectory, fastest
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, check_attributes
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
+
+SELF: Final = "self"
+"""The name of the streamer's own endpoint, behind which the services that it hosts live."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where one copy of a message goes: an endpoint and, behind a unicast endpoint, one subscriber of a topic."""
+
+    endpoint: str
+    subscriber: UUri | None = None
+    period_ns: int = 0
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The targets of a message or, if there are none, the verdict on it and why."""
+
+    targets: tuple[Target, ...] = ()
+    verdict: Verdict = Verdict.NO_SUBSCRIBER
+    reason: UStatus | None = None
+
+
+class Refused(UStatusError):
+    """A message whose attributes break the rules of its type; it is not accepted, so the ledger does not know it."""
+
+
+class Places:
+    """Which endpoint each authority and each hosted service lives behind."""
+
+    def __init__(self, authorities: Mapping[str, str], services: Iterable[UUri] = ()) -> None:
+        """`authorities` maps authority (or `*`: everyone not named) to endpoint; `services` are uEntities we host."""
+        self._authorities = dict(authorities)
+        self._default = self._authorities.pop(ANY_AUTHORITY, None)
+        self._services = {(service.authority_name, service.ue_id) for service in services}
+
+    def endpoint_of(self, entity: UUri) -> str | None:
+        """The endpoint behind which `entity` lives; None if nobody knows its authority."""
+        if (entity.authority_name, entity.ue_id) in self._services:
+            return SELF
+        return self._authorities.get(entity.authority_name, self._default)
+
+
+class Router:
+    """Decides by the places of authorities and the subscription directory. Reads only; safe from any thread."""
+
+    def __init__(self, places: Places, directory: SubscriptionDirectory, unicast: Mapping[str, bool]) -> None:
+        """`unicast` names every endpoint and tells whether each of its subscribers is a target of its own."""
+        self.places = places
+        self.directory = directory
+        self._unicast = unicast
+
+    def decide(self, ingress: str, attributes: UAttributes) -> Decision:
+        """Where a message with these attributes that came in at `ingress` goes. Raises Refused for invalid ones."""
+        try:
+            check_attributes(attributes)
+        except UStatusError as error:
+            raise Refused(error.code, error.message) from error
+        home = self.places.endpoint_of(attributes.source)
+        if home != ingress:
+            return _denied(
+                f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
+            )
+        if attributes.type is UMessageType.PUBLISH:
+            return Decision(self.subscribed(ingress, attributes.source))
+        assert attributes.sink is not None  # check_attributes has seen to it
+        return self._by_sink(ingress, attributes.sink)
+
+    def _by_sink(self, ingress: str, sink: UUri) -> Decision:
+        endpoint = self.places.endpoint_of(sink)
+        if endpoint is None:
+            return _undeliverable(f"no endpoint for authority {sink.authority_name!r} of sink {sink}")
+        if endpoint == ingress:
+            return Decision(
+                reason=UStatus(UCode.OK, f"sink {sink} lives behind {ingress!r}, where it came from")
+            )
+        return Decision((Target(endpoint),))
+
+    def subscribed(self, ingress: str, topic: UUri) -> tuple[Target, ...]:
+        """The targets of a publication on `topic`: its subscribers, grouped by endpoint."""
+        periods: dict[str, list[int]] = {}
+        targets: list[Target] = []
+        for wish in self.directory.subscribers(topic):
+            endpoint = self.places.endpoint_of(wish.subscriber)
+            if endpoint is None or endpoint == ingress:
+                continue
+            if self._unicast[endpoint]:
+                targets.append(Target(endpoint, wish.subscriber, wish.period_ns))
+            else:
+                periods.setdefault(endpoint, []).append(wish.period_ns)
+        # One put reaches everyone in a multicast domain, so it goes at the fastest rate that anyone there asked for.
+        domains = [Target(endpoint, None, fastest(wished)) for endpoint, wished in periods.items()]
+        return (*domains, *targets)
+
+
+def _denied(text: str) -> Decision:
+    return Decision((), Verdict.DENIED, UStatus(UCode.PERMISSION_DENIED, text))
+
+
+def _undeliverable(text: str) -> Decision:
+    return Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.UNAVAILABLE, text))

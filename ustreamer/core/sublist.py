@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A set of values under address patterns, asked with an address: which patterns match it?
+
+Every part of a UUri either is a wildcard or must be equal, so a pattern is a *mask* (which parts count) and the values
+of those parts. Patterns with one mask share a dict; a question costs one dict lookup per mask in use, of which there
+are 32 at most and rarely more than three, however many patterns there are.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_INSTANCE, ANY_RESOURCE, ANY_TYPE, ANY_VERSION, UUri
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+_Parts = tuple[str, int, int, int, int]
+_Mask = tuple[bool, bool, bool, bool, bool]
+_WILDCARDS: Final[_Parts] = (ANY_AUTHORITY, ANY_TYPE, ANY_INSTANCE, ANY_VERSION, ANY_RESOURCE)
+_EXACT: Final[_Mask] = (True, True, True, True, True)
+
+
+def _parts(uuri: UUri) -> _Parts:
+    return uuri.authority_name, uuri.ue_type, uuri.ue_instance, uuri.ue_version_major, uuri.resource_id
+
+
+def _mask(pattern: _Parts) -> _Mask:
+    a, t, i, v, r = (part != wildcard for part, wildcard in zip(pattern, _WILDCARDS, strict=True))
+    return a, t, i, v, r
+
+
+def _key(parts: _Parts, mask: _Mask) -> tuple[object, ...]:
+    return tuple(part for part, counts in zip(parts, mask, strict=True) if counts)
+
+
+class Sublist(Generic[T]):
+    """Values under UUri patterns. Not locked; `generation` grows with every change, for those who keep answers."""
+
+    __slots__ = ("_exact", "_wild", "generation")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        # Keyed by the UUri itself, whose hash is kept: 0.05 us instead of 1.2 for the general way below.
+        self._exact: dict[UUri, dict[T, None]] = {}
+        self._wild: dict[_Mask, dict[tuple[object, ...], dict[T, None]]] = {}
+
+    def insert(self, pattern: UUri, value: T) -> bool:
+        """Add `value` under `pattern`; False if it was there. `value` must be hashable."""
+        values = self._values(pattern)
+        if value in values:
+            return False
+        values[value] = None
+        self.generation += 1
+        return True
+
+    def remove(self, pattern: UUri, value: T) -> bool:
+        """Take `value` away from `pattern`; False if it was not there."""
+        parts = _parts(pattern)
+        mask = _mask(parts)
+        if mask == _EXACT:
+            removed = _discard(self._exact, pattern, value)
+        else:
+            table = self._wild.get(mask, {})
+            removed = _discard(table, _key(parts, mask), value)
+            if not table:
+                self._wild.pop(mask, None)
+        self.generation += removed
+        return removed
+
+    def match(self, address: UUri) -> list[T]:
+        """The values whose pattern matches `address`: exact ones first, each group in order of insertion.
+
+        [impl->dsn~uri-pattern-matching~2]
+        """
+        found = list(self._exact.get(address, ()))
+        if self._wild:
+            parts = _parts(address)
+            for mask, table in self._wild.items():
+                found += table.get(_key(parts, mask), ())
+        return found
+
+    def _values(self, pattern: UUri) -> dict[T, None]:
+        parts = _parts(pattern)
+        mask = _mask(parts)
+        if mask == _EXACT:
+            return self._exact.setdefault(pattern, {})
+        return self._wild.setdefault(mask, {}).setdefault(_key(parts, mask), {})
+
+    def __iter__(self) -> Iterator[T]:
+        for values in self._exact.values():
+            yield from values
+        for table in self._wild.values():
+            for values in table.values():
+                yield from values
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _discard(table: dict[K, dict[T, None]], key: K, value: T) -> bool:
+    values = table.get(key)
+    if values is None or value not in values:
+        return False
+    del values[value]
+    if not values:
+        del table[key]
+    return True

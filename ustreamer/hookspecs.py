@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything a plugin can do: eight hooks. docs/plugins.md shows each of them at work.
+
+All hooks are called while the streamer is set up (or shut down); per message only what they return is run. A plugin is
+a class named by an entry point of the group "ustreamer"; the host makes one instance when the configuration has a
+section `[plugins.<name>]`:
+
+    class MyPlugin:
+        class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True): ...
+        def __init__(self, config: Config, context: PluginContext) -> None: ...   # must not touch the world yet
+
+Plugins import this module, `ustreamer.core` and `ustreamer.uprotocol`; never the host, a transport or another plugin.
+"""
+
+import argparse
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
+
+import msgspec
+import pluggy
+
+from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
+from ustreamer.core.clock import Clock
+from ustreamer.core.dispatcher import Dispatcher, Schedule
+from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuri import UUri
+
+PROJECT: Final = "ustreamer"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class PluginContext(msgspec.Struct, frozen=True):
+    """What a plugin gets of the streamer it runs in.
+
+    `authority` is the streamer's own; `serves` are the authorities its uSubscription answers for (the own one and those
+    behind transports without a uSubscription); `state_dir` may not exist yet; `schedule` makes a call at a monotonic
+    time in ns, on a thread of the host that must not be held up.
+    """
+
+    authority: str
+    serves: tuple[str, ...]
+    state_dir: Path
+    clock: Clock
+    schedule: Schedule
+
+
+class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every `[endpoints.<name>]` section has; each transport adds its own keys.
+
+    `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere.
+    """
+
+    transport: str
+    authorities: tuple[str, ...]
+
+
+class EndpointContext(msgspec.Struct, frozen=True):
+    """What a transport gets: its endpoint's name, the streamer's own authority, and the clock."""
+
+    name: str
+    authority: str
+    clock: Clock
+
+
+class EndpointTransport(UTransport):
+    """A UTransport as the streamer uses it: one object per `[endpoints.<name>]`, with a socket or session of its own.
+
+    Listeners may be registered before and after `open`; they are called on threads of the transport. What an endpoint
+    sends does not come back to its own listeners.
+    """
+
+    unicast: ClassVar[bool] = False
+    """Whether every subscriber is a delivery target of its own; else all behind the endpoint are one."""
+    inline: ClassVar[bool] = False
+    """Whether `send` never waits, so that it may be called on the thread a message came in on; else it gets its own."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Bind, connect, start receiving. Raises UStatusError(UNAVAILABLE) naming what could not be had."""
+
+    @abstractmethod
+    def stop_receiving(self) -> None:
+        """Take nothing more in, so that what has been accepted can drain; sending still works. May be repeated."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything. May be repeated, and called on an endpoint that was never opened."""
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        """What sends to one subscriber of a unicast transport, or (None) to whoever a message itself names."""
+        return self.send
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        """Subscriptions that the endpoint's configuration fixes, for peers that cannot subscribe by themselves."""
+        return ()
+
+    @abstractmethod
+    def statistics(self) -> Mapping[str, int]:
+        """Counters of this moment, among them one `refused_<reason>` for each way in which input can be unusable."""
+
+
+class TransportKind(msgspec.Struct, frozen=True):
+    """A kind of transport: the type of its config section, and what makes an endpoint from it.
+
+    `make(config, context)` must not touch the world yet; importing a heavy library belongs into it.
+    """
+
+    config: type[EndpointConfig]
+    make: Callable[[Any, EndpointContext], EndpointTransport]
+    has_usubscription: bool = True
+    """Whether entities behind it bring a uSubscription of their own; if not, the streamer's serves their authorities."""
+
+
+class Service(Protocol):
+    """uEntities that the streamer hosts, such as core.usubscription."""
+
+    @property
+    def entities(self) -> Sequence[UUri]:
+        """Their addresses (resource 0; any version): what is addressed to these stays in this process."""
+        ...
+
+    def start(self, bus: UTransport) -> None:
+        """Open what is needed and register listeners on `bus`; runs before the first message is accepted.
+
+        Listeners are called one at a time on a thread of the services' own, which may wait for a disk.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Finish; runs after the last message. May be called without `start`."""
+        ...
+
+
+class Hooks:
+    """The hooks themselves. Plugins are asked last registered first; None means "nothing from me"."""
+
+    @hookspec
+    def ustreamer_transports(self) -> Mapping[str, TransportKind] | None:
+        """Kinds of transport, by the name that `transport = "..."` uses. Two plugins with one name are an error.
+
+        Called on the class and without a configuration (which cannot be read before): make it a static method.
+        """
+
+    @hookspec
+    def ustreamer_filters(self, delivery: Delivery) -> Filter | None:
+        """A filter for one delivery target, or None. Asked when a target appears and when its wish changes.
+
+        The same Delivery object comes again after a change: keep state by it (in a WeakKeyDictionary).
+        """
+
+    @hookspec
+    def ustreamer_taps(self, endpoint: str) -> Tap | None:
+        """Something that sees every verdict on messages that came in at `endpoint` ("self": the streamer's own)."""
+
+    @hookspec
+    def ustreamer_services(self) -> Sequence[Service] | None:
+        """uEntities for the streamer to host."""
+
+    @hookspec
+    def ustreamer_subscription_directory(self) -> SubscriptionDirectory | None:
+        """Who subscribed what. Several directories are merged."""
+
+    @hookspec
+    def ustreamer_commands(self, commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+        """Add subcommands to the command line: `commands.add_parser(...)` with `set_defaults(run=function)`.
+
+        Called on the class and without a configuration: make it a static method. `function(arguments)` returns the
+        exit code.
+        """
+
+    @hookspec
+    def ustreamer_started(self, dispatcher: Dispatcher) -> None:
+        """All endpoints are up."""
+
+    @hookspec
+    def ustreamer_stopping(self) -> None:
+        """No more messages will come; endpoints still send."""
