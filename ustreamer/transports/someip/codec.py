@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SOME/IP header: bytes in, values out. No sockets, no clock, no state.
+
+    offset  0        2        4        8       10        12        13         14      15      16
+            service  method   length   client  session   protocol  interface  type    return  payload
+            u16      u16      u32      u16     u16       version   version            code
+
+All numbers are big-endian. `length` counts from offset 8, so a whole message takes length + 8 bytes. One
+datagram may hold several messages, back to back.
+
+What can go wrong, with an example of each:
+
+    ValueError
+    ├── MalformedMessage      it came in and is not SOME/IP; `reason` labels a counter
+    │   │                     resume_at is None: where the next message starts is unknown, the datagram ends
+    │   ├── truncated_header          7 bytes of somebody's port scan
+    │   ├── trailing_bytes            a sender pads its datagram to 64 bytes, or counts length too low
+    │   ├── protocol_version          2: its header may be laid out otherwise, so its length is not believed
+    │   ├── length_too_small          7: not even client id to return code are covered
+    │   ├── length_beyond_datagram    a sender counts the whole message instead of from offset 8
+    │   │                     resume_at is an offset: this message is refused, those behind it are read
+    │   └── unknown_message_type      0x55, with a length that holds
+    └── UnencodableMessage    it was to go out, and one of its values does not fit its field: session 0x10000
+
+Return codes are never a reason to refuse: E2E results (0x0B-0x0F) and service-specific codes (0x20-0x5E) go
+through as the bytes they are. TP segments come out as messages whose payload starts with the TP header.
+"""
+
+# Cost in us per message, one core of a 2-core x86 VM, CPython 3.11, best of 21:
+#   payload                             64 B     1 kB
+#   pack_header(...) + payload          0.18     0.21
+#   encode                              0.23     0.28
+#   decode                              0.43     0.53     from a memoryview 0.60 and 0.75
+#   split, of one message               0.54     0.67
+#   split, each of eight messages       0.45     0.58
+# The 65 520 bytes that cost split most are 4 095 messages of unknown type: 4.9 ms.
+# Measured with, for example:
+#   python -m timeit -r 21 -n 100000 -s 'from ustreamer.transports.someip import codec as c' \
+#     -s 'event = c.encode(c.SomeIpMessage(0x1234, 0x8778, 0, 1, 1, 2, 0, bytes(64)))' 'c.split(event)'
+
+import struct
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+HEADER_LENGTH = 16
+PROTOCOL_VERSION = 1
+MIN_LENGTH = 8
+"""Least value of the length field: client id to return code, no payload."""
+MAX_PAYLOAD_LENGTH = 0xFFFF_FFFF - MIN_LENGTH
+"""What the length field can say; datagrams and streams have bounds of their own, far below."""
+MAX_SESSION = 0xFFFF
+EVENT_BIT = 0x8000
+TP_BIT = 0x20
+SD_SERVICE = 0xFFFF
+SD_METHOD = 0x8100
+
+_HEADER = struct.Struct(">HHIHHBBBB")
+
+
+class MessageType(IntEnum):
+    """The message types of the standard. Bit 0x20 marks a TP segment, bit 0x40 an ACK (obsolete)."""
+
+    REQUEST = 0x00
+    REQUEST_NO_RETURN = 0x01
+    NOTIFICATION = 0x02
+    RESPONSE = 0x80
+    ERROR = 0x81
+
+    TP_REQUEST = 0x20
+    TP_REQUEST_NO_RETURN = 0x21
+    TP_NOTIFICATION = 0x22
+    TP_RESPONSE = 0xA0
+    TP_ERROR = 0xA1
+
+    REQUEST_ACK = 0x40
+    REQUEST_NO_RETURN_ACK = 0x41
+    NOTIFICATION_ACK = 0x42
+    RESPONSE_ACK = 0xC0
+    ERROR_ACK = 0xC1
+
+
+# Plain ints: the lookup costs 0.01 us, among IntEnum members 0.05, and MessageType(number) 0.3.
+_MESSAGE_TYPES = frozenset(int(member) for member in MessageType)
+
+
+class ReturnCode(IntEnum):
+    """The return codes that have a name. 0x10-0x1F are reserved, 0x20-0x5E belong to the service."""
+
+    E_OK = 0x00
+    E_NOT_OK = 0x01
+    E_UNKNOWN_SERVICE = 0x02
+    E_UNKNOWN_METHOD = 0x03
+    E_NOT_READY = 0x04
+    E_NOT_REACHABLE = 0x05
+    E_TIMEOUT = 0x06
+    E_WRONG_PROTOCOL_VERSION = 0x07
+    E_WRONG_INTERFACE_VERSION = 0x08
+    E_MALFORMED_MESSAGE = 0x09
+    E_WRONG_MESSAGE_TYPE = 0x0A
+    E_E2E_REPEATED = 0x0B
+    E_E2E_WRONG_SEQUENCE = 0x0C
+    E_E2E = 0x0D
+    E_E2E_NOT_AVAILABLE = 0x0E
+    E_E2E_NO_NEW_DATA = 0x0F
+
+
+class MalformedReason(StrEnum):
+    """Why a message was refused: six values, so a counter may carry it as a label."""
+
+    TRUNCATED_HEADER = "truncated_header"
+    TRAILING_BYTES = "trailing_bytes"
+    PROTOCOL_VERSION = "protocol_version"
+    LENGTH_TOO_SMALL = "length_too_small"
+    LENGTH_BEYOND_DATAGRAM = "length_beyond_datagram"
+    UNKNOWN_MESSAGE_TYPE = "unknown_message_type"
+
+
+_MALFORMED_TEXT = {
+    MalformedReason.TRUNCATED_HEADER: "{value} bytes, expected at least 16: one header",
+    MalformedReason.TRAILING_BYTES: "{value} bytes left over, expected none or at least 16: one more header",
+    MalformedReason.PROTOCOL_VERSION: "protocol version {value}, expected 1",
+    MalformedReason.LENGTH_TOO_SMALL: "length {value}, expected at least 8: it counts from the client id",
+    MalformedReason.LENGTH_BEYOND_DATAGRAM: "length {value}, expected at most {room}: the datagram's end",
+    MalformedReason.UNKNOWN_MESSAGE_TYPE: "message type {value:#04x}, expected one of "
+    + ", ".join(f"{number:#04x}" for number in sorted(_MESSAGE_TYPES)),
+}
+
+
+class MalformedMessage(ValueError):
+    """What stands at `offset` of a datagram of `size` bytes is no message, because of `value`.
+
+    `value` is the number that is wrong: of bytes left, or as read from the field that `reason` names.
+    `resume_at` is where the next message starts, None if that cannot be known.
+    """
+
+    def __init__(
+        self, reason: MalformedReason, offset: int, value: int, size: int, resume_at: int | None = None
+    ) -> None:
+        super().__init__(reason, offset, value, size, resume_at)
+        self.reason = reason
+        self.offset = offset
+        self.value = value
+        self.size = size
+        self.resume_at = resume_at
+
+    def __str__(self) -> str:
+        # Written when it is read: a datagram can hold 4 095 refused messages, and a log shows a few of them.
+        text = _MALFORMED_TEXT[self.reason].format(
+            value=self.value, room=self.size - self.offset - HEADER_LENGTH + MIN_LENGTH
+        )
+        return f"message at offset {self.offset}: {text}"
+
+
+class UnencodableMessage(ValueError):
+    """The value of `field` does not fit the bits its header has for it: 0 to `limit`."""
+
+    def __init__(self, field: str, value: object, limit: int) -> None:
+        super().__init__(field, value, limit)
+        self.field = field
+        self.value = value
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.value!r}, expected an integer from 0 to {self.limit:#x}"
+
+
+class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
+    """One SOME/IP message. Numbers are as on the wire; the payload is opaque.
+
+    message_type and return_code are ints, equal to a `MessageType` and, where it has a name, a `ReturnCode`.
+    session is 1 to 0xFFFF, or 0 where the sender keeps no sessions.
+    """
+
+    service: int
+    method: int
+    client: int
+    session: int
+    interface_version: int
+    message_type: int
+    return_code: int = ReturnCode.E_OK
+    payload: bytes = b""
+
+    @property
+    def message_id(self) -> int:
+        return self.service << 16 | self.method
+
+    @property
+    def request_id(self) -> int:
+        """What a response carries back unchanged; unique per server while the request is pending."""
+        return self.client << 16 | self.session
+
+    @property
+    def is_event(self) -> bool:
+        """Whether `method` is an event id. How it was sent is message_type's to say."""
+        return self.method & EVENT_BIT != 0
+
+    @property
+    def is_tp(self) -> bool:
+        """Whether this is one segment of a longer message."""
+        return self.message_type & TP_BIT != 0
+
+    @property
+    def is_error(self) -> bool:
+        """Whether this answers a request with a failure: ERROR, or RESPONSE with a code other than E_OK."""
+        message_type = self.message_type & ~TP_BIT
+        return message_type == MessageType.ERROR or (
+            message_type == MessageType.RESPONSE and self.return_code != ReturnCode.E_OK
+        )
+
+
+def next_session(session: int) -> int:
+    """The session id after `session`: 1 to 0xFFFF, then 1 again. After 0, where a sender starts, comes 1."""
+    return session % MAX_SESSION + 1
+
+
+# In the order of pack_header's parameters.
+_FIELD_LIMITS = {
+    "service": 0xFFFF,
+    "method": 0xFFFF,
+    "client": 0xFFFF,
+    "session": MAX_SESSION,
+    "interface_version": 0xFF,
+    "message_type": 0xFF,
+    "return_code": 0xFF,
+    "payload_length": MAX_PAYLOAD_LENGTH,
+}
+
+
+def pack_header(
+    service: int,
+    method: int,
+    client: int,
+    session: int,
+    interface_version: int,
+    message_type: int,
+    return_code: int,
+    payload_length: int,
+) -> bytes:
+    """The 16 bytes that go before a payload of `payload_length` bytes, a len().
+
+    Raises UnencodableMessage where a value does not fit its field.
+    """
+    try:
+        return _HEADER.pack(
+            service,
+            method,
+            payload_length + MIN_LENGTH,
+            client,
+            session,
+            PROTOCOL_VERSION,
+            interface_version,
+            message_type,
+            return_code,
+        )
+    except struct.error as exc:
+        raise _unencodable(
+            service, method, client, session, interface_version, message_type, return_code, payload_length
+        ) from exc
+
+
+def _unencodable(*values: object) -> UnencodableMessage:
+    """The first of pack_header's arguments that struct cannot have taken."""
+    return next(
+        UnencodableMessage(field, value, limit)
+        for (field, limit), value in zip(_FIELD_LIMITS.items(), values, strict=True)
+        if not (isinstance(value, int) and 0 <= value <= limit)
+    )
+
+
+def encode(message: SomeIpMessage) -> bytes:
+    """The bytes of `message`. Raises UnencodableMessage where a value does not fit its field."""
+    payload = message.payload
+    header = pack_header(
+        message.service,
+        message.method,
+        message.client,
+        message.session,
+        message.interface_version,
+        message.message_type,
+        message.return_code,
+        len(payload),
+    )
+    return header + payload
+
+
+def split(datagram: bytes | memoryview) -> tuple[list[SomeIpMessage], list[MalformedMessage]]:
+    """All messages of `datagram`, and all that was refused, each in its order: an error hides no message.
+
+    Every byte belongs to a message or to a refusal. Only the last refusal can have `resume_at` None; then it
+    takes the rest of the datagram. A memoryview has to be one of bytes. Payloads are copies: the buffer may
+    be used again.
+    """
+    messages: list[SomeIpMessage] = []
+    refused: list[MalformedMessage] = []
+    size = len(datagram)
+    offset = 0
+    while True:
+        found = _read(datagram, offset)
+        if isinstance(found, SomeIpMessage):
+            messages.append(found)
+            offset += HEADER_LENGTH + len(found.payload)
+        else:
+            refused.append(found)
+            if found.resume_at is None:
+                return messages, refused
+            offset = found.resume_at
+        if offset == size:
+            return messages, refused
+
+
+def decode(datagram: bytes | memoryview, offset: int = 0) -> tuple[SomeIpMessage, int]:
+    """The message at `offset` of `datagram`, and the offset behind it. Raises MalformedMessage."""
+    found = _read(datagram, offset)
+    if isinstance(found, SomeIpMessage):
+        return found, offset + HEADER_LENGTH + len(found.payload)
+    raise found
+
+
+def _read(datagram: bytes | memoryview, offset: int) -> SomeIpMessage | MalformedMessage:
+    """The message at `offset`, or why there is none.
+
+    Returned and not raised: a raised error, kept in split's list, would hold the frame that holds the list.
+    """
+    size = len(datagram)
+    if size - offset < HEADER_LENGTH:
+        return MalformedMessage(
+            MalformedReason.TRAILING_BYTES if 0 < offset < size else MalformedReason.TRUNCATED_HEADER,
+            offset,
+            size - offset,
+            size,
+        )
+    (
+        service,
+        method,
+        length,
+        client,
+        session,
+        protocol_version,
+        interface_version,
+        message_type,
+        return_code,
+    ) = _HEADER.unpack_from(datagram, offset)
+    end = offset + HEADER_LENGTH - MIN_LENGTH + length
+    if (
+        protocol_version != PROTOCOL_VERSION
+        or length < MIN_LENGTH
+        or end > size
+        or message_type not in _MESSAGE_TYPES
+    ):
+        return _malformed(offset, size, protocol_version, length, message_type)
+    payload = datagram[offset + HEADER_LENGTH : end]
+    if not isinstance(payload, bytes):
+        payload = bytes(payload)  # behind the check: bytes() of bytes changes nothing and costs 0.05 us
+    return SomeIpMessage(
+        service, method, client, session, interface_version, message_type, return_code, payload
+    )
+
+
+def _malformed(
+    offset: int, size: int, protocol_version: int, length: int, message_type: int
+) -> MalformedMessage:
+    """What is wrong with a header, the most basic first: each check relies on the ones before it."""
+    end = offset + HEADER_LENGTH - MIN_LENGTH + length
+    if protocol_version != PROTOCOL_VERSION:
+        return MalformedMessage(MalformedReason.PROTOCOL_VERSION, offset, protocol_version, size)
+    if length < MIN_LENGTH:
+        return MalformedMessage(MalformedReason.LENGTH_TOO_SMALL, offset, length, size)
+    if end > size:
+        return MalformedMessage(MalformedReason.LENGTH_BEYOND_DATAGRAM, offset, length, size)
+    return MalformedMessage(MalformedReason.UNKNOWN_MESSAGE_TYPE, offset, message_type, size, end)
