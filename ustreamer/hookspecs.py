@@ -78,6 +78,10 @@ class EndpointTransport(UTransport):
     inline: ClassVar[bool] = False
     """Whether `send` never waits, so that it may be called on the thread a message came in on; else it gets its own."""
 
+    def problems(self) -> Sequence[str]:
+        """What would keep `open` from succeeding, as far as can be told without leaving a trace."""
+        return ()
+
     @abstractmethod
     def open(self) -> None:
         """Bind, connect, start receiving. Raises UStatusError(UNAVAILABLE) naming what could not be had."""

@@ -19,9 +19,8 @@ class Filter:
         """None lets the message pass. Any other answer takes it out of the path:
 
         * THROTTLED or DENIED: it is dropped and counted so (neither is ever dead-lettered);
-        * QUEUED: the filter keeps it and has asked `Delivery.wake_at` for a call of `release`.
-
-        A filter that holds one message and takes a newer one in its place answers THROTTLED: one message fewer.
+        * QUEUED: the filter keeps it and has asked `Delivery.wake_at` for a call of `release`. What it drops later in
+          favour of a newer message it reports with `Delivery.superseded`.
         """
         raise TypeError(f"{type(self).__name__} does not say what it admits: define admit(message, now_ns)")
 
@@ -148,6 +147,11 @@ class Delivery:
         """For a filter that holds a message: have `holder.release` called at `when_ns`."""
         self._owner.wake_at(when_ns, self, holder)
 
+    def superseded(self, message: UMessage, now_ns: int) -> None:
+        """For a filter that held `message` and drops it in favour of a newer one."""
+        self._owner.held -= 1
+        self.settle(self._owner.ledger, message, Verdict.THROTTLED, now_ns, now_ns)
+
     def resume(self, holder: Filter, now_ns: int, *, wanted: bool = True) -> None:
         """Send on what `holder` releases, through the filters behind it; NO_SUBSCRIBER if nobody wants it any more."""
         message = holder.release(now_ns)
@@ -157,7 +161,9 @@ class Delivery:
         if not wanted:
             self.settle(self._owner.ledger, message, Verdict.NO_SUBSCRIBER, now_ns, now_ns)
             return
-        for each in self._filters[self._filters.index(holder) + 1 :]:
+        # A holder that a change of the wish has put out of the chain still owes what it holds.
+        behind = self._filters.index(holder) + 1 if holder in self._filters else len(self._filters)
+        for each in self._filters[behind:]:
             verdict = each.admit(message, now_ns)
             if verdict is not None:
                 self._stop(message, verdict, now_ns)

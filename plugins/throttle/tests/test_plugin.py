@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin in the real dispatcher: right rates per target, right words in the ledger."""
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from ustreamer_throttle.plugin import ThrottleConfig as Config
+from ustreamer_throttle.plugin import ThrottlePlugin
+
+from ustreamer.core.chain import Delivery, Transmit
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.dispatcher import Dispatcher
+from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.routes import SELF, Places, Router
+from ustreamer.core.subscriptions import Subscription, period_of
+from ustreamer.core.timers import TimerQueue
+from ustreamer.hookspecs import PluginContext
+from ustreamer.uprotocol import UMessage, UStatusError, UuidSource, UUri
+from ustreamer.uprotocol.umessage import notification, publish, request
+
+SPEED = UUri("chassis", 0x1234, 1, 0x8001)
+DOOR = UUri("chassis", 0x1234, 1, 0x8002)
+APP = UUri("hpc.vin1", 0x10AB, 1, 0)
+CLOUD_APP = UUri("cloud", 0x10AB, 1, 0)
+
+
+class Wishes:
+    """A directory that a test changes."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._wishes: dict[tuple[UUri, UUri], Subscription] = {}
+
+    def wish(self, topic: UUri, subscriber: UUri, hz: float | None) -> None:
+        self._wishes[topic, subscriber] = Subscription(topic, subscriber, period_of(hz) if hz else 0)
+        self.version += 1
+
+    def drop(self, topic: UUri, subscriber: UUri) -> None:
+        del self._wishes[topic, subscriber]
+        self.version += 1
+
+    def subscribers(self, topic: UUri) -> Sequence[Subscription]:
+        return [wish for (wished, _), wish in self._wishes.items() if wished == topic]
+
+
+class Taken:
+    """A lane that delivers at once and remembers when."""
+
+    unicast = False
+
+    def __init__(self, name: str, clock: ManualClock) -> None:
+        self.name = name
+        self.ledger = Ledger()
+        self.messages: list[tuple[int, UMessage]] = []
+        self._clock = clock
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        return lambda message: None
+
+    def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
+        self.messages.append((self._clock.now_ns, message))
+        delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
+
+
+class Bench:
+    """The dispatcher with this plugin, a clock, and two networks behind it."""
+
+    def __init__(self, config: Config) -> None:
+        self.time = ManualClock()
+        clock = self.time.clock()
+        self.timers = TimerQueue()
+        self.wishes = Wishes()
+        context = PluginContext("hpc.vin1", ("hpc.vin1",), Path("unused"), clock, self.timers.schedule)
+        self.plugin = ThrottlePlugin(config, context)
+        self.lanes = {name: Taken(name, self.time) for name in (SELF, "chassis", "backbone", "cloud")}
+        places = Places({"chassis": "chassis", "hpc.vin1": "backbone", "cloud": "cloud"})
+        self.dispatcher = Dispatcher(
+            "hpc.vin1",
+            clock,
+            Router(places, self.wishes, dict.fromkeys(self.lanes, False)),
+            self.lanes,
+            filters=self._filters,
+            schedule=self.timers.schedule,
+        )
+        self.ids = UuidSource(clock.wall_ms)
+        self.chassis = self.dispatcher.ingress("chassis")
+
+    def _filters(self, delivery: Delivery) -> list:  # type: ignore[type-arg]
+        found = self.plugin.ustreamer_filters(delivery)
+        return [found] if found else []
+
+    def publish(self, topic: UUri = SPEED, payload: bytes = b"") -> None:
+        self.chassis.dispatch(publish(self.ids.next(), topic, payload))
+
+    def run(self, *, hz: float, seconds: float, topic: UUri = SPEED) -> None:
+        """Publish at `hz` for `seconds`, with timers firing in between as they are due."""
+        for n in range(round(hz * seconds)):
+            self.pass_until(round(n * 1e9 / hz))
+            self.publish(topic, str(n).encode())
+
+    def pass_until(self, when_ns: int) -> None:
+        while (due := self.timers.next_ns) is not None and due <= when_ns:
+            self.time.now_ns = max(self.time.now_ns, due)
+            for action in self.timers.due(due):
+                action()
+        self.time.now_ns = max(self.time.now_ns, when_ns)
+
+    def got(self, endpoint: str) -> list[bytes]:
+        return [message.payload for _, message in self.lanes[endpoint].messages]
+
+    def ledger(self) -> LedgerSnapshot:
+        return self.dispatcher.ledger([lane.ledger for lane in self.lanes.values()], queued=0)
+
+
+def test_each_target_gets_its_own_rate_and_the_rest_is_counted_as_throttled() -> None:
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, 40)
+    bench.wishes.wish(SPEED, CLOUD_APP, 10)
+    bench.run(hz=100, seconds=10)
+    assert abs(len(bench.got("backbone")) - 400) <= 2
+    assert abs(len(bench.got("cloud")) - 100) <= 2
+    ledger = bench.ledger()
+    assert ledger.received == 2000
+    assert ledger.throttled == 2000 - ledger.delivered
+    assert ledger.dead_lettered == 0
+    assert ledger.unaccounted == 0
+    assert not bench.dispatcher.dead_letters
+
+
+@pytest.mark.parametrize("hz", [100, 77, 30])
+def test_a_publisher_that_is_not_faster_than_the_limit_is_untouched(hz: float) -> None:
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, 100)
+    bench.run(hz=hz, seconds=5)
+    assert len(bench.got("backbone")) == round(hz * 5)
+    assert bench.ledger().throttled == 0
+
+
+def test_without_a_limit_there_is_no_gate() -> None:
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, None)
+    bench.run(hz=1000, seconds=1)
+    assert len(bench.got("backbone")) == 1000
+
+
+def test_topics_do_not_use_up_each_others_rate() -> None:
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, 10)
+    bench.wishes.wish(DOOR, APP, 10)
+    for topic in (SPEED, DOOR):
+        bench.publish(topic)
+    assert len(bench.got("backbone")) == 2
+
+
+def test_somebody_elses_subscription_does_not_give_a_target_a_fresh_start() -> None:
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, 1)
+    bench.publish()
+    for n in range(5):
+        bench.wishes.wish(DOOR, UUri("hpc.vin1", n + 1, 1, 0), None)
+        bench.time.advance(ms=1)
+        bench.publish()
+    assert len(bench.got("backbone")) == 1
+
+
+def test_a_new_limit_holds_at_once_and_buys_no_message() -> None:
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, 1)
+    bench.publish()
+    for _ in range(5):  # back and forth
+        bench.wishes.wish(SPEED, APP, 1000)
+        bench.wishes.wish(SPEED, APP, 1)
+        bench.publish()
+    assert len(bench.got("backbone")) == 1
+    bench.wishes.wish(SPEED, APP, 1000)
+    bench.publish()
+    bench.time.advance(ms=1)
+    bench.publish()
+    assert len(bench.got("backbone")) == 2
+    bench.wishes.wish(SPEED, APP, None)
+    for _ in range(10):
+        bench.publish()
+    assert len(bench.got("backbone")) == 12
+
+
+def test_rpc_and_notifications_are_never_throttled() -> None:
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, 0.001)
+    for _ in range(20):
+        bench.chassis.dispatch(notification(bench.ids.next(), SPEED, APP))
+        bench.chassis.dispatch(
+            request(bench.ids.next(), UUri("chassis", 1, 1, 0), APP.with_resource(1), ttl=1000)
+        )
+    assert len(bench.got("backbone")) == 40
+    assert bench.ledger().throttled == 0
+
+
+# --- mode latest ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [Config(mode="latest"), Config(latest=("//*/FFFF1234/FF/FFFF",))], ids=str)
+def test_in_mode_latest_the_last_value_always_arrives(config: Config) -> None:
+    bench = Bench(config)
+    bench.wishes.wish(SPEED, APP, 40)
+    bench.run(hz=100, seconds=10)
+    assert bench.ledger().queued == 1
+    bench.pass_until(11_000_000_000)
+    assert bench.got("backbone")[-1] == b"999"
+    assert abs(len(bench.got("backbone")) - 400) <= 2
+    ledger = bench.ledger()
+    assert (ledger.received, ledger.unaccounted, ledger.queued) == (1000, 0, 0)
+    assert ledger.throttled == 1000 - ledger.delivered
+
+
+def test_what_is_held_goes_nowhere_after_an_unsubscribe() -> None:
+    bench = Bench(Config(mode="latest"))
+    bench.wishes.wish(SPEED, APP, 1)
+    bench.publish(payload=b"first")
+    bench.publish(payload=b"held")
+    bench.wishes.drop(SPEED, APP)
+    bench.pass_until(2_000_000_000)
+    assert bench.got("backbone") == [b"first"]
+    ledger = bench.ledger()
+    assert (ledger.no_subscriber, ledger.queued, ledger.unaccounted) == (1, 0, 0)
+
+
+def test_what_is_held_comes_when_the_new_limit_lets_it() -> None:
+    bench = Bench(Config(mode="latest"))
+    bench.wishes.wish(SPEED, APP, 1)
+    bench.publish(payload=b"first")
+    bench.publish(payload=b"held")
+    bench.wishes.wish(SPEED, APP, 100)
+    bench.publish(payload=b"newer")
+    bench.pass_until(50_000_000)
+    assert bench.got("backbone") == [b"first", b"newer"]
+    bench.wishes.wish(SPEED, APP, 1)
+    bench.publish(payload=b"held again")
+    bench.wishes.wish(SPEED, APP, None)
+    bench.publish(payload=b"free")
+    bench.pass_until(5_000_000_000)
+    assert sorted(bench.got("backbone")) == sorted([b"first", b"newer", b"held again", b"free"])
+    assert bench.ledger().unaccounted == 0
+
+
+def test_gates_go_with_their_targets() -> None:
+    bench = Bench(Config(mode="latest"))
+    bench.wishes.wish(SPEED, APP, 10)
+    bench.publish()
+    assert len(bench.plugin._throttles) == 1
+    bench.wishes.drop(SPEED, APP)
+    bench.publish()
+    bench.chassis._plans.clear()
+    gc.collect()
+    assert len(bench.plugin._throttles) == 0
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"tolerance": 0.6}, "tolerance"),
+        ({"tolerance": -0.1}, "tolerance"),
+        ({"mode": "newest"}, "mode"),
+        ({"tolerence": 0.1}, "tolerence"),
+    ],
+)
+def test_a_mistake_in_the_section_is_named(section: dict[str, object], words: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=words):
+        msgspec.convert(section, Config)
+
+
+def test_a_pattern_that_is_no_address_is_refused() -> None:
+    with pytest.raises(UStatusError, match="speed"):
+        Config(latest=("speed",))

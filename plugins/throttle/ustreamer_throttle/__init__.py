@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Throttling: forward a topic to each subscriber no faster than the subscriber asked for."""

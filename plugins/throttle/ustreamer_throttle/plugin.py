@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`max_frequency`: forward a publication to each subscriber no more often than it asked for (DSP-20 to DSP-24).
+
+One gate per delivery target and topic, never one for a wildcard or a rule, so that no topic uses up another's rate.
+What a gate drops is counted as throttled and never dead-lettered.
+"""
+
+from typing import Annotated, Literal
+from weakref import WeakKeyDictionary, proxy
+
+import msgspec
+
+from ustreamer.core.chain import Delivery, Filter
+from ustreamer.core.ledger import Verdict
+from ustreamer.core.sublist import Sublist
+from ustreamer.hookspecs import PluginContext, hookimpl
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_TOLERANCE, Gate, Sampler
+
+
+class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[plugins.throttle]`.
+
+    `tolerance` is how early a message may come, as a fraction of the period; 0 is strict (see `gate`). `mode` "drop"
+    drops what comes too early, "latest" keeps the newest and sends it when it is due. Topics that match a pattern in
+    `latest` use that mode whatever `mode` says.
+    """
+
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=MAX_TOLERANCE)] = DEFAULT_TOLERANCE
+    mode: Literal["drop", "latest"] = "drop"
+    latest: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for pattern in self.latest:
+            UUri.parse(pattern)
+
+
+class Throttle(Filter):
+    """Something that a change of the limit can be told to."""
+
+    def retune(self, period_ns: int, now_ns: int) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how it is retuned")
+
+
+class DropFilter(Throttle):
+    """Mode `drop`: what comes too early is gone."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        return None if self._gate.admit(now_ns) else Verdict.THROTTLED
+
+    def retune(self, period_ns: int, now_ns: int) -> None:
+        self._gate.retune(period_ns, now_ns)
+
+
+class LatestFilter(Throttle):
+    """Mode `latest`: what comes too early waits until it is due or until something newer takes its place."""
+
+    def __init__(self, gate: Gate, delivery: Delivery) -> None:
+        self._sampler: Sampler[UMessage] = Sampler(gate)
+        # Weak, because the plugin keeps filters by delivery: a strong way back would keep both for ever.
+        self._delivery = proxy(delivery)
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        passes, displaced = self._sampler.offer(message, now_ns)
+        if displaced is not None:
+            self._delivery.superseded(displaced, now_ns)
+        if passes:
+            return None
+        if displaced is None:
+            self._wake()
+        return Verdict.QUEUED
+
+    def release(self, now_ns: int) -> UMessage | None:
+        message = self._sampler.release(now_ns)
+        if message is None:
+            self._wake()  # the limit was changed in the meantime
+        return message
+
+    def retune(self, period_ns: int, now_ns: int) -> None:
+        self._sampler.gate.retune(period_ns, now_ns)
+        self._wake()
+
+    def _wake(self) -> None:
+        due_ns = self._sampler.due_ns
+        if due_ns is not None:
+            self._delivery.wake_at(due_ns, self)
+
+
+class ThrottlePlugin:
+    """Puts a gate in front of every target that asked for a limit."""
+
+    Config = ThrottleConfig
+
+    def __init__(self, config: ThrottleConfig, context: PluginContext) -> None:
+        self._config = config
+        self._monotonic_ns = context.clock.monotonic_ns
+        self._latest: Sublist[bool] = Sublist()
+        for pattern in config.latest:
+            self._latest.insert(UUri.parse(pattern).with_authority(context.authority), True)
+        self._throttles: WeakKeyDictionary[Delivery, Throttle] = WeakKeyDictionary()
+
+    @hookimpl
+    def ustreamer_filters(self, delivery: Delivery) -> Filter | None:
+        """A gate for a publication with a limit; none for RPC and notifications, which are never throttled."""
+        if delivery.topic is None or not delivery.period_ns:
+            self._throttles.pop(delivery, None)
+            return None
+        throttle = self._throttles.get(delivery)
+        if throttle is None:
+            throttle = self._throttles[delivery] = self._throttle(delivery, delivery.topic)
+        else:
+            throttle.retune(delivery.period_ns, self._monotonic_ns())
+        return throttle
+
+    def _throttle(self, delivery: Delivery, topic: UUri) -> Throttle:
+        gate = Gate(delivery.period_ns, self._config.tolerance)
+        if self._config.mode == "latest" or self._latest.match(topic):
+            return LatestFilter(gate, delivery)
+        return DropFilter(gate)
