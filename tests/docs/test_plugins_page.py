@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/plugins.md: its plugin runs, and it has a section for every hook."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pluggy
+
+from ustreamer.core.chain import Delivery, Transmit
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.dispatcher import Dispatcher
+from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.core.routes import SELF, Places, Router
+from ustreamer.core.subscriptions import StaticDirectory, Subscription
+from ustreamer.hookspecs import PROJECT, Hooks, PluginContext
+from ustreamer.uprotocol import UMessage, UuidSource, UUri
+from ustreamer.uprotocol.umessage import publish
+
+PAGE = (Path(__file__).parents[2] / "docs/plugins.md").read_text(encoding="utf-8")
+DOOR = UUri("chassis", 0x2001, 1, 0x8001)
+
+
+def night() -> type[Any]:
+    source = re.search(r"```python\n# night.py\n(.*?)```", PAGE, re.DOTALL)
+    assert source, "the page shows night.py"
+    module: dict[str, Any] = {"__name__": "night"}
+    exec(compile(source.group(1), "docs/plugins.md", "exec"), module)
+    plugin: type[Any] = module["NightPlugin"]
+    return plugin
+
+
+def test_the_plugin_of_the_page_has_about_thirty_lines() -> None:
+    source = PAGE.split("# night.py\n")[1].split("```")[0]
+    assert len([line for line in source.splitlines() if line.strip()]) <= 30
+
+
+def test_every_hook_has_a_section() -> None:
+    hooks = {name for name in vars(Hooks) if name.startswith("ustreamer_")}
+    assert set(re.findall(r"^### (ustreamer_\w+)$", PAGE, re.MULTILINE)) == hooks
+
+
+class Lane:
+    unicast = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ledger = Ledger()
+        self.taken: list[UMessage] = []
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        return self.taken.append
+
+    def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
+        delivery.transmit(message)
+        delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns)
+
+
+def test_the_plugin_of_the_page_does_what_the_page_says() -> None:
+    cls = night()
+    clock = ManualClock().clock()
+    config = msgspec.convert({"topic": str(DOOR)}, cls.Config)
+    plugin = cls(config, PluginContext("hpc", ("hpc",), Path(), clock, lambda when, action: None))
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    manager.register(plugin)
+    manager.check_pending()
+    lanes = {name: Lane(name) for name in (SELF, "chassis", "backbone")}
+    app = UUri("hpc", 1, 1, 0)
+    directory = StaticDirectory([Subscription(DOOR, app), Subscription(DOOR.with_resource(0x8002), app)])
+    dispatcher = Dispatcher(
+        "hpc",
+        clock,
+        Router(Places({"chassis": "chassis", "hpc": "backbone"}), directory, dict.fromkeys(lanes, False)),
+        lanes,
+        filters=lambda delivery: manager.hook.ustreamer_filters(delivery=delivery),
+        schedule=lambda when, action: None,
+    )
+    ids = UuidSource(clock.wall_ms)
+    dispatch = dispatcher.ingress("chassis").dispatch
+    dispatch(publish(ids.next(), DOOR))
+    plugin.quiet.on = True
+    dispatch(publish(ids.next(), DOOR))
+    dispatch(publish(ids.next(), DOOR.with_resource(0x8002)))
+    assert [message.attributes.source.resource_id for message in lanes["backbone"].taken] == [0x8001, 0x8002]
+    ledger = dispatcher.ledger([lane.ledger for lane in lanes.values()], queued=0)
+    assert (ledger.denied, ledger.delivered, ledger.unaccounted) == (1, 2, 0)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README and the configurations it shows are true."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+
+
+def fenced(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_first_screen_says_what_it_is_what_it_is_not_and_the_two_commands() -> None:
+    first_screen = "\n".join(README.splitlines()[:40])
+    for words in ("make demo", "make test", "**It is**", "**It is not**"):
+        assert words in first_screen
+
+
+def test_the_configuration_in_the_readme_is_the_file_it_names() -> None:
+    shown = fenced(README, "toml")[0]
+    assert shown in (ROOT / "configs/minimal.toml").read_text(encoding="utf-8")
+
+
+def commands() -> list[str]:
+    shown = "\n".join(fenced(README, "sh"))
+    return [line.split("#")[0].strip() for line in shown.splitlines() if line.startswith(".venv/bin/ustreamer")]
+
+
+def test_the_readme_shows_commands_that_this_test_runs() -> None:
+    assert {shlex.split(command)[1] for command in commands()} == {"check", "run", "plugins", "demo"}
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if " run " not in c and " demo " not in c])
+def test_a_command_of_the_readme_works(command: str) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == ".venv/bin/ustreamer"
+    done = subprocess.run(
+        [BIN / "ustreamer", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))
+def test_every_link_of_the_readme_leads_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_the_name_someip_py_is_explained_in_two_sentences() -> None:
+    paragraph = README.split("## Dependencies")[1].split("##")[0]
+    assert "`someip-py` is supported and not depended on" in paragraph

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `ustreamer run | check | plugins | demo`, and what plugins add."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ustreamer import __version__
+from ustreamer.host import check, logs, plugins, process
+from ustreamer.host.config import ConfigError
+from ustreamer.host.plugins import PluginError
+from ustreamer.uprotocol.ustatus import UStatusError
+
+
+class Exit(IntEnum):
+    """Exit codes; the numbers above 2 are those of sysexits.h where it has one."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    UNAVAILABLE = 69
+    STORE_DAMAGED = 74
+    NOT_DRAINED = 75
+    DENIED = 77
+    BAD_CONFIG = 78
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    try:
+        arguments = parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = arguments.run
+        return run(arguments)
+    except (ConfigError, PluginError) as error:
+        print(error, file=sys.stderr)
+        return Exit.BAD_CONFIG
+    except UStatusError as error:
+        print(error, file=sys.stderr)
+        return _exit_of(error)
+    except BrokenPipeError:  # `ustreamer ... | head`
+        return Exit.FAILURE
+
+
+def _exit_of(error: UStatusError) -> Exit:
+    by_code = {"UNAVAILABLE": Exit.UNAVAILABLE, "DATA_LOSS": Exit.STORE_DAMAGED, "PERMISSION_DENIED": Exit.DENIED}
+    return by_code.get(error.code.name, Exit.FAILURE)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line, with the commands of all installed plugins."""
+    top = argparse.ArgumentParser(prog="ustreamer", description="The uProtocol dispatcher of a vehicle gateway.")
+    top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
+    run.add_argument("config", type=Path, metavar="CONFIG")
+    run.add_argument("--drain", type=float, default=5.0, metavar="S", help="seconds to send what was accepted (5)")
+    run.add_argument("--log", choices=("console", "json"), default="console", help="form of the log on stderr")
+    run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    run.set_defaults(run=_run)
+
+    checking = commands.add_parser("check", help="check a configuration; touches nothing")
+    checking.add_argument("config", type=Path, metavar="CONFIG")
+    checking.add_argument("--offline", action="store_true", help="leave out the environment (ports, files)")
+    checking.add_argument("--json", action="store_true")
+    checking.set_defaults(run=_check)
+
+    listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
+    listing.add_argument("--json", action="store_true")
+    listing.set_defaults(run=_plugins)
+
+    demo = commands.add_parser("demo", help="a small vehicle with a streamer, and what it did")
+    demo.add_argument("--seconds", type=float, default=10.0, metavar="N", help="how long messages flow (10)")
+    demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
+    demo.set_defaults(run=_demo)
+
+    loaded = {name: plugins.plugin_class(entry) for name, entry in plugins.installed().items()}
+    plugins.without_configuration(loaded).hook.ustreamer_commands(commands=commands)
+    return top
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    logs.set_up(json_lines=arguments.log == "json", level=arguments.log_level)
+    left = process.run(process.load(arguments.config), arguments.drain, lambda: print("READY", flush=True))
+    if left:
+        print(f"{left} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
+        return Exit.NOT_DRAINED
+    return Exit.OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    report = check.check(arguments.config, offline=arguments.offline)
+    if arguments.json:
+        _print_json(report)
+    else:
+        print(check.render(report), file=sys.stderr if report.problems else sys.stdout)
+    return Exit.BAD_CONFIG if report.problems else Exit.OK
+
+
+def _plugins(arguments: argparse.Namespace) -> int:
+    found = [plugins.describe(entry) for _, entry in sorted(plugins.installed().items())]
+    if arguments.json:
+        _print_json(found)
+        return Exit.OK
+    for plugin in found:
+        print(f"{plugin.name:<16} {plugin.distribution} {plugin.version}  {' '.join(plugin.hooks)}")
+    if not found:
+        print("no plugins installed")
+    return Exit.OK
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.demo import command  # brings the simulated vehicle, which no other command needs
+
+    return command.run(seconds=arguments.seconds, as_json=arguments.json)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(msgspec.to_builtins(value), indent=2, default=str))

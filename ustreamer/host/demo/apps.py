@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The uProtocol applications of the demo: each has a Zenoh session of its own and subscribes through uSubscription."""
+
+import struct
+from threading import Event, Lock, Thread
+from typing import Final
+
+from ustreamer.core.subscriptions import period_of
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.demo.rates import Rate
+from ustreamer.hookspecs import EndpointContext
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol import UMessage, UPayloadFormat, UStatusError, UuidSource, UUri
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.rpc import RpcClient
+
+_SUBSCRIBE: Final = 1
+_MAX_FREQUENCY_TAG: Final = b"\x19"  # field 3 as a double: what the dispatching specification means by max_frequency
+
+
+class App:
+    """One uEntity on a Zenoh network."""
+
+    def __init__(self, name: str, address: UUri, connect: str, usubscription: UUri) -> None:
+        self.name = name
+        self.address = address
+        self._usubscription = usubscription
+        self._ids = UuidSource(SYSTEM_CLOCK.wall_ms)
+        config = ZenohEndpoint(
+            transport="zenoh", authorities=(address.authority_name,), mode="client", connect=(connect,)
+        )
+        self.transport = ZenohTransport(config, EndpointContext(name, address.authority_name, SYSTEM_CLOCK))
+        self._rpc: RpcClient | None = None
+        self._lock = Lock()
+        self._received: dict[UUri, Rate] = {}
+        self.requested: dict[UUri, float | None] = {}
+
+    def start(self) -> None:
+        self.transport.open()
+        self._rpc = RpcClient(self.transport, self.address, self._ids)
+
+    def subscribe(self, topic: UUri, max_frequency: float | None = None) -> None:
+        """Ask uSubscription for `topic`, at most `max_frequency` times a second."""
+        self.transport.register_listener(topic, None, self._on_event)
+        asked = pb.SubscriptionRequest(topic=topic.to_pb())
+        if max_frequency is not None:
+            period_of(max_frequency)  # refuses what is no frequency
+            asked.attributes.MergeFromString(_MAX_FREQUENCY_TAG + struct.pack("<d", max_frequency))
+        self.call(
+            self._usubscription.with_resource(_SUBSCRIBE), asked.SerializeToString(), UPayloadFormat.PROTOBUF
+        )
+        self.requested[topic] = max_frequency
+
+    def call(
+        self, method: UUri, payload: bytes, payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED
+    ) -> UMessage:
+        assert self._rpc is not None, "start() comes first"
+        return self._rpc.call(method, payload, payload_format)
+
+    def _on_event(self, message: UMessage) -> None:
+        now_ns = SYSTEM_CLOCK.monotonic_ns()
+        with self._lock:
+            self._received.setdefault(message.attributes.source, Rate()).count(now_ns)
+
+    def forget_rates(self) -> None:
+        with self._lock:
+            self._received.clear()
+
+    def rate(self, topic: UUri) -> Rate:
+        with self._lock:
+            return self._received.get(topic, Rate()).copy()
+
+    def close(self) -> None:
+        self.transport.close()
+
+
+class ClimateControl:
+    """Calls the climate method of the chassis through the streamer, over and over."""
+
+    def __init__(self, app: App, method: UUri) -> None:
+        self._app = app
+        self._method = method
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="climate control", daemon=True)
+        self.sent = 0
+        self.answered = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            wanted = struct.pack(">H", 200 + self.sent % 50)
+            self.sent += 1
+            try:
+                answer = self._app.call(self._method, wanted)
+            except UStatusError:
+                continue  # a missing answer shows in the difference of the two counters
+            self.answered += answer.payload == wanted
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10.0)

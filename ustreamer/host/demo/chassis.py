@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated chassis: one ECU that speaks plain SOME/IP over UDP and knows nothing of uProtocol."""
+
+import socket
+import struct
+from threading import Event, Lock, Thread
+from typing import Final
+
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.demo.rates import Rate
+from ustreamer.transports.someip.codec import (
+    MessageType,
+    ReturnCode,
+    SomeIpMessage,
+    encode,
+    next_session,
+    split,
+)
+
+WHEELS: Final = 0x1234
+WHEEL_EVENTS: Final = {"front left": 0x8001, "front right": 0x8002, "rear left": 0x8003, "rear right": 0x8004}
+DOORS: Final = 0x2001
+DOOR_EVENT: Final = 0x8001
+CLIMATE: Final = 0x3001
+SET_TEMPERATURE: Final = 0x0001
+MAJOR: Final = 1
+
+WHEEL_HZ: Final = 100
+DOOR_HZ: Final = 4
+
+_NS_PER_S: Final = 1_000_000_000
+
+
+class Chassis:
+    """Sends wheel speeds and door events to one address, and serves the climate method."""
+
+    def __init__(self, address: tuple[str, int], streamer: tuple[str, int]) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(address)
+        self._socket.settimeout(0.2)
+        self._streamer = streamer
+        self._stop = Event()
+        self._quiet = Event()
+        self._lock = Lock()
+        self._sessions: dict[tuple[int, int], int] = {}
+        self.published: dict[tuple[int, int], Rate] = {}
+        self.calls = 0
+        self._threads = [
+            Thread(target=self._drive, name="chassis wheels", daemon=True),
+            Thread(target=self._open_doors, name="chassis doors", daemon=True),
+            Thread(target=self._serve, name="chassis climate", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop_publishing(self) -> None:
+        """Send no more events; the climate service goes on."""
+        self._quiet.set()
+
+    def close(self) -> None:
+        self._quiet.set()
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(2.0)
+        self._socket.close()
+
+    def forget_rates(self) -> None:
+        """Start counting anew."""
+        with self._lock:
+            self.published.clear()
+
+    def rate(self, service: int, event: int) -> Rate:
+        with self._lock:
+            return self.published.get((service, event), Rate()).copy()
+
+    # --- what it says ---------------------------------------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        tick = 0
+        for tick in self._beats(WHEEL_HZ):
+            for number, event in enumerate(WHEEL_EVENTS.values()):
+                speed = 13.9 + 0.1 * number + (tick % 200) / 100
+                self._publish(WHEELS, event, struct.pack(">f", speed))
+
+    def _open_doors(self) -> None:
+        for tick in self._beats(DOOR_HZ):
+            self._publish(DOORS, DOOR_EVENT, struct.pack(">BB", tick % 4, tick // 4 % 2))
+
+    def _beats(self, hz: float) -> "Beats":
+        return Beats(hz, self._quiet)
+
+    def _publish(self, service: int, event: int, payload: bytes) -> None:
+        with self._lock:
+            session = self._sessions[service, event] = next_session(self._sessions.get((service, event), 0))
+            self.published.setdefault((service, event), Rate()).count(SYSTEM_CLOCK.monotonic_ns())
+        message = SomeIpMessage(service, event, 0, session, MAJOR, MessageType.NOTIFICATION, ReturnCode.E_OK, payload)
+        self._socket.sendto(encode(message), self._streamer)
+
+    # --- what it does when asked ----------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            try:
+                datagram, sender = self._socket.recvfrom(65_536)
+            except TimeoutError:
+                continue
+            for asked in split(datagram)[0]:
+                if asked.message_type == MessageType.REQUEST:
+                    self._socket.sendto(encode(self._answer(asked)), sender)
+
+    def _answer(self, asked: SomeIpMessage) -> SomeIpMessage:
+        self.calls += 1
+        known = (asked.service, asked.method) == (CLIMATE, SET_TEMPERATURE)
+        return SomeIpMessage(
+            asked.service,
+            asked.method,
+            asked.client,
+            asked.session,
+            asked.interface_version,
+            MessageType.RESPONSE if known else MessageType.ERROR,
+            ReturnCode.E_OK if known else ReturnCode.E_UNKNOWN_METHOD,
+            asked.payload if known else b"",
+        )
+
+
+class Beats:
+    """Counts up in the rhythm of `hz` until told to be quiet; a late beat does not shift those after it."""
+
+    def __init__(self, hz: float, quiet: Event) -> None:
+        self._period_ns = round(_NS_PER_S / hz)
+        self._quiet = quiet
+        self._due_ns = SYSTEM_CLOCK.monotonic_ns()
+        self._tick = -1
+
+    def __iter__(self) -> "Beats":
+        return self
+
+    def __next__(self) -> int:
+        left_s = (self._due_ns - SYSTEM_CLOCK.monotonic_ns()) / _NS_PER_S
+        if self._quiet.wait(max(0.0, left_s)):
+            raise StopIteration
+        self._due_ns += self._period_ns
+        self._tick += 1
+        return self._tick

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer demo`: run the vehicle for a while, show it live, end with the ledger."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ustreamer.host import logs
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.demo.vehicle import Outcome, TargetRow, Vehicle
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NS_PER_S = 1_000_000_000
+
+
+def run(*, seconds: float, as_json: bool) -> int:
+    """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered."""
+    logs.set_up(json_lines=False, level="WARNING")
+    with Vehicle() as vehicle:
+        if as_json:
+            _wait(seconds, lambda left: None, every=seconds)
+        elif sys.stdout.isatty() and (live := _live(vehicle, seconds)):
+            live()
+        else:
+            _wait(seconds, lambda left: _print_line(vehicle, left), every=1.0)
+        outcome = vehicle.finish()
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(outcome), indent=2))
+    else:
+        print(_summary(outcome))
+    return 1 if outcome.problems else 0
+
+
+def _wait(seconds: float, tell: Callable[[float], None], *, every: float) -> None:
+    """Let `seconds` pass and call `tell` with what is left, every now and then."""
+    end_ns = SYSTEM_CLOCK.monotonic_ns() + round(seconds * _NS_PER_S)
+    pause = threading.Event()
+    while (left := (end_ns - SYSTEM_CLOCK.monotonic_ns()) / _NS_PER_S) > 0:
+        pause.wait(min(every, left))
+        tell(max(0.0, left - every))
+
+
+def _print_line(vehicle: Vehicle, left: float) -> None:
+    ledger = vehicle.streamer.ledger()
+    rates = "  ".join(f"{row.delivered_hz:6.1f}/{_wish(row)}" for row in vehicle.rows())
+    print(f"{left:5.1f} s left  Hz delivered/asked {rates}  received {ledger.received}", flush=True)
+
+
+def _wish(row: TargetRow) -> str:
+    return "all" if row.requested_hz is None else f"{row.requested_hz:g}"
+
+
+def _live(vehicle: Vehicle, seconds: float) -> Callable[[], None] | None:
+    """A table that changes in place, if the terminal library is installed."""
+    try:
+        from rich.live import Live
+    except ImportError:
+        return None
+
+    def show() -> None:
+        with Live(_table(vehicle.rows(), seconds), refresh_per_second=4, transient=True) as screen:
+            _wait(seconds, lambda left: screen.update(_table(vehicle.rows(), left)), every=0.25)
+
+    return show
+
+
+def _table(rows: tuple[TargetRow, ...], left: float) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=f"SOME/IP chassis -> Zenoh applications, {left:.0f} s left")
+    table.add_column("topic")
+    table.add_column("subscriber")
+    for name in ("published Hz", "requested Hz", "delivered Hz"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(row.topic, row.subscriber, f"{row.published_hz:.1f}", _wish(row), f"{row.delivered_hz:.1f}")
+    return table
+
+
+def _summary(outcome: Outcome) -> str:
+    lines = [f"{'topic':<28} {'subscriber':<26} {'published':>9} {'requested':>9} {'delivered':>9}  Hz"]
+    lines += [
+        f"{row.topic:<28} {row.subscriber:<26} {row.published_hz:9.2f} {_wish(row):>9} {row.delivered_hz:9.2f}"
+        for row in outcome.targets
+    ]
+    books = msgspec.to_builtins(outcome.ledger)
+    lines += [
+        "",
+        f"calls of the climate method: {outcome.rpc.sent} sent, {outcome.rpc.answered} answered",
+        "ledger: " + " ".join(f"{name}={count}" for name, count in books.items()),
+        f"unaccounted: {outcome.unaccounted}",
+        *(f"WRONG: {problem}" for problem in outcome.problems),
+    ]
+    return "\n".join(lines)

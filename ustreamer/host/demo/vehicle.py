@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vehicle of the demo: which networks, who lives there, who wants what; and what came of it."""
+
+import socket
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.host import process
+from ustreamer.host.demo import chassis
+from ustreamer.host.demo.apps import App, ClimateControl
+from ustreamer.host.demo.chassis import Chassis
+from ustreamer.uprotocol.uuri import UUri
+
+AUTHORITY: Final = "hpc.vin1"
+TOLERANCE: Final = 0.02
+"""How far a delivered rate may be from min(published, requested)."""
+
+_CONFIG: Final = """\
+# The configuration of `ustreamer demo`.
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+listen = ["tcp/127.0.0.1:{backbone}"]
+
+[endpoints.cloud]
+transport = "zenoh"
+authorities = ["cloud"]
+listen = ["tcp/127.0.0.1:{cloud}"]
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {someip}
+sd = false
+
+[[endpoints.chassis.services]]          # wheel speeds
+service = 0x1234
+major = 1
+events = [
+    {{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 1 }},
+    {{ id = 0x8003, eventgroup = 1 }}, {{ id = 0x8004, eventgroup = 1 }},
+]
+remote = "127.0.0.1:{ecu}"
+
+[[endpoints.chassis.services]]          # doors
+service = 0x2001
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+remote = "127.0.0.1:{ecu}"
+
+[[endpoints.chassis.services]]          # climate
+service = 0x3001
+major = 1
+methods = [0x0001]
+remote = "127.0.0.1:{ecu}"
+
+[plugins.usubscription]
+[plugins.throttle]
+"""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """One application's subscription; `max_frequency` in Hz, None for all there is."""
+
+    app: str
+    service: int
+    event: int
+    max_frequency: float | None
+
+
+WISHES: Final = (
+    Wish("dashboard", chassis.WHEELS, 0x8001, None),
+    Wish("dashboard", chassis.WHEELS, 0x8002, 40.0),
+    Wish("dashboard", chassis.DOORS, chassis.DOOR_EVENT, None),
+    Wish("adas", chassis.WHEELS, 0x8003, 100.0),
+    Wish("adas", chassis.WHEELS, 0x8004, 77.0),
+    Wish("fleet", chassis.WHEELS, 0x8001, 10.0),
+)
+
+
+class TargetRow(msgspec.Struct, frozen=True):
+    """What one subscriber got of one topic, in Hz; `requested_hz` is None where it asked for no limit."""
+
+    topic: str
+    subscriber: str
+    published_hz: float
+    requested_hz: float | None
+    delivered_hz: float
+
+    @property
+    def expected_hz(self) -> float:
+        return self.published_hz if self.requested_hz is None else min(self.published_hz, self.requested_hz)
+
+    @property
+    def is_right(self) -> bool:
+        return abs(self.delivered_hz - self.expected_hz) <= TOLERANCE * self.expected_hz and self.delivered_hz > 0
+
+
+class RpcRow(msgspec.Struct, frozen=True):
+    """Calls of the climate method from Zenoh to SOME/IP."""
+
+    sent: int
+    answered: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a demo run showed: the object that `--json` prints."""
+
+    ledger: LedgerSnapshot
+    unaccounted: int
+    targets: tuple[TargetRow, ...]
+    rpc: RpcRow
+    endpoints: dict[str, dict[str, int]]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as promised, in words."""
+        found = [
+            f"{row.topic} for {row.subscriber}: {row.delivered_hz:.2f} Hz delivered, {row.expected_hz:.2f} expected"
+            for row in self.targets
+            if not row.is_right
+        ]
+        if self.unaccounted:
+            found.append(f"{self.unaccounted} deliveries are unaccounted for")
+        if not 0 < self.rpc.sent == self.rpc.answered:
+            found.append(f"{self.rpc.sent} calls sent, {self.rpc.answered} answered")
+        return found
+
+
+class Vehicle:
+    """All of it running: `with Vehicle() as vehicle`. Networks are loopback sockets, state is a temporary directory."""
+
+    def __init__(self) -> None:
+        ports = _free_ports()
+        self._directory = tempfile.TemporaryDirectory(prefix="ustreamer-demo-")
+        self.config_file = Path(self._directory.name) / "vehicle.toml"
+        self.config_file.write_text(_CONFIG.format(**ports), encoding="utf-8")
+        self.streamer = process.load(self.config_file).streamer()
+        self.chassis = Chassis(("127.0.0.1", ports["ecu"]), ("127.0.0.1", ports["someip"]))
+        usubscription = UUri(AUTHORITY, 0, 3, 0)
+        backbone, cloud = f"tcp/127.0.0.1:{ports['backbone']}", f"tcp/127.0.0.1:{ports['cloud']}"
+        self.apps = {
+            "dashboard": App("dashboard", UUri(AUTHORITY, 0x10A1, 1, 0), backbone, usubscription),
+            "adas": App("adas", UUri(AUTHORITY, 0x10A2, 1, 0), backbone, usubscription),
+            "fleet": App("fleet", UUri("cloud", 0x20B1, 1, 0), cloud, usubscription),
+        }
+        climate = UUri("chassis", chassis.CLIMATE, chassis.MAJOR, chassis.SET_TEMPERATURE)
+        self._climate = ClimateControl(self.apps["dashboard"], climate)
+
+    def __enter__(self) -> "Vehicle":
+        try:
+            self.streamer.start()
+            for app in self.apps.values():
+                app.start()
+            for wish in WISHES:
+                self.apps[wish.app].subscribe(_topic(wish), wish.max_frequency)
+            self.chassis.start()
+            self._climate.start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def rows(self) -> tuple[TargetRow, ...]:
+        """The rates so far."""
+        return tuple(
+            TargetRow(
+                topic=str(_topic(wish)),
+                subscriber=str(self.apps[wish.app].address),
+                published_hz=round(self.chassis.rate(wish.service, wish.event).hz, 3),
+                requested_hz=wish.max_frequency,
+                delivered_hz=round(self.apps[wish.app].rate(_topic(wish)).hz, 3),
+            )
+            for wish in WISHES
+        )
+
+    def finish(self) -> Outcome:
+        """Stop publishing and calling, stop the streamer, which drains, and read the books."""
+        self._climate.stop()
+        self.chassis.stop_publishing()
+        rows = self.rows()
+        self.streamer.stop()
+        ledger = self.streamer.ledger()
+        return Outcome(
+            ledger=ledger,
+            unaccounted=ledger.unaccounted,
+            targets=rows,
+            rpc=RpcRow(self._climate.sent, self._climate.answered),
+            endpoints=self.streamer.endpoints(),
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self.chassis.close()
+        for app in self.apps.values():
+            app.close()
+        self.streamer.stop(drain_s=0)
+        self._directory.cleanup()
+
+
+def _topic(wish: Wish) -> UUri:
+    return UUri("chassis", wish.service, chassis.MAJOR, wish.event)
+
+
+def _free_ports() -> dict[str, int]:
+    """Four ports that nobody uses now; all are held until all are found, so that no two are the same."""
+    sockets = {
+        "backbone": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
+        "cloud": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
+        "someip": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+        "ecu": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+    }
+    try:
+        for each in sockets.values():
+            each.bind(("127.0.0.1", 0))
+        return {name: each.getsockname()[1] for name, each in sockets.items()}
+    finally:
+        for each in sockets.values():
+            each.close()

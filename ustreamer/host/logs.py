@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines for people and for machines: an event name and fields, never one line per packet."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time, level, logger, event, and the fields of the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class Console(logging.Formatter):
+    """`12:34:56.789 WARNING egress_unavailable endpoint=backbone`: for a serial console, without colour."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        line = f"{clock} {record.levelname} {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_up(*, json_lines: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Send the log of everything under `ustreamer` to `stream` (stderr)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if json_lines else Console())
+    root = logging.getLogger("ustreamer")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False

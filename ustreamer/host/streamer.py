@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streamer: endpoints, lanes, services and the dispatcher, put together from a configuration, started and stopped."""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import pluggy
+
+from ustreamer.core.chain import Delivery, Filter, Tap
+from ustreamer.core.clock import Clock
+from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
+from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.core.routes import SELF, Places, Router
+from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
+from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
+from ustreamer.host import plugins
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.config import StreamerConfig
+from ustreamer.host.lanes import Lane, LaneStatistics
+from ustreamer.host.threads import TimerThread
+from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
+
+log = logging.getLogger("ustreamer.streamer")
+
+_NS_PER_S: Final = 1_000_000_000
+_JOIN_S: Final = (
+    2.0  # for a thread that is asked to end; longer than any wait of ours, shorter than a supervisor's
+)
+
+
+class Streamer:
+    """The whole dispatcher in one object: `start`, then messages flow, then `stop`. Not reusable."""
+
+    def __init__(
+        self,
+        config: StreamerConfig,
+        kinds: Mapping[str, TransportKind],
+        plugin_classes: Mapping[str, type],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Build everything and touch nothing. Raises PluginError or UStatusError for what cannot be built."""
+        self._clock = clock
+        self._timers = TimerThread(clock)
+        context = PluginContext(
+            authority=config.authority,
+            serves=serves(config, kinds),
+            state_dir=config.state_dir,
+            clock=clock,
+            schedule=self._timers.schedule,
+        )
+        self._plugins = plugins.configured(plugin_classes, config.plugins, context)
+        self._services: Sequence[Service] = _flatten(self._plugins.hook.ustreamer_services())
+        network = LocalNetwork()
+        self._bus = LocalTransport(network, config.authority)
+        self.transports: dict[str, EndpointTransport] = {SELF: LocalTransport(network, config.authority)}
+        for name, section in config.endpoints.items():
+            kind = kinds[section.transport]
+            self.transports[name] = kind.make(section, EndpointContext(name, config.authority, clock))
+        self._places = _places(config, self._services)
+        self._lanes: dict[str, Lane] = {}
+        self.dispatcher = self._dispatcher(config)
+        for name, transport in self.transports.items():
+            limits = config.limits(name)
+            self._lanes[name] = Lane(name, transport, limits, clock, self.dispatcher.undelivered)
+        self._config = config
+
+    def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
+        directories: list[SubscriptionDirectory] = list(self._plugins.hook.ustreamer_subscription_directory())
+        fixed = [wish for transport in self.transports.values() for wish in transport.subscriptions()]
+        if fixed or not directories:
+            directories.append(StaticDirectory(fixed))
+        unicast = {name: transport.unicast for name, transport in self.transports.items()}
+        hook = self._plugins.hook
+
+        def filters(delivery: Delivery) -> Iterable[Filter]:
+            found: list[Filter] = hook.ustreamer_filters(delivery=delivery)
+            return found
+
+        def taps(endpoint: str) -> Iterable[Tap]:
+            found: list[Tap] = hook.ustreamer_taps(endpoint=endpoint)
+            return found
+
+        return Dispatcher(
+            config.authority,
+            self._clock,
+            Router(self._places, merged(directories), unicast),
+            self._lanes,
+            filters=filters,
+            taps=taps,
+            schedule=self._timers.schedule,
+        )
+
+    # --- life -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Services first, then lanes, then the world: what arrives finds everything ready.
+
+        Raises UStatusError naming what could not be opened; everything that was opened is closed again.
+        """
+        try:
+            self._timers.start()
+            for service in self._services:
+                service.start(self._bus)
+            for lane in self._lanes.values():
+                lane.start()
+            self._listen()
+            for transport in self.transports.values():
+                transport.open()
+        except BaseException:
+            self._close()
+            raise
+        self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
+        log.info(
+            "started",
+            extra={"authority": self._config.authority, "endpoints": sorted(self._config.endpoints)},
+        )
+
+    def _listen(self) -> None:
+        for name, transport in self.transports.items():
+            dispatch = self.dispatcher.ingress(name).dispatch
+            for source, sink in self._filters_of(name):
+                transport.register_listener(source, sink, dispatch)
+
+    def _filters_of(self, endpoint: str) -> list[tuple[UUri, UUri | None]]:
+        """What to listen for at an endpoint: every publication, and whatever is meant for somebody elsewhere."""
+        if endpoint == SELF:
+            return [(ANY, None), (ANY, ANY)]
+        elsewhere = {
+            authority
+            for name, section in self._config.endpoints.items()
+            for authority in section.authorities
+            if name != endpoint
+        }
+        if ANY_AUTHORITY in elsewhere:
+            return [(ANY, None), (ANY, ANY)]
+        here = set(self._config.endpoints[endpoint].authorities)
+        hosted = {
+            UUri(entity.authority_name, entity.ue_id, ANY.ue_version_major, ANY.resource_id)
+            for service in self._services
+            for entity in service.entities
+            if entity.authority_name in here or entity.authority_name not in elsewhere
+        }
+        sinks = [any_at(authority) for authority in sorted(elsewhere)] + sorted(hosted)
+        return [(ANY, None), *((ANY, sink) for sink in sinks)]
+
+    def stop(self, drain_s: float = 5.0) -> int:
+        """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`."""
+        deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
+        for transport in self.transports.values():
+            transport.stop_receiving()
+        self._plugins.hook.ustreamer_stopping()
+        self._lanes[SELF].wait_empty(deadline_ns)
+        for service in self._services:
+            service.stop()
+        self._drain(deadline_ns)
+        left = self.ledger().queued
+        self._close()
+        log.info("stopped", extra={"left": left, "ledger": msgspec.to_builtins(self.ledger())})
+        return left
+
+    def _drain(self, deadline_ns: int) -> None:
+        """Wait for the lanes and for what filters hold, whose timers still run."""
+        pause = threading.Event()
+        while True:
+            for lane in self._lanes.values():
+                lane.wait_empty(deadline_ns)
+            if not self.ledger().queued or self._clock.monotonic_ns() >= deadline_ns:
+                return
+            pause.wait(0.005)
+
+    def _close(self) -> None:
+        for service in self._services:
+            service.stop()
+        self._timers.close(_JOIN_S)
+        for lane in self._lanes.values():
+            lane.close(_JOIN_S)
+        for transport in self.transports.values():
+            transport.close()
+
+    # --- reading --------------------------------------------------------------------------------------------------------
+
+    def ledger(self) -> LedgerSnapshot:
+        """The books of this moment."""
+        lanes = self._lanes.values()
+        return self.dispatcher.ledger([lane.ledger for lane in lanes], sum(lane.queued for lane in lanes))
+
+    def targets(self) -> list[TargetStatistics]:
+        """What each target of each topic got so far."""
+        return self.dispatcher.targets()
+
+    def lanes(self) -> list[LaneStatistics]:
+        return [lane.statistics() for lane in self._lanes.values()]
+
+    def endpoints(self) -> dict[str, dict[str, int]]:
+        """Counters of every endpoint, refusals of its transport and of its ingress among them."""
+        refused = self.dispatcher.refused()
+        return {
+            name: {
+                **transport.statistics(),
+                **{f"refused_{why}": n for why, n in refused.get(name, {}).items()},
+            }
+            for name, transport in self.transports.items()
+            if name != SELF
+        }
+
+    @property
+    def plugins(self) -> pluggy.PluginManager:
+        return self._plugins
+
+
+def serves(config: StreamerConfig, kinds: Mapping[str, TransportKind]) -> tuple[str, ...]:
+    """The authorities that the streamer's uSubscription answers for: its own, and those that bring none of their own."""
+    others = {
+        authority
+        for section in config.endpoints.values()
+        if not kinds[section.transport].has_usubscription
+        for authority in section.authorities
+        if authority != ANY_AUTHORITY
+    }
+    return (config.authority, *sorted(others - {config.authority}))
+
+
+def _places(config: StreamerConfig, services: Sequence[Service]) -> Places:
+    authorities = {
+        authority: name for name, section in config.endpoints.items() for authority in section.authorities
+    }
+    return Places(authorities, [entity for service in services for entity in service.entities])
+
+
+def _flatten(offered: Iterable[Sequence[Service]]) -> list[Service]:
+    return [service for services in offered for service in services]

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calling methods over any UTransport: for uEntities, tests and the demo; the streamer itself only carries calls."""
+
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from threading import Lock
+from typing import Final
+
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode_status
+
+_MS_PER_S: Final = 1000
+
+
+class RpcClient:
+    """Calls methods as the uEntity `reply_to` (resource 0) and pairs the answers by reqid. Safe from any thread."""
+
+    def __init__(self, transport: UTransport, reply_to: UUri, ids: UuidSource, *, max_open: int = 1_000) -> None:
+        self._transport = transport
+        self._reply_to = reply_to
+        self._ids = ids
+        self._max_open = max_open
+        self._open: dict[UUID, Future[UMessage]] = {}
+        self._lock = Lock()
+        transport.register_listener(ANY, reply_to, self._on_message)
+
+    def call(
+        self,
+        method: UUri,
+        payload: bytes = b"",
+        payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
+        *,
+        ttl: int = 5_000,
+        priority: UPriority = UPriority.CS4,
+    ) -> UMessage:
+        """Call `method` and wait for its answer, at most `ttl` ms.
+
+        Raises UStatusError: with the code and text of an error Response [impl->dsn~service-error-model-failed-rpc~1],
+        DEADLINE_EXCEEDED where none came in time, RESOURCE_EXHAUSTED above `max_open` calls under way.
+        """
+        id, answer = self._expect()
+        try:
+            self._transport.send(
+                request(id, self._reply_to, method, payload, payload_format, ttl=ttl, priority=priority)
+            )
+            response = answer.result(ttl / _MS_PER_S)
+        except FutureTimeout:
+            raise UStatusError(UCode.DEADLINE_EXCEEDED, f"no answer from {method} within {ttl} ms") from None
+        finally:
+            with self._lock:
+                self._open.pop(id, None)
+        return _checked(response)
+
+    def _expect(self) -> tuple[UUID, Future[UMessage]]:
+        answer: Future[UMessage] = Future()
+        with self._lock:
+            if len(self._open) >= self._max_open:
+                raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"{self._max_open} calls of {self._reply_to} are open")
+            id = self._ids.next()
+            self._open[id] = answer
+        return id, answer
+
+    def _on_message(self, message: UMessage) -> None:
+        reqid = message.attributes.reqid
+        if message.attributes.type is not UMessageType.RESPONSE or reqid is None:
+            return
+        with self._lock:
+            answer = self._open.pop(reqid, None)
+        if answer is not None:
+            answer.set_result(message)
+
+    def close(self) -> None:
+        """Listen no longer; calls that wait run into their deadline."""
+        self._transport.unregister_listener(ANY, self._reply_to, self._on_message)
+
+
+def _checked(response: UMessage) -> UMessage:
+    code = response.attributes.commstatus
+    if not code:
+        return response
+    status = _status_of(response, code)
+    raise UStatusError(status.code, status.message)
+
+
+def _status_of(response: UMessage, code: UCode) -> UStatus:
+    """The UStatus in an error Response; only the code where the payload is something else."""
+    try:
+        status = decode_status(response.payload)
+    except UStatusError:
+        return UStatus(code)
+    return status if status.code is code else UStatus(code)
