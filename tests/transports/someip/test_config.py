@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a `[endpoints.<name>]` section of a SOME/IP network may say, and how it is told that it may not."""
+
+from ipaddress import IPv4Network
+from typing import Any
+
+import msgspec
+import pytest
+
+from ustreamer.transports.someip.config import (
+    Event,
+    Receiver,
+    ServiceDiscovery,
+    SomeipEndpoint,
+    parse_address,
+)
+
+REMOTE = {"service": 0x1234, "major": 1, "remote": "127.0.0.1:30501"}
+OFFERED = {"service": 0x1234, "major": 1, "offered": True, "provider": "//hpc.vin1/1234/1/0"}
+
+
+def endpoint(**keys: Any) -> SomeipEndpoint:
+    base = {"transport": "someip", "authorities": ["chassis"], "bind": "127.0.0.1", "port": 30500}
+    return msgspec.convert(base | keys, SomeipEndpoint)
+
+
+def test_the_section_of_the_architecture_is_read() -> None:
+    config = endpoint(
+        sd={"multicast": "224.244.224.245", "port": 30490, "interface": "127.0.0.1"},
+        services=[
+            {
+                "service": 0x1234,
+                "instance": 1,
+                "major": 1,
+                "events": [{"id": 0x8001, "eventgroup": 1}],
+                "methods": [0x0001],
+                "remote": "127.0.0.1:30501",
+            },
+            {"service": 0x1235, "major": 1, "offered": True, "provider": "//hpc.vin1/1235/1/0"},
+        ],
+    )
+
+    assert config.sd == ServiceDiscovery("224.244.224.245", "127.0.0.1", 30490)
+    first, second = config.services
+    assert (first.events, first.methods) == ((Event(0x8001, 1),), (1,))
+    assert first.remote_address == ("127.0.0.1", 30501)
+    assert second.provider_uuri is not None
+    assert str(second.provider_uuri) == "up://hpc.vin1/1235/1/0"
+
+
+def test_without_optional_keys_there_is_no_discovery_and_every_bound_is_set() -> None:
+    config = endpoint()
+
+    assert config.sd is False
+    assert (config.services, config.clients) == ((), None)
+    assert (config.client_version, config.request_ttl_ms, config.max_pending) == (1, 1000, 4096)
+    assert config.receive_buffer == 4_194_304
+
+
+@pytest.mark.parametrize(("instance", "ue_id"), [(1, 0x1234), (2, 0x2_1234), (0xFFFE, 0xFFFE_1234)], ids=hex)
+def test_instance_1_is_not_written_into_the_ue_id(instance: int, ue_id: int) -> None:
+    (service,) = endpoint(services=[REMOTE | {"instance": instance}]).services
+
+    assert service.ue_id == ue_id
+
+
+def test_the_remote_of_an_offered_service_is_its_first_receiver() -> None:
+    further = [{"address": "127.0.0.1:30502", "max_frequency": 40.0}]
+    (service,) = endpoint(services=[OFFERED | {"remote": "127.0.0.1:30501", "receivers": further}]).services
+
+    assert service.static_receivers == (Receiver("127.0.0.1:30501"), Receiver("127.0.0.1:30502", 40.0))
+    assert [each.period_ns for each in service.static_receivers] == [0, 25_000_000]
+
+
+def test_the_remote_of_a_service_that_is_not_offered_receives_nothing() -> None:
+    assert endpoint(services=[REMOTE]).services[0].static_receivers == ()
+
+
+# --- who may call -----------------------------------------------------------------------------------------------------
+
+CLIENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a loopback address admits all of loopback": ({}, ["127.0.0.0/8"]),
+    "any other address admits itself": ({"bind": "10.0.0.1"}, ["10.0.0.1/32"]),
+    "remotes and receivers are admitted": (
+        {
+            "bind": "10.0.0.1",
+            "services": [
+                REMOTE | {"remote": "10.0.0.3:30501"},
+                OFFERED | {"remote": "10.0.0.2:1", "receivers": [{"address": "10.0.0.4:30501"}]},
+            ],
+        },
+        ["10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32", "10.0.0.4/32"],
+    ),
+    "a list replaces the default": ({"clients": ["10.1.0.0/16", "10.0.0.9"]}, ["10.1.0.0/16", "10.0.0.9/32"]),
+    "an empty list admits nobody": ({"clients": []}, []),
+}
+
+
+@pytest.mark.parametrize(("keys", "networks"), CLIENTS.values(), ids=CLIENTS)
+def test_requests_are_accepted_from(keys: dict[str, Any], networks: list[str]) -> None:
+    assert endpoint(**keys).client_networks() == tuple(map(IPv4Network, networks))
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def _services(*services: dict[str, Any]) -> dict[str, Any]:
+    return {"services": list(services)}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a key that does not exist": ({"multicast": "224.0.0.1"}, ["unknown field `multicast`"]),
+    "a misspelt key of a service": (_services(REMOTE | {"event": []}), ["`event`", "services[0]"]),
+    "no concrete authority": ({"authorities": ["*"]}, ["authorities", "chassis"]),
+    "no authority": ({"authorities": []}, ["authorities", "chassis"]),
+    "discovery without saying how": ({"sd": True}, ["sd: true", "multicast"]),
+    "a host name to bind": ({"bind": "localhost"}, ["bind", "'localhost'", "IPv4"]),
+    "an IPv6 address to bind": ({"bind": "::1"}, ["bind", "'::1'", "IPv4"]),
+    "a port above 65535": ({"port": 65_536}, ["port", "65535"]),
+    "a network with host bits": ({"clients": ["10.0.0.1/24"]}, ["clients[0]", "host bits", "10.0.0.0/24"]),
+    "a client that is no address": ({"clients": ["10.0.0.0/8", "gw"]}, ["clients[1]", "'gw'"]),
+    "client version of a wildcard": ({"client_version": 255}, ["client_version", "254"]),
+    "a request ttl of nothing": ({"request_ttl_ms": 0}, ["request_ttl_ms", "1"]),
+    "more open calls than sessions": ({"max_pending": 65_535}, ["max_pending", "65534"]),
+    "a service id of 0": (_services(REMOTE | {"service": 0}), ["services[0].service", "1"]),
+    "the service id of discovery": (
+        _services(REMOTE | {"service": 0xFFFF}),
+        ["services[0].service", "65534"],
+    ),
+    "the wildcard instance": (_services(REMOTE | {"instance": 0xFFFF}), ["services[0].instance", "65534"]),
+    "the wildcard version": (_services(REMOTE | {"major": 255}), ["services[0].major", "254"]),
+    "an event without the event bit": (
+        _services(REMOTE | {"events": [{"id": 1}]}),
+        ["events[0].id", "32768"],
+    ),
+    "an event id of all ones": (_services(REMOTE | {"events": [{"id": 0xFFFF}]}), ["events[0].id", "65534"]),
+    "a method with the event bit": (_services(REMOTE | {"methods": [0x8001]}), ["methods[0]", "32767"]),
+    "a method of 0": (_services(REMOTE | {"methods": [0]}), ["methods[0]", "1"]),
+    "an event twice": (
+        _services(REMOTE | {"events": [{"id": 0x8001}, {"id": 0x8001, "eventgroup": 2}]}),
+        ["services[0]", "events", "0x8001", "twice"],
+    ),
+    "a method twice": (
+        _services(REMOTE | {"methods": [1, 1]}),
+        ["services[0]", "methods", "0x0001", "twice"],
+    ),
+    "a service without an address": (
+        _services({"service": 1, "major": 1, "methods": [1]}),
+        ["services[0].remote", "missing", "10.0.0.2:30501"],
+    ),
+    "an address without a port": (
+        _services(REMOTE | {"remote": "10.0.0.2"}),
+        ["services[0]", "remote", "port"],
+    ),
+    "a host name": (_services(REMOTE | {"remote": "ecu:30501"}), ["services[0]", "remote", "'ecu:30501'"]),
+    "port 0": (_services(REMOTE | {"remote": "10.0.0.2:0"}), ["services[0]", "remote", "'10.0.0.2:0'"]),
+    "a multicast remote": (_services(REMOTE | {"remote": "224.0.0.1:1"}), ["remote", "one host"]),
+    "an unspecified remote": (_services(REMOTE | {"remote": "0.0.0.0:1"}), ["remote", "one host"]),
+    "a broadcast remote": (_services(REMOTE | {"remote": "255.255.255.255:1"}), ["remote", "one host"]),
+    "ourselves as the remote": (
+        _services(REMOTE | {"remote": "127.0.0.1:30500"}),
+        ["services[0]", "127.0.0.1:30500", "own bind and port"],
+    ),
+    "ourselves as a receiver": (
+        _services(OFFERED | {"receivers": [{"address": "127.0.0.1:30500"}]}),
+        ["services[0]", "127.0.0.1:30500", "own bind and port"],
+    ),
+    "a provider of what is not offered": (
+        _services(REMOTE | {"provider": "//hpc.vin1/1234/1/0"}),
+        ["services[0]", "provider", "offered = true"],
+    ),
+    "receivers of what is not offered": (
+        _services(REMOTE | {"receivers": [{"address": "10.0.0.3:1"}]}),
+        ["services[0]", "receivers", "offered = true"],
+    ),
+    "an offer of nobody's": (
+        _services({"service": 1, "major": 1, "offered": True}),
+        ["services[0]", "provider: missing", "//hpc.vin1/1234/1/0"],
+    ),
+    "a provider that is no UUri": (_services(OFFERED | {"provider": "hpc"}), ["provider", "'hpc'"]),
+    "a method as the provider": (
+        _services(OFFERED | {"provider": "//hpc.vin1/1234/1/1"}),
+        ["provider", "resource 0"],
+    ),
+    "a wildcard as the provider": (
+        _services(OFFERED | {"provider": "//hpc.vin1/1234/FF/0"}),
+        ["provider", "no wildcard"],
+    ),
+    "a provider behind the endpoint itself": (
+        _services(OFFERED | {"provider": "//chassis/1234/1/0"}),
+        ["services[0].provider", "behind this endpoint itself"],
+    ),
+    "a frequency of 0": (
+        _services(OFFERED | {"receivers": [{"address": "10.0.0.3:1", "max_frequency": 0}]}),
+        ["receivers[0]", "max_frequency 0.0 Hz"],
+    ),
+    "a receiver that is no address": (
+        _services(OFFERED | {"receivers": [{"address": "10.0.0.3"}]}),
+        ["receivers[0]", "address", "'10.0.0.3'"],
+    ),
+    "a receiver twice": (
+        _services(OFFERED | {"remote": "10.0.0.3:1", "receivers": [{"address": "10.0.0.3:01"}]}),
+        ["services[0]", "receivers", "10.0.0.3:01", "twice"],
+    ),
+    "a service twice": (
+        _services(REMOTE, REMOTE | {"remote": "127.0.0.2:1"}),
+        ["services", "0x1234 version 1 instance 1", "twice"],
+    ),
+    "two instances whose events look the same": (
+        _services(
+            REMOTE | {"events": [{"id": 0x8001}]},
+            REMOTE | {"instance": 2, "remote": "127.0.0.1:30502", "events": [{"id": 0x8001}]},
+        ),
+        ["services", "event 0x8001", "127.0.0.1", "do not name an instance"],
+    ),
+    "two instances offered at one address": (
+        _services(OFFERED, OFFERED | {"instance": 2, "provider": "//hpc.vin1/21234/1/0"}),
+        ["services", "0x1234 version 1", "do not name an instance"],
+    ),
+    "a provider of two services": (
+        _services(OFFERED, OFFERED | {"service": 0x1235, "provider": "up://hpc.vin1/1234/1/0"}),
+        ["services", "provider up://hpc.vin1/1234/1/0", "twice"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_section_is_refused_with(keys: dict[str, Any], says: list[str]) -> None:
+    with pytest.raises(msgspec.ValidationError) as refused:
+        endpoint(**keys)
+
+    missing = [text for text in says if text not in str(refused.value)]
+    assert missing == [], str(refused.value)
+
+
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "two instances at two addresses": _services(
+        REMOTE | {"events": [{"id": 0x8001}]},
+        REMOTE | {"instance": 2, "remote": "127.0.0.2:30501", "events": [{"id": 0x8001}]},
+    ),
+    "two versions at one address": _services(
+        REMOTE | {"events": [{"id": 0x8001}]}, REMOTE | {"major": 2, "events": [{"id": 0x8001}]}
+    ),
+    "one service of the network's and one of ours": _services(REMOTE, OFFERED),
+    "with discovery a service needs no address": {
+        "sd": {"multicast": "224.244.224.245", "interface": "127.0.0.1"},
+        "services": [{"service": 1, "major": 1}],
+    },
+    "a provider of the streamer's own authority": _services(OFFERED | {"provider": "/1234/1/0"}),
+}
+
+
+@pytest.mark.parametrize("keys", ACCEPTED.values(), ids=ACCEPTED)
+def test_a_section_is_accepted_with(keys: dict[str, Any]) -> None:
+    assert len(endpoint(**keys).services) == len(keys["services"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":",
+        "1",
+        "10.0.0.2",
+        "10.0.0.2:",
+        ":1",
+        "10.0.0.2:65536",
+        "10.0.0.2:-1",
+        "10.0.0.2:+1",
+        "010.0.0.2:1",
+        "[::1]:1",
+    ],
+)
+def test_an_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        parse_address(text)
+
+    assert repr(text) in str(refused.value)
+    assert "10.0.0.2:30501" in str(refused.value)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.transport import zenoh_config
+from ustreamer.uprotocol.ustatus import UStatusError
+
+
+def section(text: str) -> ZenohEndpoint:
+    table = tomllib.loads(f'transport = "zenoh"\nauthorities = ["*"]\n{text}')
+    return msgspec.convert(table, ZenohEndpoint)
+
+
+def test_without_a_file_nothing_is_left_to_zenohs_defaults() -> None:
+    config = zenoh_config(section('connect = ["tcp/10.0.0.1:7447"]'), "backbone")
+    settings = [
+        config.get_json(path)
+        for path in ("mode", "listen/endpoints", "connect/endpoints", "scouting/multicast/enabled")
+    ]
+    assert settings == ['"peer"', "[]", '["tcp/10.0.0.1:7447"]', "false"]
+
+
+def test_every_key_reaches_zenoh() -> None:
+    text = 'mode = "router"\nlisten = ["tcp/127.0.0.1:7447", "udp/127.0.0.1:7447"]\nscouting = true'
+    config = zenoh_config(section(text), "backbone")
+    settings = [config.get_json(path) for path in ("mode", "listen/endpoints", "scouting/multicast/enabled")]
+    assert settings == ['"router"', '["tcp/127.0.0.1:7447","udp/127.0.0.1:7447"]', "true"]
+
+
+FILE = '{ mode: "client", connect: { endpoints: ["tcp/1.1.1.1:1"] }, scouting: { multicast: { enabled: true } } }'
+
+
+def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "zenoh.json5"
+    path.write_text(FILE)
+    config = zenoh_config(section(f'config = "{path}"'), "backbone")
+    settings = [config.get_json(p) for p in ("mode", "connect/endpoints", "scouting/multicast/enabled")]
+    assert settings == ['"client"', '["tcp/1.1.1.1:1"]', "true"]
+
+
+def test_keys_beside_a_file_go_on_top_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "zenoh.json5"
+    path.write_text(FILE)
+    config = zenoh_config(section(f'config = "{path}"\nmode = "peer"\nconnect = []'), "backbone")
+    settings = [config.get_json(p) for p in ("mode", "connect/endpoints", "scouting/multicast/enabled")]
+    assert settings == ['"peer"', "[]", "true"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "config, listen, connect and scouting can reach nobody"),
+        ("listen = []\nconnect = []", "can reach nobody"),
+        ('listen = ["127.0.0.1:7447"]', "listen: '127.0.0.1:7447' is no Zenoh endpoint; expected protocol/address"),
+        ('connect = ["tcp/"]', "connect: 'tcp/' is no Zenoh endpoint"),
+        ('connect = "tcp/127.0.0.1:7447"', r"Expected `array \| null`, got `str` - at `\$.connect`"),
+        ('mode = "cloud"', r"\$.mode"),
+        ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 100', r">= 1024 - at `\$.queue`"),
+        ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 5000', r"<= 4096 - at `\$.queue`"),
+        ('listne = ["tcp/127.0.0.1:7447"]', "unknown field `listne`"),
+    ],
+)  # fmt: skip
+def test_a_wrong_section_names_what_is_wrong(text: str, complaint: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=complaint):
+        section(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, r"endpoint 'backbone': Zenoh configuration '.*zenoh.json5': No such file"),
+        ("{ mode: ", "expected array, boolean"),
+        ("{ mdoe: 'peer' }", "unknown field `mdoe`, expected one of"),
+    ],
+)
+def test_a_wrong_file_names_what_is_wrong(tmp_path: Path, content: str | None, complaint: str) -> None:
+    path = tmp_path / "zenoh.json5"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UStatusError, match=f"INVALID_ARGUMENT: .*{complaint}") as caught:
+        zenoh_config(section(f'config = "{path}"'), "backbone")
+    assert "\n" not in caught.value.message
+    assert ".rs:" not in caught.value.message
+
+
+def test_a_locator_that_only_zenoh_can_judge_is_named() -> None:
+    with pytest.raises(
+        UStatusError, match=r"'backbone': Zenoh's listen/endpoints = \[\"tcp/a#b\?c\"\]: .*<protocol>"
+    ):
+        zenoh_config(section('listen = ["tcp/a#b?c"]'), "backbone")
+
+
+def test_a_section_can_be_checked_where_zenoh_is_not_installed() -> None:
+    program = (
+        "import sys; sys.modules['zenoh'] = None; import ustreamer.transports.zenoh.config; "
+        "import ustreamer.transports.zenoh.keys"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.transports.contract import (
+    ALPHA,
+    BETA,
+    CLIENT,
+    METHOD,
+    OTHER_TOPIC,
+    REMOTE_CLIENT,
+    REMOTE_METHOD,
+    TOPIC,
+    Mailbox,
+    Pair,
+    TransportContract,
+    code_of,
+    new_id,
+    response_from,
+    wait_until,
+)
+from tests.transports.zenoh.nets import CLOCK, endpoint, free_locator, plain_session
+from ustreamer.hookspecs import EndpointContext
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.links import Links
+from ustreamer.transports.zenoh.receiving import Filters, Reception
+from ustreamer.transports.zenoh.sending import Sender
+from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import ANY, UUri, any_at
+
+
+class TestPeersContract(TransportContract):
+    @contextmanager
+    def made(self) -> Iterator[Pair]:
+        here = free_locator()
+        yield Pair(endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,)))
+
+
+class TestClientsOfARouterContract(TransportContract):
+    @contextmanager
+    def made(self) -> Iterator[Pair]:
+        here = free_locator()
+        with plain_session("router", listen=[here]):
+            a, b = (endpoint(authority, mode="client", connect=(here,)) for authority in (ALPHA, BETA))
+            yield Pair(a, b)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    here = free_locator()
+    pair = Pair(endpoint(ALPHA, "a", connect=(here,)), endpoint(BETA, "b", listen=(here,)))
+    try:
+        pair.b.open()
+        pair.a.open()
+        yield pair
+    finally:
+        pair.a.close()
+        pair.b.close()
+
+
+# --- opening and closing --------------------------------------------------------------------------------------------
+
+
+def test_an_address_that_is_taken_is_unavailable_and_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        locator = f"tcp/127.0.0.1:{taken.getsockname()[1]}"
+        transport = endpoint(ALPHA, listen=(locator,))
+        with pytest.raises(UStatusError) as caught:
+            transport.open()
+    assert caught.value.code is UCode.UNAVAILABLE
+    for part in (
+        "endpoint 'backbone'",
+        f'listening on ["{locator}"]',
+        'mode "peer"',
+        "Address already in use",
+    ):
+        assert part in caught.value.message
+    transport.close()
+
+
+def test_a_client_without_its_router_is_unavailable() -> None:
+    locator = free_locator()
+    transport = endpoint(ALPHA, mode="client", connect=(locator,))
+    with pytest.raises(UStatusError, match=f"UNAVAILABLE: .*connecting to .*{locator}.*Unable to connect"):
+        transport.open()
+
+
+def test_a_peer_opens_without_anybody_and_sends_when_somebody_comes() -> None:
+    here = free_locator()
+    sender, receiver, inbox = endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,)), Mailbox()
+    receiver.register_listener(TOPIC, None, inbox)
+    message = publish(new_id(), TOPIC)
+    sender.open()
+    try:
+        assert code_of(lambda: sender.send(message)) is UCode.UNAVAILABLE
+        receiver.open()
+        wait_until(lambda: sender.statistics()["links"] == 1, "the link")
+        sender.send(message)
+        assert inbox.wait(1) == [message]
+    finally:
+        sender.close()
+        receiver.close()
+
+
+def test_a_transport_is_opened_once(pair: Pair) -> None:
+    assert code_of(pair.a.open) is UCode.FAILED_PRECONDITION
+    pair.a.close()
+    assert code_of(pair.a.open) is UCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize("authority", ["*", "", "Not.Lower"])
+def test_an_endpoint_needs_an_authority_for_its_keys(authority: str) -> None:
+    config = ZenohEndpoint(transport="zenoh", authorities=("*",), connect=("tcp/127.0.0.1:1",))
+    with pytest.raises(UStatusError, match="INVALID_ARGUMENT"):
+        ZenohTransport(config, EndpointContext("backbone", authority, CLOCK))
+
+
+def test_a_process_that_forgets_to_close_ends_all_the_same() -> None:
+    """A daemon thread inside Zenoh aborts the process at its end; any other thread keeps it from ending."""
+    program = f"""
+from tests.transports.contract import *
+from tests.transports.zenoh.nets import *
+here = {free_locator()!r}
+a, b = endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,))
+b.register_listener(ANY, None, lambda message: None)
+b.open()
+a.open()
+for _ in range(1000):
+    a.send(publish(new_id(), TOPIC))
+print("done")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
+
+
+def test_closing_does_not_wait_for_a_listener_for_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ustreamer.transports.zenoh.receiving._JOIN_S", 0.05)
+    entered, leave = threading.Event(), threading.Event()
+
+    def stuck(message: UMessage) -> None:
+        entered.set()
+        leave.wait(30)
+
+    pair.b.register_listener(TOPIC, None, stuck)
+    pair.a.send(publish(new_id(), TOPIC))
+    assert entered.wait(10)
+    for _ in range(3000):  # more than the channel holds
+        pair.a.send(publish(new_id(), TOPIC))
+    begun = time.monotonic()
+    pair.b.close()
+    leave.set()
+    assert time.monotonic() - begun < 5
+
+
+# --- listeners ------------------------------------------------------------------------------------------------------
+
+
+def test_listeners_of_the_same_filters_share_a_subscriber_and_a_thread(pair: Pair) -> None:
+    before = threading.active_count()
+    inboxes = [Mailbox() for _ in range(10)]
+    for inbox in inboxes:
+        pair.b.register_listener(ANY, None, inbox)
+    assert threading.active_count() == before + 1
+    for inbox in inboxes:
+        pair.b.unregister_listener(ANY, None, inbox)
+    assert threading.active_count() == before
+
+
+def test_unregistering_waits_for_the_call_in_progress_and_lets_none_follow(pair: Pair) -> None:
+    entered, leave, calls = threading.Event(), threading.Event(), Mailbox()
+
+    def slow(message: UMessage) -> None:
+        calls(message)
+        entered.set()
+        leave.wait(10)
+
+    other = Mailbox()
+    pair.b.register_listener(TOPIC, None, slow)
+    pair.b.register_listener(TOPIC, None, other)
+    sent = [publish(new_id(), TOPIC) for _ in range(3)]
+    for message in sent:
+        pair.a.send(message)
+    assert entered.wait(10)
+    unregistering = threading.Thread(target=pair.b.unregister_listener, args=(TOPIC, None, slow))
+    unregistering.start()
+    leave.set()
+    unregistering.join(10)
+    assert other.wait(3) == sent
+    assert calls.messages == sent[:1]
+
+
+def test_two_listeners_that_unregister_each_other_do_not_wait_for_ever(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ustreamer.transports.zenoh.receiving._JOIN_S", 0.05)
+    both = threading.Barrier(2, timeout=10)
+    done = Mailbox()
+
+    def first(message: UMessage) -> None:
+        both.wait()
+        pair.b.unregister_listener(OTHER_TOPIC, None, second)
+        done(message)
+
+    def second(message: UMessage) -> None:
+        both.wait()
+        pair.b.unregister_listener(TOPIC, None, first)
+        done(message)
+
+    pair.b.register_listener(TOPIC, None, first)
+    pair.b.register_listener(OTHER_TOPIC, None, second)
+    for topic in (TOPIC, OTHER_TOPIC):
+        pair.a.send(publish(new_id(), topic))
+    assert len(done.wait(2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        (Filters(ANY, None), Filters(TOPIC, None), True),
+        (Filters(ANY, None), Filters(ANY, ANY), False),
+        (Filters(ANY, any_at("a")), Filters(ANY, any_at("b")), False),
+        (Filters(ANY, any_at("a")), Filters(TOPIC, ANY), True),
+        (Filters(UUri("a", 0xFFFF0001, 1, 0x8000), None), Filters(UUri("a", 0x2FFFF, 1, 0x8000), None), True),
+        (
+            Filters(UUri("a", 0xFFFF0001, 1, 0x8000), None),
+            Filters(UUri("a", 0xFFFF0002, 1, 0x8000), None),
+            False,
+        ),
+        (Filters(UUri("a", 1, 0xFF, 0x8000), None), Filters(UUri("a", 1, 2, 0xFFFF), None), True),
+        (Filters(UUri("a", 1, 1, 0x8000), None), Filters(UUri("a", 1, 2, 0xFFFF), None), False),
+    ],
+)
+def test_only_filters_that_overlap_are_asked_for_each_message(
+    one: Filters, other: Filters, overlap: bool
+) -> None:
+    transport = endpoint(ALPHA, listen=("tcp/127.0.0.1:1",))
+    transport.register_listener(*one, print)
+    transport.register_listener(*other, print)
+    assert [len(call.given) for call in transport._receptions[other]._calls] == [int(overlap)]
+
+
+def test_a_failing_listener_is_logged_once_per_kind(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(message: UMessage) -> None:
+        raise ValueError(message.payload)
+
+    pair.b.register_listener(TOPIC, None, broken)
+    with caplog.at_level(logging.ERROR, "ustreamer.zenoh"):
+        for _ in range(3):
+            pair.a.send(publish(new_id(), TOPIC, b"x"))
+        wait_until(lambda: pair.b.statistics()["listener_errors"] == 3, "three errors")
+    assert [record.message for record in caplog.records] == ["zenoh.listener_failed"]
+    assert caplog.records[0].exc_info is not None
+
+
+# --- publishers -----------------------------------------------------------------------------------------------------
+
+
+def test_publishers_are_declared_once_per_header_and_shared_by_answers(pair: Pair) -> None:
+    inbox = Mailbox()
+    pair.b.register_listener(ANY, None, inbox)
+    pair.b.register_listener(ANY, any_at(BETA), inbox)
+    for _ in range(5):
+        pair.a.send(publish(new_id(), TOPIC))
+        pair.a.send(publish(new_id(), TOPIC, ttl=100))
+        pair.a.send(request(new_id(), CLIENT, REMOTE_METHOD, ttl=1000))
+        pair.a.send(response_from(METHOD, REMOTE_CLIENT))
+    inbox.wait(20)
+    assert isinstance(pair.a, ZenohTransport)
+    assert pair.a._sender is not None
+    assert len(pair.a._sender._publishers) == 4
+
+
+def test_the_number_of_publishers_is_bounded_and_the_least_used_goes() -> None:
+    here = free_locator()
+    context = EndpointContext("backbone", ALPHA, CLOCK)
+    with plain_session(listen=[here]) as there, plain_session(connect=[here]) as session:
+        subscriber = there.declare_subscriber("up/**")
+        links = Links(context)
+        links.watch(session)
+        sender = Sender(session, links, context, max_publishers=3)
+        topics = [TOPIC.with_resource(0x8000 + n) for n in range(4)]
+        order = [0, 1, 2, 0, 3, 1, 0, 0, 3, 2]
+        for n in order:
+            sender.send(publish(new_id(), topics[n], bytes([n])))
+        kept = [attributes.source for attributes in sender._publishers]  # type: ignore[union-attr]
+        assert kept == [topics[0], topics[3], topics[2]]
+        assert [subscriber.recv().payload.to_bytes()[0] for _ in order] == order
+        links.close()
+
+
+def test_an_answer_without_reqid_does_not_pass_because_others_had_one(pair: Pair) -> None:
+    good = response_from(METHOD, REMOTE_CLIENT)
+    inbox = Mailbox()
+    pair.b.register_listener(ANY, any_at(BETA), inbox)
+    pair.a.send(good)
+    from msgspec.structs import replace
+
+    for changes in ({"reqid": None}, {"ttl": None}):
+        attributes = replace(good.attributes, **changes)
+        assert code_of(lambda a=attributes: pair.a.send(UMessage(new_id(), a))) is UCode.INVALID_ARGUMENT  # type: ignore[misc]
+
+
+# --- outages --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_while_nobody_is_connected_and_nothing_is_lost_when_they_are_back() -> None:
+    """What Zenoh itself does: every put in an outage of the router is lost without a word."""
+    here = free_locator()
+    sender, receiver = (endpoint(authority, connect=(here,)) for authority in (ALPHA, BETA))
+    inbox = Mailbox()
+    receiver.register_listener(TOPIC, None, inbox)
+    sent: list[UMessage] = []
+    with plain_session("router", listen=[here]):
+        receiver.open()
+        sender.open()
+        sent.append(publish(new_id(), TOPIC, b"before"))
+        sender.send(sent[0])
+        assert inbox.wait(1) == sent
+    wait_until(lambda: sender.statistics()["links"] == 0, "the end of the link")
+    for _ in range(3):
+        assert code_of(lambda: sender.send(publish(new_id(), TOPIC, b"in between"))) is UCode.UNAVAILABLE
+    with plain_session("router", listen=[here]):
+        # At the very moment of the new link: the subscriber may be back a little later than we are.
+        message = publish(new_id(), TOPIC, b"after")
+        wait_until(lambda: code_of(lambda: sender.send(message)) is UCode.OK, "a send that works")
+        assert inbox.wait(2) == [*sent, message]
+        sender.close()
+        receiver.close()
+
+
+def test_waiting_for_a_subscriber_ends_when_the_transport_closes() -> None:
+    here = free_locator()
+    sender = endpoint(ALPHA, listen=(here,))
+    sender.open()
+    with plain_session(connect=[here]):
+        wait_until(lambda: sender.statistics()["links"] == 1, "the link")
+        sender._links.settled_ns = CLOCK.monotonic_ns() + 60_000_000_000
+        codes: list[UCode] = []
+        waiting = threading.Thread(
+            target=lambda: codes.append(code_of(lambda: sender.send(publish(new_id(), TOPIC))))
+        )
+        waiting.start()
+        assert sender._sender is not None
+        wait_until(sender._sender._lock.locked, "the send")
+        sender.close()
+        waiting.join(10)
+        assert not waiting.is_alive()
+
+
+def test_waiting_for_a_subscriber_has_an_end() -> None:
+    here = free_locator()
+    sender = endpoint(ALPHA, listen=(here,))
+    sender.open()
+    with plain_session(connect=[here]):
+        wait_until(lambda: sender.statistics()["links"] == 1, "the link")
+        begun = time.monotonic()
+        for _ in range(5):
+            sender.send(publish(new_id(), TOPIC))
+        assert time.monotonic() - begun < 3
+        assert sender.statistics()["sent"] == 5
+        sender.close()
+
+
+def test_a_reception_that_was_never_started_can_be_stopped() -> None:
+    reception = Reception(Filters(ANY, None), "backbone", ALPHA, 1024)
+    reception.stop()
+    reception.wait_call_done()
+
+
+def test_representations_say_what_is_where(pair: Pair) -> None:
+    pair.b.register_listener(ANY, None, print)
+    assert [repr(each) for each in pair] == [
+        "<ZenohTransport 'a': open, 0 listeners>",
+        "<ZenohTransport 'b': open, 1 listeners>",
+    ]
+    pair.a.close()
+    assert repr(pair.a) == "<ZenohTransport 'a': closed, 0 listeners>"

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transports that come with the streamer, registered through the same hook as anybody else's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ustreamer.hookspecs import EndpointContext, EndpointTransport, TransportKind, hookimpl
+from ustreamer.transports.local.config import LocalEndpoint
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+
+# A transport's library is imported when an endpoint of its kind is made: an ECU without Zenoh installs no Zenoh.
+
+
+def _local(config: Any, context: EndpointContext) -> EndpointTransport:
+    from ustreamer.transports.local.transport import make
+
+    return make(config, context)
+
+
+def _zenoh(config: Any, context: EndpointContext) -> EndpointTransport:
+    from ustreamer.transports.zenoh.transport import ZenohTransport
+
+    return ZenohTransport(config, context)
+
+
+def _someip(config: Any, context: EndpointContext) -> EndpointTransport:
+    from ustreamer.transports.someip.transport import SomeipTransport
+
+    return SomeipTransport(config, context)
+
+
+class BuiltinTransports:
+    """The plugin that knows `local`, `zenoh` and `someip`."""
+
+    @hookimpl
+    def ustreamer_transports(self) -> Mapping[str, TransportKind]:
+        return {
+            "local": TransportKind(LocalEndpoint, _local),
+            "zenoh": TransportKind(ZenohEndpoint, _zenoh),
+            "someip": TransportKind(SomeipEndpoint, _someip, has_usubscription=False),
+        }

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`[endpoints.<name>] transport = "local"`."""
+
+from typing import Annotated
+
+import msgspec
+
+from ustreamer.hookspecs import EndpointConfig
+
+
+class LocalEndpoint(EndpointConfig, frozen=True, kw_only=True):
+    """An endpoint on the in-process network called `network`: that of `LocalNetwork.named(network)`."""
+
+    network: Annotated[str, msgspec.Meta(min_length=1)]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which answer belongs to which request. Pure: the time is given, and nobody is told of a deadline unasked.
+
+    uProtocol request -> SOME/IP    Call, by SOME/IP Request ID (client << 16 | session)     SIP-1 to SIP-4
+    SOME/IP request -> uProtocol    ClientRequest, by the id of the generated UMessage       SIP-5, SIP-6
+
+(SIP-n: up-spec, up-l1/someip.adoc, the rules about correlating requests and responses, in order.)
+"""
+
+import heapq
+import itertools
+from collections.abc import Hashable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from ustreamer.transports.someip.config import Address
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_SLACK: Final = 64  # stale deadlines that are not worth tidying up
+
+
+class Call(Struct, frozen=True):
+    """A uProtocol request that a SOME/IP service has been sent. `request` has no payload; only its head is needed."""
+
+    request: UMessage
+    service: int
+    method: int
+    remote: Address
+
+
+class ClientRequest(Struct, frozen=True):
+    """A request of the SOME/IP client at `address`; `wants_answer` is False for REQUEST_NO_RETURN."""
+
+    service: int
+    method: int
+    client: int
+    session: int
+    interface_version: int
+    address: Address
+    wants_answer: bool
+
+
+class _Entry(NamedTuple, Generic[V]):
+    value: V
+    deadline_ns: int
+    serial: int
+
+
+class Pending(Generic[K, V]):
+    """Open requests with deadlines (monotonic ns): `limit` of them at most. Not locked.
+
+    From its deadline on an entry is not to be had by `get`; it is there until `expired` hands it out, once.
+    """
+
+    def __init__(self, limit: int, what: str) -> None:
+        """`what` names the entries in the error of a full table."""
+        self._limit = limit
+        self._what = what
+        self._open: dict[K, _Entry[V]] = {}
+        # An entry that was closed leaves its deadline behind: taking it out of a heap would cost a search.
+        self._deadlines: list[tuple[int, int, K]] = []
+        self._serials = itertools.count()
+
+    def open(self, key: K, value: V, deadline_ns: int) -> None:
+        """Add an entry under a key that is free. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
+        if len(self._open) >= self._limit:
+            raise UStatusError(
+                UCode.RESOURCE_EXHAUSTED, f"{self._what}: {self._limit} are open, the limit (max_pending)"
+            )
+        serial = next(self._serials)
+        self._open[key] = _Entry(value, deadline_ns, serial)
+        heapq.heappush(self._deadlines, (deadline_ns, serial, key))
+
+    def get(self, key: K, now_ns: int) -> V | None:
+        """The entry's value; None if there is none, or no longer."""
+        entry = self._open.get(key)
+        return None if entry is None or entry.deadline_ns <= now_ns else entry.value
+
+    def close(self, key: K) -> None:
+        """Take an entry out, if it is there."""
+        self._open.pop(key, None)
+        if len(self._deadlines) > 2 * len(self._open) + _SLACK:
+            self._deadlines = [(e.deadline_ns, e.serial, key) for key, e in self._open.items()]
+            heapq.heapify(self._deadlines)
+
+    def expired(self, now_ns: int) -> list[V]:
+        """Take out the entries whose deadline has come, in order of deadline."""
+        values = []
+        while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
+            values.append(self._open.pop(heapq.heappop(self._deadlines)[2]).value)
+        return values
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When the next entry is due; None if none is open."""
+        while self._deadlines:
+            deadline_ns, serial, key = self._deadlines[0]
+            entry = self._open.get(key)
+            if entry is not None and entry.serial == serial:
+                return deadline_ns
+            heapq.heappop(self._deadlines)
+        return None
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._open
+
+    def __len__(self) -> int:
+        return len(self._open)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of each message of a SOME/IP endpoint: the mapping and the open requests together, without a socket.
+
+The whole decision about input is `Exchange.incoming`, and what deadlines bring is `Exchange.expire`.
+"""
+
+from struct import Struct
+from threading import Lock
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ustreamer.core.clock import Clock
+from ustreamer.transports.someip.codec import (
+    HEADER_LENGTH,
+    MIN_LENGTH,
+    MessageType,
+    SomeIpMessage,
+    next_session,
+)
+from ustreamer.transports.someip.config import Address, SomeipEndpoint
+from ustreamer.transports.someip.correlation import Call, ClientRequest, Pending
+from ustreamer.transports.someip.mapping import (
+    REFUSAL_ANSWERS,
+    Refusal,
+    Services,
+    refusal_datagram,
+    request_datagram,
+    response_datagram,
+    response_to,
+)
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage, error_response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+
+_NS_PER_MS: Final = 1_000_000
+
+_EVENT_HEADER: Final = Struct(">II4xI")
+_LENGTH_FROM: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
+
+# Plain ints: comparing an event's type with a member of an IntEnum costs 0.07 us more.
+_NOTIFICATION: Final = int(MessageType.NOTIFICATION)
+_REQUESTS: Final = frozenset(map(int, (MessageType.REQUEST, MessageType.REQUEST_NO_RETURN)))
+_ANSWERS: Final = frozenset(map(int, (MessageType.RESPONSE, MessageType.ERROR)))
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A message that goes no further, and what its sender is told: nothing, or `answer`."""
+
+    reason: Refusal
+    answer: bytes | None = None
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A request to be sent. If that fails, `Exchange.abandon(request_id)`."""
+
+    datagram: bytes
+    address: Address
+    request_id: int
+    deadline_ns: int
+
+
+class Expired(NamedTuple):
+    """What to do about requests that got no answer in time: tell uProtocol callers and SOME/IP clients."""
+
+    responses: list[UMessage]
+    datagrams: list[tuple[bytes, Address]]
+
+
+class Exchange:
+    """Decides for one endpoint. `incoming` and `expire` belong to the receiving thread, the rest to any."""
+
+    def __init__(self, config: SomeipEndpoint, own_authority: str, clock: Clock) -> None:
+        self.services = Services(config, own_authority)
+        self._events = self.services.events
+        self.calls_expired = self.requests_expired = 0
+        self.unwanted_answers = 0
+        """Answers to REQUEST_NO_RETURN, which end here."""
+        self._monotonic_ns, self._wall_ms = clock
+        self._ids = UuidSource(clock.wall_ms)
+        self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
+        self._lock = Lock()
+        self._session = 0
+        self._calls: Pending[int, Call] = Pending(config.max_pending, "requests to SOME/IP services")
+        self._requests: Pending[UUID, ClientRequest] = Pending(
+            config.max_pending, "requests of SOME/IP clients"
+        )
+
+    # --- in -------------------------------------------------------------------------------------------------------------
+
+    def event(self, datagram: bytes, host: str) -> UMessage | None:
+        """`split` and `incoming` in one, for a datagram that is one expected event and nothing else; None for any other.
+
+        Nearly all that comes in is such an event, and this saves 0.8 us of 4: every part of its header except length,
+        client and session is a dict key.
+        """
+        events = self._events.get(host)
+        if events is None or len(datagram) < HEADER_LENGTH:
+            return None
+        message_id, length, rest = _EVENT_HEADER.unpack_from(datagram)
+        attributes = events.get((message_id, rest))
+        if attributes is None or length != len(datagram) - _LENGTH_FROM:
+            return None
+        return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
+
+    def incoming(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
+        """Decide about a message from `address`."""
+        kind = message.message_type
+        if kind == _NOTIFICATION:
+            event = self.services.event(message, address[0])
+            if isinstance(event, UAttributes):
+                return UMessage(self._ids.next(), event, message.payload)
+            return Refused(event)
+        if kind in _REQUESTS:
+            return self._request(message, address)
+        if kind in _ANSWERS:
+            return self._answer(message, address)
+        return Refused(Refusal.MESSAGE_TYPE)
+
+    def _request(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
+        attributes = self.services.request(message, address[0])
+        if isinstance(attributes, Refusal):
+            return _refused(message, attributes)
+        asked = ClientRequest(
+            service=message.service,
+            method=message.method,
+            client=message.client,
+            session=message.session,
+            interface_version=message.interface_version,
+            address=address,
+            wants_answer=message.message_type == MessageType.REQUEST,
+        )
+        id = self._ids.next()
+        with self._lock:
+            try:
+                self._requests.open(id, asked, self._monotonic_ns() + self._request_ttl_ns)
+            except UStatusError:
+                return _refused(message, Refusal.REQUEST_LIMIT)
+        return UMessage(id, attributes, message.payload)
+
+    def _answer(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
+        request_id = message.request_id
+        with self._lock:
+            call = self._calls.get(request_id, self._monotonic_ns())
+            if call is None:
+                return Refused(Refusal.RESPONSE_UNASKED)
+            if call.remote[0] != address[0]:
+                return Refused(Refusal.RESPONSE_ADDRESS)
+            if (call.service, call.method) != (message.service, message.method):
+                return Refused(Refusal.RESPONSE_METHOD)
+            self._calls.close(request_id)
+        attributes, payload = response_to(call, message)
+        return UMessage(self._ids.next(), attributes, payload)
+
+    # --- deadlines ------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When `expire` has something to do; None if nothing is open."""
+        with self._lock:
+            deadlines = (self._calls.next_deadline_ns, self._requests.next_deadline_ns)
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def expire(self) -> Expired:
+        """Take out what is too late: DEADLINE_EXCEEDED for uProtocol callers (SIP-3), E_TIMEOUT for SOME/IP clients."""
+        with self._lock:
+            now_ns = self._monotonic_ns()
+            calls = self._calls.expired(now_ns)
+            requests = self._requests.expired(now_ns)
+            self.calls_expired += len(calls)
+            self.requests_expired += len(requests)
+        return Expired(
+            [error_response(self._ids.next(), call.request, _no_answer(call)) for call in calls],
+            [
+                (response_datagram(asked, UCode.DEADLINE_EXCEEDED, b""), asked.address)
+                for asked in requests
+                if asked.wants_answer
+            ],
+        )
+
+    # --- out ------------------------------------------------------------------------------------------------------------
+
+    def call(self, message: UMessage) -> Outgoing:
+        """Open a call for a valid Request until its ttl runs out (SIP-1).
+
+        Raises UStatusError: NOT_FOUND and UNIMPLEMENTED for an unknown service or method, DEADLINE_EXCEEDED if it is too
+        late already, RESOURCE_EXHAUSTED if too many calls are open.
+        """
+        attributes = message.attributes
+        assert attributes.sink is not None  # a valid Request
+        assert attributes.ttl is not None
+        remote = self.services.remote(attributes.sink)
+        # Not above the ttl, whatever the clock of the caller says.
+        left_ms = min(message.id.time_ms + attributes.ttl - self._wall_ms(), attributes.ttl)
+        if left_ms <= 0:
+            raise UStatusError(
+                UCode.DEADLINE_EXCEEDED, f"request {message.id}: its ttl of {attributes.ttl} ms has run out"
+            )
+        call = Call(
+            UMessage(message.id, attributes), remote.service, attributes.sink.resource_id, remote.address
+        )
+        with self._lock:
+            request_id = self._free_request_id(attributes.source.ue_type)
+            deadline_ns = self._monotonic_ns() + left_ms * _NS_PER_MS
+            self._calls.open(request_id, call, deadline_ns)
+        return Outgoing(
+            request_datagram(message, remote, request_id), remote.address, request_id, deadline_ns
+        )
+
+    def _free_request_id(self, client: int) -> int:
+        # One counter for all clients: one per client would be 65 536 counters that clients choose. It ends, because
+        # max_pending is less than there are sessions.
+        while True:
+            self._session = next_session(self._session)
+            request_id = client << 16 | self._session
+            if request_id not in self._calls:
+                return request_id
+
+    def abandon(self, request_id: int) -> None:
+        """Forget a call that could not be sent."""
+        with self._lock:
+            self._calls.close(request_id)
+
+    def answer(self, message: UMessage) -> tuple[bytes, Address] | None:
+        """What to send for a Response to a SOME/IP client's request; None if the client wants no answer.
+
+        Raises UStatusError(NOT_FOUND) if no such request is open. It stays open until `answered`, so that sending may be
+        tried again.
+        """
+        attributes = message.attributes
+        assert attributes.reqid is not None  # a valid Response
+        with self._lock:
+            asked = self._requests.get(attributes.reqid, self._monotonic_ns())
+            if asked is None:
+                raise UStatusError(
+                    UCode.NOT_FOUND,
+                    f"reqid {attributes.reqid}: no such request is open; it was answered or has timed out",
+                )
+            if not asked.wants_answer:
+                self._requests.close(attributes.reqid)
+                self.unwanted_answers += 1
+                return None
+        return response_datagram(asked, attributes.commstatus, message.payload), asked.address
+
+    def answered(self, message: UMessage) -> None:
+        """The Response was sent (SIP-6)."""
+        assert message.attributes.reqid is not None
+        with self._lock:
+            self._requests.close(message.attributes.reqid)
+
+    # --- reading --------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, int]:
+        """Open requests and what became of others; names as in `SomeipTransport.statistics`."""
+        with self._lock:
+            return {
+                "calls_open": len(self._calls),
+                "calls_expired": self.calls_expired,
+                "requests_open": len(self._requests),
+                "requests_expired": self.requests_expired,
+                "unwanted_answers": self.unwanted_answers,
+            }
+
+
+def _refused(message: SomeIpMessage, reason: Refusal) -> Refused:
+    return_code = REFUSAL_ANSWERS.get(reason)
+    # Nothing but a REQUEST is answered: two stacks that answer each other's answers never stop.
+    if return_code is None or message.message_type != MessageType.REQUEST:
+        return Refused(reason)
+    return Refused(reason, refusal_datagram(message, return_code))
+
+
+def _no_answer(call: Call) -> UStatus:
+    host, port = call.remote
+    return UStatus(
+        UCode.DEADLINE_EXCEEDED,
+        f"{host}:{port} did not answer within the ttl of {call.request.attributes.ttl} ms",
+    )

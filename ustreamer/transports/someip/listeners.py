@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which listeners hear a message: found once per distinct UAttributes, and again after each change."""
+
+from threading import Lock
+from typing import Final, NamedTuple
+
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuri import UUri, check_filters
+
+MAX_LISTENERS: Final = 256
+_KEPT: Final = 8_192  # distinct attributes whose listeners are remembered
+
+
+class _Registration(NamedTuple):
+    source: UUri
+    sink: UUri | None
+    listener: Listener
+
+    def hears(self, attributes: UAttributes) -> bool:
+        if not self.source.matches(attributes.source):
+            return False
+        if self.sink is None or attributes.sink is None:
+            return self.sink is attributes.sink
+        return self.sink.matches(attributes.sink)
+
+
+class _Table:
+    """The registrations at one moment and the answers found with them; a change makes another table."""
+
+    __slots__ = ("found", "registrations")
+
+    def __init__(self, registrations: tuple[_Registration, ...]) -> None:
+        self.registrations = registrations
+        self.found: dict[UAttributes, tuple[Listener, ...]] = {}
+
+
+class Listeners:
+    """Registered listeners. Changes come from any thread, `hearing` is asked by one: the receiving thread."""
+
+    def __init__(self, authority: str) -> None:
+        """`authority` stands for an empty one in a filter."""
+        self._authority = authority
+        self._lock = Lock()
+        self._table = _Table(())
+
+    def register(self, source: UUri, sink: UUri | None, listener: Listener) -> None:
+        """Add a listener; nothing new if it is there with these filters. Raises as `UTransport.register_listener`."""
+        wanted = self._registration(source, sink, listener)
+        with self._lock:
+            registrations = self._table.registrations
+            if wanted in registrations:
+                return
+            if len(registrations) >= MAX_LISTENERS:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED, f"listeners: {MAX_LISTENERS} are registered, the limit"
+                )
+            self._table = _Table((*registrations, wanted))
+
+    def unregister(self, source: UUri, sink: UUri | None, listener: Listener) -> None:
+        """Take a listener away. Raises as `UTransport.unregister_listener`; a call that has begun may still run."""
+        gone = self._registration(source, sink, listener)
+        with self._lock:
+            registrations = self._table.registrations
+            if gone not in registrations:
+                raise UStatusError(UCode.NOT_FOUND, f"no such listener for source {source}, sink {sink}")
+            self._table = _Table(tuple(each for each in registrations if each != gone))
+
+    def _registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
+        check_filters(source, sink)
+        sink = sink and sink.with_authority(self._authority)
+        return _Registration(source.with_authority(self._authority), sink, listener)
+
+    def hearing(self, attributes: UAttributes) -> tuple[Listener, ...]:
+        """The listeners for a message with these attributes, each once, in order of registration."""
+        table = self._table
+        found = table.found.get(attributes)
+        if found is None:
+            found = tuple(
+                dict.fromkeys(each.listener for each in table.registrations if each.hears(attributes))
+            )
+            if attributes.repeats:
+                if len(table.found) >= _KEPT:
+                    table.found.clear()
+                table.found[attributes] = found
+        return found

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`[endpoints.<name>] transport = "zenoh"`. Imports no Zenoh: a configuration can be checked where it is not installed."""
+
+import re
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from ustreamer.hookspecs import EndpointConfig
+
+_LOCATOR: Final = re.compile(r"[a-z0-9_-]+/[^/].*")
+
+
+class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
+    """A Zenoh session: any Zenoh configuration file (`config`), the keys below, or the keys on top of the file.
+
+    Without a file, what is not said is: mode "peer", nothing listened on, nobody connected to, no scouting. With one,
+    what is not said is left as the file has it. `queue` bounds how many messages wait between Zenoh's thread and ours,
+    for each listener filter; a full queue slows the sender down.
+    """
+
+    config: str | None = None
+    mode: Literal["peer", "client", "router"] | None = None
+    listen: tuple[str, ...] | None = None
+    connect: tuple[str, ...] | None = None
+    scouting: bool | None = None
+    queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
+
+    def __post_init__(self) -> None:
+        for key, locators in (("listen", self.listen), ("connect", self.connect)):
+            for locator in locators or ():
+                if not _LOCATOR.fullmatch(locator):
+                    raise ValueError(
+                        f"{key}: {locator!r} is no Zenoh endpoint; expected protocol/address, as tcp/127.0.0.1:7447"
+                    )
+        if self.config is None and not (self.listen or self.connect or self.scouting):
+            raise ValueError("a Zenoh endpoint without config, listen, connect and scouting can reach nobody")

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zenoh key expressions of uProtocol messages and filters (`dsn~up-transport-zenoh-key-expr~1`).
+
+    up / source: authority / type / instance / version / resource / sink: the same five
+
+`*` stands for a wildcard, `{}` for each chunk of the sink that a publication does not have. The type (low half of
+ue_id) comes before the instance. Numbers are upper-case hex without leading zeros.
+"""
+
+import re
+from typing import Final
+
+from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.uprotocol.uuri import (
+    ANY_INSTANCE,
+    ANY_RESOURCE,
+    ANY_TYPE,
+    ANY_VERSION,
+    UUri,
+    check_authority,
+)
+
+NO_SINK: Final = "{}/{}/{}/{}/{}"
+"""The sink half of every publication's key."""
+
+_U16: Final = r"(\*|0|[1-9A-F][0-9A-F]{0,3})"
+_U8: Final = r"(\*|0|[1-9A-F][0-9A-F]?)"
+_HALF: Final = rf"([^/{{}}]+)/{_U16}/{_U16}/{_U8}/{_U16}"
+_KEY: Final = re.compile(rf"up/{_HALF}/(?:{re.escape(NO_SINK)}|{_HALF})")
+
+
+def filter_key(source: UUri, sink: UUri | None, authority: str) -> str:
+    """The key expression that a listener for these filters subscribes; `authority` stands in for an empty one.
+
+    [impl->dsn~up-transport-zenoh-key-expr~1]
+    """
+    return f"up/{_half(source, authority)}/{NO_SINK if sink is None else _half(sink, authority)}"
+
+
+def message_key(source: UUri, sink: UUri | None, authority: str) -> str:
+    """The key that a message is put on; without a sink, a publication. INVALID_ARGUMENT if it would have a wildcard.
+
+    A put on a key with a wildcard would reach subscribers of many sources and pass by access rules for each of them.
+    """
+    for name, uuri in (("source", source), ("sink", sink)):
+        wildcard = uuri and uuri.wildcard()
+        if wildcard:
+            raise invalid(f"{name} {uuri}: the {wildcard} is a wildcard, expected the address of one entity")
+    return filter_key(source, sink, authority)
+
+
+def _half(uuri: UUri, authority: str) -> str:
+    return "/".join(
+        (
+            uuri.authority_name or authority,
+            _number(uuri.ue_type, ANY_TYPE),
+            _number(uuri.ue_instance, ANY_INSTANCE),
+            _number(uuri.ue_version_major, ANY_VERSION),
+            _number(uuri.resource_id, ANY_RESOURCE),
+        )
+    )
+
+
+def _number(value: int, wildcard: int) -> str:
+    return "*" if value == wildcard else f"{value:X}"
+
+
+def read_key(key: str) -> tuple[UUri, UUri | None]:
+    """Source and sink of a key expression, the sink None for a publication; INVALID_ARGUMENT if it is none of ours.
+
+    The inverse of `filter_key`: exactly one key expression is read as each pair.
+    """
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise invalid(f"Zenoh key {key!r}: expected up/ and twice authority/type/instance/version/resource")
+    source, sink = match.groups()[:5], match.groups()[5:]
+    return _read_half(key, source), None if sink[0] is None else _read_half(key, sink)
+
+
+def _read_half(key: str, chunks: tuple[str, ...]) -> UUri:
+    authority, kind, instance, version, resource = chunks
+    check_authority(authority, key)
+    ue_id = _value(key, instance, ANY_INSTANCE) << 16 | _value(key, kind, ANY_TYPE)
+    return UUri(authority, ue_id, _value(key, version, ANY_VERSION), _value(key, resource, ANY_RESOURCE))
+
+
+def _value(key: str, chunk: str, wildcard: int) -> int:
+    if chunk == "*":
+        return wildcard
+    value = int(chunk, 16)
+    if value == wildcard:
+        raise invalid(f"Zenoh key {key!r}: {chunk} is a wildcard, expected * for it")
+    return value

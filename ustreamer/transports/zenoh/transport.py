@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Zenoh transport: one session per endpoint, because sessions that share one share its stalls."""
+
+import atexit
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from threading import Lock
+from typing import Final, NamedTuple
+
+import zenoh
+
+from ustreamer.hookspecs import EndpointContext, EndpointTransport
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.errors import reason
+from ustreamer.transports.zenoh.inbound import Reason
+from ustreamer.transports.zenoh.links import Links
+from ustreamer.transports.zenoh.receiving import Call, Filters, Reception
+from ustreamer.transports.zenoh.sending import Sender
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, check_authority, check_filters
+
+log = logging.getLogger("ustreamer.zenoh")
+
+MAX_LISTENERS: Final = 256
+
+
+class _Registration(NamedTuple):
+    filters: Filters
+    listener: Listener
+
+
+class ZenohTransport(EndpointTransport):
+    """uProtocol over one Zenoh session.
+
+    A send means that Zenoh has taken the message: it tells nobody whether it arrived. With no node connected it is
+    UNAVAILABLE; just after a link came up, it waits until a subscriber matches (1 s, after an outage 5 s).
+    """
+
+    def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
+        check_authority(context.authority, f"authority of endpoint {context.name}")
+        if context.authority == ANY_AUTHORITY:
+            raise invalid(f"endpoint {context.name!r}: authority '*', expected the name of one authority")
+        self._config = config
+        self._context = context
+        self._session: zenoh.Session | None = None
+        self._sender: Sender | None = None
+        self._links = Links(context)
+        self._receiving = True
+        self._closed = False
+        # Never held while a listener runs or is waited for: a listener may register another.
+        self._lock = Lock()
+        self._registrations: dict[_Registration, None] = {}
+        self._receptions: dict[Filters, Reception] = {}
+        self._retired = Counter[str]()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the session and declare what was registered.
+
+        Raises UStatusError: UNAVAILABLE naming the addresses if they cannot be had (a client's router must be there; a
+        peer goes on trying), INVALID_ARGUMENT for a configuration that Zenoh refuses, FAILED_PRECONDITION when repeated.
+        """
+        if self._sender is not None or self._closed:
+            raise UStatusError(UCode.FAILED_PRECONDITION, f"{self!r}: can be opened once")
+        config = zenoh_config(self._config, self._context.name)
+        try:
+            session = zenoh.open(config)
+        except zenoh.ZError as error:
+            text = f"endpoint {self._context.name!r}: no Zenoh session, {_addresses(config)}: {reason(error)}"
+            raise UStatusError(UCode.UNAVAILABLE, text) from error
+        # Python waits for no daemon thread at its end, and one that is inside Zenoh then aborts the process.
+        atexit.register(self.close)
+        self._links.watch(session)
+        with self._lock:
+            self._session = session
+            self._sender = Sender(session, self._links, self._context)
+            for reception in self._receptions.values():
+                reception.start(session)
+
+    def stop_receiving(self) -> None:
+        with self._lock:
+            self._receiving = False
+            receptions = list(self._receptions.values())
+        for reception in receptions:
+            reception.stop()
+
+    def close(self) -> None:
+        self.stop_receiving()
+        self._closed = True
+        with self._lock:
+            session, self._session = self._session, None
+        if session is None or self._sender is None:
+            return
+        atexit.unregister(self.close)
+        self._sender.close()
+        self._links.close()
+        try:
+            session.close()  # type: ignore[no-untyped-call]
+        except zenoh.ZError as error:  # it waits 10 s for its own threads and then goes on without them
+            log.warning("zenoh.close", extra={"endpoint": self._context.name, "why": reason(error)})
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def send(self, message: UMessage) -> None:
+        sender = self._sender
+        if sender is None or self._closed:
+            message.check()
+            raise UStatusError(UCode.UNAVAILABLE, f"{self!r} is not open")
+        sender.send(message)
+
+    # --- listeners ----------------------------------------------------------------------------------------------------
+
+    def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
+        registration = self._registration(source_filter, sink_filter, listener)
+        with self._lock:
+            if registration in self._registrations:
+                return
+            if len(self._registrations) >= MAX_LISTENERS:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED, f"{self!r}: {MAX_LISTENERS} listeners are the limit"
+                )
+            filters = registration.filters
+            reception = self._receptions.get(filters)
+            if reception is None:
+                reception = self._reception(filters)
+            self._registrations[registration] = None
+            self._assign()
+
+    def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
+        registration = self._registration(source_filter, sink_filter, listener)
+        with self._lock:
+            if registration not in self._registrations:
+                raise UStatusError(
+                    UCode.NOT_FOUND, f"{self!r}: no such listener for {source_filter}, {sink_filter}"
+                )
+            del self._registrations[registration]
+            self._assign()
+            reception = self._receptions[registration.filters]
+            unused = all(each.filters != registration.filters for each in self._registrations)
+            if unused:
+                del self._receptions[registration.filters]
+        reception.wait_call_done()
+        if unused:
+            reception.stop()
+            with self._lock:
+                self._retired.update(_counts(reception))
+
+    def _registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
+        check_filters(source, sink)
+        for uuri in (source, sink):
+            if uuri is not None:
+                uuri.check()
+        own = self._context.authority
+        return _Registration(Filters(source.with_authority(own), sink and sink.with_authority(own)), listener)
+
+    def _reception(self, filters: Filters) -> Reception:
+        reception = Reception(filters, self._context.name, self._context.authority, self._config.queue)
+        if self._session is not None and self._receiving:
+            try:
+                reception.start(self._session)
+            except zenoh.ZError as error:
+                text = f"endpoint {self._context.name!r}: cannot listen for {filters}: {reason(error)}"
+                raise UStatusError(UCode.UNAVAILABLE, text) from error
+        self._receptions[filters] = reception
+        return reception
+
+    def _assign(self) -> None:
+        """Tell each reception whom to call; a listener is given a message once, however many of its filters match."""
+        calls: dict[Filters, list[Call]] = {filters: [] for filters in self._receptions}
+        before: dict[Listener, list[Filters]] = {}
+        for filters, listener in self._registrations:
+            earlier = before.setdefault(listener, [])
+            calls[filters].append(Call(listener, tuple(each for each in earlier if _overlap(each, filters))))
+            earlier.append(filters)
+        for filters, reception in self._receptions.items():
+            reception.use(tuple(calls[filters]))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Mapping[str, int]:
+        """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now."""
+        with self._lock:
+            counts = self._retired.copy()
+            for reception in self._receptions.values():
+                counts.update(_counts(reception))
+            sent = self._sender.sent if self._sender is not None else 0
+        names = ("received", "listener_errors", *(f"refused_{each}" for each in Reason))
+        return {"sent": sent, "links": len(self._links), **{name: counts[name] for name in names}}
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "new" if self._sender is None else "open"
+        return f"<ZenohTransport {self._context.name!r}: {state}, {len(self._registrations)} listeners>"
+
+
+def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
+    """The session's configuration; reads the file. INVALID_ARGUMENT naming what Zenoh does not accept."""
+    where = f"endpoint {endpoint!r}"
+    try:
+        if config.config is not None:
+            where = f"endpoint {endpoint!r}: Zenoh configuration {config.config!r}"
+            made = zenoh.Config.from_file(config.config)
+        else:
+            made = zenoh.Config()
+        for path, value in _settings(config).items():
+            where = f"endpoint {endpoint!r}: Zenoh's {path} = {json.dumps(value)}"
+            made.insert_json5(path, json.dumps(value))
+    except zenoh.ZError as error:
+        raise invalid(f"{where}: {reason(error)}") from error
+    return made
+
+
+def _settings(config: ZenohEndpoint) -> dict[str, object]:
+    """Zenoh's paths and values for the keys of our section; without a file, nothing is left to Zenoh's defaults."""
+    alone = config.config is None
+    settings = {
+        "mode": config.mode or ("peer" if alone else None),
+        "listen/endpoints": config.listen if config.listen is not None or not alone else (),
+        "connect/endpoints": config.connect if config.connect is not None or not alone else (),
+        "scouting/multicast/enabled": config.scouting if config.scouting is not None or not alone else False,
+    }
+    return {path: value for path, value in settings.items() if value is not None}
+
+
+def _addresses(config: zenoh.Config) -> str:
+    mode, listen, connect = (
+        config.get_json(path) for path in ("mode", "listen/endpoints", "connect/endpoints")
+    )
+    return f"mode {mode}, listening on {listen}, connecting to {connect}"
+
+
+def _counts(reception: Reception) -> dict[str, int]:
+    refused = {f"refused_{each}": count for each, count in reception.refused.items()}
+    return {"received": reception.received, "listener_errors": reception.listener_errors, **refused}
+
+
+def _overlap(one: Filters, other: Filters) -> bool:
+    """Whether some message matches both."""
+    if one.sink is None or other.sink is None:
+        return one.sink is other.sink and _intersect(one.source, other.source)
+    return _intersect(one.sink, other.sink) and _intersect(one.source, other.source)
+
+
+def _intersect(one: UUri, other: UUri) -> bool:
+    """Whether some address matches both patterns: part by part equal, or a wildcard on either side."""
+    parts = zip(_parts(one), _parts(other), _parts(ANY), strict=True)
+    return all(a == b or wildcard in (a, b) for a, b, wildcard in parts)
+
+
+def _parts(uuri: UUri) -> tuple[str | int, ...]:
+    return uuri.authority_name, uuri.ue_type, uuri.ue_instance, uuri.ue_version_major, uuri.resource_id
