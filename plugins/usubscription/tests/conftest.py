@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streamer's worth of surroundings for the plugin: a local network, a clock that is moved by hand, and a client."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from google.protobuf.message import Message
+from ustreamer_usubscription.plugin import UsubscriptionPlugin
+
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.timers import TimerQueue
+from ustreamer.hookspecs import PluginContext
+from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb.google_any import Any
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, ANY_ENTITY, ANY_VERSION, UUri
+from ustreamer.uprotocol.wire import decode_status
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+OWN = "device1"
+SERVED = "device2"  # lives behind a transport without a uSubscription
+APP = UUri(OWN, 0x300EF, 4, 0)
+OTHER_APP = UUri(OWN, 0x42, 1, 0)
+TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
+DEADLINE_S = 20.0
+
+
+class Desk:
+    """The plugin on one end of a local network, and a client on the other.
+
+    `post` sends a request and `answer` waits for its answer, so that many can be under way; `call` does both. The plugin
+    is started by `start`, and anew, on what it has stored, by `restart`.
+    """
+
+    def __init__(self, state_dir: Path, **config: object) -> None:
+        self.state_dir = state_dir
+        self.config = config
+        self.clock = ManualClock()
+        network = LocalNetwork()
+        self.bus, self.client = LocalTransport(network, OWN), LocalTransport(network, OWN)
+        self.bus.open()
+        self.client.open()
+        self.answers_in_order: list[UUID] = []
+        self.on_answer: Callable[[UMessage], None] = lambda _: None
+        self._ids = UuidSource(self.clock.clock().wall_ms)
+        self._answers: dict[UUID, UMessage] = {}
+        self._changed = threading.Condition()
+        self._timers = TimerQueue()
+        self._timers_lock = threading.Lock()
+        self.client.register_listener(ANY, UUri(ANY_AUTHORITY, ANY_ENTITY, ANY_VERSION, 0), self._receive)
+        self.plugin = self._new_plugin()
+
+    # --- the streamer's part ------------------------------------------------------------------------------------------
+
+    def _new_plugin(self) -> UsubscriptionPlugin:
+        context = PluginContext(OWN, (OWN, SERVED), self.state_dir, self.clock.clock(), self._schedule)
+        return UsubscriptionPlugin(UsubscriptionPlugin.Config(**self.config), context)  # type: ignore[arg-type]
+
+    def _schedule(self, when_ns: int, action: Callable[[], None]) -> None:
+        with self._timers_lock:
+            self._timers.schedule(when_ns, action)
+
+    def start(self) -> "Desk":
+        self.plugin.service.start(self.bus)
+        return self
+
+    def stop(self) -> None:
+        self.plugin.service.stop()
+
+    def restart(self) -> None:
+        self.stop()
+        self.plugin = self._new_plugin()
+        self.start()
+
+    def advance(self, *, s: float = 0, ms: float = 0, wall_only: bool = False) -> None:
+        """Let time pass, and fire the timers whose time has come; `wall_only`: somebody sets the clock."""
+        if wall_only:
+            self.clock._wall_at_zero_ms += round(s * 1000 + ms)
+        else:
+            self.clock.advance(s=s, ms=ms)
+        with self._timers_lock:
+            due = self._timers.due(self.clock.now_ns)
+        for action in due:
+            action()
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.clock().wall_ms()
+
+    def statistics(self, name: str) -> int:
+        return self.plugin.service.statistics().get(name, 0)
+
+    def routed(self, topic: UUri = TOPIC) -> list[tuple[UUri, int]]:
+        """Whom the core would send `topic` to, and with which period."""
+        return [(each.subscriber, each.period_ns) for each in self.plugin.directory.subscribers(topic)]
+
+    @staticmethod
+    def wait_until(condition: Callable[[], bool], what: str) -> None:
+        """Give other threads the time to make `condition` true; fails after DEADLINE_S, saying `what` did not come."""
+        end = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
+            time.sleep(0.001)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the service's thread in the middle of an answer, so that what is posted meanwhile piles up behind it."""
+        held, go = threading.Event(), threading.Event()
+
+        def hold(_: UMessage) -> None:
+            self.on_answer = lambda _: None  # others may be answered on other threads
+            held.set()
+            assert go.wait(DEADLINE_S)
+
+        self.on_answer = hold
+        self.post(3)
+        assert held.wait(DEADLINE_S)
+        try:
+            yield
+        finally:
+            go.set()
+
+    # --- the client's part --------------------------------------------------------------------------------------------
+
+    def _receive(self, message: UMessage) -> None:
+        reqid = message.attributes.reqid
+        if reqid is None:
+            return  # a notification to somebody
+        with self._changed:
+            self._answers[reqid] = message
+            self.answers_in_order.append(reqid)
+            self._changed.notify_all()
+        self.on_answer(message)
+
+    def post(
+        self,
+        method: int,
+        payload: Message | bytes = b"",
+        *,
+        caller: UUri = APP,
+        authority: str = OWN,
+        version: int = 3,
+        payload_format: UPayloadFormat = UPayloadFormat.PROTOBUF,
+        ttl: int = 5000,
+    ) -> UUID:
+        """Send a request; its id."""
+        if isinstance(payload, Message):
+            data = payload.SerializeToString()
+            if payload_format is UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
+                name = f"type.googleapis.com/{payload.DESCRIPTOR.full_name}"
+                data = Any(type_url=name, value=data).SerializeToString()
+        else:
+            data = payload
+        sink = UUri(authority, 0, version, method)
+        message = request(self._ids.next(), caller, sink, data, payload_format, ttl=ttl)
+        self.client.send(message)
+        return message.id
+
+    def post_to(self, sink: UUri) -> None:
+        """Send an empty request to anybody."""
+        self.client.send(request(self._ids.next(), APP, sink, ttl=1000))
+
+    def answer(self, reqid: UUID) -> UMessage:
+        with self._changed:
+            assert self._changed.wait_for(lambda: reqid in self._answers, DEADLINE_S), f"no answer to {reqid}"
+            return self._answers.pop(reqid)
+
+    def call(self, method: int, payload: Message | bytes = b"", **how: object) -> UMessage:
+        return self.answer(self.post(method, payload, **how))  # type: ignore[arg-type]
+
+    def asked(self, kind: type[M], method: int, payload: Message | bytes = b"", **how: object) -> M:
+        """The answer as a message; fails if it is an error."""
+        answer = self.call(method, payload, **how)
+        assert answer.attributes.commstatus is None, decode_status(answer.payload)
+        return kind.FromString(answer.payload)
+
+    def refused(self, method: int, payload: Message | bytes = b"", **how: object) -> UStatus:
+        """The status of an error answer; fails if it is none, or if commstatus and payload differ."""
+        answer = self.call(method, payload, **how)
+        status = decode_status(answer.payload)
+        assert answer.attributes.commstatus == status.code != UCode.OK
+        assert answer.attributes.payload_format is UPayloadFormat.PROTOBUF
+        return status
+
+    @staticmethod
+    def subscription_request(
+        topic: UUri = TOPIC, *, sample_period_ms: int | None = None, expire_ms: int | None = None
+    ) -> pb.SubscriptionRequest:
+        attributes = pb.SubscribeAttributes(sample_period_ms=sample_period_ms)
+        if expire_ms is not None:
+            attributes.expire.seconds, attributes.expire.nanos = (
+                expire_ms // 1000,
+                expire_ms % 1000 * 1_000_000,
+            )
+        return pb.SubscriptionRequest(topic=topic.to_pb(), attributes=attributes)
+
+    def subscribe(
+        self,
+        topic: UUri = TOPIC,
+        *,
+        caller: UUri = APP,
+        sample_period_ms: int | None = None,
+        expire_ms: int | None = None,
+    ) -> int:
+        """Subscribe and return the state in the answer."""
+        wanted = self.subscription_request(topic, sample_period_ms=sample_period_ms, expire_ms=expire_ms)
+        return self.asked(pb.SubscriptionResponse, 1, wanted, caller=caller).status.state
+
+    def unsubscribe(self, topic: UUri = TOPIC, *, caller: UUri = APP) -> None:
+        self.asked(pb.UnsubscribeResponse, 2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=caller)
+
+    def fetch(
+        self, topic: UUri | None = None, *, subscriber: UUri | None = None, offset: int | None = None
+    ) -> pb.FetchSubscriptionsResponse:
+        if subscriber is not None:
+            info = pb.SubscriberInfo(uri=subscriber.to_pb())
+            wanted = pb.FetchSubscriptionsRequest(subscriber=info, offset=offset)
+        else:
+            wanted = pb.FetchSubscriptionsRequest(topic=topic.to_pb() if topic else None, offset=offset)
+        return self.asked(pb.FetchSubscriptionsResponse, 3, wanted)
+
+    def pairs(self) -> list[tuple[UUri, UUri]]:
+        """(topic, subscriber) of every subscription, as FetchSubscriptions lists them."""
+        return [(UUri.from_pb(s.topic), UUri.from_pb(s.subscriber.uri)) for s in self.fetch().subscriptions]
+
+
+@pytest.fixture
+def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    """Makes desks, each in a directory of its own unless told which, and stops them at the end."""
+    desks: list[Desk] = []
+
+    def make(state_dir: Path | None = None, **config: object) -> Desk:
+        desks.append(Desk(state_dir or tmp_path / f"state{len(desks)}", **config))
+        return desks[-1]
+
+    yield make
+    for desk in desks:
+        desk.stop()
+
+
+@pytest.fixture
+def desk(make_desk: Callable[..., Desk]) -> Desk:
+    return make_desk().start()

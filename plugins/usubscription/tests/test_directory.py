@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The index in memory, held against plain dicts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ustreamer_usubscription.deadlines import Deadlines
+from ustreamer_usubscription.directory import Directory, Draft
+from ustreamer_usubscription.tracked import Pair, Tracked
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+T1, T2 = UUri("a", 1, 1, 0x8001), UUri("a", 1, 1, 0x8002)
+S1, S2, S10 = UUri("a", 0x1, 1, 0), UUri("a", 0x2, 1, 0), UUri("a", 0x10, 1, 0)
+
+
+def directory(*entries: Tracked) -> Directory:
+    known = Directory()
+    known.apply({entry.pair: entry for entry in entries})
+    return known
+
+
+def subscribers(known: Directory, topic: UUri = T1) -> list[UUri]:
+    return [entry.subscriber for entry in known.subscribers(topic)]
+
+
+def test_subscribers_come_in_the_order_of_their_texts_whatever_the_order_of_arrival() -> None:
+    """[utest->req~usubscription-fetch-subscribers-stable-sorting~1]"""
+    known = directory(*(Tracked(T1, s) for s in (S2, S10, S1)))
+    assert subscribers(known) == [S1, S10, S2]  # as text, 10 stands before 2
+    known.apply({(T1, S1): Tracked(T1, S1, 5)})
+    assert subscribers(known) == [S1, S10, S2]
+
+
+def test_a_topic_that_nobody_subscribed_has_no_subscribers() -> None:
+    known = directory(Tracked(T1, S1))
+    assert list(known.subscribers(T2)) == []
+    known.apply({(T1, S1): None})
+    assert list(known.subscribers(T1)) == []
+    assert known.count == 0
+
+
+CHANGES_OF_ONE = [
+    (Tracked(T1, S1, 7), True, "another period"),
+    (None, True, "the end"),
+    (Tracked(T1, S1, 0, 99), False, "another expire"),
+    (Tracked(T1, S1, 0, None, b"x"), False, "other details"),
+    (Tracked(T1, S1), False, "the same once more"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "grows", "case"), CHANGES_OF_ONE, ids=[case for *_, case in CHANGES_OF_ONE]
+)
+def test_the_version_grows_exactly_when_routing_may_differ(
+    change: Tracked | None, grows: bool, case: str
+) -> None:
+    known = directory(Tracked(T1, S1), Tracked(T2, S1))
+    before = known.version
+    known.apply({(T1, S1): change})
+    assert (known.version > before) is grows, case
+    assert known.find((T1, S1)) == change
+
+
+def test_every_topic_of_a_change_is_changed_also_after_the_first_that_matters() -> None:
+    known = directory()
+    known.apply({(T1, S1): Tracked(T1, S1), (T2, S1): Tracked(T2, S1), (T2, S2): Tracked(T2, S2)})
+    assert (subscribers(known, T1), subscribers(known, T2)) == ([S1], [S1, S2])
+
+
+def test_what_a_reader_holds_does_not_change_under_it() -> None:
+    known = directory(Tracked(T1, S1), Tracked(T1, S2))
+    held = known.subscribers(T1)
+    known.apply({(T1, S1): None, (T1, S10): Tracked(T1, S10)})
+    assert [entry.subscriber for entry in held] == [S1, S2]
+    assert subscribers(known) == [S10, S2]
+
+
+def test_ending_what_is_not_there_changes_nothing() -> None:
+    known = directory(Tracked(T1, S1))
+    version = known.version
+    known.apply({(T1, S2): None, (T2, S1): None})
+    assert (known.version, list(known)) == (version, [Tracked(T1, S1)])
+
+
+# --- against a model --------------------------------------------------------------------------------------------------
+
+ADDRESSES = st.integers(0, 0x20)
+ENTRIES = st.builds(
+    Tracked,
+    st.builds(UUri, st.sampled_from(["a", "b"]), st.just(1), st.just(1), st.integers(0x8000, 0x8004)),
+    st.builds(UUri, st.sampled_from(["a", "b"]), ADDRESSES, st.just(1), st.just(0)),
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([None, 10, 20, 30]),
+)
+BATCHES = st.lists(st.lists(st.tuples(ENTRIES, st.booleans()), max_size=8), max_size=8)
+
+
+def in_order(model: dict[Pair, Tracked]) -> list[Tracked]:
+    return sorted(model.values(), key=lambda entry: (str(entry.topic), str(entry.subscriber)))
+
+
+@given(BATCHES)
+def test_it_knows_what_a_plain_dict_knows(batches: list[list[tuple[Tracked, bool]]]) -> None:
+    known, model = Directory(), dict[Pair, Tracked]()
+    for batch in batches:
+        changes = {entry.pair: entry if stands else None for entry, stands in batch}
+        known.apply(changes)
+        model = {pair: entry for pair, entry in (model | changes).items() if entry is not None}
+        assert list(known) == in_order(model)
+        assert known.count == len(model)
+        for topic in {topic for topic, _ in model}:
+            assert list(known.subscribers(topic)) == [e for e in in_order(model) if e.topic == topic]
+        for subscriber in {subscriber for _, subscriber in model}:
+            assert known.subscribed_by(subscriber) == [
+                e for e in in_order(model) if e.subscriber == subscriber
+            ]
+        ends = [entry.expire_ms for entry in model.values() if entry.expire_ms is not None]
+        assert known.next_expiry_ms() == min(ends, default=None)
+
+
+@given(BATCHES)
+def test_loading_gives_what_changing_gave(batches: list[list[tuple[Tracked, bool]]]) -> None:
+    known = Directory()
+    for batch in batches:
+        known.apply({entry.pair: entry if stands else None for entry, stands in batch})
+    loaded = Directory()
+    loaded.load(known)
+    assert list(loaded) == list(known)
+    assert (loaded.count, loaded.next_expiry_ms()) == (known.count, known.next_expiry_ms())
+    assert {e.subscriber: loaded.subscribed_by(e.subscriber) for e in known} == {
+        e.subscriber: known.subscribed_by(e.subscriber) for e in known
+    }
+
+
+# --- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_ends_after_its_expire_and_not_at_it() -> None:
+    """[utest->req~usubscription-subscribe-expiration~1]"""
+    known = directory(Tracked(T1, S1, 0, 10), Tracked(T1, S2))
+    assert known.pop_expired(10) == []
+    assert known.pop_expired(11) == [Tracked(T1, S1, 0, 10)]
+    assert known.pop_expired(11) == []
+
+
+@pytest.mark.parametrize(("now", "until"), [(10, 20), (20, 10), (10, None)])
+def test_only_the_newest_deadline_of_a_subscription_counts(now: int, until: int | None) -> None:
+    known = directory(Tracked(T1, S1, 0, now))
+    known.apply({(T1, S1): Tracked(T1, S1, 0, until)})
+    assert known.next_expiry_ms() == until
+    assert [entry.expire_ms for entry in known.pop_expired(100)] == ([] if until is None else [until])
+
+
+def test_a_deadline_that_changed_and_changed_back_ends_once() -> None:
+    known = directory(Tracked(T1, S1, 0, 10))
+    for expire_ms in (20, 10):
+        known.apply({(T1, S1): Tracked(T1, S1, 0, expire_ms)})
+    assert len(known.pop_expired(11)) == 1
+
+
+def test_renewing_without_end_does_not_make_the_deadlines_grow() -> None:
+    current: dict[Pair, Tracked] = {}
+    deadlines = Deadlines(current.get, current.values)
+    for expire_ms in range(10_000):
+        current[T1, S1] = Tracked(T1, S1, 0, expire_ms)
+        deadlines.add(current[T1, S1])
+    assert len(deadlines) <= 1003
+    assert deadlines.next_ms() == 9999
+
+
+def test_a_renewal_that_makes_the_deadlines_anew_is_not_forgotten() -> None:
+    known = Directory()
+    for expire_ms in range(1, 5000):
+        known.apply({(T1, S1): Tracked(T1, S1, 0, expire_ms)})
+        assert known.next_expiry_ms() == expire_ms
+
+
+# --- drafts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_draft_is_seen_by_itself_and_not_by_the_directory() -> None:
+    known = directory(Tracked(T1, S1))
+    draft = Draft(known, 10, 0)
+    draft.put(Tracked(T1, S1, 5))
+    draft.remove((T1, S2))
+    assert draft.find((T1, S1)) == Tracked(T1, S1, 5)
+    assert known.find((T1, S1)) == Tracked(T1, S1)
+    assert draft.changes == {(T1, S1): Tracked(T1, S1, 5)}
+
+
+UNDONE: list[tuple[str, list[Pair | Tracked]]] = [
+    ("the same once more", [Tracked(T1, S1)]),
+    ("there and back", [Tracked(T1, S1, 9), Tracked(T1, S1)]),
+    ("in and out", [Tracked(T2, S2), (T2, S2)]),
+    ("out and in", [(T1, S1), Tracked(T1, S1)]),
+    ("out what is not in", [(T2, S2)]),
+]
+
+
+@pytest.mark.parametrize(("case", "steps"), UNDONE, ids=[case for case, _ in UNDONE])
+def test_what_changes_nothing_is_not_written(case: str, steps: list[Pair | Tracked]) -> None:
+    draft = Draft(directory(Tracked(T1, S1)), 10, 0)
+    for step in steps:
+        if isinstance(step, Tracked):
+            draft.put(step)
+        else:
+            draft.remove(step)
+    assert draft.changes == {}, case
+
+
+def test_the_limit_counts_what_the_draft_adds_and_removes() -> None:
+    draft = Draft(directory(Tracked(T1, S1)), 2, 0)
+    draft.put(Tracked(T1, S2))
+    with pytest.raises(UStatusError, match="2 subscriptions are kept, max_subscriptions is 2") as refused:
+        draft.put(Tracked(T1, S10))
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    draft.put(Tracked(T1, S2, 5))  # a change of what is there needs no room
+    draft.remove((T1, S1))
+    draft.put(Tracked(T1, S10))
+    assert set(draft.changes) == {(T1, S1), (T1, S2), (T1, S10)}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole service against a plain dict: random requests, restarts and passing time. [R26]"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import Desk
+
+TOPICS = st.sampled_from([UUri(a, 1, 1, r) for a in ("device1", "device2") for r in (0x8000, 0x8001)])
+APPS = st.sampled_from([UUri("device1", n, 1, 0) for n in (1, 2, 0x10)])
+PERIODS_MS = st.sampled_from([None, 0, 10, 25])
+LIFETIMES_MS = st.sampled_from([None, -1, 0, 700, 1500, 60_000])
+LIMIT = 9
+
+
+class Wish:
+    def __init__(self, period_ms: int | None, expire_ms: int | None) -> None:
+        self.period_ms = period_ms or 0
+        self.expire_ms = expire_ms
+
+
+class Service(RuleBasedStateMachine):
+    """Drives a desk, and keeps a dict of what there should be."""
+
+    make: Callable[..., "Desk"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.desk = self.make(Path(self.folder.name), max_subscriptions=LIMIT).start()
+        self.model: dict[tuple[UUri, UUri], Wish] = {}
+
+    def teardown(self) -> None:
+        self.desk.stop()
+        self.folder.cleanup()
+
+    def standing(self) -> dict[tuple[UUri, UUri], Wish]:
+        now = self.desk.now_ms
+        self.model = {k: w for k, w in self.model.items() if w.expire_ms is None or w.expire_ms >= now}
+        return self.model
+
+    @rule(topic=TOPICS, app=APPS, period_ms=PERIODS_MS, lifetime_ms=LIFETIMES_MS)
+    def subscribe(self, topic: UUri, app: UUri, period_ms: int | None, lifetime_ms: int | None) -> None:
+        model = self.standing()
+        expire_ms = None if lifetime_ms is None else self.desk.now_ms + lifetime_ms
+        wanted = self.desk.subscription_request(topic, sample_period_ms=period_ms, expire_ms=expire_ms)
+        answer = self.desk.call(1, wanted, caller=app)
+        if lifetime_ms == -1:
+            model.pop((topic, app), None)
+            state = pb.SubscriptionStatus.UNSUBSCRIBED
+        elif (topic, app) not in model and len(model) == LIMIT:
+            assert answer.attributes.commstatus is not None
+            assert answer.attributes.commstatus.name == "RESOURCE_EXHAUSTED"
+            return
+        else:
+            model[topic, app] = Wish(period_ms, expire_ms)
+            state = pb.SubscriptionStatus.SUBSCRIBED
+        assert answer.attributes.commstatus is None
+        assert pb.SubscriptionResponse.FromString(answer.payload).status.state == state
+
+    @rule(topic=TOPICS, app=APPS)
+    def unsubscribe(self, topic: UUri, app: UUri) -> None:
+        self.desk.unsubscribe(topic, caller=app)
+        self.standing().pop((topic, app), None)
+
+    @rule(calls=st.lists(st.tuples(TOPICS, APPS, st.booleans()), min_size=2, max_size=6))
+    def several_at_once(self, calls: list[tuple[UUri, UUri, bool]]) -> None:
+        model = self.standing()
+        with self.desk.held():
+            waiting = [
+                self.desk.post(1, self.desk.subscription_request(topic), caller=app)
+                if joins
+                else self.desk.post(2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=app)
+                for topic, app, joins in calls
+            ]
+        for reqid, (topic, app, joins) in zip(waiting, calls, strict=True):
+            refused = self.desk.answer(reqid).attributes.commstatus is not None
+            assert refused is (joins and (topic, app) not in model and len(model) == LIMIT)
+            if not joins:
+                model.pop((topic, app), None)
+            elif not refused:
+                model[topic, app] = Wish(None, None)
+
+    @rule(ms=st.sampled_from([1, 500, 1000, 2000]))
+    def time_passes(self, ms: int) -> None:
+        self.desk.advance(ms=ms)
+
+    @rule()
+    def restart(self) -> None:
+        self.desk.restart()
+
+    @precondition(lambda self: self.model)
+    @rule(app=APPS, offset=st.integers(0, 4))
+    def fetch_by_subscriber(self, app: UUri, offset: int) -> None:
+        found = self.desk.fetch(subscriber=app, offset=offset).subscriptions
+        expected = sorted(str(topic) for topic, subscriber in self.standing() if subscriber == app)
+        assert [str(UUri.from_pb(each.topic)) for each in found] == expected[offset:]
+
+    @invariant()
+    def everything_is_listed_and_routed(self) -> None:
+        found = self.desk.fetch().subscriptions
+        model = self.standing()
+        expected = sorted((str(topic), str(app), wish) for (topic, app), wish in model.items())
+        assert [
+            (str(UUri.from_pb(s.topic)), str(UUri.from_pb(s.subscriber.uri)), s.attributes.sample_period_ms)
+            for s in found
+        ] == [(topic, app, wish.period_ms) for topic, app, wish in expected]
+        for topic in {topic for topic, _ in model}:
+            assert [(str(app), period // 1_000_000) for app, period in self.desk.routed(topic)] == [
+                (app, wish.period_ms) for of, app, wish in expected if of == str(topic)
+            ]
+
+
+def drive(make_desk: "Callable[..., Desk]", examples: int, steps: int) -> None:
+    machine = type("Driven", (Service,), {"make": staticmethod(make_desk)})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_the_service_is_what_a_dict_is(make_desk: "Callable[..., Desk]") -> None:
+    drive(make_desk, examples=20, steps=25)
+
+
+@pytest.mark.soak
+def test_the_service_is_what_a_dict_is_for_many_steps(make_desk: "Callable[..., Desk]") -> None:
+    drive(make_desk, examples=1000, steps=100)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin as the host sees it."""
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pluggy
+import pytest
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.plugin import UsubscriptionPlugin
+from ustreamer_usubscription.service import ENTITY, UsubscriptionService
+
+from ustreamer import hookspecs
+from ustreamer.core.clock import ManualClock
+from ustreamer.hookspecs import PluginContext
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+if TYPE_CHECKING:
+    from tests.conftest import Desk
+
+
+def context(state_dir: Path) -> PluginContext:
+    return PluginContext("hpc", ("hpc", "chassis"), state_dir, ManualClock().clock(), lambda *_: None)
+
+
+def test_every_hook_that_it_implements_is_one_that_the_host_calls(tmp_path: Path) -> None:
+    plugins = pluggy.PluginManager(hookspecs.PROJECT)
+    plugins.add_hookspecs(hookspecs.Hooks)
+    plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path))
+    plugins.register(plugin)
+    plugins.check_pending()
+    assert plugins.hook.ustreamer_services() == [[plugin.service]]
+    assert plugins.hook.ustreamer_subscription_directory() == [plugin.directory]
+
+
+def test_construction_touches_nothing(tmp_path: Path) -> None:
+    UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path / "state"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_hosts_core_usubscription_at_its_own_and_every_served_authority(tmp_path: Path) -> None:
+    plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path))
+    assert [(e.authority_name, e.ue_id, e.resource_id) for e in plugin.service.entities] == [
+        ("chassis", 0, 0),
+        ("hpc", 0, 0),
+    ]
+
+
+def test_a_service_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path))
+    plugin.service.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stopping_twice_changes_nothing(make_desk: "Callable[..., Desk]") -> None:
+    desk = make_desk().start()
+    desk.stop()
+    desk.stop()
+    assert not (desk.state_dir / "usubscription" / "new").exists()
+
+
+@pytest.mark.parametrize("mode", ["track", "enforce"])
+def test_a_topic_lifecycle_that_it_cannot_keep_is_refused(tmp_path: Path, mode: str) -> None:
+    config = msgspec.convert({"topic_lifecycle": mode}, UsubscriptionConfig)
+    with pytest.raises(UStatusError, match=f"topic_lifecycle = '{mode}'.*expected 'off'") as refused:
+        UsubscriptionPlugin(config, context(tmp_path))
+    assert refused.value.code is UCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("section", "where"),
+    [
+        ({"topic_lifecycle": "on"}, r"\$.topic_lifecycle"),
+        ({"map_size_mb": 0}, r"\$.map_size_mb"),
+        ({"map_size_mb": 65_537}, r"\$.map_size_mb"),
+        ({"max_subscriptions": 0}, r"\$.max_subscriptions"),
+        ({"max_queued_requests": 0}, r"\$.max_queued_requests"),
+        ({"page_size": 0}, r"\$.page_size"),
+        ({"mapsize": 1}, "unknown field `mapsize`"),
+    ],
+)
+def test_a_section_with_a_mistake_is_refused(section: dict[str, object], where: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=where):
+        msgspec.convert(section, UsubscriptionConfig)
+    assert msgspec.convert({"topic_lifecycle": "off"}, UsubscriptionConfig) == UsubscriptionConfig()
+
+
+def test_the_readme_shows_every_key_with_its_default() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    section = tomllib.loads(example)["plugins"]["usubscription"]
+    assert section == msgspec.to_builtins(UsubscriptionConfig())
+    assert [key for key in section if f"| `{key}` |" not in readme] == []
+
+
+def test_the_service_is_one_that_the_host_can_run(tmp_path: Path) -> None:
+    service: hookspecs.Service = UsubscriptionService(UsubscriptionConfig(), context(tmp_path), Directory())
+    assert {(entity.ue_id, entity.resource_id) for entity in service.entities} == {(ENTITY, 0)}

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store on a real LMDB, a real file system, and bytes that somebody has changed."""
+
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+from ustreamer_usubscription.store import Change, Store, StoreDamaged, StoreTooNew, delete, put
+from ustreamer_usubscription.tracked import Tracked
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
+APP = UUri("device1", 0x300EF, 4, 0)
+ENTRY = Tracked(TOPIC, APP, 16_666_667, 1_781_565_900_000, b"\x12\x00")
+KEY = b"s/up://device2/10AB/3/80CD\0up://device1/300EF/4/0"
+MB = 1 << 20
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "usubscription", MB)
+    store.open()
+    yield store
+    store.close()
+
+
+def reopened(store: Store) -> Store:
+    """A store on the same directory, as the next process would open it."""
+    store.close()
+    store.open()
+    return store
+
+
+def numbered(number: int, size: int = 0) -> Tracked:
+    return Tracked(TOPIC, UUri("device1", number, 1, 0), details=b"d" * size)
+
+
+# --- what it keeps ----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_store_is_empty_and_leaves_no_scaffolding(store: Store) -> None:
+    assert list(store.load()) == []
+    assert {path.name for path in store.path.iterdir()} == {"data.mdb", "lock.mdb"}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ENTRY,
+        Tracked(TOPIC, APP),
+        Tracked(
+            UUri("[2001::7]", 0xFFFEFFFE, 0xFE, 0xFFFE),
+            UUri("a" * 128, 0, 0, 0),
+            2**62,
+            -(2**60),
+            b"x" * 4096,
+        ),
+    ],
+)
+def test_a_subscription_comes_back_as_it_was(store: Store, entry: Tracked) -> None:
+    store.commit([put(entry)])
+    assert list(reopened(store).load()) == [entry]
+
+
+def test_subscriptions_come_in_the_order_of_their_texts(store: Store) -> None:
+    entries = [numbered(number) for number in (0x2, 0x10, 0x1)]
+    store.commit([put(entry) for entry in entries])
+    assert [entry.subscriber.ue_id for entry in store.load()] == [0x1, 0x10, 0x2]
+
+
+def test_one_topic_is_not_the_prefix_of_another(store: Store) -> None:
+    first, second = UUri("a", 1, 1, 0x8000), UUri("a", 1, 1, 0x80000 >> 4 | 1)
+    store.commit([put(Tracked(topic, APP)) for topic in (second, first)])
+    assert [entry.topic for entry in store.load()] == [first, second]
+
+
+def test_addresses_are_shared_between_the_subscriptions_that_name_them(store: Store) -> None:
+    store.commit([put(Tracked(UUri("a", 1, 1, 0x8000 + n), APP)) for n in range(2)])
+    first, second = store.load()
+    assert first.subscriber is second.subscriber
+
+
+def test_a_commit_is_one_transaction_whatever_is_in_it(store: Store) -> None:
+    store.commit([put(numbered(1)), put(numbered(2))])
+    store.commit(
+        [delete(TOPIC, numbered(1).subscriber), delete(TOPIC, numbered(3).subscriber), put(numbered(4))]
+    )
+    assert [entry.subscriber.ue_id for entry in store.load()] == [2, 4]
+    assert store.transactions == 2
+
+
+def test_a_store_that_is_not_open_says_so(tmp_path: Path) -> None:
+    store = Store(tmp_path, MB)
+    with pytest.raises(UStatusError, match="not open") as refused:
+        store.commit([])
+    assert refused.value.code is UCode.UNAVAILABLE
+    store.close()
+
+
+def test_a_creation_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "data.mdb").write_bytes(b"half")
+    store = Store(tmp_path, MB)
+    store.open()
+    store.close()
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "block", [lambda path: path.write_bytes(b""), lambda path: path.symlink_to("/proc/none")]
+)
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, block: Callable[[Path], object]) -> None:
+    block(tmp_path / "usubscription")
+    with pytest.raises(UStatusError, match=f"store {tmp_path}/usubscription: cannot be opened") as refused:
+        Store(tmp_path / "usubscription", MB).open()
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+# --- what it does not believe -----------------------------------------------------------------------------------------
+
+
+def replace(store: Store, key: bytes, value: bytes | None, new_key: bytes | None = None) -> None:
+    """Change a record behind the store's back; None as value deletes it."""
+    store.close()
+    with lmdb.open(str(store.path), map_size=MB) as env, env.begin(write=True) as txn:
+        if value is None:
+            txn.delete(key)
+        else:
+            txn.delete(key)
+            txn.put(new_key or key, value)
+
+
+def frame(key: bytes, body: bytes, version: int = 1) -> bytes:
+    """A record as the layout describes it."""
+    return bytes([version]) + zlib.crc32(key + body).to_bytes(4, "big") + body
+
+
+def test_the_layout_is_the_documented_one(store: Store) -> None:
+    change = put(ENTRY)
+    body = bytes.fromhex("93 ce00fe502b cf0000019ecd9a44e0 c40212 00".replace(" ", ""))
+    assert change == Change(KEY, frame(KEY, body))
+    assert delete(TOPIC, APP) == Change(KEY, None)
+
+
+def test_no_flipped_bit_is_believed_in_any_byte_of_key_or_value(store: Store) -> None:
+    [key, value] = put(ENTRY)
+    record = key + (value or b"")
+    for at in range(len(record)):
+        flipped = bytearray(record)
+        flipped[at] ^= 1 << at % 8
+        changed = Change(bytes(flipped[: len(key)]), bytes(flipped[len(key) :]))
+        store.commit([changed])
+        with pytest.raises(StoreDamaged) as refused:
+            list(store.load())
+        assert repr(changed.key) in refused.value.message
+        store.commit([Change(changed.key, None)])
+
+
+DAMAGED = [
+    (b"", "0 bytes, expected at least 5"),
+    (b"\x01\0\0\0", "4 bytes, expected at least 5"),
+    (frame(KEY, b"\x93\0\xc0\xc4\0", version=2), "version 2, expected 1"),
+    (frame(b"another key", b"\x93\0\xc0\xc4\0"), "checksum"),
+    (frame(KEY, b"\x93\0\xc0\xc4\0") + b"\0", "checksum"),
+    (frame(KEY, b"\x90"), "Expected `array` of at least length 1"),
+    (frame(KEY, b"\xa1a"), "Expected `array`"),
+    (frame(KEY, b""), "truncated"),
+]
+
+
+@pytest.mark.parametrize(("value", "why"), DAMAGED, ids=[why for _, why in DAMAGED])
+def test_a_damaged_record_is_refused_by_its_key(store: Store, value: bytes, why: str) -> None:
+    store.commit([put(ENTRY)])
+    replace(store, KEY, value)
+    with pytest.raises(StoreDamaged) as refused:
+        list(reopened(store).load())
+    assert refused.value.code is UCode.DATA_LOSS
+    assert repr(KEY) in refused.value.message
+    assert why in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "key", [b"s/", b"s/\0", b"s/up://a/1/1/8000", b"s/up://a/1/1/8000\0up:/1/1/0", b"s/\xff\0\xff"]
+)
+def test_a_record_under_a_key_that_we_never_write_is_refused(store: Store, key: bytes) -> None:
+    replace(store, key, frame(key, b"\x93\0\xc0\xc4\0"))
+    with pytest.raises(StoreDamaged, match="expected a subscription of layout 1"):
+        list(reopened(store).load())
+
+
+@pytest.mark.parametrize("key", [b"\0", b"r/up://a/1/1/8000", b"t/", b"layout2"])
+def test_a_record_of_no_known_kind_is_refused(store: Store, key: bytes) -> None:
+    replace(store, key, frame(key, b"\x93\0\xc0\xc4\0"))
+    with pytest.raises(
+        StoreDamaged, match=f"record {key!r}: of no kind that layout 1 has".replace("\\", "\\\\")
+    ):
+        list(reopened(store).load())
+
+
+def test_a_store_without_its_layout_record_is_damaged_and_not_empty(store: Store) -> None:
+    replace(store, b"layout", None)
+    with pytest.raises(StoreDamaged, match="record b'layout' is missing"):
+        store.open()
+    with pytest.raises(StoreDamaged):  # and still: it was closed properly
+        store.open()
+
+
+@pytest.mark.parametrize("value", [b"", frame(b"layout", b"\xa1a"), b"\x01\0\0\0\0\x91\x01"])
+def test_a_damaged_layout_record_is_refused(store: Store, value: bytes) -> None:
+    replace(store, b"layout", value)
+    with pytest.raises(StoreDamaged, match="record b'layout'"):
+        store.open()
+
+
+def test_a_store_of_a_later_layout_is_refused_plainly(store: Store) -> None:
+    replace(store, b"layout", frame(b"layout", b"\x91\x02"))
+    with pytest.raises(StoreTooNew, match="layout 2, this program reads layout 1") as refused:
+        store.open()
+    assert refused.value.code is UCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 8192, b"not a database" * 1000], ids=["zeros", "text"])
+def test_a_file_that_is_no_database_is_damage(tmp_path: Path, garbage: bytes) -> None:
+    (tmp_path / "data.mdb").write_bytes(garbage)
+    with pytest.raises(StoreDamaged, match=f"store {tmp_path}/data.mdb"):
+        Store(tmp_path, MB).open()
+
+
+def test_an_emptied_file_is_damage_and_not_a_new_store(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"")
+    with pytest.raises(StoreDamaged, match="record b'layout' is missing"):
+        Store(tmp_path, MB).open()
+
+
+# --- when there is no room --------------------------------------------------------------------------------------------
+
+
+def refusal(store: Store, *changes: Change) -> UStatusError | None:
+    try:
+        store.commit(changes)
+    except UStatusError as error:
+        return error
+    return None
+
+
+def filled(store: Store) -> int:
+    """Fill the map; how many subscriptions went in before one was refused."""
+    number = 0
+    while not (error := refusal(store, put(numbered(number, size=4000)))):
+        number += 1
+    assert error.code is UCode.RESOURCE_EXHAUSTED
+    assert "1 changes not made" in error.message
+    return number
+
+
+def test_a_full_map_refuses_and_keeps_what_it_has(store: Store) -> None:
+    count = filled(store)
+    assert len(list(store.load())) == count > 100
+    assert len(list(reopened(store).load())) == count
+
+
+@pytest.mark.parametrize("size", [100, 1000, 4000])
+def test_a_full_map_does_not_keep_anything_from_being_deleted(tmp_path: Path, size: int) -> None:
+    store = Store(tmp_path, MB)
+    store.open()
+    count = 0
+    while not refusal(store, *(put(numbered(count + n, size)) for n in range(16))):
+        count += 16
+    for number in range(100):
+        store.commit([delete(TOPIC, numbered(number).subscriber)])
+    assert len(list(store.load())) == count - 100
+    assert (tmp_path / "data.mdb").stat().st_size < 1.1 * MB
+    store.close()
+
+
+def test_everything_can_be_deleted_from_a_full_map_at_once(store: Store) -> None:
+    count = filled(store)
+    store.commit([delete(TOPIC, numbered(number).subscriber) for number in range(count)])
+    assert list(store.load()) == []
+
+
+def test_deleting_makes_room_again(store: Store) -> None:
+    count = filled(store)
+    store.commit([delete(TOPIC, numbered(number).subscriber) for number in range(20)])
+    for number in range(10):  # within the map as it was configured, or it would grow for ever
+        store.commit([put(numbered(number, size=4000))])
+    assert len(list(store.load())) == count - 10
+    assert refusal(store, *(put(numbered(1000 + number, size=4000)) for number in range(50)))
+
+
+def test_a_refused_commit_changes_nothing_at_all(store: Store) -> None:
+    count = filled(store)
+    assert refusal(
+        store, delete(TOPIC, numbered(0).subscriber), *(put(numbered(1000 + n, size=4000)) for n in range(10))
+    )
+    assert next(store.load()).subscriber.ue_id == 0
+    assert len(list(store.load())) == count
+
+
+# In a process of its own, because the limit on the size of a file holds for the whole process.
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.store import Store, put
+from ustreamer_usubscription.tracked import Tracked
+
+store = Store(Path(sys.argv[1]), 1 << 26)
+store.open()
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+topic = UUri("a", 1, 1, 0x8000)
+stored = 0
+try:
+    while True:
+        store.commit([put(Tracked(topic, UUri("a", stored, 1, 0), details=b"d" * 1000))])
+        stored += 1
+except UStatusError as error:
+    assert error.code is UCode.RESOURCE_EXHAUSTED, error
+assert len(list(store.load())) == stored > 10
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+store.commit([put(Tracked(topic, UUri("a", stored, 1, 0)))])
+assert len(list(store.load())) == stored + 1
+print("ok")
+"""
+
+
+def test_a_file_system_without_room_refuses_and_writing_resumes_when_there_is_some(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "store")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
+
+
+def test_any_other_failure_of_the_database_is_an_internal_one(store: Store) -> None:
+    with pytest.raises(UStatusError, match="1 changes not made") as refused:
+        store.commit([Change(b"k" * 512, b"")])
+    assert refused.value.code is UCode.INTERNAL

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of core.usubscription version 3, as tables by (version, method).
+
+Decisions only: a change is drafted, a question is answered from the directory. Who calls when, and what has to happen
+between a draft and its answer, is the service's business.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
+
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.directory import Directory, Draft
+from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
+from ustreamer_usubscription.tracked import Tracked
+
+T = TypeVar("T")
+
+Change: TypeAlias = Callable[[Call, Draft], Message]
+"""Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
+
+Question: TypeAlias = Callable[[Call, Directory, int], Message]
+"""Answers from the directory, with at most so many records. Raises UStatusError."""
+
+VERSION: Final = 3
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def subscribe(call: Call, draft: Draft) -> pb.SubscriptionResponse:
+    """Method 1. The caller becomes a subscriber of the topic, or its subscription becomes what it now asks for.
+
+    [impl->dsn~usubscription-subscribe-protobuf~1] [impl->req~usubscription-subscribe~1]
+    [impl->req~usubscription-subscribe-multiple~1] [impl->req~usubscription-subscribe-expiration-extension~1]
+    [impl->req~usubscription-subscribe-no-expiration~1] [impl->dsn~usubscription-subscribe-invalid-topic~1]
+    """
+    request = unpack(pb.SubscriptionRequest, call)
+    topic = _topic(request, call)
+    _refuse_impostor(request, call)
+    if topic.authority_name not in call.serves:
+        raise UStatusError(
+            UCode.UNIMPLEMENTED,
+            f"topic {topic}: authority {topic.authority_name!r} is remote, and only topics of authorities that this "
+            "uSubscription serves can be subscribed",
+        )
+    entry = track(topic, call.caller, request.attributes)
+    if entry.expired(draft.now_ms):
+        # As version 4 has it; version 3 does not say.
+        draft.remove(entry.pair)
+        return _status(topic, pb.SubscriptionStatus.UNSUBSCRIBED, f"expire, {entry.expire_ms} ms, has passed")
+    draft.put(entry)
+    return _status(topic, pb.SubscriptionStatus.SUBSCRIBED)
+
+
+def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
+    """Method 2. The caller is no subscriber of the topic any more; an empty answer says UNSUBSCRIBED (X-3).
+
+    [impl->dsn~usubscription-unsubscribe-protobuf~1] [impl->req~usubscription-unsubscribe~1]
+    [impl->req~usubscription-unsubscribe-multiple~1] [impl->dsn~usubscription-unsubscribe-invalid-topic~1]
+    """
+    request = unpack(pb.UnsubscribeRequest, call)
+    topic = _topic(request, call)
+    _refuse_impostor(request, call)
+    draft.remove((topic, call.caller))
+    return pb.UnsubscribeResponse()
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.FetchSubscriptionsResponse:
+    """Method 3. The subscriptions of a topic or of a subscriber; of everybody if neither is named (X-27).
+
+    [impl->dsn~usubscription-fetch-subscriptions-protobuf~1]
+    [impl->req~usubscription-fetch-subscriptions-by-topic~1]
+    [impl->req~usubscription-fetch-subscriptions-by-subscriber~1]
+    [impl->dsn~usubscription-fetch-subscriptions-invalid-topic~1]
+    [impl->dsn~usubscription-fetch-subscriptions-invalid-subscriber~1]
+    [impl->req~usubscription-fetch-subscriptions-stable-sorting~1]
+    [impl->req~usubscription-fetch-subscriptions-offset~1]
+    [impl->req~usubscription-fetch-subscriptions-has-more-records~1]
+    """
+    request = unpack(pb.FetchSubscriptionsRequest, call)
+    entries, more = _page(_asked_for(request, call, directory), request.offset, limit)
+    return pb.FetchSubscriptionsResponse(
+        subscriptions=[_subscription(entry) for entry in entries], has_more_records=more
+    )
+
+
+def _asked_for(request: pb.FetchSubscriptionsRequest, call: Call, directory: Directory) -> Iterable[Tracked]:
+    match request.WhichOneof("request"):
+        case "topic":
+            return directory.subscribers(topic_of(request.topic, call))
+        case "subscriber":
+            if not request.subscriber.HasField("uri"):
+                raise invalid("subscriber: its uri is missing")
+            return directory.subscribed_by(specific("subscriber", request.subscriber.uri, call))
+        case _:
+            return directory
+
+
+def fetch_subscribers(call: Call, directory: Directory, limit: int) -> pb.FetchSubscribersResponse:
+    """Method 8. The subscribers of a topic.
+
+    [impl->dsn~usubscription-fetch-subscribers-protobuf~1] [impl->req~usubscription-fetch-subscribers~1]
+    [impl->dsn~usubscription-fetch-subscribers-invalid-topic~1]
+    [impl->req~usubscription-fetch-subscribers-stable-sorting~1]
+    [impl->req~usubscription-fetch-subscribers-offset~1]
+    [impl->req~usubscription-fetch-subscribers-has-more-records~1]
+    """
+    request = unpack(pb.FetchSubscribersRequest, call)
+    entries, more = _page(directory.subscribers(_topic(request, call)), request.offset, limit)
+    return pb.FetchSubscribersResponse(
+        subscribers=[_subscriber(entry.subscriber) for entry in entries], has_more_records=more
+    )
+
+
+CHANGES: Final[Mapping[tuple[int, int], Change]] = {(VERSION, 1): subscribe, (VERSION, 2): unsubscribe}
+QUESTIONS: Final[Mapping[tuple[int, int], Question]] = {
+    (VERSION, 3): fetch_subscriptions,
+    (VERSION, 8): fetch_subscribers,
+}
+
+
+# --- parts of requests and answers ------------------------------------------------------------------------------------
+
+
+def _topic(
+    request: pb.SubscriptionRequest | pb.UnsubscribeRequest | pb.FetchSubscribersRequest, call: Call
+) -> UUri:
+    if not request.HasField("topic"):
+        raise invalid("topic: missing")
+    return topic_of(request.topic, call)
+
+
+def _refuse_impostor(request: pb.SubscriptionRequest | pb.UnsubscribeRequest, call: Call) -> None:
+    """PERMISSION_DENIED if the legacy field `subscriber` names somebody else than the caller (X-4)."""
+    if not request.subscriber.HasField("uri"):
+        return
+    named = UUri.from_pb(request.subscriber.uri).with_authority(call.authority)
+    if named != call.caller:
+        raise UStatusError(
+            UCode.PERMISSION_DENIED,
+            f"subscriber {named}: the caller is {call.caller}, and may act for nobody else",
+        )
+
+
+def _page(entries: Iterable[T], offset: int, limit: int) -> tuple[list[T], Literal[True] | None]:
+    """At most `limit` of `entries` from `offset` on, and True if there are more (else the field stays unset, X-6)."""
+    rest = iter(islice(entries, offset, None))
+    page = list(islice(rest, limit))
+    return page, True if next(rest, None) is not None else None
+
+
+def _status(topic: UUri, state: int, why: str = "") -> pb.SubscriptionResponse:
+    return pb.SubscriptionResponse(
+        status=pb.SubscriptionStatus(state=state, message=why), topic=topic.to_pb()
+    )
+
+
+def _subscriber(subscriber: UUri) -> pb.SubscriberInfo:
+    return pb.SubscriberInfo(uri=subscriber.to_pb())
+
+
+def _subscription(entry: Tracked) -> pb.Subscription:
+    return pb.Subscription(
+        topic=entry.topic.to_pb(),
+        subscriber=_subscriber(entry.subscriber),
+        status=pb.SubscriptionStatus(state=pb.SubscriptionStatus.SUBSCRIBED),
+        attributes=attributes_of(entry),
+    )
