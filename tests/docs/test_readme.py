@@ -31,7 +31,9 @@ def test_the_configuration_in_the_readme_is_the_file_it_names() -> None:
 
 def commands() -> list[str]:
     shown = "\n".join(fenced(README, "sh"))
-    return [line.split("#")[0].strip() for line in shown.splitlines() if line.startswith(".venv/bin/ustreamer")]
+    return [
+        line.split("#")[0].strip() for line in shown.splitlines() if line.startswith(".venv/bin/ustreamer")
+    ]
 
 
 def test_the_readme_shows_commands_that_this_test_runs() -> None:

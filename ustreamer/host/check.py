@@ -8,9 +8,9 @@ import msgspec
 
 from ustreamer.core.routes import SELF
 from ustreamer.host import process
-from ustreamer.host.config import ConfigError, StreamerConfig
+from ustreamer.host.config import ConfigError, StreamerConfig, serves
 from ustreamer.host.plugins import PluginError
-from ustreamer.host.streamer import Streamer, serves
+from ustreamer.host.streamer import Streamer
 from ustreamer.uprotocol.ustatus import UStatusError
 
 

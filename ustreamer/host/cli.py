@@ -15,7 +15,7 @@ from ustreamer import __version__
 from ustreamer.host import check, logs, plugins, process
 from ustreamer.host.config import ConfigError
 from ustreamer.host.plugins import PluginError
-from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 
 class Exit(IntEnum):
@@ -48,20 +48,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit_of(error: UStatusError) -> Exit:
-    by_code = {"UNAVAILABLE": Exit.UNAVAILABLE, "DATA_LOSS": Exit.STORE_DAMAGED, "PERMISSION_DENIED": Exit.DENIED}
-    return by_code.get(error.code.name, Exit.FAILURE)
+    by_code = {
+        UCode.UNAVAILABLE: Exit.UNAVAILABLE,
+        UCode.DATA_LOSS: Exit.STORE_DAMAGED,
+        UCode.PERMISSION_DENIED: Exit.DENIED,
+        UCode.INVALID_ARGUMENT: Exit.BAD_CONFIG,
+        UCode.UNIMPLEMENTED: Exit.BAD_CONFIG,
+    }
+    return by_code.get(error.code, Exit.FAILURE)
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line, with the commands of all installed plugins."""
-    top = argparse.ArgumentParser(prog="ustreamer", description="The uProtocol dispatcher of a vehicle gateway.")
+    top = argparse.ArgumentParser(
+        prog="ustreamer", description="The uProtocol dispatcher of a vehicle gateway."
+    )
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
     run.add_argument("config", type=Path, metavar="CONFIG")
-    run.add_argument("--drain", type=float, default=5.0, metavar="S", help="seconds to send what was accepted (5)")
-    run.add_argument("--log", choices=("console", "json"), default="console", help="form of the log on stderr")
+    run.add_argument(
+        "--drain", type=float, default=5.0, metavar="S", help="seconds to send what was accepted (5)"
+    )
+    run.add_argument(
+        "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
+    )
     run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     run.set_defaults(run=_run)
 

@@ -18,6 +18,7 @@ from ustreamer.core.clock import Clock
 from ustreamer.core.egress import EgressLimits, EgressQueue, Queued, is_too_old, retry_delay_ns
 from ustreamer.core.ledger import Ledger, Verdict
 from ustreamer.hookspecs import EndpointTransport
+from ustreamer.uprotocol.uattributes import is_expired
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -80,9 +81,13 @@ class Lane:
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
         """Take `message` over. Never waits; what does not fit is a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5)."""
         with self._changed:
-            if self._inline and not self.queued and self._sent_inline(delivery, message, now_ns):
-                return
-            displaced = self._queue.push(delivery, message, now_ns)
+            attempts = 0
+            if self._inline and not self.queued and not self._is_late(message):
+                if self._sent_inline(delivery, message, now_ns):
+                    return
+                attempts = 1
+                self._retries += 1
+            displaced = self._queue.push(delivery, message, now_ns, attempts)
             if self._idle:
                 self._changed.notify()
             for item in displaced:
@@ -95,8 +100,13 @@ class Lane:
         bounds = f"{self._limits.queue_messages} messages or {self._limits.queue_bytes} bytes"
         return UStatus(UCode.RESOURCE_EXHAUSTED, f"egress queue of endpoint {self.name!r} is full ({bounds})")
 
+    def _is_late(self, message: UMessage) -> bool:
+        """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
+        ttl = message.attributes.ttl
+        return bool(ttl) and is_expired(message.id.time_ms, ttl, self._clock.wall_ms())
+
     def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> bool:
-        """Try to send at once; False leaves it to the queue, which knows how to fail."""
+        """Try to send at once; False leaves it to the sending thread, which knows how to fail."""
         try:
             delivery.transmit(message)
         except UStatusError:
@@ -135,7 +145,7 @@ class Lane:
                 self._keep(batch[position:])
                 self._pause(status)
                 return
-        self._failures = 0
+            self._failures = 0
 
     def _send(self, item: Queued) -> UStatus | None:
         """Send one message and settle it; the status if it is still ours because trying again can help."""

@@ -14,8 +14,19 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
+def _words(value: object) -> str:
+    """A value as text, also where its own words fail."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a log line must not fail for what it is about
+        return object.__repr__(value)
+
+
 class JsonLines(logging.Formatter):
-    """One JSON object per line: time, level, logger, event, and the fields of the event."""
+    """One JSON object per line: time, level, logger, event, and the fields of the event.
+
+    A field that has the name of one of these gets an underscore; one that JSON cannot express comes as text.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -23,11 +34,18 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **_fields(record),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        fields = {f"{name}_" if name in line else name: value for name, value in _fields(record).items()}
+        return json.dumps(line | {name: _expressible(value) for name, value in fields.items()})
+
+
+def _expressible(value: object) -> object:
+    try:
+        return json.loads(json.dumps(value, default=_words, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return _words(value)
 
 
 class Console(logging.Formatter):
@@ -35,7 +53,7 @@ class Console(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
-        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_words(value)}" for name, value in _fields(record).items())
         line = f"{clock} {record.levelname} {record.getMessage()}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 

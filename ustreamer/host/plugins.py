@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding, making and registering plugins."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ def plugin_class(entry: EntryPoint) -> type[Any]:
     """Import a plugin's class. Raises PluginError if that fails or it has no Config."""
     try:
         loaded = entry.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever foreign code raises while it is imported
         raise PluginError(f"plugin {entry.name!r}: cannot load {entry.value!r}: {error}") from error
     config = getattr(loaded, "Config", None)
     if not (isinstance(loaded, type) and isinstance(config, type) and issubclass(config, msgspec.Struct)):
@@ -82,17 +82,6 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
         manager.check_pending()
     except (pluggy.PluginValidationError, ValueError) as error:
         raise PluginError(f"plugin {name!r}: {error}") from error
-
-
-def classes(names: Iterable[str]) -> dict[str, type[Any]]:
-    """The classes of these plugins; PluginError for one that is not installed."""
-    known = installed()
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise PluginError(
-            f"plugins not installed: {', '.join(missing)} (have: {', '.join(sorted(known)) or 'none'})"
-        )
-    return {name: plugin_class(known[name]) for name in names}
 
 
 def without_configuration(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManager:

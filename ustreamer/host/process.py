@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from ustreamer.hookspecs import TransportKind
 from ustreamer.host import config as configuration
 from ustreamer.host import plugins
 from ustreamer.host.config import StreamerConfig
 from ustreamer.host.streamer import Streamer
-from ustreamer.hookspecs import TransportKind
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter while others wait; beside a busy thread the default of 5 ms was the p99 of a

@@ -18,7 +18,7 @@ from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory,
 from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.config import StreamerConfig
+from ustreamer.host.config import StreamerConfig, serves
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
@@ -103,6 +103,7 @@ class Streamer:
         """
         try:
             self._timers.start()
+            self._bus.open()
             for service in self._services:
                 service.start(self._bus)
             for lane in self._lanes.values():
@@ -150,8 +151,9 @@ class Streamer:
     def stop(self, drain_s: float = 5.0) -> int:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`."""
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
-        for transport in self.transports.values():
-            transport.stop_receiving()
+        for name, transport in self.transports.items():
+            if name != SELF:  # hosted services still answer what they have accepted
+                transport.stop_receiving()
         self._plugins.hook.ustreamer_stopping()
         self._lanes[SELF].wait_empty(deadline_ns)
         for service in self._services:
@@ -180,6 +182,7 @@ class Streamer:
             lane.close(_JOIN_S)
         for transport in self.transports.values():
             transport.close()
+        self._bus.close()
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -210,18 +213,6 @@ class Streamer:
     @property
     def plugins(self) -> pluggy.PluginManager:
         return self._plugins
-
-
-def serves(config: StreamerConfig, kinds: Mapping[str, TransportKind]) -> tuple[str, ...]:
-    """The authorities that the streamer's uSubscription answers for: its own, and those that bring none of their own."""
-    others = {
-        authority
-        for section in config.endpoints.values()
-        if not kinds[section.transport].has_usubscription
-        for authority in section.authorities
-        if authority != ANY_AUTHORITY
-    }
-    return (config.authority, *sorted(others - {config.authority}))
 
 
 def _places(config: StreamerConfig, services: Sequence[Service]) -> Places:

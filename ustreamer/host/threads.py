@@ -11,6 +11,7 @@ from ustreamer.core.timers import TimerQueue
 log = logging.getLogger("ustreamer.timers")
 
 _NS_PER_S = 1_000_000_000
+_LONGEST_S = 3600  # a lock cannot wait until the year 9999, which is what some clients mean by never
 
 
 class TimerThread:
@@ -40,11 +41,13 @@ class TimerThread:
                 if not actions and not self._closing:
                     self._wait()
             for action in actions:
-                _call(action)
+                if not self._closing:
+                    _call(action)
 
     def _wait(self) -> None:
         next_ns = self._timers.next_ns
-        self._changed.wait(None if next_ns is None else max(0, next_ns - self._monotonic_ns()) / _NS_PER_S)
+        left_s = _LONGEST_S if next_ns is None else (next_ns - self._monotonic_ns()) / _NS_PER_S
+        self._changed.wait(min(max(0, left_s), _LONGEST_S))
 
     def close(self, timeout_s: float) -> None:
         """Make no further call; the one that is running ends."""

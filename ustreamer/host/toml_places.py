@@ -55,7 +55,7 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def unclosed(text: str) -> int | None:
-    """The line of the first bracket, or else of the multi-line string, that is still open where `text` ends."""
+    """The line of the first bracket or, if none, of the string that is still open where `text` ends."""
     brackets: list[int] = []
     for token in _tokens(text):
         match token.text:
@@ -63,10 +63,25 @@ def unclosed(text: str) -> int | None:
                 brackets.append(token.line)
             case "]" | "}" if brackets:
                 brackets.pop()
-            case '"""' | "'''":
+            case '"""' | "'''" | '"' | "'":
                 brackets.append(token.line)
                 break
     return brackets[0] if brackets else None
+
+
+class Repeat(NamedTuple):
+    """A key or table that a text defines twice, which tomllib refuses."""
+
+    path: KeyPath
+    first: int
+    again: int
+
+
+def repeated(text: str) -> Repeat | None:
+    """The first key or table that is defined twice in `text`, which may end anywhere."""
+    scanner = _Scanner(text)
+    scanner.scan()
+    return scanner.repeat
 
 
 class _Token(NamedTuple):
@@ -105,6 +120,8 @@ class _Scanner:
         self._tokens = _tokens(text)
         self._lines: dict[KeyPath, int] = {}
         self._sizes: dict[KeyPath, int] = {}  # of arrays of tables
+        self._defined: set[KeyPath] = set()  # by a key or a header of its own
+        self.repeat: Repeat | None = None
 
     def scan(self) -> dict[KeyPath, int]:
         table: KeyPath = ()
@@ -136,9 +153,11 @@ class _Scanner:
         self._pass_rest_of_line(self._next())
         path = (*self._descend((), names[:-1], line), *names[-1:])
         if not is_array:
-            self._lines[path] = line
+            # What only the headers of others have spoken of may still get one of its own.
+            self._define(path, line, repeats=path in self._defined)
             return path
-        self._lines.setdefault(path, line)
+        if path not in self._sizes:
+            self._define(path, line, repeats=path in self._lines)
         index = self._sizes.get(path, 0)
         self._sizes[path] = index + 1
         path = (*path, index)
@@ -148,9 +167,18 @@ class _Scanner:
     def _key(self, table: KeyPath, first: _Token) -> KeyPath:
         """Pass a key and its equals sign; the path that it gives a value to."""
         names = self._names(first, "=")
-        path = (*self._descend(table, names[:-1], first.line), *names[-1:])
-        self._lines[path] = first.line
+        parent = self._descend(table, names[:-1], first.line)
+        # Tables that a dotted key speaks of are thereby defined, and get no header.
+        self._defined.update(parent[:length] for length in range(len(table) + 1, len(parent) + 1))
+        path = (*parent, *names[-1:])
+        self._define(path, first.line, repeats=path in self._lines)
         return path
+
+    def _define(self, path: KeyPath, line: int, *, repeats: bool) -> None:
+        if repeats and self.repeat is None:
+            self.repeat = Repeat(path, self._lines[path], line)
+        self._lines[path] = line
+        self._defined.add(path)
 
     def _names(self, token: _Token, end: str) -> list[str]:
         """Pass a dotted key up to and with the sign that ends it."""

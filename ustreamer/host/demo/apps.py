@@ -6,17 +6,20 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from ustreamer.core.subscriptions import period_of
+from ustreamer.hookspecs import EndpointContext
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.demo.rates import Rate
-from ustreamer.hookspecs import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.transport import ZenohTransport
-from ustreamer.uprotocol import UMessage, UPayloadFormat, UStatusError, UuidSource, UUri
+from ustreamer.uprotocol import UCode, UMessage, UPayloadFormat, UStatusError, UuidSource, UUri
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 
 _SUBSCRIBE: Final = 1
-_MAX_FREQUENCY_TAG: Final = b"\x19"  # field 3 as a double: what the dispatching specification means by max_frequency
+_CONNECT_NS: Final = 5_000_000_000
+_MAX_FREQUENCY_TAG: Final = (
+    b"\x19"  # field 3 as a double: what the dispatching specification means by max_frequency
+)
 
 
 class App:
@@ -37,7 +40,14 @@ class App:
         self.requested: dict[UUri, float | None] = {}
 
     def start(self) -> None:
+        """Connect. Raises UStatusError(UNAVAILABLE) if nobody is there within 5 s."""
         self.transport.open()
+        deadline_ns = SYSTEM_CLOCK.monotonic_ns() + _CONNECT_NS
+        pause = Event()
+        while not self.transport.statistics()["links"]:
+            if SYSTEM_CLOCK.monotonic_ns() > deadline_ns:
+                raise UStatusError(UCode.UNAVAILABLE, f"application {self.name!r} found no Zenoh node")
+            pause.wait(0.01)
         self._rpc = RpcClient(self.transport, self.address, self._ids)
 
     def subscribe(self, topic: UUri, max_frequency: float | None = None) -> None:
@@ -101,4 +111,5 @@ class ClimateControl:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(10.0)
+        if self._thread.is_alive():
+            self._thread.join(10.0)

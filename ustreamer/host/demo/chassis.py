@@ -63,7 +63,8 @@ class Chassis:
         self._quiet.set()
         self._stop.set()
         for thread in self._threads:
-            thread.join(2.0)
+            if thread.is_alive():
+                thread.join(2.0)
         self._socket.close()
 
     def forget_rates(self) -> None:
@@ -78,7 +79,6 @@ class Chassis:
     # --- what it says ---------------------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
-        tick = 0
         for tick in self._beats(WHEEL_HZ):
             for number, event in enumerate(WHEEL_EVENTS.values()):
                 speed = 13.9 + 0.1 * number + (tick % 200) / 100
@@ -95,7 +95,9 @@ class Chassis:
         with self._lock:
             session = self._sessions[service, event] = next_session(self._sessions.get((service, event), 0))
             self.published.setdefault((service, event), Rate()).count(SYSTEM_CLOCK.monotonic_ns())
-        message = SomeIpMessage(service, event, 0, session, MAJOR, MessageType.NOTIFICATION, ReturnCode.E_OK, payload)
+        message = SomeIpMessage(
+            service, event, 0, session, MAJOR, MessageType.NOTIFICATION, ReturnCode.E_OK, payload
+        )
         self._socket.sendto(encode(message), self._streamer)
 
     # --- what it does when asked ----------------------------------------------------------------------------------------

@@ -79,7 +79,9 @@ def _table(rows: tuple[TargetRow, ...], left: float) -> "Table":
     for name in ("published Hz", "requested Hz", "delivered Hz"):
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(row.topic, row.subscriber, f"{row.published_hz:.1f}", _wish(row), f"{row.delivered_hz:.1f}")
+        table.add_row(
+            row.topic, row.subscriber, f"{row.published_hz:.1f}", _wish(row), f"{row.delivered_hz:.1f}"
+        )
     return table
 
 

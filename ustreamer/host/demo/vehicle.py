@@ -5,7 +5,7 @@ import socket
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -102,7 +102,10 @@ class TargetRow(msgspec.Struct, frozen=True):
 
     @property
     def is_right(self) -> bool:
-        return abs(self.delivered_hz - self.expected_hz) <= TOLERANCE * self.expected_hz and self.delivered_hz > 0
+        return (
+            abs(self.delivered_hz - self.expected_hz) <= TOLERANCE * self.expected_hz
+            and self.delivered_hz > 0
+        )
 
 
 class RpcRow(msgspec.Struct, frozen=True):
@@ -156,7 +159,7 @@ class Vehicle:
         climate = UUri("chassis", chassis.CLIMATE, chassis.MAJOR, chassis.SET_TEMPERATURE)
         self._climate = ClimateControl(self.apps["dashboard"], climate)
 
-    def __enter__(self) -> "Vehicle":
+    def __enter__(self) -> Self:
         try:
             self.streamer.start()
             for app in self.apps.values():

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every file in configs/ starts a streamer that comes up and goes down again."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+USTREAMER = Path(sys.executable).with_name("ustreamer")
+
+
+def free_port() -> int:
+    with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        tcp.bind(("127.0.0.1", 0))
+        udp.bind(("127.0.0.1", 0))
+        return int(udp.getsockname()[1])
+
+
+def elsewhere(text: str, state: Path) -> str:
+    """The same configuration on ports that are free here, with its state in `state`."""
+    text = re.sub(r'^state_dir = ".*"', f'state_dir = "{state}"', text, flags=re.MULTILINE)
+    text = re.sub(r"(tcp/127\.0\.0\.1:)\d+", lambda match: f"{match[1]}{free_port()}", text)
+    return re.sub(r"^port = \d+", lambda match: f"port = {free_port()}", text, flags=re.MULTILINE)
+
+
+def test_there_are_the_two_that_the_readme_speaks_of() -> None:
+    assert {"minimal.toml", "vehicle.toml"} <= {path.name for path in CONFIGS}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_a_shipped_configuration_starts_and_stops(path: Path, tmp_path: Path) -> None:
+    config = tmp_path / path.name
+    config.write_text(elsewhere(path.read_text(encoding="utf-8"), tmp_path / "state"), encoding="utf-8")
+    with subprocess.Popen(
+        [USTREAMER, "run", config], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as streamer:
+        try:
+            assert streamer.stdout is not None
+            first_line = streamer.stdout.readline()
+            streamer.send_signal(signal.SIGTERM)
+            _, log = streamer.communicate(timeout=30)
+        finally:
+            streamer.kill()
+    assert first_line == "READY\n", log
+    assert streamer.returncode == 0, log
+    assert (tmp_path / "state" / "usubscription").is_dir()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/configuration.md explains every key there is, and no other."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from ustreamer_throttle.plugin import ThrottlePlugin
+from ustreamer_usubscription.plugin import UsubscriptionPlugin
+
+from ustreamer.hookspecs import EndpointConfig
+from ustreamer.host import config as host
+from ustreamer.transports.local.config import LocalEndpoint
+from ustreamer.transports.someip import config as someip
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+
+PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
+BASE = set(EndpointConfig.__struct_fields__)
+HANDLED_BY_THE_READER = {"base"}  # where the file is, not a key in it
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def documented(title: str) -> set[str]:
+    """Names in backquotes in the first column, and those written as nested keys in the others."""
+    return set(re.findall(r"`(\w+)`", section(title)))
+
+
+def first_column(title: str) -> set[str]:
+    rows = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def fields(*structs: type[msgspec.Struct]) -> set[str]:
+    return {name for struct in structs for name in struct.__struct_fields__}
+
+
+SECTIONS = [
+    ("The file", fields(host.StreamerConfig) - HANDLED_BY_THE_READER, set()),
+    ("Every endpoint", BASE, set()),
+    ("Zenoh endpoint", fields(ZenohEndpoint) - BASE, set()),
+    (
+        "SOME/IP endpoint",
+        fields(someip.SomeipEndpoint, someip.Service) - BASE,
+        fields(someip.Event, someip.Receiver, someip.ServiceDiscovery),
+    ),
+    ("Local endpoint", fields(LocalEndpoint) - BASE, set()),
+    ("Egress", fields(host.EgressConfig), fields(host.RetryConfig)),
+    ("Plugin usubscription", fields(UsubscriptionPlugin.Config), set()),
+    ("Plugin throttle", fields(ThrottlePlugin.Config), set()),
+]
+
+
+@pytest.mark.parametrize(("title", "keys", "nested"), SECTIONS, ids=[title for title, _, _ in SECTIONS])
+def test_every_key_of_a_section_is_explained_and_no_other(
+    title: str, keys: set[str], nested: set[str]
+) -> None:
+    assert first_column(title) == keys
+    assert nested <= documented(title)
+
+
+def test_every_section_of_the_page_is_checked() -> None:
+    assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == [title for title, _, _ in SECTIONS]
+
+
+def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
+    for title, struct in (
+        ("Zenoh endpoint", ZenohEndpoint),
+        ("SOME/IP endpoint", someip.SomeipEndpoint),
+        ("Plugin usubscription", UsubscriptionPlugin.Config),
+        ("Plugin throttle", ThrottlePlugin.Config),
+    ):
+        for field in msgspec.structs.fields(struct):
+            if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+                row = re.search(rf"^\| `{field.name}` \| ([^|]*) \|", section(title), re.MULTILINE)
+                assert row, f"{title}: {field.name}"
+                assert row.group(1).strip("` ") == str(field.default), f"{title}: {field.name}"

@@ -1,0 +1,804 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lane against transports that fail as a script says. Every test ends with the ledger law."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count, pairwise
+from typing import ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
+from ustreamer.core.clock import Clock, ManualClock
+from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits, Queued
+from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.hookspecs import EndpointTransport
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.lanes import Lane, LaneStatistics
+from ustreamer.uprotocol.uattributes import UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+DEADLINE_S = 10.0
+NS_PER_MS = 1_000_000
+QUICK = EgressLimits(retry_first_ms=1, retry_max_ms=1)
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+OK = None
+DOWN = UCode.UNAVAILABLE
+
+
+# ------------------------------------------------------------------------------------------------------- the fakes
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Give other threads the time to make it so."""
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.0005)
+
+
+class Wire(EndpointTransport):
+    """Notes what it is asked to send and fails as the script says, attempt by attempt; `then` is what follows it."""
+
+    def __init__(self, *script: UCode | None, then: UCode | None = OK) -> None:
+        self._script = iter(script)
+        self._lock = threading.Lock()
+        self.then = then
+        self.attempts: list[tuple[UMessage, int, int]] = []  # message, monotonic ns, thread
+        self.sent: list[UMessage] = []
+        self.gate = threading.Event()  # closed, it holds whoever sends
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def send(self, message: UMessage) -> None:
+        with self._lock:
+            outcome = next(self._script, self.then)
+            self.attempts.append((message, time.monotonic_ns(), threading.get_ident()))
+        self.entered.set()
+        assert self.gate.wait(DEADLINE_S)
+        if outcome is not None:
+            raise UStatusError(outcome, f"attempt {len(self.attempts)}")
+        self.sent.append(message)
+
+    @property
+    def threads(self) -> list[int]:
+        return [thread for _, _, thread in self.attempts]
+
+    def register_listener(
+        self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
+    ) -> None: ...
+
+    def unregister_listener(
+        self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
+    ) -> None: ...
+
+    def open(self) -> None: ...
+
+    def stop_receiving(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+class Datagrams(Wire):
+    """As UDP: a send never waits."""
+
+    inline = True
+
+
+class Gateway:
+    """An ingress, as far as a delivery sees it, that offers messages as a dispatcher would: under its own lock."""
+
+    held = 0
+
+    def __init__(self, name: str, lane: Lane, clock: Clock) -> None:
+        self.name = name
+        self.ledger = Ledger()
+        self.taps: tuple[Tap, ...] = (self._note,)
+        self.verdicts: list[
+            tuple[int, Verdict, UStatus | None, int]
+        ] = []  # number, verdict, reason, attempts
+        self.delivery = Delivery(self, lane)
+        self._clock = clock
+
+    def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
+
+    def offer(self, message: UMessage) -> None:
+        self.ledger.received += 1
+        self.delivery.offer(message, self._clock.monotonic_ns())
+
+    def _note(
+        self,
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        received_ns: int,
+        settled_ns: int,
+    ) -> None:
+        assert received_ns <= settled_ns
+        self.verdicts.append((number(message), verdict, reason, attempts))
+
+
+class Rig:
+    """A lane on a wire, an ingress in front of it, and a note of all that was not delivered."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        limits: EgressLimits = QUICK,
+        clock: Clock = SYSTEM_CLOCK,
+        rng: Callable[[], float] = lambda: 0.0,
+        undelivered: Callable[[Queued, UStatus], None] | None = None,
+    ) -> None:
+        self.wire = wire
+        self.undelivered: list[tuple[int, UStatus, int]] = []  # number, status, attempts
+        self.lane = Lane("backbone", wire, limits, clock, undelivered or self._note, rng)
+        self._clock = clock
+        self.gateways = [Gateway("chassis", self.lane, clock)]
+
+    def _note(self, item: Queued, status: UStatus) -> None:
+        self.undelivered.append((number(item.message), status, item.attempts))
+
+    def start(self) -> "Rig":
+        self.lane.start()
+        return self
+
+    def gateway(self) -> Gateway:
+        """One more ingress whose messages go to this lane."""
+        self.gateways.append(Gateway(f"ingress {len(self.gateways)}", self.lane, self._clock))
+        return self.gateways[-1]
+
+    def offer(self, *messages: UMessage) -> None:
+        for message in messages:
+            self.gateways[0].offer(message)
+
+    def wait_attempts(self, n: int) -> None:
+        eventually(lambda: len(self.wire.attempts) >= n, f"{n} attempts")
+
+    def wait_retries(self, n: int) -> None:
+        """Wait until the nth pause has begun."""
+        eventually(lambda: self.lane.statistics().retries >= n, f"{n} retries")
+
+    def wait_settled(self, n: int) -> None:
+        eventually(lambda: sum(self.lane.ledger.settled) >= n, f"{n} verdicts")
+
+    @property
+    def sent(self) -> list[int]:
+        return [number(message) for message in self.wire.sent]
+
+    @property
+    def verdicts(self) -> list[tuple[int, Verdict, UStatus | None, int]]:
+        return [verdict for gateway in self.gateways for verdict in gateway.verdicts]
+
+    def books(self) -> LedgerSnapshot:
+        return snapshot([self.lane.ledger, *(gateway.ledger for gateway in self.gateways)], self.lane.queued)
+
+    def finish(self) -> None:
+        """Close the lane, and hold it to the law."""
+        self.wire.gate.set()
+        self.lane.close(DEADLINE_S)
+        assert not self.lane._thread.is_alive()
+        books = self.books()
+        assert books.unaccounted == 0, books
+
+
+MakeRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def make_rig() -> Iterator[MakeRig]:
+    """Makes rigs; at the end each must be closed in time and have all its messages in its books."""
+    rigs: list[Rig] = []
+
+    def make(*arguments: object, **keywords: object) -> Rig:
+        rigs.append(Rig(*arguments, **keywords))  # type: ignore[arg-type]
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.finish()
+
+
+def id_at(time_ms: int) -> UUID:
+    return UUID(time_ms << 16 | 0x7000, 0b10 << 62)
+
+
+def event(
+    n: int, priority: UPriority = UPriority.CS1, *, ttl: int | None = None, made_ms: int | None = None
+) -> UMessage:
+    """Message number `n`, the number being its payload."""
+    made_ms = SYSTEM_CLOCK.wall_ms() if made_ms is None else made_ms
+    return publish(id_at(made_ms), TOPIC, n.to_bytes(4, "big"), priority=priority, ttl=ttl)
+
+
+def number(message: UMessage) -> int:
+    return int.from_bytes(message.payload[:4], "big")
+
+
+def events(n: int) -> list[UMessage]:
+    return [event(i) for i in range(n)]
+
+
+def soon() -> int:
+    return time.monotonic_ns() + int(DEADLINE_S * 1e9)
+
+
+def test_a_lane_is_unicast_if_its_transport_is_and_sends_to_whom_the_transport_says() -> None:
+    asked: list[UUri | None] = []
+
+    class Sessions(Wire):
+        unicast = True
+
+        def transmitter(self, subscriber: UUri | None) -> Transmit:
+            asked.append(subscriber)
+            return self.send
+
+    wire = Sessions()
+    lane = Lane("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
+    subscriber = UUri("dash", 1, 1, 0)
+    assert lane.transmitter(subscriber) == wire.send
+    assert asked == [subscriber]
+    assert lane.unicast
+    assert not Lane("backbone", Wire(), QUICK, SYSTEM_CLOCK, lambda item, status: None).unicast
+
+
+# ---------------------------------------------------------------------------------------------------- order, retry
+
+
+def test_messages_are_sent_in_the_order_in_which_they_were_offered(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire()).start()
+    rig.offer(*events(300))
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == list(range(300))
+    assert {verdict[1:] for verdict in rig.verdicts} == {(Verdict.DELIVERED, None, 1)}
+    assert set(rig.wire.threads) == {rig.lane._thread.ident}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_survives_unavailable_links_and_every_message_arrives_once(
+    make_rig: MakeRig, seed: int
+) -> None:
+    dice = random.Random(seed)
+    script = [dice.choice((DOWN, OK, OK, OK)) for _ in range(100)]
+    rig = make_rig(Wire(*script)).start()
+    rig.offer(*events(300))
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == list(range(300))
+    assert rig.undelivered == []
+    assert rig.lane.statistics().retries == script.count(DOWN) > 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    script=st.lists(st.sampled_from([OK, OK, DOWN, UCode.INVALID_ARGUMENT]), max_size=12),
+    inline=st.booleans(),
+    before=st.integers(0, 6),
+)
+def test_whatever_the_link_does_what_is_sent_is_in_order_and_the_rest_are_dead_letters(
+    script: list[UCode | None], inline: bool, before: int
+) -> None:
+    # `before` messages are offered before the lane runs, the others while it does.
+    rig = Rig((Datagrams if inline else Wire)(*script))
+    messages = events(12)
+    rig.offer(*messages[:before])
+    rig.start()
+    rig.offer(*messages[before:])
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == sorted(rig.sent)
+    assert sorted(rig.sent + [number for number, _, _ in rig.undelivered]) == list(range(12))
+    rig.finish()
+
+
+@pytest.mark.parametrize("code", [code for code in UCode if code not in (UCode.OK, DOWN)])
+def test_any_other_failure_is_a_dead_letter_at_once_and_the_next_message_follows(
+    make_rig: MakeRig, code: UCode
+) -> None:
+    rig = make_rig(Wire(DOWN, DOWN, code)).start()
+    rig.offer(event(0), event(1))
+    assert rig.lane.wait_empty(soon())
+    assert rig.undelivered == [(0, UStatus(code, "attempt 3"), 3)]
+    assert rig.verdicts == [
+        (0, Verdict.DEAD_LETTERED, UStatus(code, "attempt 3"), 3),
+        (1, Verdict.DELIVERED, None, 1),
+    ]
+    assert len(rig.wire.attempts) == 4
+
+
+def test_a_message_tells_how_often_and_from_when_to_when_it_was_tried(make_rig: MakeRig) -> None:
+    items: list[Queued] = []
+    rig = make_rig(Wire(DOWN, DOWN, UCode.INTERNAL), undelivered=lambda item, _: items.append(item)).start()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    eventually(lambda: bool(items), "the dead letter")
+    times = [at for _, at, _ in rig.wire.attempts]
+    [item] = items
+    assert item.attempts == 3
+    assert item.received_ns <= item.first_attempt_ns <= times[0]
+    assert times[1] <= item.last_attempt_ns <= times[2]
+
+
+@pytest.mark.parametrize(
+    ("rng", "pauses_ms"),
+    [
+        pytest.param(1.0, [4, 8, 16, 20, 20], id="the longest"),
+        pytest.param(0.0, [2, 4, 8, 10, 10], id="the shortest"),
+        pytest.param(0.5, [3, 6, 12, 15, 15], id="in the middle"),
+    ],
+)
+def test_pauses_double_up_to_the_limit_and_are_jittered_by_half(
+    make_rig: MakeRig, rng: float, pauses_ms: list[float]
+) -> None:
+    watch = Stopwatch()
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
+    rig = make_rig(Wire(*[DOWN] * 5), limits, watch.clock, lambda: rng)
+    watch.attach(rig.lane)
+    rig.start().offer(event(0))
+    rig.wait_settled(1)
+    assert watch.pauses_ms == pauses_ms
+
+
+class Stopwatch:
+    """A clock that stands still except where a lane waits: pauses are exact, and nobody waits for them."""
+
+    def __init__(self) -> None:
+        self.manual = ManualClock()
+        self.clock = self.manual.clock()
+        self.pauses_ms: list[float] = []
+
+    def attach(self, lane: Lane) -> None:
+        stopwatch = self
+
+        class Changed(threading.Condition):
+            def wait(self, timeout: float | None = None) -> bool:
+                if timeout is None:
+                    return super().wait()
+                stopwatch.pauses_ms.append(round(timeout * 1000, 6))
+                stopwatch.manual.advance(s=timeout)
+                return False
+
+        lane._changed = Changed()
+
+
+def test_the_dice_are_thrown_anew_for_every_pause(make_rig: MakeRig) -> None:
+    watch, throws = Stopwatch(), iter([1.0, 0.0, 0.5])
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=4)
+    rig = make_rig(Wire(DOWN, DOWN, DOWN), limits, watch.clock, lambda: next(throws))
+    watch.attach(rig.lane)
+    rig.start().offer(event(0))
+    rig.wait_settled(1)
+    assert watch.pauses_ms == [4, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("script", "pauses_ms"),
+    [
+        pytest.param([DOWN, DOWN, DOWN], [4, 8, 16], id="a link that stays down"),
+        pytest.param([DOWN, DOWN, OK, DOWN], [4, 8, 4], id="one message got through in between"),
+    ],
+)
+def test_pauses_begin_short_again_once_something_was_sent(
+    make_rig: MakeRig, script: list[UCode | None], pauses_ms: list[float]
+) -> None:
+    watch = Stopwatch()
+    rig = make_rig(Wire(*script), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0)
+    watch.attach(rig.lane)
+    rig.offer(*events(5))
+    rig.start().wait_settled(5)
+    assert watch.pauses_ms == pauses_ms
+
+
+def test_pauses_grow_on_while_messages_only_grow_too_old(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What has expired was not sent, so it says nothing of the link.
+    watch = Stopwatch()
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
+    rig = make_rig(Wire(*[DOWN] * 3), limits, watch.clock, lambda: 1.0)
+    watch.attach(rig.lane)
+    made_ms = watch.clock.wall_ms()
+    rig.offer(*(event(n, ttl=ttl, made_ms=made_ms) for n, ttl in enumerate((2, 6, 0))))
+    with caplog.at_level("WARNING", "ustreamer.lanes"):
+        rig.start().wait_settled(3)
+    assert [(n, status.code) for n, status, _ in rig.undelivered] == [
+        (0, UCode.DEADLINE_EXCEEDED),
+        (1, UCode.DEADLINE_EXCEEDED),
+    ]
+    assert watch.pauses_ms == [4, 8, 16]
+    assert len(caplog.records) == 1
+
+
+def test_a_pause_is_real_time(make_rig: MakeRig) -> None:
+    rig = make_rig(
+        Wire(DOWN, DOWN), EgressLimits(retry_first_ms=10, retry_max_ms=10), rng=lambda: 1.0
+    ).start()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    times = [at for _, at, _ in rig.wire.attempts]
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 10 * NS_PER_MS
+
+
+def test_a_link_that_goes_down_is_told_once_until_it_is_up_again(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = make_rig(Wire(DOWN, DOWN, DOWN)).start()
+    with caplog.at_level("WARNING", "ustreamer.lanes"):
+        rig.offer(event(0))
+        rig.wait_settled(1)
+    [record] = [each for each in caplog.records if each.name == "ustreamer.lanes"]
+    assert record.getMessage() == "egress_unavailable"
+    assert vars(record)["endpoint"] == "backbone"
+    assert vars(record)["reason"] == "UNAVAILABLE: attempt 1"
+
+
+def test_what_is_important_overtakes_what_waits_for_its_retry(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(then=DOWN)).start()
+    rig.offer(event(0), event(1))
+    rig.wait_attempts(1)
+    rig.offer(event(2, UPriority.CS5), event(3, UPriority.CS3))
+    rig.wire.then = OK
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [2, 3, 0, 1]
+
+
+# --------------------------------------------------------------------------------------------------- growing too old
+
+
+@pytest.mark.parametrize(
+    ("ttl", "lives_ms"),
+    [
+        pytest.param(50, 50, id="by its ttl"),
+        pytest.param(None, 200, id="by max_age where it has no ttl"),
+        pytest.param(0, 200, id="by max_age where its ttl is 0"),
+    ],
+)
+def test_a_message_that_grows_too_old_in_the_queue_is_a_dead_letter_and_was_not_tried_again(
+    make_rig: MakeRig, ttl: int | None, lives_ms: int
+) -> None:
+    manual = ManualClock()
+    manual.advance(s=1)
+    clock = manual.clock()
+    limits = EgressLimits(retry_first_ms=1, retry_max_ms=1, max_age_ms=200)
+    rig = make_rig(Wire(then=DOWN), limits, clock=clock).start()
+    rig.offer(event(0, ttl=ttl, made_ms=clock.wall_ms()))
+    rig.wait_retries(1)
+    manual.advance(ms=lives_ms)  # just alive
+    rig.wait_retries(2)
+    assert rig.undelivered == []
+    manual.advance(ms=1)
+    eventually(lambda: bool(rig.undelivered), "the end of the message")
+
+    [(_, status, attempts)] = rig.undelivered
+    assert (status.code, attempts) == (UCode.DEADLINE_EXCEEDED, 2)
+    assert "'backbone'" in status.message
+    assert [(verdict, n) for _, verdict, _, n in rig.verdicts] == [(Verdict.EXPIRED, 2)]
+    assert len(rig.wire.attempts) == 2
+    assert rig.books().expired == 1
+
+
+def test_what_is_too_old_before_its_first_attempt_is_never_sent(make_rig: MakeRig) -> None:
+    manual = ManualClock()
+    clock = manual.clock()
+    rig = make_rig(Wire(), clock=clock)
+    rig.offer(event(0, ttl=10, made_ms=clock.wall_ms()), event(1, ttl=30, made_ms=clock.wall_ms()))
+    manual.advance(ms=20)
+    rig.start().wait_settled(2)
+    assert rig.sent == [1]
+    assert [(n, status.code, attempts) for n, status, attempts in rig.undelivered] == [
+        (0, UCode.DEADLINE_EXCEEDED, 0)
+    ]
+
+
+def test_an_inline_lane_sends_nothing_whose_ttl_has_run_out(make_rig: MakeRig) -> None:
+    # A filter may have held the message since the ingress looked at its ttl.
+    manual = ManualClock()
+    clock = manual.clock()
+    rig = make_rig(Datagrams(), clock=clock).start()
+    message = event(0, ttl=10, made_ms=clock.wall_ms())
+    manual.advance(ms=11)
+    rig.offer(message)
+    rig.wait_settled(1)
+    assert rig.sent == []
+    assert rig.books().expired == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- overflow
+
+FULL_BY_MESSAGES = EgressLimits(queue_messages=2)
+FULL_BY_BYTES = EgressLimits(queue_bytes=2 * (OVERHEAD_BYTES + 4))
+
+
+@pytest.mark.parametrize("limits", [FULL_BY_MESSAGES, FULL_BY_BYTES])
+@pytest.mark.parametrize("wire", [Wire, Datagrams])
+def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_bounds(
+    make_rig: MakeRig, limits: EgressLimits, wire: type[Wire]
+) -> None:
+    rig = make_rig(wire(then=DOWN), limits)
+    rig.offer(*events(4))
+    expected = UStatus(
+        UCode.RESOURCE_EXHAUSTED,
+        f"egress queue of endpoint 'backbone' is full ({limits.queue_messages} messages or "
+        f"{limits.queue_bytes} bytes)",
+    )
+    assert rig.undelivered == [(2, expected, 0), (3, expected, 0)]
+    assert [(n, verdict, reason) for n, verdict, reason, _ in rig.verdicts] == [
+        (2, Verdict.DEAD_LETTERED, expected),
+        (3, Verdict.DEAD_LETTERED, expected),
+    ]
+    assert rig.lane.queued == 2
+
+
+def test_in_a_full_queue_the_unimportant_makes_room_for_the_important(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(), FULL_BY_MESSAGES)
+    rig.offer(event(0, UPriority.CS1), event(1, UPriority.CS0), event(2, UPriority.CS4))
+    assert [(n, status.code) for n, status, _ in rig.undelivered] == [(1, UCode.RESOURCE_EXHAUSTED)]
+    rig.start()
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [2, 0]
+
+
+def test_a_request_that_does_not_fit_is_handed_over_so_that_it_can_be_answered(make_rig: MakeRig) -> None:
+    items: list[tuple[Queued, UStatus]] = []
+    rig = make_rig(Wire(), EgressLimits(queue_messages=1), undelivered=lambda *what: items.append(what))
+    call = request(
+        id_at(SYSTEM_CLOCK.wall_ms()), UUri("hpc", 1, 1, 0), UUri("chassis", 2, 1, 3), b"\0\0\0\1", ttl=1000
+    )
+    rig.offer(event(0, UPriority.CS6), call)
+    [(item, status)] = items
+    assert item.message is call
+    assert item.message.attributes.type is UMessageType.REQUEST
+    assert item.delivery.ingress == "chassis"
+    assert status.code is UCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    ("wire", "limits"),
+    [
+        pytest.param(Wire(), EgressLimits(queue_messages=1), id="overflow"),
+        pytest.param(Wire(UCode.INTERNAL, UCode.INTERNAL), QUICK, id="failure"),
+        pytest.param(Wire(), EgressLimits(max_age_ms=0), id="age"),
+    ],
+)
+def test_the_lane_is_not_locked_while_it_tells_of_a_dead_letter(
+    make_rig: MakeRig, wire: Wire, limits: EgressLimits
+) -> None:
+    free: list[bool] = []
+
+    def told(item: Queued, status: UStatus) -> None:
+        reading = threading.Thread(target=rig.lane.statistics, daemon=True)
+        reading.start()
+        reading.join(DEADLINE_S)
+        free.append(not reading.is_alive())
+
+    rig = make_rig(wire, limits, undelivered=told)
+    rig.offer(*events(2))
+    rig.start()
+    eventually(lambda: bool(free), "a dead letter")
+    assert rig.lane.wait_empty(soon())
+    assert all(free)
+
+
+# ------------------------------------------------------------------------------------------------------------ inline
+
+
+def test_an_inline_lane_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
+    rig = make_rig(Datagrams()).start()
+    rig.offer(*events(3))
+    assert rig.sent == [0, 1, 2]  # without waiting for anybody
+    assert set(rig.wire.threads) == {threading.get_ident()}
+    assert rig.verdicts == [(n, Verdict.DELIVERED, None, 1) for n in range(3)]
+
+
+def test_an_inline_lane_queues_what_the_socket_refuses_for_now_and_nothing_overtakes_it(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig(Datagrams(DOWN, then=OK))
+    rig.offer(*events(3))
+    assert rig.sent == []  # 1 and 2 could be sent, but 0 waits
+    assert rig.lane.queued == 3
+    rig.start()
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0, 1, 2]
+    assert set(rig.wire.threads[1:]) == {rig.lane._thread.ident}
+
+
+def test_an_inline_lane_does_not_overtake_what_its_own_thread_has_in_the_air(make_rig: MakeRig) -> None:
+    rig = make_rig(Datagrams(DOWN))
+    rig.offer(event(0))
+    rig.wire.gate.clear()
+    rig.start().wait_attempts(2)
+    rig.offer(event(1))  # the queue is empty: its only message is being sent
+    assert rig.lane.queued == 2
+    assert len(rig.wire.attempts) == 2
+    rig.wire.gate.set()
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0, 1]
+
+
+def test_an_inline_lane_is_inline_again_when_its_queue_is_empty(make_rig: MakeRig) -> None:
+    rig = make_rig(Datagrams(DOWN)).start()
+    rig.offer(*events(5))
+    assert rig.lane.wait_empty(soon())
+    rig.offer(event(5))
+    assert rig.sent == list(range(6))
+    assert rig.wire.threads[-1] == threading.get_ident()
+
+
+def test_what_can_never_be_sent_inline_is_one_dead_letter_and_not_delivered(make_rig: MakeRig) -> None:
+    rig = make_rig(Datagrams(then=UCode.INVALID_ARGUMENT)).start()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    eventually(lambda: bool(rig.undelivered), "the dead letter")
+    assert [(n, status.code) for n, status, _ in rig.undelivered] == [(0, UCode.INVALID_ARGUMENT)]
+    assert [verdict for _, verdict, _, _ in rig.verdicts] == [Verdict.DEAD_LETTERED]
+    assert rig.lane.statistics().retries == 0  # nothing was answered UNAVAILABLE
+
+
+def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a_retry(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig(Datagrams(DOWN)).start()
+    rig.offer(event(0))
+    assert rig.lane.wait_empty(soon())
+    assert len(rig.wire.attempts) == 2
+    assert rig.verdicts == [(0, Verdict.DELIVERED, None, 2)]
+    assert rig.lane.statistics().retries == 1
+
+
+# ----------------------------------------------------------------------------------------------- waiting, closing
+
+
+def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire()).start()
+    assert rig.lane.wait_empty(0)  # nothing to wait for, however late it is
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.wait_attempts(1)
+    assert rig.lane.queued == 1
+    assert not rig.lane.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(rig.lane.wait_empty(soon())), daemon=True)
+    waiting.start()
+    rig.wire.gate.set()
+    waiting.join(DEADLINE_S / 2)  # woken by the end of the sending, not by the deadline
+    assert answers == [True]
+
+
+def test_wait_empty_gives_up_at_its_deadline_while_the_link_is_down(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(then=DOWN)).start()
+    rig.offer(event(0))
+    deadline_ns = time.monotonic_ns() + 20 * NS_PER_MS
+    assert not rig.lane.wait_empty(deadline_ns)
+    assert time.monotonic_ns() >= deadline_ns
+    assert rig.books().queued == 1
+
+
+def test_close_ends_a_long_pause_and_the_message_stays_in_the_books(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(then=DOWN), EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000)).start()
+    rig.offer(*events(3))
+    rig.wait_retries(1)
+    rig.lane.close(DEADLINE_S)
+    assert not rig.lane._thread.is_alive()
+    assert rig.books().queued == 3
+    assert rig.sent == []
+
+
+def test_close_does_not_hang_on_a_send_that_does_not_return(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire()).start()
+    rig.wire.gate.clear()
+    rig.offer(*events(3))
+    rig.wait_attempts(1)
+    rig.lane.close(0.02)
+    assert rig.lane._thread.is_alive()
+    assert rig.books().queued == 3  # two that wait and one of which nobody knows yet
+    assert rig.books().unaccounted == 0
+
+    rig.wire.gate.set()
+    eventually(lambda: not rig.lane._thread.is_alive(), "the end of the thread")
+    assert rig.sent == [0]  # the send that was under way ends; no other begins
+    assert (rig.books().delivered, rig.books().queued) == (1, 2)
+
+
+def test_a_lane_that_was_never_started_can_be_closed_twice(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire())
+    rig.offer(event(0))
+    rig.lane.close(0)
+    rig.lane.close(0)
+    assert rig.books().queued == 1
+
+
+def test_statistics_are_a_snapshot_of_all_that_happened(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(OK, UCode.INTERNAL, DOWN)).start()
+    rig.offer(*events(2))
+    rig.wait_settled(2)
+    rig.offer(event(2, ttl=10, made_ms=0))
+    rig.wait_settled(3)
+    rig.offer(event(3))
+    rig.wait_settled(4)
+    rig.wire.gate.clear()
+    rig.offer(event(4))
+    rig.wait_attempts(5)
+    rig.offer(event(5))
+    before = rig.lane.statistics()
+    assert before == LaneStatistics(
+        endpoint="backbone",
+        queued=2,
+        queued_bytes=OVERHEAD_BYTES + 4,  # what is in the air has left the queue
+        delivered=2,
+        dead_lettered=1,
+        expired=1,
+        retries=1,
+    )
+    rig.wire.gate.set()
+    assert rig.lane.wait_empty(soon())
+    assert rig.lane.statistics() != before
+    assert before.queued == 2
+
+
+# ------------------------------------------------------------------------------------------------------- many threads
+
+
+class Fickle(Wire):
+    """Fails now and then, in every way, whoever sends."""
+
+    outcomes: ClassVar[list[UCode | None]] = [OK] * 12 + [DOWN, UCode.INVALID_ARGUMENT]
+
+    def __init__(self) -> None:
+        super().__init__(*random.Random(1).choices(self.outcomes, k=20_000))
+
+
+class FickleDatagrams(Fickle):
+    inline = True
+
+
+@pytest.mark.parametrize("wire", [Fickle, FickleDatagrams])
+def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
+    make_rig: MakeRig, wire: type[Wire]
+) -> None:
+    each = 500
+    rig = make_rig(wire(), EgressLimits(queue_messages=60, retry_first_ms=1, retry_max_ms=2)).start()
+    numbers = count()
+    gateways = [rig.gateway() for _ in range(4)]
+    offered = [[event(next(numbers)) for _ in range(each)] for _ in gateways]
+    together = threading.Barrier(4)
+
+    def pour(gateway: Gateway, messages: list[UMessage]) -> None:
+        together.wait(DEADLINE_S)
+        for position, message in enumerate(messages):
+            gateway.offer(message)
+            if position % 50 == 0:
+                time.sleep(0.0005)  # lets the lane have its turn: else nearly all would overflow
+
+    pouring = [
+        threading.Thread(target=pour, args=pair, daemon=True) for pair in zip(gateways, offered, strict=True)
+    ]
+    for thread in pouring:
+        thread.start()
+    for thread in pouring:
+        thread.join(DEADLINE_S)
+    assert rig.lane.wait_empty(soon())
+
+    counted = Counter(verdict for _, verdict, _, _ in rig.verdicts)
+    assert sorted(n for n, _, _, _ in rig.verdicts) == list(range(4 * each))  # one verdict each
+    assert counted.keys() == {Verdict.DELIVERED, Verdict.DEAD_LETTERED}
+    assert counted[Verdict.DELIVERED] == len(rig.sent)
+    # The lane tells of a dead letter after it has booked it.
+    eventually(lambda: len(rig.undelivered) == counted[Verdict.DEAD_LETTERED], "all dead letters")
+    for block in range(4):
+        of_one = [n for n in rig.sent if n // each == block]
+        assert of_one == sorted(of_one)
+    books = rig.books()
+    assert (books.received, books.queued, books.unaccounted) == (4 * each, 0, 0)

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a streamer: one TOML file, checked to the last key before anything is opened.
+
+authority, state_dir        who we are and where our state lives
+[endpoints.<name>]          a network: its transport, who lives behind it, and the keys of that transport
+[egress.default | <name>]   what may wait for an endpoint, how long, and when it is tried again
+[plugins.<name>]            switches a plugin on; its keys are its own
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from ustreamer.core.egress import EgressLimits
+from ustreamer.core.routes import SELF
+from ustreamer.hookspecs import EndpointConfig, TransportKind
+from ustreamer.host.sections import Findings, move_up
+from ustreamer.host.toml_document import (
+    ConfigError,
+    Document,
+    Problem,
+    did_you_mean,
+    listed,
+    nearest,
+    read,
+    value_at,
+)
+from ustreamer.host.toml_places import KeyPath
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
+
+__all__ = [
+    "ConfigError",
+    "Document",
+    "EgressConfig",
+    "Problem",
+    "RetryConfig",
+    "StreamerConfig",
+    "check",
+    "load",
+    "read",
+    "serves",
+]
+
+MAX_ENDPOINTS: Final = 64  # each has threads, queues and metrics of its own
+DEFAULT: Final = "default"
+"""The [egress] section that holds for every endpoint; no endpoint has this name."""
+
+_ENDPOINT_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
+
+Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
+
+
+class RetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Pauses before a refused message is tried again: the first one, doubled each time up to the last one."""
+
+    first_ms: Milliseconds | UnsetType = UNSET
+    max_ms: Milliseconds | UnsetType = UNSET
+
+
+class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[egress.default] or [egress.<endpoint>]. What an endpoint does not set is as in default, or as in EgressLimits."""
+
+    queue_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
+    queue_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
+    retry: RetryConfig = RetryConfig()
+    max_age_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | UnsetType = UNSET
+
+    def over(self, limits: EgressLimits) -> EgressLimits:
+        """`limits` with what is set here in place of theirs."""
+        values = {
+            "queue_messages": self.queue_messages,
+            "queue_bytes": self.queue_bytes,
+            "retry_first_ms": self.retry.first_ms,
+            "retry_max_ms": self.retry.max_ms,
+            "max_age_ms": self.max_age_ms,
+        }
+        return msgspec.structs.replace(limits, **{name: v for name, v in values.items() if v is not UNSET})
+
+
+class StreamerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A configuration in which every key, name and number has been checked.
+
+    `base` is the directory that relative paths in endpoint sections start from; `state_dir` is absolute. `egress` has
+    the limits of every endpoint and, as "default", those of any other lane. Plugins stand in the order of the file.
+    """
+
+    base: Path
+    authority: str
+    state_dir: Path
+    endpoints: dict[str, EndpointConfig]
+    egress: dict[str, EgressLimits]
+    plugins: dict[str, msgspec.Struct]
+
+    def limits(self, endpoint: str) -> EgressLimits:
+        """The limits of the lane to an endpoint, be it our own."""
+        return self.egress.get(endpoint, self.egress[DEFAULT])
+
+
+def load(
+    path: Path, transports: Mapping[str, TransportKind], plugin_configs: Mapping[str, type[msgspec.Struct]]
+) -> StreamerConfig:
+    """Read and check a file. Raises ConfigError with all that is wrong; touches nothing else.
+
+    `transports` are by the name that `transport = ...` uses, `plugin_configs` the Config of every installed plugin.
+    """
+    return check(read(path), transports, plugin_configs)
+
+
+def serves(config: StreamerConfig, transports: Mapping[str, TransportKind]) -> tuple[str, ...]:
+    """The authorities our uSubscription answers for: our own, and those behind transports without a uSubscription."""
+    others = {
+        authority
+        for endpoint in config.endpoints.values()
+        if not transports[endpoint.transport].has_usubscription
+        for authority in endpoint.authorities
+    }
+    return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
+
+
+# ------------------------------------------------------------------------------------------------------------ checks
+
+_Table = dict[str, Any]  # a section as tomllib read it; a Struct of its own checks what is in it
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file with its sections still closed."""
+
+    authority: str
+    endpoints: dict[str, _Table]
+    state_dir: Path = Path("/var/lib/ustreamer")
+    egress: dict[str, _Table] = {}
+    plugins: dict[str, _Table] = {}
+
+
+def check(
+    document: Document,
+    transports: Mapping[str, TransportKind],
+    plugin_configs: Mapping[str, type[msgspec.Struct]],
+) -> StreamerConfig:
+    """Check a document that has been read; as `load`."""
+    found = Findings(document)
+    file = found.section((), _File, _misplaced(document, plugin_configs))
+    _check_own_authority(found)
+    endpoints = _endpoints(found, transports)
+    _check_places(found)
+    egress = _egress(found)
+    plugins = _plugins(found, plugin_configs)
+    found.raise_if_any()
+    assert file is not None  # or something had been found
+    return StreamerConfig(
+        base=document.base,
+        authority=file.authority,
+        state_dir=file.state_dir,
+        endpoints=endpoints,
+        egress={DEFAULT: egress[DEFAULT], **{name: egress.get(name, egress[DEFAULT]) for name in endpoints}},
+        plugins=plugins,
+    )
+
+
+def _misplaced(document: Document, plugin_configs: Mapping[str, object]) -> Callable[[KeyPath], str]:
+    """Advice about a key at the top that would be right in [endpoints] or [plugins]."""
+
+    def advice(path: KeyPath) -> str:
+        name = path[0]
+        if name in plugin_configs:
+            return f"did you mean [plugins.{name}]?"
+        section = document.data.get(str(name))
+        if isinstance(section, dict) and "transport" in section:
+            return f"did you mean [endpoints.{name}]?"
+        return ""
+
+    return advice
+
+
+def _tables(found: Findings, section: str) -> dict[str, _Table]:
+    """The tables in a section at the top; what is no table has been noted already."""
+    tables = found.document.data.get(section)
+    if not isinstance(tables, dict):
+        return {}
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+
+# --------------------------------------------------------------------------------------------------------- endpoints
+
+
+def _endpoints(found: Findings, transports: Mapping[str, TransportKind]) -> dict[str, EndpointConfig]:
+    tables = _tables(found, "endpoints")
+    if found.document.data.get("endpoints") == {}:
+        found.note(
+            ("endpoints",), "there is no endpoint", "add [endpoints.<name>] with transport and authorities"
+        )
+    if len(tables) > MAX_ENDPOINTS:
+        found.note(("endpoints", [*tables][MAX_ENDPOINTS]), f"there are more than {MAX_ENDPOINTS} endpoints")
+    endpoints = {}
+    for name, table in tables.items():
+        _check_endpoint_name(found, name)
+        kind = _transport(found, name, table, transports)
+        if kind is None:
+            continue
+        endpoint = found.section(("endpoints", name), kind.config, _belongs_to_the_top)
+        if endpoint is not None:
+            endpoints[name] = endpoint
+    return endpoints
+
+
+def _check_endpoint_name(found: Findings, name: str) -> None:
+    if name in {SELF, DEFAULT}:
+        found.note(
+            ("endpoints", name), f"{name!r} is not a name for an endpoint: it has a meaning of its own"
+        )
+    elif not _ENDPOINT_NAME.fullmatch(name):
+        better = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")[:64]
+        found.note(
+            ("endpoints", name),
+            "the name of an endpoint is made of 1 to 64 of a-z 0-9 - _",
+            f"did you mean {better!r}?" if better else "",
+        )
+
+
+def _transport(
+    found: Findings, name: str, table: _Table, transports: Mapping[str, TransportKind]
+) -> TransportKind | None:
+    """The kind of transport that an endpoint names; None, and noted, if there is no such."""
+    path = ("endpoints", name, "transport")
+    have = f"(have: {listed(transports)})"
+    if "transport" not in table:
+        misspelt = nearest("transport", table)
+        if misspelt is not None:
+            found.note((*path[:-1], misspelt), "unknown key", "did you mean 'transport'?")
+        else:
+            found.note(path, f"is missing {have}", 'add transport = "..."')
+        return None
+    transport = table["transport"]
+    if not isinstance(transport, str):
+        found.note(path, f"expected the name of a transport {have}")
+    elif transport not in transports:
+        found.note(path, f"{transport!r} is not a transport {have}", did_you_mean(transport, transports))
+    else:
+        return transports[transport]
+    return None
+
+
+def _belongs_to_the_top(path: KeyPath) -> str:
+    """Advice about a key in a section that would be right above all sections."""
+    key = str(path[-1])
+    return move_up(key, ()) if key in _File.__struct_fields__ else ""
+
+
+# ------------------------------------------------------------------------------------------------------- authorities
+
+
+def _check_own_authority(found: Findings) -> None:
+    authority = found.document.data.get("authority")
+    if isinstance(authority, str):
+        if authority == ANY_AUTHORITY:
+            found.note(("authority",), "'*' stands for others: the streamer has an authority of its own")
+        else:
+            _check_authority(found, ("authority",), authority)
+
+
+def _check_places(found: Findings) -> None:
+    """Every authority, and "*" like any other, lives behind one endpoint."""
+    homes: dict[str, KeyPath] = {}
+    for name, table in _tables(found, "endpoints").items():
+        authorities = table.get("authorities")
+        if authorities == []:
+            found.note(
+                ("endpoints", name, "authorities"),
+                "nobody lives behind this endpoint",
+                'name who does, or write ["*"] for everyone not named elsewhere',
+            )
+        for index, authority in enumerate(authorities if isinstance(authorities, list) else ()):
+            path = ("endpoints", name, "authorities", index)
+            if not isinstance(authority, str):
+                continue
+            _check_authority(found, path, authority)
+            home = homes.setdefault(authority, path)
+            if home != path:
+                line = found.document.places.line(home)
+                found.note(
+                    path,
+                    f"{authority!r} lives behind endpoint {home[1]!r} (line {line})",
+                    "keep it in one place",
+                )
+
+
+def _check_authority(found: Findings, path: KeyPath, authority: str) -> None:
+    if _is_authority(authority):
+        return
+    better = re.sub(r"[^a-z0-9\-._~]+", "-", authority.removeprefix("up:").strip("/ ").lower()).strip("-")
+    found.note(
+        path,
+        f"{authority!r} is not an authority: 1 to 128 of a-z 0-9 - . _ ~, or an IP address",
+        f"did you mean {better!r}?" if _is_authority(better) else "",
+    )
+
+
+def _is_authority(text: str) -> bool:
+    try:
+        check_authority(text, text)
+    except UStatusError:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ egress and plugins
+
+
+def _egress(found: Findings) -> dict[str, EgressLimits]:
+    """The limits by the names in [egress], and as "default" in any case."""
+    tables = _tables(found, "egress")
+    known = [*_tables(found, "endpoints"), DEFAULT]
+    default = _limits(found, DEFAULT, EgressLimits()) if DEFAULT in tables else EgressLimits()
+    limits = {DEFAULT: default}
+    for name in tables:
+        if name not in known:
+            found.note(
+                ("egress", name),
+                f"{name!r} is not an endpoint (have: {listed(known)})",
+                did_you_mean(name, known),
+            )
+        if name != DEFAULT:
+            limits[name] = _limits(found, name, default)
+    return limits
+
+
+def _limits(found: Findings, name: str, default: EgressLimits) -> EgressLimits:
+    path: KeyPath = ("egress", name)
+    section = found.section(path, EgressConfig, _belongs_to_the_top)
+    if section is None:
+        return default
+    limits = section.over(default)
+    written = value_at(found.document.data, (*path, "retry"))
+    if limits.retry_first_ms > limits.retry_max_ms and isinstance(written, dict) and written:
+        key = "first_ms" if "first_ms" in written else "max_ms"
+        found.note(
+            (*path, "retry", key),
+            f"the first pause, {limits.retry_first_ms} ms, is longer than the longest, {limits.retry_max_ms} ms",
+            f"choose at most {limits.retry_max_ms}"
+            if key == "first_ms"
+            else f"choose at least {limits.retry_first_ms}",
+        )
+    return limits
+
+
+def _plugins(
+    found: Findings, plugin_configs: Mapping[str, type[msgspec.Struct]]
+) -> dict[str, msgspec.Struct]:
+    plugins = {}
+    for name in _tables(found, "plugins"):
+        path: KeyPath = ("plugins", name)
+        if name not in plugin_configs:
+            found.note(
+                path,
+                f"{name!r} is not a plugin that is installed (have: {listed(plugin_configs)})",
+                did_you_mean(name, plugin_configs),
+            )
+            continue
+        section = found.section(path, plugin_configs[name], _belongs_to_the_top)
+        if section is not None:
+            plugins[name] = section
+    return plugins
