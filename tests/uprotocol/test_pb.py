@@ -40,8 +40,8 @@ PB = ROOT / "ustreamer" / "uprotocol" / "pb"
 HAND_WRITTEN = {"__init__.py", "_pool.py"}
 
 # ---------------------------------------------------------------------------------------------------- vectors
-# The bytes come from implementations other than this one: the specification's own feature files (UUri, UUID) and
-# messages made with upstream's .proto files.
+# The bytes come from implementations other than this one: the specification's own feature files (UUri, UUID)
+# and messages made with upstream's .proto files.
 
 MSB = 0x018D548EA8E07000
 FIRST = uuid.UUID(msb=MSB, lsb=0x8000000000000001)
@@ -556,6 +556,7 @@ def names_in_literals(node: ast.AST) -> set[str]:
 @pytest.mark.parametrize(("path", "stub"), STUBS.items(), ids=STUBS.keys())
 def test_a_stub_says_of_a_message_what_holds_at_run_time(path: str, stub: ast.ClassDef) -> None:
     cls = find(path)
+    assert f"{cls.__module__}.{cls.__qualname__}" == f"{pb.__name__}.{path}"
     message = cls()
     assignable: set[str] = set()
     read_only: set[str] = set()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead letters: what could not be delivered, published on `//<authority>/4/1/8000` with the reason (DSP-5 to DSP-8)."""
 
-from collections import deque
+from threading import Lock
 from typing import Final
 
 import msgspec
@@ -49,30 +49,27 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetterBox:
-    """Dead letters that wait to be published; bounded, the newest is turned away and counted when it is full.
-
-    `deque` makes `add` and `collect` safe between threads without a lock.
-    """
+    """Dead letters that wait to be published; bounded, the newest is turned away and counted when it is full."""
 
     def __init__(self, limit: int = 1_000) -> None:
-        self._waiting: deque[DeadLetter] = deque()
         self._limit = limit
+        self._lock = Lock()
+        self._waiting: list[DeadLetter] = []
         self.unpublished = 0
 
     def add(self, letter: DeadLetter) -> bool:
-        """Whether the box was empty before, so that somebody should come and collect."""
-        waiting = len(self._waiting)
-        if waiting >= self._limit:
-            self.unpublished += 1
-        else:
+        """Whether the box was empty before, so that somebody must come and collect."""
+        with self._lock:
+            if len(self._waiting) >= self._limit:
+                self.unpublished += 1
+                return False
             self._waiting.append(letter)
-        return waiting == 0
+            return len(self._waiting) == 1
 
     def collect(self) -> list[DeadLetter]:
         """Take out all that wait."""
-        letters = []
-        while self._waiting:
-            letters.append(self._waiting.popleft())
+        with self._lock:
+            letters, self._waiting = self._waiting, []
         return letters
 
     def __len__(self) -> int:

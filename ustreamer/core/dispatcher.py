@@ -78,13 +78,19 @@ class Ingress:
         """Decide about `message` and hand it on. Never raises, never waits for a network."""
         now_ns = self._monotonic_ns()
         attributes = message.attributes
+        id = message.id
         with self._lock:
             plan = self._plans.get(attributes)
-            if plan is None or plan.version != self._directory.version:
+            if (
+                plan is None
+                or plan.version != self._directory.version
+                or id.msb & 0xF000 != 0x7000
+                or id.lsb >> 62 != 0b10  # UUID.is_valid, without two calls (0.1 us instead of 0.3)
+            ):
                 plan = self._plan(message)
                 if plan is None:
                     return
-            if attributes.ttl and self._wall_ms() > (message.id.msb >> 16) + attributes.ttl:
+            if attributes.ttl and self._wall_ms() > (id.msb >> 16) + attributes.ttl:
                 self._expired(message, now_ns)
                 return
             deliveries = plan.deliveries
@@ -129,10 +135,16 @@ class Ingress:
             self._tuned(before.get((target.endpoint, target.subscriber)), topic, target) for target in targets
         )
         if deliveries:
-            self._by_topic[topic] = deliveries
+            self._keep(topic, deliveries)
         else:
             self._by_topic.pop(topic, None)
         return deliveries
+
+    def _keep(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
+        # Bounded, because under a wildcard subscription it is the sender who chooses how many topics there are.
+        if topic not in self._by_topic and len(self._by_topic) >= self._plan_limit:
+            del self._by_topic[next(iter(self._by_topic))]
+        self._by_topic[topic] = deliveries
 
     def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target) -> Delivery:
         if delivery is None:

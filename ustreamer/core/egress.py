@@ -47,64 +47,69 @@ class EgressQueue:
     def __init__(self, limits: EgressLimits) -> None:
         self._limits = limits
         self._classes: tuple[deque[Queued], ...] = tuple(deque() for _ in range(CLASSES))
+        # By class, so that a full queue need not be walked through for every newcomer.
+        self._class_bytes = [0] * CLASSES
         self.messages = 0
         self.bytes = 0
 
-    def push(self, delivery: Delivery, message: UMessage, now_ns: int) -> list[Queued]:
-        """Take `message` in; what had to go for it is returned.
+    def push(self, delivery: Delivery, message: UMessage, now_ns: int, attempts: int = 0) -> list[Queued]:
+        """Take `message` in, which was tried `attempts` times just now; what had to go for it is returned.
 
-        When the queue is full, the youngest of the lowest class below the newcomer's makes room; if there is none, the
-        newcomer itself is returned.
+        When the queue is full, the youngest of the lowest classes below the newcomer's make room; if that is not enough,
+        the newcomer itself is returned.
         """
-        item = Queued(delivery, message, now_ns, len(message.payload) + OVERHEAD_BYTES)
-        displaced: list[Queued] = []
+        tried_ns = now_ns if attempts else 0
+        size = len(message.payload) + OVERHEAD_BYTES
+        item = Queued(delivery, message, now_ns, size, attempts, tried_ns, tried_ns)
         rank = message.attributes.priority_class
-        if not self._fits(item):
-            if not self._could_fit(item, rank):
-                return [item]
-            while not self._fits(item):
-                displaced.append(self._youngest_below(rank))
-        self._classes[rank].append(item)
-        self.messages += 1
-        self.bytes += item.size
+        if self._fits(item.size):
+            self._append(rank, item)
+            return []
+        if not self._fits(item.size - sum(self._class_bytes[:rank]), sum(map(len, self._classes[:rank]))):
+            return [item]
+        displaced = []
+        while not self._fits(item.size):
+            displaced.append(self._youngest_below(rank))
+        self._append(rank, item)
         return displaced
 
-    def _fits(self, item: Queued) -> bool:
-        return (
-            self.messages < self._limits.queue_messages and self.bytes + item.size <= self._limits.queue_bytes
-        )
-
-    def _could_fit(self, item: Queued, rank: int) -> bool:
-        lower = [each for waiting in self._classes[:rank] for each in waiting]
-        spare = self._limits.queue_bytes - self.bytes + sum(each.size for each in lower)
-        return bool(lower) and item.size <= spare
+    def _fits(self, size: int, going: int = 0) -> bool:
+        """Whether a message adding `size` bytes has room when `going` others leave."""
+        limits = self._limits
+        return self.messages - going < limits.queue_messages and self.bytes + size <= limits.queue_bytes
 
     def _youngest_below(self, rank: int) -> Queued:
-        waiting = next(waiting for waiting in self._classes[:rank] if waiting)
-        item = waiting.pop()
-        self._forget(item)
+        lowest = next(each for each in range(rank) if self._classes[each])
+        item = self._classes[lowest].pop()
+        self._count(lowest, -1, -item.size)
         return item
 
     def take(self, limit: int = 1) -> list[Queued]:
         """Take out up to `limit` messages, the most important first."""
         taken: list[Queued] = []
-        for waiting in reversed(self._classes):
+        for rank in reversed(range(CLASSES)):
+            waiting = self._classes[rank]
             while waiting and len(taken) < limit:
                 item = waiting.popleft()
-                self._forget(item)
+                self._count(rank, -1, -item.size)
                 taken.append(item)
         return taken
 
     def put_back(self, items: list[Queued]) -> None:
         """Return what `take` gave, in its order, to where it was. May exceed the limits by what was in the air."""
         for item in reversed(items):
-            self._classes[item.message.attributes.priority_class].appendleft(item)
-            self.messages += 1
-            self.bytes += item.size
+            rank = item.message.attributes.priority_class
+            self._classes[rank].appendleft(item)
+            self._count(rank, 1, item.size)
 
-    def _forget(self, item: Queued) -> None:
-        self.messages -= 1
-        self.bytes -= item.size
+    def _append(self, rank: int, item: Queued) -> None:
+        self._classes[rank].append(item)
+        self._count(rank, 1, item.size)
+
+    def _count(self, rank: int, messages: int, size: int) -> None:
+        self.messages += messages
+        self.bytes += size
+        self._class_bytes[rank] += size
 
     def __len__(self) -> int:
         return self.messages

@@ -94,19 +94,19 @@ class Router:
 
     def subscribed(self, ingress: str, topic: UUri) -> tuple[Target, ...]:
         """The targets of a publication on `topic`: its subscribers, grouped by endpoint."""
-        periods: dict[str, list[int]] = {}
-        targets: list[Target] = []
+        # One put reaches everyone in a multicast domain, so it goes at the fastest rate that anyone there asked for.
+        periods: dict[tuple[str, UUri | None], list[int]] = {}
         for wish in self.directory.subscribers(topic):
             endpoint = self.places.endpoint_of(wish.subscriber)
             if endpoint is None or endpoint == ingress:
                 continue
-            if self._unicast[endpoint]:
-                targets.append(Target(endpoint, wish.subscriber, wish.period_ns))
-            else:
-                periods.setdefault(endpoint, []).append(wish.period_ns)
-        # One put reaches everyone in a multicast domain, so it goes at the fastest rate that anyone there asked for.
-        domains = [Target(endpoint, None, fastest(wished)) for endpoint, wished in periods.items()]
-        return (*domains, *targets)
+            subscriber = wish.subscriber if self._unicast[endpoint] else None
+            periods.setdefault((endpoint, subscriber), []).append(wish.period_ns)
+        targets = [
+            Target(endpoint, subscriber, fastest(wished))
+            for (endpoint, subscriber), wished in periods.items()
+        ]
+        return tuple(sorted(targets, key=lambda target: target.subscriber is not None))  # domains first
 
 
 def _denied(text: str) -> Decision:

@@ -20,7 +20,9 @@ _MS_PER_S: Final = 1000
 class RpcClient:
     """Calls methods as the uEntity `reply_to` (resource 0) and pairs the answers by reqid. Safe from any thread."""
 
-    def __init__(self, transport: UTransport, reply_to: UUri, ids: UuidSource, *, max_open: int = 1_000) -> None:
+    def __init__(
+        self, transport: UTransport, reply_to: UUri, ids: UuidSource, *, max_open: int = 1_000
+    ) -> None:
         self._transport = transport
         self._reply_to = reply_to
         self._ids = ids
@@ -60,7 +62,9 @@ class RpcClient:
         answer: Future[UMessage] = Future()
         with self._lock:
             if len(self._open) >= self._max_open:
-                raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"{self._max_open} calls of {self._reply_to} are open")
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED, f"{self._max_open} calls of {self._reply_to} are open"
+                )
             id = self._ids.next()
             self._open[id] = answer
         return id, answer

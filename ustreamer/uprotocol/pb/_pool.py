@@ -18,8 +18,8 @@ POOL: Final = DescriptorPool()
 def message_class(descriptor: Descriptor, module: str, outer: str = "") -> type[Message]:
     """Class of a message and, as its attributes, of the messages nested in it.
 
-    Not message_factory.GetMessageClass: that leaves __module__ empty, so nothing could be pickled, and in
-    protobuf's pure Python implementation nested messages would not be found.
+    Not message_factory.GetMessageClass: that leaves __module__ empty, so repr shows no module and pickle
+    searches all of them, and protobuf's pure Python implementation would not find nested messages.
     """
     qualified = outer + descriptor.name
     nested = {each.name: message_class(each, module, f"{qualified}.") for each in descriptor.nested_types}

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks`: the streamer against bare forwarders, alternately in one run."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import measure, report, wire
+from benchmarks.children import REPO, ChildError
+from benchmarks.measure import Load, Round
+from benchmarks.report import Ratio, Results, Row
+from benchmarks.rigs import Rig, Stage
+
+_QUICK: Final = Load(warm_up_s=0.2, saturated_s=0.3, paced_messages=300)
+_DIRECT_REPEATS: Final = 3
+_PAYLOAD_MAX: Final = 1_400  # what SOME/IP carries in one datagram without segmentation
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    load = _QUICK if arguments.quick else Load()
+    repeats = arguments.repeats or (3 if arguments.quick else 9)
+    began = time.monotonic()
+    rows: list[Row] = []
+    ratios: list[Ratio] = []
+    try:
+        for payload in arguments.payload:
+            measured, compared = _measured(payload, load, repeats, _progress(arguments.quiet))
+            rows += measured
+            ratios += compared
+    except ChildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    results = Results(
+        machine=report.machine(),
+        versions=report.versions(),
+        load=load,
+        repeats=repeats,
+        seconds=round(time.monotonic() - began, 1),
+        rows=tuple(rows),
+        ratios=tuple(ratios),
+    )
+    results.write(arguments.out)
+    print(report.table(results))
+    return 0
+
+
+def _measured(
+    payload: int, load: Load, repeats: int, progress: Callable[[str], None]
+) -> tuple[list[Row], list[Ratio]]:
+    """All rigs with one size of payload."""
+    with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
+        with Stage(Path(directory), payload) as stage:
+            direct = [
+                _rows([rig], payload, load, min(repeats, _DIRECT_REPEATS), progress)[0]
+                for rig in stage.direct()
+            ]
+        with Stage(Path(directory), payload) as stage:
+            pairs = [
+                _rows([bare, streamer], payload, load, repeats, progress)
+                for bare, streamer in zip(stage.bare(), stage.streamer(), strict=True)
+            ]
+    rows = [row for pair in pairs for row in pair]
+    return rows + direct, [Ratio.of(streamer, bare) for bare, streamer in pairs]
+
+
+def _rows(
+    rigs: Sequence[Rig], payload: int, load: Load, repeats: int, progress: Callable[[str], None]
+) -> list[Row]:
+    """`repeats` rounds on each rig, taking turns; one round before them warms up and does not count."""
+    rounds: list[list[Round]] = [[] for _ in rigs]
+    for number in range(-1, repeats):
+        for rig, done in zip(rigs, rounds, strict=True):
+            result = measure.run(rig, load)
+            if number >= 0:
+                done.append(result)
+            what = f"round {number + 1}/{repeats}" if number >= 0 else "warm-up"
+            progress(f"{rig.direction}  {payload} B  {rig.subject:8}  {what}  {report.summary(result)}")
+    return [Row.of(rig.direction, rig.subject, payload, done) for rig, done in zip(rigs, rounds, strict=True)]
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    return (lambda _: None) if quiet else lambda line: print(line, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="short rounds, few of them: to see that it works"
+    )
+    parser.add_argument(
+        "--repeats", type=_positive, metavar="N", help="rounds that count (9, with --quick 3)"
+    )
+    parser.add_argument(
+        "--payload", type=_payload, nargs="+", default=[64], metavar="BYTES", help="sizes of payload (64)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=REPO / "benchmarks" / "results.json",
+        metavar="FILE",
+        help="where results go",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no line of progress per round")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected at least 1")
+    return number
+
+
+def _payload(text: str) -> int:
+    if not wire.TAIL.size <= (size := int(text)) <= _PAYLOAD_MAX:
+        raise argparse.ArgumentTypeError(f"{text}: expected {wire.TAIL.size}..{_PAYLOAD_MAX} bytes")
+    return size
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bare forwarders: the shortest Python that does the same transport work, with no routing.
+
+    python -m benchmarks.bare udp-to-zenoh ZENOH_PORT UDP_PORT
+    python -m benchmarks.bare zenoh-to-udp ZENOH_PORT UDP_PORT SINK_PORT
+
+They end when their stdin does.
+"""
+
+import sys
+
+from zenoh.handlers import FifoChannel
+
+from benchmarks import links, wire
+
+_CHANNEL = 1_024
+
+
+def udp_to_zenoh(zenoh_port: int, udp_port: int) -> None:
+    """Every datagram, as it is, to one key, with one and the same attachment."""
+    source = links.udp(udp_port)
+    session = links.zenoh_peer(zenoh_port)
+    recv, put = source.recv, links.publisher(session, wire.publish_key(wire.ECU_TOPIC)).put
+    attachment = wire.attachment_head(0, 0) + wire.publish_tail(wire.ECU_TOPIC)
+    links.ready()
+    while True:
+        put(recv(2_048), attachment=attachment)
+
+
+def zenoh_to_udp(zenoh_port: int, udp_port: int, sink_port: int) -> None:
+    """Every payload, as it is, to one socket."""
+    send = links.udp(udp_port, sink_port).send
+    session = links.zenoh_peer(zenoh_port)
+    subscriber = session.declare_subscriber(wire.publish_key(wire.APP_TOPIC), FifoChannel(_CHANNEL))
+    recv, try_recv = subscriber.recv, subscriber.try_recv
+    links.ready()
+    while True:
+        send(recv().payload.to_bytes())
+        while (sample := try_recv()) is not None:
+            send(sample.payload.to_bytes())
+
+
+if __name__ == "__main__":
+    links.end_with_parent()
+    match sys.argv[1:]:
+        case ["udp-to-zenoh", zenoh, udp]:
+            udp_to_zenoh(int(zenoh), int(udp))
+        case ["zenoh-to-udp", zenoh, udp, sink]:
+            zenoh_to_udp(int(zenoh), int(udp), int(sink))
+        case _:
+            sys.exit(f"{sys.argv[1:]}: expected udp-to-zenoh or zenoh-to-udp, and ports")

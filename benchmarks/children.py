@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a benchmark: started, waited for with a deadline, measured from outside, and ended."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+REPO: Final = Path(__file__).resolve().parent.parent
+_CPUCLOCK_SCHED: Final = 2  # linux: low bits of a process' CPU clock id, the rest is the inverted pid
+_LOG_TAIL: Final = 20
+
+
+class ChildError(RuntimeError):
+    """A process of the benchmark ended or did not answer; the text has the last lines it wrote."""
+
+
+class Child:
+    """One process; what it prints is read line by line, what it complains of goes to a log file."""
+
+    def __init__(self, name: str, command: Sequence[str], directory: Path) -> None:
+        self.name = name
+        self._log = directory / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name=f"output of {name}", daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.strip())
+        self._lines.put(None)
+
+    def expect(self, wanted: str, within_s: float) -> None:
+        """Wait for the line `wanted`. Raises ChildError if the process ends before or `within_s` goes by."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise ChildError(f"{self.name}: no {wanted} within {within_s:g} s{self.log_tail()}") from None
+            if line is None:
+                code = self._process.wait()
+                raise ChildError(f"{self.name}: ended with {code} before {wanted}{self.log_tail()}")
+            if line == wanted:
+                return
+
+    def say(self, command: str) -> None:
+        """Write one line to its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+
+    def log_tail(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
+        return "".join(f"\n    {line}" for line in lines)
+
+    @property
+    def cpu_ns(self) -> int:
+        """User and system time of all its threads so far."""
+        return time.clock_gettime_ns(~self._process.pid << 3 | _CPUCLOCK_SCHED)
+
+    def end(self, within_s: float = 10.0) -> int:
+        """Ask it to end, make it end after `within_s`; its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def module(name: str, *arguments: object) -> list[str]:
+    """The command line of one of our own modules."""
+    return [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
+
+
+def console_script(name: str) -> str:
+    """The script that was installed beside this interpreter. Raises ChildError if it is not there."""
+    path = Path(sys.executable).parent / name
+    if not os.access(path, os.X_OK):
+        raise ChildError(f"{path}: no such command; install the streamer into this environment first")
+    return str(path)

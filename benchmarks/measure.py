@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round on one rig: first as fast as it goes, then at a pace, read from outside while it runs."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.board import AGES, FLOW, MAX_AGES, RECEIVED, SENT, TIMED, Board
+from benchmarks.rigs import Rig
+
+_NS_PER_S: Final = 1_000_000_000
+_US: Final = 1_000.0
+_QUIET_S: Final = 0.01
+_QUIET_LOOKS: Final = 20  # so many looks in a row without anything new: nothing is under way any more
+_SETTLE_S: Final = 10.0
+_SWITCH_S: Final = 0.005  # ten looks of a counting sink
+_ANSWER_S: Final = 30.0
+_COLD: Final = 20  # one part in so many of a paced round is not timed: the first ones find cold caches
+
+
+class Load(msgspec.Struct, frozen=True):
+    """How hard and how long. `window` is how many messages may be under way at saturation."""
+
+    window: int = 2_048
+    warm_up_s: float = 0.5
+    saturated_s: float = 2.5
+    paced_hz: float = 1_000.0
+    paced_messages: int = 2_500
+
+    def __post_init__(self) -> None:
+        if not _COLD <= self.paced_messages <= MAX_AGES:
+            raise ValueError(
+                f"paced_messages {self.paced_messages}: expected {_COLD}..{MAX_AGES}, which a board can hold"
+            )
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one round showed. `cpu_us` is the forwarder's user and system time per message received by the sink (with no
+    forwarder: generator and sink together). `*_cores` is how busy each process was at saturation, 1 is one whole core;
+    `other_cores` is everybody else on this machine, the kernel's own work included.
+    """
+
+    messages_per_s: float
+    cpu_us: float
+    p50_us: float
+    p99_us: float
+    lost: int
+    sent: int
+    forwarder_cores: float
+    generator_cores: float
+    sink_cores: float
+    other_cores: float
+    paced_cpu_us: float
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Counters at one moment; CPU times of forwarder, generator, sink and the whole machine."""
+
+    at_ns: int
+    received: int
+    cpu_ns: tuple[int, int, int, int]
+
+
+def run(rig: Rig, load: Load) -> Round:
+    """One round. Raises ChildError if a process ended or nothing arrives."""
+    sent, received = rig.board[SENT], rig.board[RECEIVED]
+    before, after = _saturated(rig, load)
+    paced_before, ages, paced_after = _paced(rig, load)
+    seconds = (after.at_ns - before.at_ns) / _NS_PER_S
+    messages = after.received - before.received
+    spent = _cpu_spent(before, after)
+    paced = _cpu_spent(paced_before, paced_after)
+    work = slice(0, 1) if rig.forwarder else slice(1, 3)
+    return Round(
+        messages_per_s=messages / seconds,
+        cpu_us=sum(spent[work]) / max(1, messages) / _US,
+        p50_us=percentile(ages, 0.50) / _US,
+        p99_us=percentile(ages, 0.99) / _US,
+        lost=(rig.board[SENT] - sent) - (rig.board[RECEIVED] - received),
+        sent=rig.board[SENT] - sent,
+        forwarder_cores=spent[0] / seconds / _NS_PER_S,
+        generator_cores=spent[1] / seconds / _NS_PER_S,
+        sink_cores=spent[2] / seconds / _NS_PER_S,
+        other_cores=max(0.0, (spent[3] - sum(spent[:3])) / seconds / _NS_PER_S),
+        paced_cpu_us=sum(paced[work]) / load.paced_messages / _US,
+    )
+
+
+def _cpu_spent(before: Sample, after: Sample) -> tuple[int, ...]:
+    return tuple(now - then for then, now in zip(before.cpu_ns, after.cpu_ns, strict=True))
+
+
+def _sample(rig: Rig) -> Sample:
+    forwarder = rig.forwarder.cpu_ns if rig.forwarder else 0
+    cpu_ns = (forwarder, rig.generator.cpu_ns, rig.sink.cpu_ns, _machine_cpu_ns())
+    return Sample(time.monotonic_ns(), rig.board[RECEIVED], cpu_ns)
+
+
+def _machine_cpu_ns() -> int:
+    """CPU time that all processors have spent on anything (proc(5), /proc/stat), in steps of 10 ms."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) * _NS_PER_S // os.sysconf("SC_CLK_TCK")
+
+
+def _saturated(rig: Rig, load: Load) -> tuple[Sample, Sample]:
+    """Full flow for a while; the samples at the beginning and the end of the part that counts."""
+    missing = rig.board[SENT] - rig.board[RECEIVED]
+    rig.board[TIMED] = 0
+    rig.board[FLOW] = 1
+    rig.generator.say(f"flow {load.window} {load.warm_up_s + load.saturated_s + _ANSWER_S}")
+    time.sleep(load.warm_up_s)
+    before = _sample(rig)
+    time.sleep(load.saturated_s)
+    after = _sample(rig)
+    rig.board[FLOW] = 0
+    rig.generator.expect("DONE", _ANSWER_S)
+    _wait_settled(rig.board, missing)
+    return before, after
+
+
+def _paced(rig: Rig, load: Load) -> tuple[Sample, list[int], Sample]:
+    """One message at a time; how old each was at the sink, in ns and ascending, between two samples."""
+    missing = rig.board[SENT] - rig.board[RECEIVED]
+    rig.board[TIMED] = 1
+    time.sleep(_SWITCH_S)
+    rig.board[AGES] = 0
+    before = _sample(rig)
+    rig.generator.say(f"pace {load.paced_hz} {load.paced_messages}")
+    rig.generator.expect("DONE", _ANSWER_S + load.paced_messages / load.paced_hz)
+    _wait_settled(rig.board, missing)
+    after = _sample(rig)
+    ages = rig.board.ages_ns()
+    return before, sorted(ages[len(ages) // _COLD :]), after
+
+
+def _wait_settled(board: Board, missing: int) -> None:
+    """Wait until all that was sent has arrived, but for the `missing` of earlier times, or nothing more does."""
+    deadline = time.monotonic() + _SETTLE_S
+    received, quiet = board[RECEIVED], 0
+    while board[SENT] - received > missing and quiet < _QUIET_LOOKS and time.monotonic() < deadline:
+        time.sleep(_QUIET_S)
+        now = board[RECEIVED]
+        quiet = quiet + 1 if now == received else 0
+        received = now
+
+
+def percentile(ascending: Sequence[int], part: float) -> float:
+    """The smallest value that at least `part` (0..1) of the values do not exceed; NaN if there are none."""
+    if not ascending:
+        return float("nan")
+    rank = max(0, -int(-part * len(ascending) // 1) - 1)
+    return float(ascending[rank])

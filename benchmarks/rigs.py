@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: rigs of a generator and a sink, with a forwarder between them or without.
+
+All rigs stay up for the whole run; one that is not being measured waits in its receiving calls.
+"""
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from benchmarks import links, wire
+from benchmarks.board import FLOW, RECEIVED, SENT, TIMED, Board
+from benchmarks.children import Child, ChildError, console_script, module
+
+_START_S: Final = 30.0
+_CONNECT_S: Final = 20.0
+
+CONFIG: Final = f"""\
+authority = "{wire.STREAMER}"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["{wire.STREAMER}"]
+mode = "peer"
+listen = ["tcp/{links.LOOPBACK}:{{zenoh}}"]
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["{wire.ECU}"]
+bind = "{links.LOOPBACK}"
+port = {{someip}}
+sd = false
+
+[[endpoints.chassis.services]]
+service = {wire.SERVICE:#06x}
+major = {wire.MAJOR}
+events = [{{{{ id = {wire.EVENT:#06x} }}}}]
+remote = "{links.LOOPBACK}:{{ecu}}"
+
+[[endpoints.chassis.services]]
+service = {wire.OFFERED:#06x}
+major = {wire.MAJOR}
+events = [{{{{ id = {wire.EVENT:#06x} }}}}]
+offered = true
+provider = "up://{wire.STREAMER}/{wire.OFFERED:X}/{wire.MAJOR}/0"
+remote = "{links.LOOPBACK}:{{receiver}}"
+
+[plugins.usubscription]
+[plugins.throttle]
+"""
+"""A streamer with its default plugins, one ECU that sends and one address that receives."""
+
+
+class Direction(StrEnum):
+    SOMEIP_TO_ZENOH = "SOME/IP -> Zenoh"
+    ZENOH_TO_SOMEIP = "Zenoh -> SOME/IP"
+    UDP = "UDP -> UDP"
+    ZENOH = "Zenoh -> Zenoh"
+
+
+class Subject(StrEnum):
+    BARE = "bare"
+    STREAMER = "streamer"
+    DIRECT = "direct"
+
+
+class Rig(msgspec.Struct, frozen=True):
+    """A generator, a sink, the board they share, and the forwarder between them (None: they speak to each other)."""
+
+    direction: Direction
+    subject: Subject
+    generator: Child
+    sink: Child
+    board: Board
+    forwarder: Child | None = None
+
+
+class Ports(msgspec.Struct, frozen=True):
+    """Ports of one forwarder: its own two, and those of the ECU that sends and of the one that receives."""
+
+    zenoh: int
+    someip: int
+    ecu: int
+    receiver: int
+
+    @classmethod
+    def free(cls) -> "Ports":
+        """Four that nobody uses now; all are held until all are found, so that no two are the same."""
+        kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM, socket.SOCK_DGRAM)
+        with ExitStack() as held:
+            sockets = [held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in kinds]
+            for each in sockets:
+                each.bind((links.LOOPBACK, 0))
+            return cls(*(each.getsockname()[1] for each in sockets))
+
+
+class Stage:
+    """Starts processes in a temporary directory and ends all of them: `with Stage(directory, payload) as stage`."""
+
+    def __init__(self, directory: Path, payload: int) -> None:
+        self._directory = directory
+        self._payload = payload
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in reversed(self._children):
+            child.end()
+
+    def start(self, name: str, command: list[str]) -> Child:
+        """A process that has said READY."""
+        child = Child(name, command, self._directory)
+        self._children.append(child)
+        child.expect("READY", _START_S)
+        return child
+
+    # --- forwarders ---------------------------------------------------------------------------------------------------
+
+    def streamer(self) -> tuple[Rig, Rig]:
+        """Both directions through one streamer process."""
+        ports = Ports.free()
+        config = self._directory / "streamer.toml"
+        config.write_text(CONFIG.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
+        command = [console_script("ustreamer"), "run", str(config), "--log-level", "warning"]
+        streamer = self.start("streamer", command)
+        return (
+            self._someip_to_zenoh(Subject.STREAMER, ports, lambda: streamer, "subscribe"),
+            self._zenoh_to_someip(Subject.STREAMER, ports, lambda: streamer),
+        )
+
+    def bare(self) -> tuple[Rig, Rig]:
+        """Each direction through a bare forwarder of its own."""
+        one, other = Ports.free(), Ports.free()
+        events = module("bare", "udp-to-zenoh", one.zenoh, one.someip)
+        publications = module("bare", "zenoh-to-udp", other.zenoh, other.someip, other.receiver)
+        return (
+            self._someip_to_zenoh(Subject.BARE, one, lambda: self.start("bare-udp-to-zenoh", events)),
+            self._zenoh_to_someip(Subject.BARE, other, lambda: self.start("bare-zenoh-to-udp", publications)),
+        )
+
+    def direct(self) -> tuple[Rig, Rig]:
+        """The generator and the sink of each protocol with nothing in between: what they can do by themselves."""
+        one, other = Ports.free(), Ports.free()
+        udp, zenoh = self._board("direct-udp"), self._board("direct-zenoh")
+        udp_sink = self._sink(udp, "udp", one.receiver)
+        udp_generator = self._generator(udp, "udp", one.ecu, one.receiver)
+        zenoh_sink = self._sink(zenoh, "zenoh-peer", other.zenoh)
+        zenoh_generator = self._generator(zenoh, "zenoh", other.zenoh)
+        return (
+            _connected(Rig(Direction.UDP, Subject.DIRECT, udp_generator, udp_sink, udp)),
+            _connected(Rig(Direction.ZENOH, Subject.DIRECT, zenoh_generator, zenoh_sink, zenoh)),
+        )
+
+    def _someip_to_zenoh(
+        self, subject: Subject, ports: Ports, forwarder: Callable[[], Child], *options: str
+    ) -> Rig:
+        board = self._board(f"{subject}-someip-to-zenoh")
+        between = forwarder()
+        sink = self._sink(board, "zenoh-client", ports.zenoh, *options)
+        generator = self._generator(board, "udp", ports.ecu, ports.someip)
+        return _connected(Rig(Direction.SOMEIP_TO_ZENOH, subject, generator, sink, board, between))
+
+    def _zenoh_to_someip(self, subject: Subject, ports: Ports, forwarder: Callable[[], Child]) -> Rig:
+        board = self._board(f"{subject}-zenoh-to-someip")
+        sink = self._sink(board, "udp", ports.receiver)
+        between = forwarder()
+        generator = self._generator(board, "zenoh", ports.zenoh)
+        return _connected(Rig(Direction.ZENOH_TO_SOMEIP, subject, generator, sink, board, between))
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _board(self, name: str) -> Board:
+        return Board(self._directory / f"{name}.board")
+
+    def _generator(self, board: Board, kind: str, *ports: int) -> Child:
+        command = module("generators", kind, board.path, self._payload, *ports)
+        return self.start(f"{board.path.stem}-generator", command)
+
+    def _sink(self, board: Board, kind: str, port: int, *options: str) -> Child:
+        return self.start(f"{board.path.stem}-sink", module("sinks", kind, board.path, port, *options))
+
+
+def _connected(rig: Rig) -> Rig:
+    """Wait until the first message has come through. Raises ChildError if none does."""
+    rig.board[FLOW], rig.board[TIMED] = 0, 1
+    deadline = time.monotonic() + _CONNECT_S
+    while not rig.board[RECEIVED]:
+        if time.monotonic() > deadline:
+            between = rig.forwarder.log_tail() if rig.forwarder else ""
+            raise ChildError(
+                f"{rig.direction}, {rig.subject}: none of {rig.board[SENT]} messages came through within "
+                f"{_CONNECT_S:g} s{rig.generator.log_tail()}{rig.sink.log_tail()}{between}"
+            )
+        rig.generator.say("ping")
+        rig.generator.expect("DONE", _START_S)
+        time.sleep(0.05)
+    return rig

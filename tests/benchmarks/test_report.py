@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of the report, and the counters that processes share."""
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.board import AGES, MAX_AGES, RECEIVED, Board
+from benchmarks.measure import Load, Round, percentile
+from benchmarks.report import Ratio, Row, Spread
+from benchmarks.rigs import Direction, Subject
+
+ROUND = Round(
+    messages_per_s=100_000.0,
+    cpu_us=5.0,
+    p50_us=150.0,
+    p99_us=900.0,
+    lost=0,
+    sent=250_000,
+    forwarder_cores=0.9,
+    generator_cores=0.3,
+    sink_cores=0.4,
+    other_cores=0.1,
+    paced_cpu_us=90.0,
+)
+
+
+def row(subject: Subject, *rates: float) -> Row:
+    rounds = [msgspec.structs.replace(ROUND, messages_per_s=rate) for rate in rates]
+    return Row.of(Direction.SOMEIP_TO_ZENOH, subject, 64, rounds)
+
+
+@pytest.mark.parametrize(
+    ("values", "part", "expected"),
+    [
+        ([7], 0.5, 7),
+        ([1, 2], 0.5, 1),
+        ([1, 2, 3], 0.5, 2),
+        (list(range(1, 101)), 0.5, 50),
+        (list(range(1, 101)), 0.99, 99),
+        (list(range(1, 1001)), 0.99, 990),
+        ([1, 2, 3], 1.0, 3),
+    ],
+)
+def test_a_percentile_is_the_smallest_value_that_covers_its_part(
+    values: list[int], part: float, expected: int
+) -> None:
+    assert percentile(values, part) == expected
+
+
+def test_a_percentile_of_nothing_is_no_number() -> None:
+    assert math.isnan(percentile([], 0.5))
+
+
+def test_a_ratio_compares_each_round_with_its_neighbour_in_time() -> None:
+    # The machine was twice as fast in the second half: the medians' ratio would be 0.5 of unlike rounds.
+    bare, streamer = row(Subject.BARE, 100, 100, 200), row(Subject.STREAMER, 50, 80, 100)
+    assert Ratio.of(streamer, bare).messages_per_s == Spread(0.5, 0.5, 0.8)
+
+
+def test_rounds_without_a_neighbour_are_an_error() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        Ratio.of(row(Subject.STREAMER, 1.0), row(Subject.BARE, 1.0, 2.0))
+
+
+def test_loss_adds_up_over_the_rounds() -> None:
+    rounds = [msgspec.structs.replace(ROUND, lost=lost) for lost in (1, 0, 4)]
+    summed = Row.of(Direction.UDP, Subject.DIRECT, 64, rounds)
+    assert (summed.lost, summed.sent) == (5, 750_000)
+
+
+def test_a_load_that_a_board_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="a board can hold"):
+        Load(paced_messages=MAX_AGES + 1)
+
+
+def test_a_board_is_seen_by_everybody_who_maps_it(tmp_path: Path) -> None:
+    writer, reader = Board(tmp_path / "board"), Board(tmp_path / "board")
+    writer[RECEIVED] += 7
+    writer.note_age(150_000)
+    assert (reader[RECEIVED], reader[AGES], reader.ages_ns()) == (7, 1, [150_000])
+
+
+def test_a_board_notes_no_more_ages_than_it_has_room_for(tmp_path: Path) -> None:
+    board = Board(tmp_path / "board")
+    board[AGES] = MAX_AGES - 1
+    board.note_age(1)
+    board.note_age(2)
+    assert (board[AGES], board.ages_ns()[-1]) == (MAX_AGES, 1)

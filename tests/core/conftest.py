@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dispatcher with everything around it that the host provides, as values: lanes, a directory, timers, a clock.
+
+Whatever a test does with a `World`, the ledger law is asserted when the test ends.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Lock
+from typing import NamedTuple
+
+import pytest
+
+from ustreamer.core.chain import Delivery, Filter, Transmit
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.dispatcher import Dispatcher, FilterFactory, Ingress
+from ustreamer.core.egress import EgressLimits, EgressQueue, Queued, is_too_old
+from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.routes import SELF, Places, Router
+from ustreamer.core.subscriptions import Subscription
+from ustreamer.core.timers import TimerQueue
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+AUTHORITIES = {"hpc": "backbone", "cloud": "backbone", "chassis": "chassis", "dash": "dash"}
+UNICAST = {"backbone": False, "chassis": True, "dash": True, SELF: False}
+HOSTED = (UUri("hpc", 0, 3, 0), UUri("hpc", 4, 1, 0))  # core.usubscription and core.ustreamer
+
+
+class Sent(NamedTuple):
+    """What a lane has sent: to which subscriber (None: whoever the message names), and on whose behalf."""
+
+    subscriber: UUri | None
+    message: UMessage
+
+
+class Directory:
+    """A subscription directory that changes when it is told to, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.asked = 0
+        self._wishes: dict[tuple[UUri, UUri], Subscription] = {}
+
+    def subscribers(self, topic: UUri) -> list[Subscription]:
+        self.asked += 1
+        return [wish for wish in self._wishes.values() if wish.topic.matches(topic)]
+
+    def subscribe(self, topic: UUri, subscriber: UUri, period_ns: int = 0) -> None:
+        self._change({**self._wishes, (topic, subscriber): Subscription(topic, subscriber, period_ns)})
+
+    def unsubscribe(self, topic: UUri, subscriber: UUri) -> None:
+        self._change({key: wish for key, wish in self._wishes.items() if key != (topic, subscriber)})
+
+    def touch(self) -> None:
+        """A change that is of no interest to any topic under test."""
+        self._change(self._wishes)
+
+    def _change(self, wishes: dict[tuple[UUri, UUri], Subscription]) -> None:
+        self._wishes = wishes  # replaced, never changed: other threads may be reading
+        self.version += 1
+
+
+class ListLane:
+    """A lane that sends into a list, when `send` is called. Set `failure` to what every sending shall raise."""
+
+    def __init__(self, name: str, unicast: bool, limits: EgressLimits, world: "World") -> None:
+        self.name = name
+        self.unicast = unicast
+        self.ledger = Ledger()
+        self.sent: list[Sent] = []
+        self.failure: UStatusError | None = None
+        self._limits = limits
+        self._queue = EgressQueue(limits)
+        self._world = world
+        self._lock = Lock()
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        def transmit(message: UMessage, /) -> None:
+            if self.failure is not None:
+                raise self.failure
+            self.sent.append(Sent(subscriber, message))
+
+        return transmit
+
+    def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
+        with self._lock:
+            displaced = self._queue.push(delivery, message, now_ns)
+        for item in displaced:
+            self._fail(item, Verdict.DEAD_LETTERED, UStatus(UCode.RESOURCE_EXHAUSTED, f"{self.name} is full"))
+
+    def send(self) -> int:
+        """Try to send all that waits, in the lane's order; how much has left the queue."""
+        done = 0
+        while True:
+            with self._lock:
+                taken = self._queue.take()
+            if not taken or not self._done_with(taken[0]):
+                return done
+            done += 1
+
+    def _done_with(self, item: Queued) -> bool:
+        """Send or fail one message; False, and it is back in the queue, if trying again can help."""
+        clock = self._world.clock
+        if is_too_old(item, self._limits, clock.monotonic_ns(), clock.wall_ms()):
+            self._fail(item, Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, "too old"))
+            return True
+        item.attempts += 1
+        item.first_attempt_ns = item.first_attempt_ns or clock.monotonic_ns()
+        item.last_attempt_ns = clock.monotonic_ns()
+        try:
+            item.delivery.transmit(item.message)
+        except UStatusError as error:
+            if error.code is UCode.UNAVAILABLE:
+                with self._lock:
+                    self._queue.put_back([item])
+                return False
+            self._fail(item, Verdict.DEAD_LETTERED, error.status)
+            return True
+        self._settle(item, Verdict.DELIVERED, None)
+        return True
+
+    def _fail(self, item: Queued, verdict: Verdict, status: UStatus) -> None:
+        self._settle(item, verdict, status)
+        self._world.dispatcher.undelivered(item, status)  # without the lock, as the contract has it
+
+    def _settle(self, item: Queued, verdict: Verdict, status: UStatus | None) -> None:
+        with self._lock:
+            item.delivery.settle(
+                self.ledger,
+                item.message,
+                verdict,
+                item.received_ns,
+                self._world.clock.monotonic_ns(),
+                status,
+                attempts=item.attempts,
+            )
+
+    @property
+    def messages(self) -> list[UMessage]:
+        return [each.message for each in self.sent]
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._queue)
+
+
+class Seen(NamedTuple):
+    """What a tap was told, but for the times."""
+
+    message: UMessage
+    delivery: Delivery | None
+    verdict: Verdict
+    reason: UStatus | None
+    attempts: int
+
+
+class World:
+    """Endpoints `backbone` (a multicast domain: authorities hpc, cloud), `chassis` and `dash` (unicast), and self.
+
+    The streamer's own authority is hpc, and it hosts //hpc/0/3 and //hpc/4/1.
+    """
+
+    def __init__(
+        self,
+        filters: FilterFactory = lambda _: (),
+        limits: EgressLimits = EgressLimits(),  # noqa: B008  frozen
+        authorities: Mapping[str, str] = AUTHORITIES,
+        unicast: Mapping[str, bool] = UNICAST,
+        plan_limit: int | None = None,
+    ) -> None:
+        self.time = ManualClock()
+        self.clock = self.time.clock()
+        self.directory = Directory()
+        self.seen: list[Seen] = []
+        self.times: list[tuple[int, int]] = []
+        self.lanes = {name: ListLane(name, each, limits, self) for name, each in unicast.items()}
+        self._ids = UuidSource(self.clock.wall_ms)
+        self._timers = TimerQueue()
+        self._lock = Lock()
+        self.dispatcher = Dispatcher(
+            "hpc",
+            self.clock,
+            Router(Places(authorities, HOSTED), self.directory, unicast),
+            self.lanes,
+            filters=filters,
+            taps=lambda _: (self._tap,),
+            schedule=self._schedule,
+        )
+        if plan_limit is not None:
+            for name in authorities.values():
+                small = Ingress(name, self.dispatcher, (self._tap,), plan_limit)
+                self.dispatcher._ingresses[name] = small
+
+    def _tap(
+        self,
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        received_ns: int,
+        settled_ns: int,
+    ) -> None:
+        self.seen.append(Seen(message, delivery, verdict, reason, attempts))
+        self.times.append((received_ns, settled_ns))
+
+    def _schedule(self, when_ns: int, action: Callable[[], None]) -> None:
+        with self._lock:
+            self._timers.schedule(when_ns, action)
+
+    def id(self) -> UUID:
+        """A new message id of now."""
+        return self._ids.next()
+
+    def ingress(self, endpoint: str) -> Ingress:
+        return self.dispatcher.ingress(endpoint)
+
+    def receive(self, endpoint: str, message: UMessage) -> None:
+        """Have `message` come in at `endpoint`."""
+        self.ingress(endpoint).dispatch(message)
+
+    def fire(self) -> int:
+        """Do what is due by the clock; how many timers went off."""
+        with self._lock:
+            due = self._timers.due(self.time.now_ns)
+        for action in due:
+            action()
+        return len(due)
+
+    def send(self, *endpoints: str) -> int:
+        """Have these lanes (all, if none is named) send; how many messages have left."""
+        return sum(self.lanes[name].send() for name in endpoints or self.lanes)
+
+    def run(self) -> None:
+        """Send, and do what is due, until nothing moves."""
+        while self.send() or self.fire():
+            pass
+
+    def books(self) -> LedgerSnapshot:
+        lanes = self.lanes.values()
+        return self.dispatcher.ledger([lane.ledger for lane in lanes], sum(len(lane) for lane in lanes))
+
+    def verdicts(self) -> list[Verdict]:
+        """Every verdict so far, in order."""
+        return [each.verdict for each in self.seen]
+
+    def check(self) -> None:
+        """The ledger law, and that taps were told every verdict that the books have."""
+        books = self.books()
+        assert books.unaccounted == 0, books
+        assert books.received == len(self.seen) + books.queued, books
+
+
+class Holding(Filter):
+    """Holds the newest message for `wait_ns`."""
+
+    def __init__(self, delivery: Delivery, wait_ns: int) -> None:
+        self.delivery = delivery
+        self.wait_ns = wait_ns
+        self.held: UMessage | None = None
+        self._due_ns = 0
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict:
+        if self.held is not None:
+            self.delivery.superseded(self.held, now_ns)
+        else:
+            self._due_ns = now_ns + self.wait_ns
+            self.delivery.wake_at(self._due_ns, self)
+        self.held = message
+        return Verdict.QUEUED
+
+    def release(self, now_ns: int) -> UMessage | None:
+        if now_ns < self._due_ns:
+            return None
+        held, self.held = self.held, None
+        return held
+
+
+class Verdicts(Filter):
+    """Answers with the given verdicts in turn, then lets pass; remembers what it was asked."""
+
+    def __init__(self, verdicts: Iterable[Verdict | None]) -> None:
+        self._verdicts = iter(tuple(verdicts))
+        self.asked: list[tuple[UMessage, int]] = []
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        self.asked.append((message, now_ns))
+        return next(self._verdicts, None)
+
+
+@pytest.fixture
+def build() -> Iterator[type[World]]:
+    """Makes worlds; the ledger law is asserted for each of them when the test ends."""
+    worlds: list[World] = []
+
+    class Checked(World):
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+            worlds.append(self)
+
+    yield Checked
+    for each in worlds:
+        each.check()
+
+
+@pytest.fixture
+def world(build: type[World]) -> World:
+    """A world without filters, with queues of the usual size."""
+    return build()
+
+
+@pytest.fixture(scope="session")
+def unchecked() -> type[World]:
+    """Makes worlds for a test that asserts the law itself, such as a state machine at each of its steps."""
+    return World
+
+
+@pytest.fixture(scope="session")
+def holding() -> type[Holding]:
+    return Holding
+
+
+@pytest.fixture(scope="session")
+def answering() -> type[Verdicts]:
+    """A filter that gives the verdicts it is made with."""
+    return Verdicts

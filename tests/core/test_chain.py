@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A delivery target and the filters in front of it, without routing."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import pytest
+
+from ustreamer.core.chain import Delivery, Filter
+from ustreamer.core.ledger import Verdict
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.core.conftest import Holding, Verdicts, World
+
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+DASH = UUri("dash", 7, 1, 0)
+
+Offer = Callable[..., UMessage]
+
+
+@pytest.fixture
+def delivery(world: "World") -> Delivery:
+    return Delivery(world.ingress("chassis"), world.lanes["backbone"], TOPIC)
+
+
+@pytest.fixture
+def offer(world: "World", delivery: Delivery) -> Offer:
+    """Offers a message as an ingress does, which has counted it before; returns the message."""
+
+    def offer(now_ns: int = 0, to: Delivery = delivery) -> UMessage:
+        message = publish(world.id(), TOPIC)
+        world.ingress("chassis").ledger.received += 1
+        to.offer(message, now_ns)
+        return message
+
+    return offer
+
+
+def test_without_filters_every_message_goes_to_the_egress(
+    world: "World", delivery: Delivery, offer: Offer
+) -> None:
+    message = offer(now_ns=5)
+    assert len(world.lanes["backbone"]) == 1
+    world.send()
+    assert world.lanes["backbone"].messages == [message]
+    assert (delivery.received, delivery.delivered, delivery.throttled) == (1, 1, 0)
+
+
+def test_filters_are_asked_in_order_and_see_the_same_message_and_time(
+    world: "World", delivery: Delivery, offer: Offer, answering: "type[Verdicts]"
+) -> None:
+    order: list[str] = []
+
+    class Noting(Filter):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+            order.append(self.name)
+            return None
+
+    last = answering([])
+    delivery.use((Noting("a"), Noting("b"), last))
+    message = offer(now_ns=77)
+    assert order == ["a", "b"]
+    assert last.asked == [(message, 77)]
+    assert len(world.lanes["backbone"]) == 1
+
+
+@pytest.mark.parametrize("verdict", [Verdict.THROTTLED, Verdict.DENIED])
+def test_the_first_filter_with_a_verdict_ends_it_and_those_behind_are_not_asked(
+    world: "World", delivery: Delivery, offer: Offer, answering: "type[Verdicts]", verdict: Verdict
+) -> None:
+    behind = answering([])
+    delivery.use((answering([]), answering([verdict]), behind))
+    stopped = offer(now_ns=3)
+    assert behind.asked == []
+    assert world.seen == [(stopped, delivery, verdict, None, 0)]
+    assert world.times == [(3, 3)]
+    assert world.ingress("chassis").ledger.settled[verdict] == 1
+    assert delivery.throttled == (verdict is Verdict.THROTTLED)
+    assert (delivery.received, delivery.delivered) == (1, 0)
+    offer()
+    assert len(behind.asked) == 1
+
+
+def test_other_filters_take_the_place_of_those_before(
+    world: "World", delivery: Delivery, offer: Offer, answering: "type[Verdicts]"
+) -> None:
+    delivery.use((answering([Verdict.DENIED] * 9),))
+    offer()
+    delivery.use(())
+    offer()
+    assert (world.verdicts(), len(world.lanes["backbone"])) == ([Verdict.DENIED], 1)
+
+
+def test_a_held_message_passes_the_filters_behind_its_holder_and_not_those_before(
+    world: "World",
+    delivery: Delivery,
+    offer: Offer,
+    holding: "type[Holding]",
+    answering: "type[Verdicts]",
+) -> None:
+    before, holder, behind = answering([]), holding(delivery, 100), answering([])
+    delivery.use((before, holder, behind))
+    message = offer(now_ns=0)
+    assert (len(world.lanes["backbone"]), world.books().queued) == (0, 1)
+    delivery.resume(holder, 99)
+    assert world.books().queued == 1
+    assert behind.asked == []
+    delivery.resume(holder, 100)
+    assert (len(before.asked), behind.asked) == (1, [(message, 100)])
+    assert (len(world.lanes["backbone"]), world.books().queued) == (1, 1)
+    world.send()
+    assert world.lanes["backbone"].messages == [message]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.THROTTLED, Verdict.DENIED])
+def test_a_filter_behind_a_holder_may_stop_what_is_released(
+    world: "World",
+    delivery: Delivery,
+    offer: Offer,
+    holding: "type[Holding]",
+    answering: "type[Verdicts]",
+    verdict: Verdict,
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.use((holder, answering([verdict])))
+    offer()
+    delivery.resume(holder, 100)
+    assert (world.verdicts(), world.books().queued) == ([verdict], 0)
+
+
+def test_a_second_holder_may_hold_what_the_first_releases(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[Holding]"
+) -> None:
+    first, second = holding(delivery, 100), holding(delivery, 50)
+    delivery.use((first, second))
+    message = offer()
+    delivery.resume(first, 100)
+    assert (world.ingress("chassis").held, len(world.lanes["backbone"])) == (1, 0)
+    delivery.resume(second, 150)
+    assert (world.ingress("chassis").held, len(world.lanes["backbone"])) == (0, 1)
+    world.send()
+    assert world.lanes["backbone"].messages == [message]
+
+
+def test_what_a_holder_drops_for_a_newer_message_is_throttled_and_the_newer_one_is_held(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[Holding]"
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.use((holder,))
+    older, newer = offer(now_ns=0), offer(now_ns=30)
+    assert world.seen == [(older, delivery, Verdict.THROTTLED, None, 0)]
+    assert world.times == [(30, 30)]
+    assert (delivery.received, delivery.throttled, world.books().queued) == (2, 1, 1)
+    delivery.resume(holder, 100)
+    world.send()
+    assert world.lanes["backbone"].messages == [newer]
+
+
+def test_what_nobody_wants_any_more_has_no_subscriber(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[Holding]"
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.use((holder,))
+    message = offer()
+    delivery.resume(holder, 100, wanted=False)
+    assert world.seen == [(message, delivery, Verdict.NO_SUBSCRIBER, None, 0)]
+    delivery.resume(holder, 200, wanted=False)  # nothing is held: nothing happens
+    assert len(world.seen) == 1
+
+
+def test_a_held_message_is_sent_though_its_holder_is_no_longer_among_the_filters(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[Holding]"
+) -> None:
+    """A subscriber lifts its limit while a message is held; the new chain may have no such filter."""
+    holder = holding(delivery, 100)
+    delivery.use((holder,))
+    message = offer()
+    delivery.use(())
+    delivery.resume(holder, 100)
+    world.send()
+    assert world.lanes["backbone"].messages == [message]
+
+
+def test_settling_tells_every_tap_all_there_is_to_say(
+    world: "World", delivery: Delivery, offer: Offer
+) -> None:
+    message = offer(now_ns=3)
+    reason = UStatus(UCode.INTERNAL, "broken")
+    world.lanes["backbone"]._queue.take()
+    delivery.settle(world.lanes["backbone"].ledger, message, Verdict.DEAD_LETTERED, 3, 9, reason, attempts=4)
+    assert world.seen == [(message, delivery, Verdict.DEAD_LETTERED, reason, 4)]
+    assert world.times == [(3, 9)]
+    assert world.lanes["backbone"].ledger.settled[Verdict.DEAD_LETTERED] == 1
+
+
+def test_a_unicast_target_sends_to_its_subscriber(world: "World", offer: Offer) -> None:
+    to_dash = Delivery(world.ingress("chassis"), world.lanes["dash"], TOPIC, DASH, 5)
+    message = offer(to=to_dash)
+    world.send()
+    assert world.lanes["dash"].sent == [(DASH, message)]
+
+
+def test_a_delivery_says_what_it_is(world: "World", delivery: Delivery) -> None:
+    to_dash = Delivery(world.ingress("chassis"), world.lanes["dash"], TOPIC, DASH, 5)
+    by_sink = Delivery(world.ingress("chassis"), world.lanes["dash"])
+    assert (to_dash.ingress, to_dash.endpoint) == ("chassis", "dash")
+    assert repr(delivery) == "<Delivery up://chassis/1234/1/8001 chassis -> backbone period_ns=0>"
+    assert repr(to_dash) == (
+        "<Delivery up://chassis/1234/1/8001 chassis -> dash for up://dash/7/1/0 period_ns=5>"
+    )
+    assert repr(by_sink) == "<Delivery unicast chassis -> dash period_ns=0>"
+
+
+def test_a_filter_may_keep_its_state_by_the_delivery_without_keeping_it_alive(world: "World") -> None:
+    state: WeakKeyDictionary[Delivery, int] = WeakKeyDictionary()
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], TOPIC)
+    state[delivery] = 1
+    del delivery
+    assert len(state) == 0
+
+
+def test_a_filter_that_does_not_say_what_it_admits_is_named(world: "World") -> None:
+    class Forgetful(Filter):
+        pass
+
+    with pytest.raises(TypeError, match=r"Forgetful does not say what it admits: define admit\(message"):
+        Forgetful().admit(publish(world.id(), TOPIC), 0)
+    assert Forgetful().release(0) is None

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+from ustreamer.core.clock import ManualClock
+
+
+def test_a_manual_clock_stands_still_until_told() -> None:
+    clock = ManualClock(wall_ms=1000).clock()
+    assert [clock.monotonic_ns(), clock.monotonic_ns()] == [0, 0]
+    assert clock.wall_ms() == 1000
+
+
+def test_both_readings_move_together() -> None:
+    time = ManualClock(wall_ms=1000)
+    clock = time.clock()  # made before: it reads, it does not remember
+    time.advance(s=1.5, ms=2, ns=1)
+    assert clock.monotonic_ns() == 1_502_000_001
+    assert clock.wall_ms() == 2502
+    time.advance(ms=0.5)
+    assert (clock.monotonic_ns(), clock.wall_ms()) == (1_502_500_001, 2502)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The egress queue: order, bounds, who makes room for whom; and when to give up and when to try again."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ustreamer.core.chain import Delivery
+from ustreamer.core.egress import (
+    CLASSES,
+    OVERHEAD_BYTES,
+    EgressLimits,
+    EgressQueue,
+    Queued,
+    is_too_old,
+    retry_delay_ns,
+)
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.core.conftest import World
+
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+
+
+@pytest.fixture
+def delivery(world: "World") -> Delivery:
+    return Delivery(world.ingress("chassis"), world.lanes["backbone"], TOPIC)
+
+
+def message(rank: int, number: int = 0, size: int = 0) -> UMessage:
+    """A message of class CS<rank> that can be told from others by its id."""
+    id = UUID(0x018D548EA8E07000, 1 << 63 | number)
+    return publish(id, TOPIC, bytes(size), priority=UPriority(rank + 1))
+
+
+def names(items: Sequence[Queued]) -> list[str]:
+    """Class and number of each item: `CS4.1`."""
+    return [
+        f"CS{each.message.attributes.priority_class}.{each.message.id.lsb & 0xFFFF_FFFF}" for each in items
+    ]
+
+
+def pushed(delivery: Delivery, limits: EgressLimits, *ranks: int, size: int = 0) -> EgressQueue:
+    """A queue with messages of these classes, numbered in order of arrival."""
+    queue = EgressQueue(limits)
+    for number, rank in enumerate(ranks):
+        assert queue.push(delivery, message(rank, number, size), number) == []
+    return queue
+
+
+def bounded(messages: int = 100, size: int = 10**9) -> EgressLimits:
+    return EgressLimits(queue_messages=messages, queue_bytes=size)
+
+
+# -------------------------------------------------------------------------------------------------------------- order
+
+
+def test_the_important_leave_first_and_within_a_class_who_came_first(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(), 1, 6, 0, 1, 6, 4)
+    assert names(queue.take(4)) == ["CS6.1", "CS6.4", "CS4.5", "CS1.0"]
+    assert names(queue.take(10)) == ["CS1.3", "CS0.2"]
+    assert queue.take() == []
+
+
+@pytest.mark.parametrize("rank", range(CLASSES))
+def test_every_priority_has_its_class(delivery: Delivery, rank: int) -> None:
+    queue = pushed(delivery, bounded(), *(r for r in range(CLASSES) if r != rank), rank)
+    assert f"CS{rank}.{CLASSES - 1}" == names(queue.take(CLASSES))[CLASSES - 1 - rank]
+
+
+def test_what_is_put_back_is_where_it_was(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(), 4, 1, 4, 1, 4)
+    taken = queue.take(4)
+    assert names(taken) == ["CS4.0", "CS4.2", "CS4.4", "CS1.1"]
+    assert queue.push(delivery, message(4, 9), 9) == []
+    queue.put_back(taken[1:])
+    assert names(queue.take(10)) == ["CS4.2", "CS4.4", "CS4.9", "CS1.1", "CS1.3"]
+
+
+def test_an_item_remembers_its_delivery_when_it_was_received_and_what_it_occupies(delivery: Delivery) -> None:
+    queue = EgressQueue(bounded())
+    queue.push(delivery, message(1, size=50), 77)
+    (item,) = queue.take()
+    assert (item.delivery, item.received_ns, item.size) == (delivery, 77, 50 + OVERHEAD_BYTES)
+    assert (item.attempts, item.first_attempt_ns, item.last_attempt_ns) == (0, 0, 0)
+
+
+def test_a_message_that_was_tried_before_it_was_queued_has_its_attempts_counted(delivery: Delivery) -> None:
+    queue = EgressQueue(bounded())
+    queue.push(delivery, message(1), 77, attempts=1)
+    (item,) = queue.take()
+    assert (item.attempts, item.first_attempt_ns, item.last_attempt_ns) == (1, 77, 77)
+
+
+# -------------------------------------------------------------------------------------------------------------- bounds
+
+
+def test_a_full_queue_turns_the_newcomer_away_if_nobody_is_less_important(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(messages=3), 1, 1, 4)
+    assert names(queue.push(delivery, message(1, 9), 9)) == ["CS1.9"]
+    assert names(queue.push(delivery, message(0, 9), 9)) == ["CS0.9"]
+    assert names(queue.take(9)) == ["CS4.2", "CS1.0", "CS1.1"]
+
+
+def test_the_youngest_of_the_lowest_class_makes_room_for_the_important(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(messages=4), 1, 0, 0, 2)
+    assert names(queue.push(delivery, message(6, 10), 9)) == ["CS0.2"]
+    assert names(queue.push(delivery, message(6, 11), 9)) == ["CS0.1"]
+    assert names(queue.push(delivery, message(6, 12), 9)) == ["CS1.0"]
+    assert names(queue.push(delivery, message(2, 13), 9)) == ["CS2.13"]
+    assert names(queue.take(9)) == ["CS6.10", "CS6.11", "CS6.12", "CS2.3"]
+
+
+def test_bytes_are_bounded_and_every_message_has_an_overhead(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(size=2 * (100 + OVERHEAD_BYTES)), 1, 1, size=100)
+    assert queue.bytes == 2 * (100 + OVERHEAD_BYTES)
+    assert names(queue.push(delivery, message(1, 9), 9)) == ["CS1.9"]
+    queue.take()
+    assert queue.push(delivery, message(1, 9, size=100), 9) == []
+    assert (queue.messages, queue.bytes, len(queue)) == (2, 2 * (100 + OVERHEAD_BYTES), 2)
+
+
+def test_a_large_message_displaces_as_many_as_it_needs_and_no_more(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(size=4 * (100 + OVERHEAD_BYTES)), 0, 0, 1, 1, size=100)
+    assert names(queue.push(delivery, message(4, 9, size=700), 9)) == ["CS0.1", "CS0.0", "CS1.3"]
+    assert names(queue.take(9)) == ["CS4.9", "CS1.2"]
+
+
+def test_nobody_is_displaced_for_a_message_that_will_not_fit_all_the_same(delivery: Delivery) -> None:
+    limit = 3 * (100 + OVERHEAD_BYTES)
+    queue = pushed(delivery, bounded(size=limit), 0, 5, 0, size=100)
+    assert names(queue.push(delivery, message(4, 9, size=2 * (100 + OVERHEAD_BYTES)), 9)) == ["CS4.9"]
+    assert names(queue.push(delivery, message(6, 10, size=limit), 9)) == ["CS6.10"]
+    assert len(queue) == 3
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_message_larger_than_the_whole_queue_is_turned_away(delivery: Delivery, size: int) -> None:
+    queue = EgressQueue(bounded(size=size + OVERHEAD_BYTES - 1))
+    assert names(queue.push(delivery, message(6, 1, size), 0)) == ["CS6.1"]
+    assert (queue.messages, queue.bytes) == (0, 0)
+
+
+def test_what_was_in_the_air_may_exceed_the_limits_when_it_is_put_back(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(messages=1), 1)
+    taken = queue.take()
+    assert queue.push(delivery, message(1, 9), 9) == []
+    queue.put_back(taken)
+    assert (queue.messages, queue.bytes) == (2, 2 * OVERHEAD_BYTES)
+    assert names(queue.take(9)) == ["CS1.0", "CS1.9"]
+    assert (queue.messages, queue.bytes) == (0, 0)
+
+
+def test_a_queue_above_its_limits_turns_away_who_would_not_fit_after_displacing_all_below(
+    delivery: Delivery,
+) -> None:
+    """A lane that gets its unsent batch back is over its limits, and messages keep coming."""
+    queue = pushed(delivery, bounded(messages=2), 1)
+    taken = queue.take()
+    for number in (10, 11):
+        assert queue.push(delivery, message(4, number), 9) == []
+    queue.put_back(taken)
+    assert names(queue.push(delivery, message(2, 12), 9)) == ["CS2.12"]
+    assert names(queue.take(9)) == ["CS4.10", "CS4.11", "CS1.0"]
+
+
+ranks, sizes = st.integers(0, CLASSES - 1), st.sampled_from([0, 100, 300])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), ranks, sizes),
+        st.tuples(st.just("take"), st.integers(1, 4), st.just(0)),
+        st.tuples(st.just("put back"), st.integers(0, 4), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+def rank_of(item: Queued) -> int:
+    return item.message.attributes.priority_class
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=steps, messages=st.integers(1, 5), size=st.sampled_from([350, 800, 10**6]))
+def test_every_message_is_in_one_place_and_the_order_holds_whatever_happens(
+    steps: list[tuple[str, int, int]], messages: int, size: int, unchecked: "type[World]"
+) -> None:
+    world = unchecked()
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], TOPIC)
+    queue, arrivals, gone = EgressQueue(bounded(messages, size)), list[str](), list[str]()
+    in_air: list[Queued] = []
+    put_back = False
+    for number, (step, count_or_rank, payload) in enumerate(steps):
+        if step == "push":
+            newcomer = message(count_or_rank, number, payload)
+            before = len(queue)
+            displaced = queue.push(delivery, newcomer, number)
+            arrivals.append(f"CS{count_or_rank}.{number}")
+            gone += names(displaced)
+            if displaced and displaced[0].message is not newcomer:
+                assert all(rank_of(each) < count_or_rank for each in displaced)
+            if not put_back:
+                assert queue.messages <= messages
+                assert queue.bytes <= size
+            elif displaced:  # what is above the limits does not grow
+                assert len(queue) <= before
+        elif step == "take":
+            taken = queue.take(count_or_rank)
+            assert [rank_of(each) for each in taken] == sorted(map(rank_of, taken), reverse=True)
+            in_air += taken
+        else:
+            # A lane puts back the last of what it took; the messages before have been sent.
+            sent, back = in_air[:count_or_rank], in_air[count_or_rank:]
+            gone += names(sent)
+            put_back = put_back or bool(back)
+            queue.put_back(back)
+            in_air = []
+    rest = queue.take(10**6)
+    assert (queue.messages, queue.bytes) == (0, 0)
+    assert sorted(arrivals) == sorted([*gone, *names(in_air), *names(rest)])
+    for rank in range(CLASSES):
+        received = [each.received_ns for each in rest if rank_of(each) == rank]
+        assert received == sorted(received)
+
+
+# ------------------------------------------------------------------------------------------------ giving up, trying again
+
+
+def waiting(ttl: int | None, received_ns: int = 0) -> Callable[[Delivery], Queued]:
+    """An item whose message was created at 1000 ms of the wall clock."""
+    made = publish(UUID(1000 << 16 | 0x7000, 1 << 63), TOPIC, ttl=ttl)
+    return lambda delivery: Queued(delivery, made, received_ns, OVERHEAD_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("item", "now_ns", "wall_ms", "too_old"),
+    [
+        (waiting(ttl=50), 0, 1050, False),
+        (waiting(ttl=50), 0, 1051, True),
+        (waiting(ttl=50), 10**15, 1000, False),  # a ttl counts from creation, by the wall clock alone
+        (waiting(ttl=60_000), 31_000_000_000, 32_000, False),  # a ttl above max_age_ms is respected
+        (waiting(ttl=None, received_ns=7), 30_000_000_007, 10**15, False),
+        (waiting(ttl=None, received_ns=7), 30_000_000_008, 0, True),
+        (waiting(ttl=0, received_ns=7), 30_000_000_008, 0, True),
+    ],
+)
+def test_a_message_is_too_old_by_its_ttl_or_without_one_by_how_long_it_has_waited(
+    delivery: Delivery, item: Callable[[Delivery], Queued], now_ns: int, wall_ms: int, too_old: bool
+) -> None:
+    assert is_too_old(item(delivery), EgressLimits(max_age_ms=30_000), now_ns, wall_ms) is too_old
+
+
+LIMITS = EgressLimits(retry_first_ms=100, retry_max_ms=5000)
+
+
+@pytest.mark.parametrize(
+    ("failures", "longest_ms"),
+    [(1, 100), (2, 200), (3, 400), (6, 3200), (7, 5000), (8, 5000), (10**6, 5000)],
+)
+def test_the_pause_doubles_with_each_failure_up_to_its_limit(failures: int, longest_ms: int) -> None:
+    assert retry_delay_ns(LIMITS, failures, lambda: 1.0) == longest_ms * 1_000_000
+    assert retry_delay_ns(LIMITS, failures, lambda: 0.0) == longest_ms * 500_000
+
+
+@given(st.integers(1, 100), st.floats(0, 1))
+def test_a_pause_is_never_shorter_than_half_the_first_nor_longer_than_the_limit(
+    failures: int, dice: float
+) -> None:
+    assert 50_000_000 <= retry_delay_ns(LIMITS, failures, lambda: dice) <= 5_000_000_000

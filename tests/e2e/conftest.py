@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One streamer for all tests that do not disturb each other; those that do have one for themselves.
+
+Every test has topics, uEntities and sessions of its own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.peers import ZenohPeer
+from tests.e2e.vehicle import Vehicle, running_vehicle
+
+
+@pytest.fixture(scope="session")
+def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vehicle]:
+    with running_vehicle(tmp_path_factory.mktemp("vehicle")) as running:
+        yield running
+
+
+@pytest.fixture
+def own_vehicle(tmp_path: Path) -> Iterator[Vehicle]:
+    """A vehicle for one test only, which may stop its streamer and read the books."""
+    with running_vehicle(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def app(vehicle: Vehicle) -> Iterator[ZenohPeer]:
+    """An application in the vehicle."""
+    with ZenohPeer(vehicle.ports.backbone, "hpc.vin1") as peer:
+        yield peer
+
+
+@pytest.fixture
+def fleet(vehicle: Vehicle) -> Iterator[ZenohPeer]:
+    """An application in the cloud, behind another Zenoh network."""
+    with ZenohPeer(vehicle.ports.cloud, "cloud") as peer:
+        yield peer

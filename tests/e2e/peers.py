@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The strangers: a plain Zenoh session and a plain UDP socket. All they have in common with the streamer is the wire."""
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Callable
+from threading import Condition, Event, Thread
+from types import TracebackType
+from typing import Final, Generic, NamedTuple, Self, TypeVar
+
+import zenoh
+from someip.header import IncompleteReadError, ParseError, SOMEIPHeader
+
+from tests.e2e import wire
+from tests.e2e.wire import Attributes, Id, Uri
+
+T = TypeVar("T")
+
+DEADLINE_S: Final = 10.0
+"""How long anything that must happen may take; on a quiet machine all of it takes milliseconds."""
+
+USUBSCRIPTION: Final = Uri("hpc.vin1", 0, 3)
+
+_LARGEST = 65_536
+
+
+class Inbox(Generic[T]):
+    """What a peer got, in order; filled on its receiving thread, read and waited for by the test."""
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+        self._items: list[T] = []
+        self._changed = Condition()
+
+    def add(self, item: T) -> None:
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def all(self, match: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """What is there now and matches."""
+        with self._changed:
+            return [item for item in self._items if match(item)]
+
+    def wait(
+        self, match: Callable[[T], bool] = lambda _: True, count: int = 1, within: float = DEADLINE_S
+    ) -> list[T]:
+        """Wait until at least `count` items match; all that do. AssertionError after `within` seconds."""
+        found: list[T] = []
+        seen = 0
+        until = time.monotonic() + within
+        with self._changed:
+            while True:
+                found += [item for item in self._items[seen:] if match(item)]
+                seen = len(self._items)
+                if len(found) >= count:
+                    return found
+                left = until - time.monotonic()
+                if left <= 0:
+                    tail = "\n  ".join(str(item) for item in self._items[-10:])
+                    raise AssertionError(
+                        f"{self._whose}: {len(found)} of {count} within {within} s; last of {seen}:\n  {tail}"
+                    )
+                self._changed.wait(left)
+
+    def one(self, match: Callable[[T], bool] = lambda _: True, within: float = DEADLINE_S) -> T:
+        """Wait for the first item that matches."""
+        return self.wait(match, within=within)[0]
+
+
+# --- Zenoh --------------------------------------------------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """What came over Zenoh; `attributes` is None where the attachment is not as it must be."""
+
+    key: str
+    attachment: bytes
+    payload: bytes
+    priority: zenoh.Priority
+    attributes: Attributes | None
+    at: float
+
+    @property
+    def is_event(self) -> bool:
+        return self.attributes is not None and self.attributes.type == wire.PUBLISH
+
+    @property
+    def head(self) -> Attributes:
+        """The attributes of a sample that has some."""
+        assert self.attributes is not None, f"attachment {self.attachment.hex()} of {self.key}"
+        return self.attributes
+
+    @property
+    def status(self) -> wire.Status:
+        return wire.Status.decode(self.payload)
+
+
+def _read(sample: zenoh.Sample) -> Sample:
+    attachment = b"" if sample.attachment is None else sample.attachment.to_bytes()
+    attributes = None
+    if attachment[:1] == b"\x01":
+        try:
+            attributes = Attributes.decode(attachment[1:])
+        except ValueError:
+            attributes = None  # stays so, and every test that looks at it fails
+    return Sample(
+        str(sample.key_expr),
+        attachment,
+        sample.payload.to_bytes(),
+        sample.priority,
+        attributes,
+        time.monotonic(),
+    )
+
+
+class ZenohPeer:
+    """One uEntity with a Zenoh session of its own, a client of what listens at `port`. It hears everything (`up/**`)."""
+
+    _numbers = itertools.count(0x10A0)
+
+    def __init__(self, port: int, authority: str, ue_id: int | None = None) -> None:
+        self.address = Uri(authority, next(self._numbers) if ue_id is None else ue_id, 1)
+        self.inbox: Inbox[Sample] = Inbox(f"zenoh {self.address}")
+        config = zenoh.Config()
+        config.insert_json5("mode", '"client"')
+        config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
+        config.insert_json5("scouting/multicast/enabled", "false")
+        self.session = zenoh.open(config)
+        self.session.declare_subscriber(
+            "up/**", lambda sample: self.inbox.add(_read(sample)), allowed_origin=zenoh.Locality.REMOTE
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.session.close()  # type: ignore[no-untyped-call]
+
+    # --- saying -----------------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, attachment: bytes | None, payload: bytes = b"") -> None:
+        """Anything at all, as bytes."""
+        self.session.put(
+            key,
+            payload,
+            attachment=attachment,
+            priority=zenoh.Priority.INTERACTIVE_LOW,
+            congestion_control=zenoh.CongestionControl.BLOCK,
+        )
+
+    def send(self, attributes: Attributes, payload: bytes = b"") -> Id:
+        """A message under the key that belongs to it; its id."""
+        self.put(attributes.key, attributes.attachment, payload)
+        return attributes.id
+
+    def publish(self, topic: Uri, payload: bytes = b"") -> Id:
+        return self.send(Attributes(wire.new_id(), wire.PUBLISH, topic, priority=wire.CS1), payload)
+
+    def request(
+        self,
+        method: Uri,
+        payload: bytes = b"",
+        *,
+        ttl: int = 5000,
+        priority: int = wire.CS4,
+        payload_format: int = wire.PROTOBUF,
+    ) -> Id:
+        """Send a request and do not wait; its id."""
+        return self.send(
+            Attributes(
+                wire.new_id(),
+                wire.REQUEST,
+                self.address,
+                method,
+                priority=priority,
+                ttl=ttl,
+                payload_format=payload_format,
+            ),
+            payload,
+        )
+
+    def respond(self, asked: Sample, payload: bytes = b"", *, commstatus: int | None = None) -> Id:
+        """Answer a request that came in; the id of the answer."""
+        head = asked.head
+        assert head.sink is not None
+        return self.send(
+            Attributes(
+                wire.new_id(),
+                wire.RESPONSE,
+                head.sink,
+                head.source,
+                priority=head.priority,
+                ttl=head.ttl,
+                commstatus=commstatus,
+                reqid=head.id,
+            ),
+            payload,
+        )
+
+    # --- hearing ----------------------------------------------------------------------------------------------------------
+
+    def answer(self, request: Id, within: float = DEADLINE_S) -> Sample:
+        """Wait for the response to a request."""
+        return self.inbox.one(lambda s: s.attributes is not None and s.attributes.reqid == request, within)
+
+    def answers(self, request: Id) -> list[Sample]:
+        """The responses to a request that are there."""
+        return self.inbox.all(lambda s: s.attributes is not None and s.attributes.reqid == request)
+
+    def events(self, topic: Uri) -> list[Sample]:
+        """The publications on a topic that are there."""
+        return self.inbox.all(_on(topic))
+
+    def wait_events(self, topic: Uri, count: int = 1, within: float = DEADLINE_S) -> list[Sample]:
+        """Wait for so many publications on a topic; all there are."""
+        return self.inbox.wait(_on(topic), count, within)
+
+    # --- both -------------------------------------------------------------------------------------------------------------
+
+    def call(
+        self, method: Uri, payload: bytes = b"", *, ttl: int = 5000, payload_format: int = wire.PROTOBUF
+    ) -> Sample:
+        """Send a request and wait for its response, whatever that says."""
+        return self.answer(self.request(method, payload, ttl=ttl, payload_format=payload_format))
+
+    def subscribe(
+        self, topic: Uri, *, max_frequency: float | None = None, sample_period_ms: int | None = None
+    ) -> None:
+        """Subscribe, and insist that it worked."""
+        asked = wire.subscription_request(
+            topic, max_frequency=max_frequency, sample_period_ms=sample_period_ms
+        )
+        answer = self.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked)
+        assert answer.head.commstatus in {None, wire.OK}, answer.status
+        assert wire.Subscribed.decode(answer.payload) == (wire.SUBSCRIBED, topic)
+
+    def unsubscribe(self, topic: Uri) -> None:
+        answer = self.call(USUBSCRIPTION.at(wire.UNSUBSCRIBE), wire.on_topic(topic))
+        assert answer.head.commstatus in {None, wire.OK}, answer.status
+
+
+def _on(topic: Uri) -> Callable[[Sample], bool]:
+    return lambda s: s.attributes is not None and s.is_event and s.attributes.source == topic
+
+
+# --- SOME/IP ------------------------------------------------------------------------------------------------------------
+
+
+class Frame(NamedTuple):
+    """What came over UDP, as the library `someip` reads it; `error` where it cannot."""
+
+    raw: bytes
+    sender: tuple[str, int]
+    message: SOMEIPHeader | None
+    error: str
+    at: float
+
+    @property
+    def head(self) -> SOMEIPHeader:
+        """The message of a frame that is one."""
+        assert self.message is not None, f"{self.raw.hex()} from {self.sender}: {self.error}"
+        return self.message
+
+
+def _frames(datagram: bytes, sender: tuple[str, int]) -> list[Frame]:
+    frames: list[Frame] = []
+    at, rest = time.monotonic(), datagram
+    while rest:
+        try:
+            message, behind = SOMEIPHeader.parse(rest)
+        except (ParseError, IncompleteReadError) as error:
+            return [*frames, Frame(rest, sender, None, f"{type(error).__name__}: {error}", at)]
+        frames.append(Frame(rest[: len(rest) - len(behind)], sender, message, "", at))
+        rest = behind
+    return frames
+
+
+class SomeipPeer:
+    """A UDP socket on loopback that keeps what it gets; `answer` says what a request is answered, if anything."""
+
+    def __init__(
+        self, port: int = 0, host: str = "127.0.0.1", answer: Callable[[SOMEIPHeader], bytes] | None = None
+    ) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((host, port))
+        self._socket.settimeout(0.1)
+        self.address: tuple[str, int] = self._socket.getsockname()
+        self.inbox: Inbox[Frame] = Inbox(f"someip {self.address}")
+        self._answer = answer
+        self._closing = Event()
+        self._thread = Thread(target=self._receive, name=f"someip {self.address}", daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        while not self._closing.is_set():
+            try:
+                datagram, sender = self._socket.recvfrom(_LARGEST)
+            except TimeoutError:
+                continue
+            for frame in _frames(datagram, sender):
+                self.inbox.add(frame)
+                asked = frame.message
+                if self._answer and asked and asked.message_type.value == wire.SOMEIP_REQUEST:
+                    reply = self._answer(asked)
+                    if reply:
+                        self._socket.sendto(reply, sender)
+
+    def send(self, datagram: bytes, port: int) -> None:
+        self._socket.sendto(datagram, ("127.0.0.1", port))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(DEADLINE_S)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+ECHO: Final = 0x0001
+"""Method of the ECU: answers with the payload it was called with."""
+FAIL: Final = 0x0002
+"""Method of the ECU: answers ERROR with the first byte of the payload as return code, and the rest as payload."""
+FAIL_POLITELY: Final = 0x0003
+"""Method of the ECU: answers RESPONSE with the first byte of the payload as return code."""
+SILENT: Final = 0x0004
+"""Method of the ECU: answers nothing."""
+
+
+def ecu_answer(asked: SOMEIPHeader) -> bytes:
+    """What the ECU of these tests answers to a request."""
+    match asked.method_id:
+        case 0x0001:
+            return reply(asked, payload=asked.payload)
+        case 0x0002:
+            code, payload = asked.payload[0], asked.payload[1:]
+            return reply(asked, wire.SOMEIP_ERROR, payload=payload, return_code=code)
+        case 0x0003:
+            return reply(asked, return_code=asked.payload[0])
+        case 0x0004:
+            return b""
+        case _:
+            return reply(asked, wire.SOMEIP_ERROR, return_code=wire.E_UNKNOWN_METHOD)
+
+
+def reply(
+    asked: SOMEIPHeader,
+    message_type: int = wire.SOMEIP_RESPONSE,
+    *,
+    payload: bytes = b"",
+    return_code: int = wire.E_OK,
+) -> bytes:
+    """An answer that bears the marks of its request."""
+    return wire.someip(
+        asked.service_id,
+        asked.method_id,
+        message_type,
+        payload,
+        client=asked.client_id,
+        session=asked.session_id,
+        interface_version=asked.interface_version,
+        return_code=return_code,
+    )
+
+
+class Metronome:
+    """Sends an event `hz` times a second until stopped; a late beat does not shift those after it."""
+
+    def __init__(self, hz: float, beat: Callable[[int], None]) -> None:
+        self._period = 1 / hz
+        self._beat = beat
+        self._quiet = Event()
+        self.beats: list[float] = []
+        self._thread = Thread(target=self._run, name=f"metronome {hz} Hz", daemon=True)
+
+    def _run(self) -> None:
+        start = time.monotonic()
+        for number in itertools.count():
+            if self._quiet.wait(max(0.0, start + number * self._period - time.monotonic())):
+                return
+            self.beats.append(time.monotonic())
+            self._beat(number)
+
+    def stop(self) -> None:
+        self._quiet.set()
+        self._thread.join(DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

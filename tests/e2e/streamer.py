@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The streamer as a process, and the other commands of `ustreamer`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+from tests.e2e.peers import DEADLINE_S, Inbox
+
+COMMAND: Final = Path(sys.executable).with_name("ustreamer")
+START_S: Final = 30.0
+VERDICTS: Final = ("delivered", "throttled", "expired", "dead_lettered", "denied", "no_subscriber", "queued")
+
+
+class StreamerProcess:
+    """`ustreamer run` in a process of its own. In a `with` block it is stopped at the end and must exit with 0."""
+
+    def __init__(self, config: Path, *arguments: str) -> None:
+        """Start it; READY is waited for by `ready` and by `with`."""
+        self._process = subprocess.Popen(
+            [COMMAND, "run", config, "--log", "json", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.stdout: Inbox[str] = Inbox("stdout of ustreamer run")
+        self.stderr: Inbox[str] = Inbox("stderr of ustreamer run")
+        assert self._process.stdout
+        assert self._process.stderr
+        self._readers = [
+            Thread(target=_drain, args=(self._process.stdout, self.stdout), daemon=True),
+            Thread(target=_drain, args=(self._process.stderr, self.stderr), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def ready(self) -> Self:
+        """Wait for READY; AssertionError with everything it said if that does not come."""
+        try:
+            self.stdout.one(lambda line: line in {"READY\n", ""}, START_S)
+        finally:
+            if "READY\n" not in self.stdout.all():
+                self.kill()
+        assert "READY\n" in self.stdout.all(), f"exit code {self._process.returncode}\n{self.said}"
+        return self
+
+    @property
+    def said(self) -> str:
+        return "".join([*self.stdout.all(), *self.stderr.all()])
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def terminate(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def wait(self) -> int:
+        """Wait for its end; its exit code."""
+        try:
+            code = self._process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"did not end within {DEADLINE_S} s after SIGTERM\n{self.said}") from None
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL: the power fails."""
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+        self._close()
+
+    def _close(self) -> None:
+        for reader in self._readers:
+            reader.join(DEADLINE_S)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe:
+                pipe.close()
+
+    def stop(self) -> None:
+        """SIGTERM; it must exit with 0 and have kept its books."""
+        if not self.alive:
+            self._close()
+            raise AssertionError(f"ended by itself with {self._process.returncode}\n{self.said}")
+        self.terminate()
+        code = self.wait()
+        assert code == 0, self.said
+        assert_law(self.ledger)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The log; what is no JSON is for people, such as the reason of a failure at the end."""
+        return [json.loads(line) for line in self.stderr.all() if line.startswith("{")]
+
+    @property
+    def ledger(self) -> dict[str, int]:
+        """The ledger in the last words of the process."""
+        [stopped] = [line for line in self.log if line["event"] == "stopped"]
+        ledger: dict[str, int] = stopped["ledger"]
+        return ledger
+
+    def __enter__(self) -> Self:
+        return self.ready()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.returncode is None:
+            if error is None:
+                self.stop()
+            else:
+                self.kill()
+                error.add_note(f"the streamer said:\n{self.said}")
+
+
+def _drain(pipe: IO[str], inbox: Inbox[str]) -> None:
+    for line in pipe:
+        inbox.add(line)
+    inbox.add("")  # the end
+
+
+def assert_law(ledger: dict[str, int]) -> None:
+    """The ledger law: every accepted delivery has ended in exactly one verdict, and none is left."""
+    assert ledger["queued"] == 0, ledger
+    assert ledger["received"] == sum(ledger[verdict] for verdict in VERDICTS), ledger
+
+
+def run_command(
+    *arguments: str | os.PathLike[str], within: float = START_S
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of `ustreamer` to its end."""
+    return subprocess.run(
+        [COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=within,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two Zenoh networks with the streamer between them."""
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.peers import Metronome, ZenohPeer
+from tests.e2e.test_rates import assert_rate, held_up
+from tests.e2e.vehicle import Vehicle
+
+
+def test_each_network_gets_a_topic_at_its_own_rate(
+    vehicle: Vehicle, app: ZenohPeer, fleet: ZenohPeer
+) -> None:
+    topic, unlimited = vehicle.fresh_topic(), vehicle.fresh_topic()
+    app.subscribe(unlimited)
+    app.subscribe(topic, max_frequency=50.0)
+    fleet.subscribe(topic, max_frequency=20.0)
+
+    def beat(number: int) -> None:
+        for each in (topic, unlimited):
+            vehicle.emit(each, b"%d" % number)
+
+    with Metronome(100, beat) as metronome:
+        app.wait_events(unlimited, 200)
+    everything = app.wait_events(unlimited, len(metronome.beats))
+    assert_rate(app.events(topic), 50, held_up(everything))
+    assert_rate(fleet.events(topic), 20, held_up(everything), tolerance=0.03)
+
+
+def test_the_fastest_wish_holds_for_a_network(vehicle: Vehicle, app: ZenohPeer) -> None:
+    topic = vehicle.fresh_topic()
+    with ZenohPeer(vehicle.ports.backbone, "hpc.vin1") as slow:
+        slow.subscribe(topic, max_frequency=1.0)
+        app.subscribe(topic)
+        for number in range(20):
+            vehicle.emit(topic, b"%d" % number)
+        assert len(slow.wait_events(topic, 20)) == 20
+
+
+def test_a_topic_of_one_network_reaches_its_subscriber_in_the_other(
+    vehicle: Vehicle, app: ZenohPeer, fleet: ZenohPeer
+) -> None:
+    topic, other = app.address.at(0x8001), app.address.at(0x8002)
+    fleet.subscribe(topic)
+    app.publish(other, b"for nobody")
+    sent = app.publish(topic, b"for the fleet")
+    [sample] = fleet.wait_events(topic)
+    # A dispatcher forwards a message: it is the same one there.
+    assert sample.key == wire.key(topic)
+    assert sample.head == wire.Attributes(sent, wire.PUBLISH, topic, priority=wire.CS1)
+    assert sample.payload == b"for the fleet"
+    assert fleet.events(other) == []
+
+
+def test_all_attributes_of_a_message_are_forwarded(
+    vehicle: Vehicle, app: ZenohPeer, fleet: ZenohPeer
+) -> None:
+    topic = app.address.at(0x8001)
+    fleet.subscribe(topic)
+    sent = wire.Attributes(
+        wire.new_id(),
+        wire.PUBLISH,
+        topic,
+        priority=wire.CS3,
+        ttl=60_000,
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        payload_format=3,
+    )
+    app.send(sent, b"{}")
+    assert fleet.wait_events(topic)[0].head == sent
+
+
+def test_calls_and_notifications_go_to_the_network_of_their_sink(
+    vehicle: Vehicle, app: ZenohPeer, fleet: ZenohPeer
+) -> None:
+    notified = wire.Attributes(
+        wire.new_id(), wire.NOTIFICATION, app.address.at(0x8001), fleet.address, priority=wire.CS1
+    )
+    app.send(notified, b"look at this")
+    sample = fleet.inbox.one(lambda each: each.head.type == wire.NOTIFICATION)
+    assert (sample.key, sample.head, sample.payload) == (notified.key, notified, b"look at this")
+
+    asked = fleet.request(app.address.at(0x0001), b"how are you", ttl=3000)
+    question = app.inbox.one(lambda each: each.head.id == asked)
+    assert question.payload == b"how are you"
+    app.respond(question, b"fine")
+    answer = fleet.answer(asked)
+    assert (answer.payload, answer.head.ttl, answer.head.source) == (b"fine", 3000, app.address.at(0x0001))
+
+
+@pytest.mark.parametrize("authority", ["hpc.vin1", "chassis"])
+def test_nobody_publishes_for_those_who_live_elsewhere(
+    vehicle: Vehicle, app: ZenohPeer, fleet: ZenohPeer, authority: str
+) -> None:
+    topic = vehicle.fresh_topic()._replace(authority=authority)
+    app.subscribe(topic)
+    fleet.publish(topic, b"forged")
+    asked = fleet.request(app.address.at(0x0001))
+    app.inbox.one(lambda each: each.head.id == asked)
+    assert app.events(topic) == []  # and test_bad_input.py proves it by the books

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The power fails, a supervisor says stop, a port is taken: how a streamer ends, and begins again."""
+
+from pathlib import Path
+
+from tests.e2e import wire
+from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer
+from tests.e2e.streamer import StreamerProcess, assert_law, run_command
+from tests.e2e.vehicle import Vehicle, free_ports, running_vehicle, write_config
+
+APP = 0x10A0
+
+
+# [itest->req~usubscription-subscribe-persistency~1]
+def test_subscriptions_survive_a_kill(tmp_path: Path) -> None:
+    ports = free_ports()
+    config = write_config(tmp_path, ports)
+    with SomeipPeer(ports.ecu) as ecu, SomeipPeer(ports.receiver) as receiver:
+        first = StreamerProcess(config)
+        vehicle = Vehicle(ports, first.ready(), ecu, receiver)
+        kept, left, limited = (vehicle.fresh_topic() for _ in range(3))
+        with ZenohPeer(ports.backbone, "hpc.vin1", APP) as app:
+            app.subscribe(kept)
+            app.subscribe(left)
+            app.subscribe(limited, max_frequency=10.0)
+            app.unsubscribe(left)
+            vehicle.emit(kept, b"before")
+            app.wait_events(kept)
+            first.kill()  # the power fails right behind the answers
+
+        with StreamerProcess(config), ZenohPeer(ports.backbone, "hpc.vin1", APP) as app:
+            # The application has subscribed nothing anew; it only listens. Its own messages tell that it is heard.
+            assert app.call(wire.Uri("hpc.vin1", 0, 3, wire.FETCH_SUBSCRIBERS), wire.on_topic(kept)).payload
+            for number in range(100):
+                for topic in (left, limited, kept):
+                    vehicle.emit(topic, b"%d" % number)
+            assert len(app.wait_events(kept, 100)) == 100
+            assert app.events(left) == []
+            assert 1 <= len(app.events(limited)) < 50
+
+
+def test_a_stop_in_the_middle_of_traffic_loses_nothing_that_was_accepted(own_vehicle: Vehicle) -> None:
+    with (
+        ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app,
+        ZenohPeer(own_vehicle.ports.cloud, "cloud") as fleet,
+    ):
+        topic, limited = own_vehicle.fresh_topic(), own_vehicle.fresh_topic()
+        for peer in (app, fleet):
+            peer.subscribe(topic)
+            peer.subscribe(limited, max_frequency=40.0)
+        calls = 4
+
+        def beat(number: int) -> None:
+            own_vehicle.emit(topic, b"%d" % number)
+            own_vehicle.emit(limited, b"%d" % number)
+
+        with Metronome(500, beat):
+            for peer in (app, fleet):
+                peer.wait_events(topic, 200)
+            own_vehicle.process.terminate()
+            assert own_vehicle.process.wait() == 0, own_vehicle.process.said
+        ledger = own_vehicle.process.ledger
+        assert ledger["queued"] == 0
+        assert ledger["throttled"] > 0
+        # What the books call delivered has arrived, each call of uSubscription and its answer among it.
+        events = ledger["delivered"] - 2 * calls
+        for peer in (app, fleet):
+            numbers = [int(sample.payload) for sample in peer.events(topic)]
+            assert numbers == list(range(len(numbers)))
+        arrived = sum(len(peer.events(each)) for peer in (app, fleet) for each in (topic, limited))
+        assert arrived == events
+
+
+def disconnect(vehicle: Vehicle, app: ZenohPeer) -> None:
+    """Have an application leave, and wait until the streamer knows."""
+    app.session.close()  # type: ignore[no-untyped-call]
+    vehicle.process.stderr.one(lambda line: "link_down" in line)
+
+
+def test_events_wait_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> None:
+    topic = own_vehicle.fresh_topic()
+    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+        app.subscribe(topic)
+        disconnect(own_vehicle, app)
+    sent = [b"%d" % number for number in range(50)]
+    for payload in sent:
+        own_vehicle.emit(topic, payload)
+    own_vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
+    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+        assert [sample.payload for sample in app.wait_events(topic, len(sent))] == sent
+
+
+def test_what_cannot_be_sent_before_the_drain_limit_is_owned_up_to(tmp_path: Path) -> None:
+    with running_vehicle(tmp_path, "--drain", "0.3") as vehicle:
+        topic = vehicle.fresh_topic()
+        with ZenohPeer(vehicle.ports.backbone, "hpc.vin1") as app:
+            app.subscribe(topic)
+            disconnect(vehicle, app)
+        for number in range(7):
+            vehicle.emit(topic, b"%d" % number)
+        vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
+        vehicle.process.terminate()
+        assert vehicle.process.wait() == 75
+        ledger = vehicle.process.ledger
+        assert ledger["queued"] == 7
+        assert_law(ledger | {"queued": 0, "received": ledger["received"] - 7})
+
+
+def test_a_second_streamer_on_the_same_ports_gives_up_and_says_why(vehicle: Vehicle, tmp_path: Path) -> None:
+    config = write_config(tmp_path, vehicle.ports)
+    refused = run_command("run", config)
+    assert refused.returncode == 69
+    assert "READY" not in refused.stdout
+    assert any(str(port) in refused.stderr for port in vehicle.ports[:3]), refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_an_interrupt_stops_it_as_well(tmp_path: Path) -> None:
+    with running_vehicle(tmp_path) as vehicle:
+        vehicle.process.interrupt()
+        assert vehicle.process.wait() == 0, vehicle.process.said
+
+
+def test_ready_is_all_that_it_prints(tmp_path: Path) -> None:
+    with running_vehicle(tmp_path) as vehicle:
+        pass
+    assert "".join(vehicle.process.stdout.all()) == "READY\n"

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vehicle of these tests: two Zenoh networks and one SOME/IP network, with a streamer in the middle."""
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.e2e import wire
+from tests.e2e.peers import SomeipPeer, ecu_answer
+from tests.e2e.streamer import StreamerProcess
+from tests.e2e.wire import Uri
+
+SPEED: Final = 0x1234
+"""The service whose events the ECU sends; version 1, events 0x8001 to 0x8040."""
+SECOND_SPEED: Final = 0x1235
+"""Another one, which is instance 2 of its kind."""
+CLIMATE: Final = 0x3001
+"""The service whose methods the ECU has."""
+OFFERED: Final = 0x4001
+"""The service that the streamer offers for the uEntity PROVIDER."""
+PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
+EVENTS: Final = range(0x8001, 0x8041)
+
+_CONFIG: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+mode = "peer"
+listen = ["tcp/127.0.0.1:{ports.backbone}"]
+
+[endpoints.cloud]
+transport = "zenoh"
+authorities = ["cloud"]
+mode = "peer"
+listen = ["tcp/127.0.0.1:{ports.cloud}"]
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {ports.someip}
+sd = false
+
+[[endpoints.chassis.services]]
+service = 0x1234
+instance = 1
+major = 1
+events = [{events}]
+remote = "127.0.0.1:{ports.ecu}"
+
+[[endpoints.chassis.services]]
+service = 0x1235
+instance = 2
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+remote = "127.0.0.1:{ports.ecu}"
+
+[[endpoints.chassis.services]]
+service = 0x3001
+instance = 1
+major = 1
+methods = [0x0001, 0x0002, 0x0003, 0x0004]
+remote = "127.0.0.1:{ports.ecu}"
+
+[[endpoints.chassis.services]]
+service = 0x4001
+instance = 1
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 1 }}]
+methods = [0x0001, 0x0002]
+offered = true
+provider = "//hpc.vin1/8401/1/0"
+remote = "127.0.0.1:{ports.receiver}"
+
+[plugins.usubscription]
+[plugins.throttle]
+"""
+
+
+class Ports(NamedTuple):
+    """Where everybody is on loopback: two TCP ports, then three UDP ports."""
+
+    backbone: int
+    cloud: int
+    someip: int
+    ecu: int
+    receiver: int
+
+
+def free_ports() -> Ports:
+    """Ports that nobody uses now, below those that the kernel gives to outgoing connections meanwhile."""
+    tcp = [free_port(socket.SOCK_STREAM) for _ in range(2)]
+    udp = [free_port(socket.SOCK_DGRAM) for _ in range(3)]
+    ports = Ports(*tcp, *udp)
+    return ports if len(set(ports)) == len(ports) else free_ports()
+
+
+def free_port(kind: socket.SocketKind) -> int:
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket(socket.AF_INET, kind) as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("100 ports tried between 20000 and 32000, and none is free")
+
+
+def write_config(directory: Path, ports: Ports) -> Path:
+    """Write a configuration for these ports, with its state beside it."""
+    events = ", ".join(f"{{ id = {number:#06x}, eventgroup = 1 }}" for number in EVENTS)
+    file = directory / "vehicle.toml"
+    file.write_text(_CONFIG.format(ports=ports, events=events), encoding="utf-8")
+    return file
+
+
+class Vehicle:
+    """A running streamer, and beside it the ECU and a receiver of the events that the streamer offers."""
+
+    def __init__(self, ports: Ports, process: StreamerProcess, ecu: SomeipPeer, receiver: SomeipPeer) -> None:
+        self.ports = ports
+        self.process = process
+        self.ecu = ecu
+        self.receiver = receiver
+        self._unused = iter(EVENTS)
+
+    def fresh_topic(self) -> Uri:
+        """A topic of the ECU that no other test uses."""
+        return Uri("chassis", SPEED, 1, next(self._unused))
+
+    def emit(self, topic: Uri, payload: bytes = b"", *, session: int = 1) -> None:
+        """Have the ECU send an event, which is a publication on `topic`."""
+        datagram = wire.event(topic.ue_id & 0xFFFF, topic.resource, payload, session=session)
+        self.ecu.send(datagram, self.ports.someip)
+
+
+@contextmanager
+def running_vehicle(directory: Path, *arguments: str) -> Iterator[Vehicle]:
+    """Start everything; at the end the streamer must exit with 0 and have kept its books."""
+    ports = free_ports()
+    config = write_config(directory, ports)
+    with (
+        SomeipPeer(ports.ecu, answer=ecu_answer) as ecu,
+        SomeipPeer(ports.receiver) as receiver,
+        StreamerProcess(config, *arguments) as process,
+    ):
+        yield Vehicle(ports, process, ecu, receiver)

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls over a transport whose other end the test plays."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ustreamer.uprotocol.rpc import RpcClient
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import Listener, UTransport
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import encode_status
+
+DEADLINE_S = 10.0
+APP = UUri("hpc", 0x10A1, 1, 0)
+METHOD = UUri("chassis", 0x3001, 1, 1)
+IDS = UuidSource(lambda: time.time_ns() // 1_000_000)
+
+Answer = Callable[[UMessage], None]
+
+
+class Line(UTransport):
+    """Notes what is sent and lets `answer` say something back, on the caller's thread or on any other."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
+        self.sent: list[UMessage] = []
+        self.listeners: list[tuple[UUri, UUri | None, Listener]] = []
+        self.answer = answer or (lambda message: self.arrive(response(IDS.next(), message, message.payload)))
+
+    def send(self, message: UMessage) -> None:
+        message.check()
+        self.sent.append(message)
+        self.answer(message)
+
+    def arrive(self, message: UMessage) -> None:
+        for _, _, listener in tuple(self.listeners):
+            listener(message)
+
+    def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
+        self.listeners.append((source_filter, sink_filter, listener))
+
+    def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
+        self.listeners.remove((source_filter, sink_filter, listener))
+
+
+def client(line: Line, **how: int) -> RpcClient:
+    return RpcClient(line, APP, IDS, **how)
+
+
+def refusal(call: Callable[[], object]) -> UStatus:
+    with pytest.raises(UStatusError) as raised:
+        call()
+    return raised.value.status
+
+
+# ------------------------------------------------------------------------------------------------- what is asked
+
+
+def test_a_call_is_a_request_from_the_reply_address_to_the_method() -> None:
+    line = Line()
+    client(line).call(METHOD, b"200", UPayloadFormat.RAW, ttl=700, priority=UPriority.CS5)
+    [asked] = line.sent
+    attributes = asked.attributes
+    assert (attributes.type, attributes.source, attributes.sink) == (UMessageType.REQUEST, APP, METHOD)
+    assert (attributes.ttl, attributes.priority) == (700, UPriority.CS5)
+    assert (asked.payload, attributes.payload_format) == (b"200", UPayloadFormat.RAW)
+
+
+def test_a_call_has_the_least_priority_of_a_request_and_5_s_if_nothing_else_is_said() -> None:
+    line = Line()
+    client(line).call(METHOD)
+    [asked] = line.sent
+    assert (asked.attributes.ttl, asked.attributes.priority, asked.payload) == (5_000, UPriority.CS4, b"")
+
+
+def test_a_client_listens_for_what_is_sent_to_its_address() -> None:
+    line = Line()
+    calling = client(line)
+    assert [(source, sink) for source, sink, _ in line.listeners] == [(ANY, APP)]
+    calling.close()
+    assert line.listeners == []
+
+
+# --------------------------------------------------------------------------------------------- what is answered
+
+
+def test_the_answer_is_the_whole_response() -> None:
+    line = Line()
+    answer = client(line).call(METHOD, b"21.5")
+    assert answer.payload == b"21.5"
+    assert answer.attributes.reqid == line.sent[0].id
+
+
+def test_an_answer_may_come_on_another_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    def answer(message: UMessage) -> None:
+        threads.append(threading.Thread(target=line.arrive, args=(response(IDS.next(), message, b"late"),)))
+        threads[0].start()
+
+    line = Line(answer)
+    assert client(line).call(METHOD).payload == b"late"
+    threads[0].join(DEADLINE_S)
+
+
+@pytest.mark.parametrize("code", [code for code in UCode if code is not UCode.OK])
+def test_an_error_response_is_raised_with_its_code_and_text(code: UCode) -> None:
+    status = UStatus(code, "the climate is off")
+    line = Line(lambda message: line.arrive(error_response(IDS.next(), message, status)))
+    assert refusal(lambda: client(line).call(METHOD)) == status
+
+
+def test_a_response_that_says_ok_is_no_error() -> None:
+    line = Line(lambda message: line.arrive(error_response(IDS.next(), message, UStatus(UCode.OK))))
+    assert client(line).call(METHOD).attributes.commstatus is UCode.OK
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        pytest.param(b"\xff\xff", UStatus(UCode.NOT_FOUND), id="no status at all"),
+        pytest.param(b"", UStatus(UCode.NOT_FOUND), id="no payload"),
+        pytest.param(
+            encode_status(UStatus(UCode.INTERNAL, "other")), UStatus(UCode.NOT_FOUND), id="another code"
+        ),
+        pytest.param(
+            encode_status(UStatus(UCode.NOT_FOUND, "no such seat")),
+            UStatus(UCode.NOT_FOUND, "no such seat"),
+            id="the same code",
+        ),
+    ],
+)
+def test_the_code_of_an_error_is_that_of_its_attributes_whatever_the_payload(
+    payload: bytes, expected: UStatus
+) -> None:
+    def answer(message: UMessage) -> None:
+        error = error_response(IDS.next(), message, UStatus(UCode.NOT_FOUND))
+        line.arrive(UMessage(error.id, error.attributes, payload))
+
+    line = Line(answer)
+    assert refusal(lambda: client(line).call(METHOD)) == expected
+
+
+def test_without_an_answer_a_call_ends_after_its_ttl_and_says_so() -> None:
+    line = Line(lambda message: None)
+    began_ns = time.monotonic_ns()
+    status = refusal(lambda: client(line).call(METHOD, ttl=20))
+    assert time.monotonic_ns() - began_ns >= 20_000_000
+    assert status.code is UCode.DEADLINE_EXCEEDED
+    assert status.message == f"no answer from {METHOD} within 20 ms"
+
+
+def test_what_the_transport_refuses_is_raised_as_it_is() -> None:
+    def answer(message: UMessage) -> None:
+        raise UStatusError(UCode.UNAVAILABLE, "link down")
+
+    calling = client(Line(answer), max_open=1)
+    for _ in range(3):  # and leaves no call open behind it
+        assert refusal(lambda: calling.call(METHOD)) == UStatus(UCode.UNAVAILABLE, "link down")
+
+
+@pytest.mark.parametrize(("how", "word"), [({"ttl": 0}, "ttl"), ({"priority": UPriority.CS3}, "priority")])
+def test_a_call_that_no_transport_may_send_is_refused_and_not_waited_for(
+    how: dict[str, int], word: str
+) -> None:
+    status = refusal(lambda: client(Line()).call(METHOD, **how))  # type: ignore[arg-type]
+    assert status.code is UCode.INVALID_ARGUMENT
+    assert word in status.message
+
+
+# ---------------------------------------------------------------------------------------- pairing, and its bounds
+
+
+def other_than_the_answer(asked: UMessage) -> list[UMessage]:
+    other = response(IDS.next(), UMessage(IDS.next(), asked.attributes), b"of another call")
+    return [
+        other,
+        publish(IDS.next(), UUri("hpc", 1, 1, 0x8000)),
+        notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP),
+        asked,
+    ]
+
+
+def test_only_the_response_to_the_very_request_ends_a_call() -> None:
+    def answer(message: UMessage) -> None:
+        for other in other_than_the_answer(message):
+            line.arrive(other)
+        line.arrive(response(IDS.next(), message, b"right"))
+        line.arrive(response(IDS.next(), message, b"once more"))  # answers nothing any more
+
+    line = Line(answer)
+    calling = client(line)
+    assert [calling.call(METHOD).payload for _ in range(3)] == [b"right"] * 3
+
+
+def test_an_answer_that_comes_too_late_is_nobodys() -> None:
+    line = Line(lambda message: None)
+    calling = client(line)
+    assert refusal(lambda: calling.call(METHOD, ttl=1)).code is UCode.DEADLINE_EXCEEDED
+    line.arrive(response(IDS.next(), line.sent[0], b"late"))
+    line.answer = lambda message: line.arrive(response(IDS.next(), message, b"in time"))
+    assert calling.call(METHOD).payload == b"in time"
+
+
+def calls_at_once(line: Line, calling: RpcClient, n: int) -> list[bytes]:
+    """What n threads that call at once are answered, in their order; the test plays the answers backwards."""
+    answers = [b""] * n
+    line.answer = lambda message: None
+
+    def call(position: int) -> None:
+        answers[position] = calling.call(METHOD, b"%d" % position, ttl=10_000).payload
+
+    threads = [threading.Thread(target=call, args=(position,), daemon=True) for position in range(n)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + DEADLINE_S
+    while len(line.sent) < n:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    for asked in reversed(line.sent):
+        line.arrive(response(IDS.next(), asked, b"re " + asked.payload))
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    return answers
+
+
+def test_each_of_many_calls_at_once_gets_its_own_answer() -> None:
+    line = Line()
+    assert calls_at_once(line, client(line), 8) == [b"re %d" % n for n in range(8)]
+    assert len({message.id for message in line.sent}) == 8
+
+
+def test_above_its_bound_a_call_is_refused_before_anything_is_sent() -> None:
+    line = Line()
+    calling = client(line, max_open=1)
+    refused: list[UStatus] = []
+
+    def call_again(message: UMessage) -> None:
+        if not refused:
+            refused.append(refusal(lambda: calling.call(METHOD)))
+        line.arrive(response(IDS.next(), message, b"ok"))
+
+    line.answer = call_again
+    assert calling.call(METHOD).payload == b"ok"
+    assert refused == [UStatus(UCode.RESOURCE_EXHAUSTED, f"1 calls of {APP} are open")]
+    assert len(line.sent) == 1
+    assert calling.call(METHOD).payload == b"ok"  # there is room again
+
+
+def test_after_close_nobody_listens_and_a_call_runs_into_its_deadline() -> None:
+    line = Line()
+    calling = client(line)
+    calling.close()
+    assert refusal(lambda: calling.call(METHOD, ttl=5)).code is UCode.DEADLINE_EXCEEDED
