@@ -18,7 +18,7 @@ from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import Subscription, period_of
 from ustreamer.core.timers import TimerQueue
 from ustreamer.hookspecs import PluginContext
-from ustreamer.uprotocol import UMessage, UStatusError, UuidSource, UUri
+from ustreamer.uprotocol import UMessage, UuidSource, UUri
 from ustreamer.uprotocol.umessage import notification, publish, request
 
 SPEED = UUri("chassis", 0x1234, 1, 0x8001)
@@ -274,6 +274,6 @@ def test_a_mistake_in_the_section_is_named(section: dict[str, object], words: st
         msgspec.convert(section, Config)
 
 
-def test_a_pattern_that_is_no_address_is_refused() -> None:
-    with pytest.raises(UStatusError, match="speed"):
-        Config(latest=("speed",))
+def test_a_pattern_that_is_no_address_is_refused_with_its_place() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"latest\[1\]: UUri 'speed'"):
+        msgspec.convert({"latest": ["//*/1/1/8001", "speed"]}, Config)

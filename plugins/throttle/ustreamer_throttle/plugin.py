@@ -15,6 +15,7 @@ from ustreamer.core.ledger import Verdict
 from ustreamer.core.sublist import Sublist
 from ustreamer.hookspecs import PluginContext, hookimpl
 from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_TOLERANCE, Gate, Sampler
 
@@ -32,8 +33,11 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latest: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for pattern in self.latest:
-            UUri.parse(pattern)
+        for index, pattern in enumerate(self.latest):
+            try:
+                UUri.parse(pattern)
+            except UStatusError as error:
+                raise ValueError(f"latest[{index}]: {error.message}") from error
 
 
 class Throttle(Filter):
