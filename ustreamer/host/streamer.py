@@ -20,6 +20,7 @@ from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, serves
 from ustreamer.host.lanes import Lane, LaneStatistics
+from ustreamer.host.own_entity import OwnEntity
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
@@ -53,7 +54,10 @@ class Streamer:
             schedule=self._timers.schedule,
         )
         self._plugins = plugins.configured(plugin_classes, config.plugins, context)
-        self._services: Sequence[Service] = _flatten(self._plugins.hook.ustreamer_services())
+        self._services: Sequence[Service] = [
+            OwnEntity(config.authority, clock),
+            *_flatten(self._plugins.hook.ustreamer_services()),
+        ]
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
         self.transports: dict[str, EndpointTransport] = {SELF: LocalTransport(network, config.authority)}

@@ -2,7 +2,7 @@
 """Open requests with deadlines: nothing is answered twice, nothing stays for ever, nothing grows without a bound."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.transports.someip.correlation import Pending
@@ -110,6 +110,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(STEPS)
 def test_it_does_what_a_plain_dict_would_do(steps: list[tuple[str, int, int]]) -> None:
     calls: Pending[int, int] = Pending(4, "calls")

@@ -319,10 +319,8 @@ class SomeipTransport(EndpointTransport):
             return known
 
         def refuse(message: UMessage) -> None:
-            have = ", ".join(map(str, self._receivers)) or "none"
             raise UStatusError(
-                UCode.NOT_FOUND,
-                f"subscriber {subscriber}: not a receiver of endpoint {self._name!r} ({have})",
+                UCode.NOT_FOUND, f"subscriber {subscriber}: not a receiver of endpoint {self._name!r}"
             )
 
         return refuse
