@@ -28,6 +28,7 @@ from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 log = logging.getLogger("ustreamer.streamer")
 
 _NS_PER_S: Final = 1_000_000_000
+_REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
 _JOIN_S: Final = (
     2.0  # for a thread that is asked to end; longer than any wait of ours, shorter than a supervisor's
 )
@@ -131,26 +132,27 @@ class Streamer:
                 transport.register_listener(source, sink, dispatch)
 
     def _filters_of(self, endpoint: str) -> list[tuple[UUri, UUri | None]]:
-        """What to listen for at an endpoint: every publication, and whatever is meant for somebody elsewhere."""
-        if endpoint == SELF:
-            return [(ANY, None), (ANY, ANY)]
-        elsewhere = {
-            authority
-            for name, section in self._config.endpoints.items()
-            for authority in section.authorities
-            if name != endpoint
-        }
-        if ANY_AUTHORITY in elsewhere:
-            return [(ANY, None), (ANY, ANY)]
-        here = set(self._config.endpoints[endpoint].authorities)
+        """What to listen for at an endpoint.
+
+        Every publication, every request (one that leads nowhere is answered), and whatever else is meant for somebody
+        elsewhere. No message matches two of these, so a transport with a subscription for each hands over each once.
+        """
+        return [(ANY, None), (_REPLY_ADDRESSES, ANY), *((ANY, sink) for sink in self._elsewhere(endpoint))]
+
+    def _elsewhere(self, endpoint: str) -> list[UUri]:
+        """Patterns of the reply addresses (resource 0) of everybody who does not live behind `endpoint`."""
+        sections = {SELF: (), **{name: each.authorities for name, each in self._config.endpoints.items()}}
+        here = sections.pop(endpoint)
+        authorities = sorted({authority for each in sections.values() for authority in each})
+        if endpoint == SELF or ANY_AUTHORITY in authorities:
+            return [_REPLY_ADDRESSES]
         hosted = {
-            UUri(entity.authority_name, entity.ue_id, ANY.ue_version_major, ANY.resource_id)
+            msgspec.structs.replace(entity, ue_version_major=ANY.ue_version_major, resource_id=0)
             for service in self._services
             for entity in service.entities
-            if entity.authority_name in here or entity.authority_name not in elsewhere
+            if entity.authority_name in here or entity.authority_name not in authorities
         }
-        sinks = [any_at(authority) for authority in sorted(elsewhere)] + sorted(hosted)
-        return [(ANY, None), *((ANY, sink) for sink in sinks)]
+        return [*(any_at(authority).with_resource(0) for authority in authorities), *sorted(hosted)]
 
     def stop(self, drain_s: float = 5.0) -> int:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`."""
