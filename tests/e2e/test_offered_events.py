@@ -7,7 +7,7 @@ import pytest
 from someip.header import SOMEIPMessageType, SOMEIPReturnCode
 
 from tests.e2e.peers import ZenohPeer
-from tests.e2e.vehicle import OFFERED, PROVIDER, Vehicle
+from tests.e2e.vehicle import CLOUD_PROVIDER, OFFERED, OFFERED_FOR_CLOUD, PROVIDER, Vehicle
 
 
 @pytest.fixture
@@ -20,7 +20,9 @@ def test_a_publication_reaches_the_configured_receiver(vehicle: Vehicle, provide
     sent = [bytes(range(256)), b"", b"\xff" * 1400]
     for payload in sent:
         provider.publish(PROVIDER.at(0x8001), payload)
-    frames = vehicle.receiver.inbox.wait(lambda frame: frame.head.method_id == 0x8001, len(sent))
+    frames = vehicle.receiver.inbox.wait(
+        lambda frame: (frame.head.service_id, frame.head.method_id) == (OFFERED, 0x8001), len(sent)
+    )
     heads = [frame.head for frame in frames]
     assert [head.payload for head in heads] == sent
     assert {frame.sender for frame in frames} == {("127.0.0.1", vehicle.ports.someip)}
@@ -30,6 +32,13 @@ def test_a_publication_reaches_the_configured_receiver(vehicle: Vehicle, provide
     first = heads[0].session_id
     assert [head.session_id for head in heads] == [first, first + 1, first + 2]
     assert first > 0
+
+
+def test_a_provider_may_live_in_any_network(vehicle: Vehicle) -> None:
+    with ZenohPeer(vehicle.ports.cloud, CLOUD_PROVIDER.authority, CLOUD_PROVIDER.ue_id) as provider:
+        provider.publish(CLOUD_PROVIDER.at(0x8001), b"from above")
+    frame = vehicle.receiver.inbox.one(lambda frame: frame.head.payload == b"from above")
+    assert (frame.head.service_id, frame.head.method_id) == (OFFERED_FOR_CLOUD, 0x8001)
 
 
 def test_a_publication_that_is_no_event_of_the_service_does_not(

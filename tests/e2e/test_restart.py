@@ -3,6 +3,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e import wire
 from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer
 from tests.e2e.streamer import StreamerProcess, assert_law, run_command
@@ -71,6 +73,19 @@ def test_a_stop_in_the_middle_of_traffic_loses_nothing_that_was_accepted(own_veh
         assert arrived == events
 
 
+@pytest.mark.parametrize("keep", [0, 100, 4096], ids=["nothing", "100 bytes", "a page"])
+def test_a_damaged_store_is_never_taken_for_an_empty_one(tmp_path: Path, keep: int) -> None:
+    with running_vehicle(tmp_path) as vehicle, ZenohPeer(vehicle.ports.backbone, "hpc.vin1") as app:
+        app.subscribe(vehicle.fresh_topic())
+    [store] = tmp_path.rglob("data.mdb")
+    store.write_bytes(store.read_bytes()[:keep])
+    refused = run_command("run", tmp_path / "vehicle.toml")
+    assert refused.returncode == 74, refused.stderr
+    assert str(store.parent) in refused.stderr
+    assert "READY" not in refused.stdout
+    assert "Traceback" not in refused.stderr
+
+
 def disconnect(vehicle: Vehicle, app: ZenohPeer) -> None:
     """Have an application leave, and wait until the streamer knows."""
     app.session.close()  # type: ignore[no-untyped-call]
@@ -88,6 +103,22 @@ def test_events_wait_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> N
     own_vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
     with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
         assert [sample.payload for sample in app.wait_events(topic, len(sent))] == sent
+
+
+def test_a_stop_waits_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> None:
+    topic = own_vehicle.fresh_topic()
+    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+        app.subscribe(topic)
+        disconnect(own_vehicle, app)
+    sent = [b"%d" % number for number in range(50)]
+    for payload in sent:
+        own_vehicle.emit(topic, payload)
+    own_vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
+    own_vehicle.process.terminate()
+    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+        assert own_vehicle.process.wait() == 0
+        assert [sample.payload for sample in app.events(topic)] == sent
+    assert_law(own_vehicle.process.ledger)
 
 
 def test_what_cannot_be_sent_before_the_drain_limit_is_owned_up_to(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ CLIMATE: Final = 0x3001
 OFFERED: Final = 0x4001
 """The service that the streamer offers for the uEntity PROVIDER."""
 PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
+OFFERED_FOR_CLOUD: Final = 0x4002
+"""The service that the streamer offers for CLOUD_PROVIDER, which is behind the other Zenoh network."""
+CLOUD_PROVIDER: Final = Uri("cloud", 0x8501, 1)
 EVENTS: Final = range(0x8001, 0x8041)
 
 _CONFIG: Final = """\
@@ -76,6 +79,15 @@ events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 1 }}]
 methods = [0x0001, 0x0002]
 offered = true
 provider = "//hpc.vin1/8401/1/0"
+remote = "127.0.0.1:{ports.receiver}"
+
+[[endpoints.chassis.services]]
+service = 0x4002
+instance = 1
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+offered = true
+provider = "//cloud/8501/1/0"
 remote = "127.0.0.1:{ports.receiver}"
 
 [plugins.usubscription]

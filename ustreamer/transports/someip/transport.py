@@ -105,10 +105,9 @@ class SomeipTransport(EndpointTransport):
         if self._config.sd is not False:
             return [NO_DISCOVERY]
         try:
-            # Any port: the configured one may be in use by the very streamer that this is asked for.
-            _bound((self._config.bind, 0)).close()
+            _bound((self._config.bind, self._config.port)).close()
         except UStatusError as error:
-            return [f"bind: {error.message}"]
+            return [f"port: {error.message}"]
         return []
 
     def open(self) -> None:

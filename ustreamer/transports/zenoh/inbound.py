@@ -7,7 +7,7 @@ otherwise would pass by them. Whether the attributes suit their message type is 
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, final
 
 import msgspec
 
@@ -37,6 +37,7 @@ class Reason(StrEnum):
     DELETE = "delete"
 
 
+@final  # so that `type(x) is Refusal` tells the two apart: 0.03 us, isinstance of a Struct 0.09
 class Refusal(msgspec.Struct, frozen=True):
     """Why a sample is not a message."""
 
@@ -121,7 +122,7 @@ class InboundReader:
         except UStatusError:
             return inbound(key, attachment, payload)
         agreed = self._agreed.get((attributes, key)) or self._agree_first(key, attributes)
-        return agreed if isinstance(agreed, Refusal) else UMessage(id, agreed, payload)
+        return agreed if type(agreed) is Refusal else UMessage(id, agreed, payload)
 
     def _agree_first(self, key: str, attributes: UAttributes) -> UAttributes | Refusal:
         agreed = agree(key, attributes)

@@ -17,10 +17,7 @@ from ustreamer.hookspecs import EndpointContext
 log = logging.getLogger("ustreamer.zenoh")
 
 _SETTLING_FIRST_NS: Final = 1_000_000_000  # the first link: a node's subscriptions come milliseconds after it
-_SETTLING_NS: Final = (
-    5_000_000_000  # after an outage: those who lost a router with us try again every 4 s at most
-)
-
+_SETTLING_NS: Final = 5_000_000_000  # after an outage: those who lost a router too try again every 4 s
 _EVENTS: Final = 64  # one per node that comes or goes; read at once, so this many come only in a storm
 _JOIN_S: Final = 5.0
 

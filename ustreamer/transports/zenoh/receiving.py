@@ -21,7 +21,6 @@ from ustreamer.uprotocol.uuri import ANY, UUri
 log = logging.getLogger("ustreamer.zenoh")
 
 _PUBLICATION: Final = f"/{NO_SINK}"
-_JOIN_S: Final = 5.0
 
 
 class Filters(NamedTuple):
@@ -79,18 +78,20 @@ class Reception:
         """Make these calls from the next message on."""
         self._calls = calls
 
-    def stop(self) -> None:
-        """Undeclare the subscriber and let the thread finish what is queued, at most 5 s. May be repeated."""
+    def end(self) -> None:
+        """Undeclare the subscriber; the thread ends after what is queued. May be repeated."""
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             subscriber.undeclare()  # type: ignore[no-untyped-call]
-        if self._thread is not None and self._thread is not current_thread():
-            self._thread.join(_JOIN_S)
 
-    def wait_call_done(self) -> None:
-        """Wait for a call in progress on the receiving thread (not from it), at most 5 s."""
-        # Bounded, because two listeners that each unregister the other would wait for ever.
-        if self._calling.acquire(timeout=_JOIN_S):
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the thread; called on it, return at once."""
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(timeout_s)
+
+    def wait_call_done(self, timeout_s: float) -> None:
+        """Wait for a call in progress on the receiving thread; called on it, return at once."""
+        if self._calling.acquire(timeout=timeout_s):
             self._calling.release()
 
     # --- on the receiving thread --------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class Reception:
         attachment = sample.attachment
         header = None if attachment is None else attachment.to_bytes()
         message = self._read(key, header, sample.payload.to_bytes())
-        if isinstance(message, Refusal):
+        if type(message) is Refusal:
             self._refuse(message)
         elif not message.payload and sample.kind == zenoh.SampleKind.DELETE:
             self._refuse(Refusal(Reason.DELETE, f"a delete of {key!r}; messages are puts"))

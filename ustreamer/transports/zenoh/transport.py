@@ -4,8 +4,10 @@
 import atexit
 import json
 import logging
+import re
+import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -26,6 +28,8 @@ from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, check_authority, 
 log = logging.getLogger("ustreamer.zenoh")
 
 MAX_LISTENERS: Final = 256
+_TCP: Final = re.compile(r"tcp/(.+):(\d+)")
+_PATIENCE_S: Final = 5.0  # with listeners, which are to be quick, and may be stuck, or wait for each other
 
 
 class _Registration(NamedTuple):
@@ -59,6 +63,15 @@ class ZenohTransport(EndpointTransport):
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
+    def problems(self) -> Sequence[str]:
+        """A configuration that Zenoh refuses, and TCP ports to listen on that are taken."""
+        try:
+            listen = json.loads(zenoh_config(self._config, self._context.name).get_json("listen/endpoints"))
+        except UStatusError as error:
+            return [error.message]
+        everywhere = listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
+        return [problem for locator in everywhere if (problem := _taken(locator))]
+
     def open(self) -> None:
         """Open the session and declare what was registered.
 
@@ -83,13 +96,19 @@ class ZenohTransport(EndpointTransport):
                 reception.start(session)
 
     def stop_receiving(self) -> None:
+        """Undeclare all subscribers; what has come in still goes to the listeners, for 5 s at most."""
         with self._lock:
             self._receiving = False
             receptions = list(self._receptions.values())
         for reception in receptions:
-            reception.stop()
+            reception.end()
+        monotonic_ns = self._context.clock.monotonic_ns
+        until_ns = monotonic_ns() + round(_PATIENCE_S * 1e9)
+        for reception in receptions:
+            reception.join(max(0, until_ns - monotonic_ns()) / 1e9)
 
     def close(self) -> None:
+        """End all threads and the session: at once, or within 20 s if a listener is stuck or a send waits."""
         self.stop_receiving()
         self._closed = True
         with self._lock:
@@ -109,7 +128,7 @@ class ZenohTransport(EndpointTransport):
     def send(self, message: UMessage) -> None:
         sender = self._sender
         if sender is None or self._closed:
-            message.check()
+            message.check(strict=False)
             raise UStatusError(UCode.UNAVAILABLE, f"{self!r} is not open")
         sender.send(message)
 
@@ -144,9 +163,10 @@ class ZenohTransport(EndpointTransport):
             unused = all(each.filters != registration.filters for each in self._registrations)
             if unused:
                 del self._receptions[registration.filters]
-        reception.wait_call_done()
+        reception.wait_call_done(_PATIENCE_S)
         if unused:
-            reception.stop()
+            reception.end()
+            reception.join(_PATIENCE_S)
             with self._lock:
                 self._retired.update(_counts(reception))
 
@@ -224,6 +244,22 @@ def _settings(config: ZenohEndpoint) -> dict[str, object]:
         "scouting/multicast/enabled": config.scouting if config.scouting is not None or not alone else False,
     }
     return {path: value for path, value in settings.items() if value is not None}
+
+
+def _taken(locator: str) -> str | None:
+    """Why a TCP locator such as tcp/127.0.0.1:7447 cannot be listened on; None if it can, or is of another protocol."""
+    match = _TCP.match(locator)
+    if match is None:
+        return None
+    host, port = match[1].strip("[]"), int(match[2])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what just closed is free, as for Zenoh
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return f"listen: cannot listen on {locator}: {error.strerror}"
+    return None
 
 
 def _addresses(config: zenoh.Config) -> str:
