@@ -60,9 +60,11 @@ class Child:
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
 
+    def log_lines(self) -> list[str]:
+        return self._log.read_text(errors="replace").splitlines()
+
     def log_tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_TAIL:]
-        return "".join(f"\n    {line}" for line in lines)
+        return "".join(f"\n    {line}" for line in self.log_lines()[-_LOG_TAIL:])
 
     @property
     def cpu_ns(self) -> int:

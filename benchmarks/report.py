@@ -105,6 +105,12 @@ class Results(msgspec.Struct, frozen=True):
     seconds: float
     rows: tuple[Row, ...]
     ratios: tuple[Ratio, ...]
+    ledgers: tuple[dict[str, int], ...]
+    """What each streamer of the run (one per size of payload) said at its end."""
+
+    @property
+    def unaccounted(self) -> int:
+        return sum(ledger["unaccounted"] for ledger in self.ledgers)
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +163,10 @@ def table(results: Results) -> str:
         lines.append(_row(row))
         if row.subject == Subject.STREAMER:
             lines.append(_ratio(ratios[row.direction, row.payload]))
-    return _aligned([_COLUMNS, *lines]) + "\n\n" + _LEGEND
+    ledgers = [
+        f"ledger: {', '.join(f'{name} {count}' for name, count in each.items())}" for each in results.ledgers
+    ]
+    return "\n".join((_aligned([_COLUMNS, *lines]), "", *ledgers, "", _LEGEND))
 
 
 _LEGEND: Final = """\

@@ -4,9 +4,10 @@
 All rigs stay up for the whole run; one that is not being measured waits in its receiving calls.
 """
 
+import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -108,13 +109,26 @@ class Stage:
         self._directory = directory
         self._payload = payload
         self._children: list[Child] = []
+        self._streamers: list[Child] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in reversed(self._children):
+        for child in reversed(
+            self._children
+        ):  # generators and sinks first: nothing is under way when a streamer ends
             child.end()
+
+    def ledger(self) -> dict[str, int]:
+        """The books of the streamer that this stage had, `unaccounted` among them; after the stage has ended.
+
+        Raises ChildError if the streamer did not end as it should.
+        """
+        (streamer,) = self._streamers
+        if (code := streamer.end()) != 0:
+            raise ChildError(f"{streamer.name}: ended with {code}, expected 0{streamer.log_tail()}")
+        return ledger_in(streamer.log_lines())
 
     def start(self, name: str, command: list[str]) -> Child:
         """A process that has said READY."""
@@ -130,8 +144,9 @@ class Stage:
         ports = Ports.free()
         config = self._directory / "streamer.toml"
         config.write_text(CONFIG.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
-        command = [console_script("ustreamer"), "run", str(config), "--log-level", "warning"]
+        command = [console_script("ustreamer"), "run", str(config), "--log", "json"]
         streamer = self.start("streamer", command)
+        self._streamers.append(streamer)
         return (
             self._someip_to_zenoh(Subject.STREAMER, ports, lambda: streamer, "subscribe"),
             self._zenoh_to_someip(Subject.STREAMER, ports, lambda: streamer),
@@ -187,6 +202,16 @@ class Stage:
 
     def _sink(self, board: Board, kind: str, port: int, *options: str) -> Child:
         return self.start(f"{board.path.stem}-sink", module("sinks", kind, board.path, port, *options))
+
+
+def ledger_in(log: Sequence[str]) -> dict[str, int]:
+    """The ledger that a streamer's last word gives, and what it leaves unaccounted. ChildError if it has none."""
+    for line in reversed(log):
+        said = json.loads(line)
+        if said["event"] == "stopped":
+            ledger: dict[str, int] = said["ledger"]
+            return {**ledger, "unaccounted": 2 * ledger["received"] - sum(ledger.values())}
+    raise ChildError(f"no ledger in {len(log)} lines of the streamer's log")
 
 
 def _connected(rig: Rig) -> Rig:

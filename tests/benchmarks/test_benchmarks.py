@@ -53,6 +53,13 @@ def test_both_directions_are_compared_by_finite_ratios(run: tuple[str, dict[str,
     assert [metric for ratio in ratios for metric in METRICS if not is_measured(ratio[metric])] == []
 
 
+def test_the_streamer_accounts_for_every_delivery(run: tuple[str, dict[str, Any]]) -> None:
+    (ledger,) = run[1]["ledgers"]
+    assert ledger["unaccounted"] == 0
+    assert 0 < ledger["delivered"] <= ledger["received"]
+    assert f"delivered {ledger['delivered']}" in run[0]
+
+
 def test_the_machine_and_the_versions_are_named(run: tuple[str, dict[str, Any]]) -> None:
     results = run[1]
     assert results["machine"].keys() == {"processor", "cores", "system", "python"}
@@ -71,7 +78,9 @@ def test_the_table_shows_every_row_and_a_ratio_for_every_pair(run: tuple[str, di
     assert [column for column in columns if column not in lines[0]] == []
 
 
-@pytest.mark.parametrize("wrong", [["--payload", "8"], ["--payload", "2000"], ["--repeats", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--payload", "8"], ["--payload", "2000"], ["--repeats", "0"], ["--window", "8"]]
+)
 def test_what_cannot_be_measured_is_refused(wrong: list[str]) -> None:
     command = [sys.executable, "-m", "benchmarks", *wrong]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)

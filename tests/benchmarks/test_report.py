@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arithmetic of the report, and the counters that processes share."""
 
+import json
 import math
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import msgspec
 import pytest
 
 from benchmarks.board import AGES, MAX_AGES, RECEIVED, Board
+from benchmarks.children import ChildError
 from benchmarks.measure import Load, Round, percentile
 from benchmarks.report import Ratio, Row, Spread
-from benchmarks.rigs import Direction, Subject
+from benchmarks.rigs import Direction, Subject, ledger_in
 
 ROUND = Round(
     messages_per_s=100_000.0,
@@ -69,6 +71,21 @@ def test_loss_adds_up_over_the_rounds() -> None:
     rounds = [msgspec.structs.replace(ROUND, lost=lost) for lost in (1, 0, 4)]
     summed = Row.of(Direction.UDP, Subject.DIRECT, 64, rounds)
     assert (summed.lost, summed.sent) == (5, 750_000)
+
+
+LEDGER = {"received": 9, "delivered": 5, "throttled": 1, "expired": 0, "dead_lettered": 1, "denied": 0}
+
+
+@pytest.mark.parametrize(("queued", "unaccounted"), [(2, 0), (0, 2), (4, -2)])
+def test_what_the_streamer_says_last_is_read_and_added_up(queued: int, unaccounted: int) -> None:
+    ledger = {**LEDGER, "queued": queued}
+    log = ['{"event": "started"}', json.dumps({"event": "stopped", "ledger": ledger}), '{"event": "later"}']
+    assert ledger_in(log) == {**ledger, "unaccounted": unaccounted}
+
+
+def test_a_streamer_that_gave_no_ledger_is_an_error() -> None:
+    with pytest.raises(ChildError, match="no ledger in 1 lines"):
+        ledger_in(['{"event": "started"}'])
 
 
 def test_a_load_that_a_board_cannot_hold_is_refused() -> None:

@@ -653,6 +653,36 @@ def test_who_calls_is_told_why_the_call_did_not_get_there(
     assert "chassis" in decode_status(answer.payload).message
 
 
+def test_a_call_to_a_name_that_nobody_knows_is_answered_with_that(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    chassis = link(streamer, "chassis")
+    call = request(new_id(), UUri("chassis", 1, 1, 0), UUri("mars", 2, 1, 3), ttl=5_000)
+    chassis.arrive(call)
+    eventually(lambda: bool(chassis.sent), "the answer")
+    [(_, answer)] = chassis.sent
+    assert answer.attributes.reqid == call.id
+    status = decode_status(answer.payload)
+    assert (answer.attributes.commstatus, status.code) == (UCode.UNAVAILABLE, UCode.UNAVAILABLE)
+    assert "'mars'" in status.message
+    assert streamer.ledger().dead_lettered == 1
+
+
+class Shouting(Noting):
+    """A service that sends to where nobody can be."""
+
+    def start(self, bus: UTransport) -> None:
+        self._bus = bus
+
+    @hookimpl
+    def ustreamer_started(self, dispatcher: Dispatcher) -> None:
+        self._bus.send(notification(new_id(), UUri(OWN, 7, 1, 0x8000), UUri("mars", 2, 1, 0)))
+
+
+def test_what_a_hosted_service_sends_to_a_name_that_nobody_knows_is_a_dead_letter(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), extra={"shouting": Shouting})
+    assert streamer.ledger().dead_lettered == 1
+
+
 def test_a_link_that_comes_back_gets_what_waited_in_order(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
     chassis = link(streamer, "chassis")

@@ -153,6 +153,14 @@ def test_only_the_newest_deadline_of_a_subscription_counts(now: int, until: int 
     assert [entry.expire_ms for entry in known.pop_expired(100)] == ([] if until is None else [until])
 
 
+def test_a_subscription_that_was_extended_does_not_end_at_its_first_deadline() -> None:
+    """[utest->req~usubscription-subscribe-expiration-extension~1]"""
+    known = directory(Tracked(T1, S1, 0, 10))
+    known.apply({(T1, S1): Tracked(T1, S1, 0, 20)})
+    assert known.pop_expired(11) == []
+    assert known.pop_expired(21) == [Tracked(T1, S1, 0, 20)]
+
+
 def test_a_deadline_that_changed_and_changed_back_ends_once() -> None:
     known = directory(Tracked(T1, S1, 0, 10))
     for expire_ms in (20, 10):

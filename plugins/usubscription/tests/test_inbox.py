@@ -56,8 +56,13 @@ def test_waking_gives_an_empty_batch_once() -> None:
     inbox.wake()
     inbox.wake()
     assert inbox.wait_batch() == []
-    inbox.close()
-    assert inbox.wait_batch() is None
+    taken: list[list[UMessage] | None] = []
+    waiting = Thread(target=lambda: taken.append(inbox.wait_batch()))
+    waiting.start()
+    waiting.join(0.05)  # it waits: were it still woken, it would be back at once
+    inbox.put_nowait(message())
+    waiting.join(20)
+    assert taken == [[message()]]
 
 
 @pytest.mark.parametrize("change", ["put", "wake", "close"])

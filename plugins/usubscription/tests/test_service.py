@@ -696,6 +696,19 @@ def test_answers_that_the_bus_does_not_take_are_counted_said_once_and_end_nothin
     assert [record.message for record in caplog.records] == ["usubscription.answer_not_sent"]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_should_the_thread_fail_callers_are_told_and_routing_goes_on(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.subscribe()
+    monkeypatch.setattr(desk.plugin.service, "_answer", None)  # a mistake of ours, whatever it would be
+    desk.post(FETCH_SUBSCRIPTIONS)
+    desk.wait_until(lambda: not desk.plugin.service._thread.is_alive(), "the thread to fail")  # type: ignore[union-attr]
+    status = desk.refused(FETCH_SUBSCRIPTIONS)
+    assert str(status) == "UNAVAILABLE: core.usubscription has stopped"
+    assert desk.routed() == [(APP, 0)]
+
+
 def test_a_refusal_that_the_bus_does_not_take_is_counted_too(make_desk: MakeDesk) -> None:
     desk = make_desk(max_queued_requests=1).start()
     refuse = desk.plugin.service._receive

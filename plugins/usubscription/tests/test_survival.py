@@ -24,12 +24,11 @@ TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
 
 # Clients 0, 1, 2, ... subscribe; each third one leaves again. A line says what has been acknowledged.
 CLIENTS = """
-import sys
+import runpy, sys
 from pathlib import Path
-from conftest import Desk
 from ustreamer.uprotocol.uuri import UUri
 
-desk = Desk(Path(sys.argv[1])).start()
+desk = runpy.run_path(sys.argv[1])["Desk"](Path(sys.argv[2])).start()
 number = 0
 while True:
     caller = UUri("device1", number, 1, 0)
@@ -44,10 +43,9 @@ while True:
 
 @contextmanager
 def clients(state_dir: Path) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]]:
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     process = subprocess.Popen(
-        [sys.executable, "-c", CLIENTS, str(state_dir)],
-        env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-c", CLIENTS, str(Path(__file__).with_name("conftest.py")), str(state_dir)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -215,9 +215,8 @@ class Store:
                 for key, value in cursor:
                     if key.startswith(_SUBSCRIPTION):
                         yield read(key, value)
-                    elif (
-                        key != _LAYOUT_KEY
-                    ):  # passed over, a record whose first bytes were hit would be lost silently
+                    # Passed over, a record whose first bytes were hit would be lost in silence.
+                    elif key != _LAYOUT_KEY:
                         raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
         except lmdb.Error as error:
             raise StoreDamaged(f"store {self.path / _DATA}: {error}") from error

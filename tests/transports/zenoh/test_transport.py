@@ -35,6 +35,7 @@ from ustreamer.transports.zenoh.links import Links
 from ustreamer.transports.zenoh.receiving import Filters, Reception
 from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri, any_at
