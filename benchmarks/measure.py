@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.board import AGES, FLOW, MAX_AGES, RECEIVED, SENT, TIMED, Board
+from benchmarks.children import ChildError
 from benchmarks.rigs import Rig
 
 _NS_PER_S: Final = 1_000_000_000
@@ -75,12 +76,17 @@ def run(rig: Rig, load: Load) -> Round:
     paced_before, ages, paced_after = _paced(rig, load)
     seconds = (after.at_ns - before.at_ns) / _NS_PER_S
     messages = after.received - before.received
+    if not messages or not ages:
+        raise ChildError(
+            f"{rig.direction}, {rig.subject}: {messages} messages in {seconds:.1f} s of full flow and {len(ages)} of "
+            f"{load.paced_messages} paced ones{rig.generator.log_tail()}{rig.sink.log_tail()}"
+        )
     spent = _cpu_spent(before, after)
     paced = _cpu_spent(paced_before, paced_after)
     work = slice(0, 1) if rig.forwarder else slice(1, 3)
     return Round(
         messages_per_s=messages / seconds,
-        cpu_us=sum(spent[work]) / max(1, messages) / _US,
+        cpu_us=sum(spent[work]) / messages / _US,
         p50_us=percentile(ages, 0.50) / _US,
         p99_us=percentile(ages, 0.99) / _US,
         lost=(rig.board[SENT] - sent) - (rig.board[RECEIVED] - received),
@@ -152,8 +158,6 @@ def _wait_settled(board: Board, missing: int) -> None:
 
 
 def percentile(ascending: Sequence[int], part: float) -> float:
-    """The smallest value that at least `part` (0..1) of the values do not exceed; NaN if there are none."""
-    if not ascending:
-        return float("nan")
+    """The smallest value that at least `part` (0..1) of the values, of which there are some, do not exceed."""
     rank = max(0, -int(-part * len(ascending) // 1) - 1)
     return float(ascending[rank])

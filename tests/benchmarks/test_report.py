@@ -2,7 +2,6 @@
 """The arithmetic of the report, and the counters that processes share."""
 
 import json
-import math
 from pathlib import Path
 
 import msgspec
@@ -50,10 +49,6 @@ def test_a_percentile_is_the_smallest_value_that_covers_its_part(
     values: list[int], part: float, expected: int
 ) -> None:
     assert percentile(values, part) == expected
-
-
-def test_a_percentile_of_nothing_is_no_number() -> None:
-    assert math.isnan(percentile([], 0.5))
 
 
 def test_a_ratio_compares_each_round_with_its_neighbour_in_time() -> None:

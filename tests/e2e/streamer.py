@@ -29,6 +29,7 @@ class StreamerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=os.environ | {"PYTHONFAULTHANDLER": "1"},
         )
         self.stdout: Inbox[str] = Inbox("stdout of ustreamer run")
         self.stderr: Inbox[str] = Inbox("stderr of ustreamer run")
@@ -70,13 +71,15 @@ class StreamerProcess:
         try:
             code = self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"did not end within {DEADLINE_S} s after SIGTERM\n{self.said}") from None
+            self._process.send_signal(signal.SIGABRT)  # on which faulthandler writes every thread's stack
+            self._process.wait(DEADLINE_S)
+            self._close()
+            raise AssertionError(f"did not end within {DEADLINE_S} s\n{self.said}") from None
         self._close()
         return code
 
     def kill(self) -> None:
-        """SIGKILL: the power fails."""
+        """SIGKILL: the power fails. What it was saying is still heard."""
         self._process.kill()
         self._process.wait(DEADLINE_S)
         self._close()

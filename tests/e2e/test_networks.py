@@ -64,6 +64,19 @@ def test_all_attributes_of_a_message_are_forwarded(
     assert fleet.wait_events(topic)[0].head == sent
 
 
+def test_a_publication_that_came_too_late_is_not_forwarded(
+    vehicle: Vehicle, app: ZenohPeer, fleet: ZenohPeer
+) -> None:
+    topic = app.address.at(0x8001)
+    fleet.subscribe(topic)
+    now = wire.new_id()
+    a_minute_ago = now._replace(msb=now.msb - (60_000 << 16))
+    app.send(wire.Attributes(a_minute_ago, wire.PUBLISH, topic, priority=wire.CS1, ttl=1000), b"late")
+    app.send(wire.Attributes(a_minute_ago, wire.PUBLISH, topic, priority=wire.CS1, ttl=120_000), b"in time")
+    app.send(wire.Attributes(a_minute_ago, wire.PUBLISH, topic, priority=wire.CS1, ttl=0), b"for ever")
+    assert [each.payload for each in fleet.wait_events(topic, 2)] == [b"in time", b"for ever"]
+
+
 def test_calls_and_notifications_go_to_the_network_of_their_sink(
     vehicle: Vehicle, app: ZenohPeer, fleet: ZenohPeer
 ) -> None:

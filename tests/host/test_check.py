@@ -135,7 +135,7 @@ def test_a_state_directory_is_made_by_nobody_in_a_check_but_could_be(config: Pat
 def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
     config: Path, state_dir: str
 ) -> None:
-    (config.parent / "file").touch()
+    (config.parent / "file").touch(0o755)  # else it would be no place to write for another reason
     config.write_text(config.read_text().replace('"state"', f'"{state_dir}"'))
     report = check(config, offline=False)
     assert report.stages == ("file", "routes")

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -430,7 +431,9 @@ def test_messages_that_are_left_after_the_time_to_drain_end_with_75_and_are_coun
 ) -> None:
     down = '[endpoints.b]\ntransport = "down"\nauthorities = ["cloud"]'
     path = written(LOCAL, down, "[plugins.tester]\nends_itself = true\nmessages = 3")
+    began = time.monotonic()
     assert ended("run", path, "--drain", "0.05") == 75
+    assert 0.05 <= time.monotonic() - began < 4.0  # without the option it would be 5
     out, err = capsys.readouterr()
     assert out == "READY\n"
     assert err.splitlines()[-1] == "3 messages were not sent within 0.05 s"

@@ -29,7 +29,9 @@ def app() -> Iterator[LocalTransport]:
         each.close()
 
 
-@pytest.mark.parametrize("method", [UUri("hpc", 4, 1, 1), UUri("hpc", 4, 1, 0x7FFF), UUri("hpc", 4, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "method", [UUri("hpc", 4, 1, 1), UUri("hpc", 4, 1, 0x7FFF), UUri("hpc", 4, 2, 1)], ids=str
+)
 def test_every_call_is_answered_with_unimplemented(app: LocalTransport, method: UUri) -> None:
     client = RpcClient(app, APP, UuidSource(ManualClock().clock().wall_ms))
     with pytest.raises(UStatusError, match="has no methods yet") as answer:

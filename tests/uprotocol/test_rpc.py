@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from ustreamer.uprotocol.rpc import RpcClient
@@ -150,7 +151,7 @@ def test_without_an_answer_a_call_ends_after_its_ttl_and_says_so() -> None:
     line = Line(lambda message: None)
     began_ns = time.monotonic_ns()
     status = refusal(lambda: client(line).call(METHOD, ttl=20))
-    assert time.monotonic_ns() - began_ns >= 20_000_000
+    assert 20_000_000 <= time.monotonic_ns() - began_ns < 4_000_000_000
     assert status.code is UCode.DEADLINE_EXCEEDED
     assert status.message == f"no answer from {METHOD} within 20 ms"
 
@@ -178,10 +179,12 @@ def test_a_call_that_no_transport_may_send_is_refused_and_not_waited_for(
 
 def other_than_the_answer(asked: UMessage) -> list[UMessage]:
     other = response(IDS.next(), UMessage(IDS.next(), asked.attributes), b"of another call")
+    told = notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP)
     return [
         other,
+        UMessage(told.id, msgspec.structs.replace(told.attributes, reqid=asked.id), b"no response"),
         publish(IDS.next(), UUri("hpc", 1, 1, 0x8000)),
-        notification(IDS.next(), UUri("chassis", 1, 1, 0x8000), APP),
+        told,
         asked,
     ]
 

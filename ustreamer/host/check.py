@@ -63,7 +63,12 @@ def _environment(config: StreamerConfig, streamer: Streamer) -> list[str]:
         for problem in transport.problems()
     ]
     if not _can_be_made(config.state_dir):
-        problems.append(f"state_dir: {config.state_dir} does not exist and cannot be made")
+        what = (
+            "is not a directory that can be written"
+            if config.state_dir.exists()
+            else "does not exist and cannot be made"
+        )
+        problems.append(f"state_dir: {config.state_dir} {what}")
     return problems
 
 

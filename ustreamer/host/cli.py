@@ -3,11 +3,12 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +17,8 @@ from ustreamer.host import check, logs, plugins, process
 from ustreamer.host.config import ConfigError
 from ustreamer.host.plugins import PluginError
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+_LONGEST_S: Final = 86_400
 
 
 class Exit(IntEnum):
@@ -36,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parser().parse_args(argv)
         run: Callable[[argparse.Namespace], int] = arguments.run
-        return run(arguments)
+        code = run(arguments)
+        sys.stdout.flush()
     except (ConfigError, PluginError) as error:
         print(error, file=sys.stderr)
         return Exit.BAD_CONFIG
@@ -44,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return _exit_of(error)
     except BrokenPipeError:  # `ustreamer ... | head`
+        # What is still buffered goes nowhere, or the interpreter complains of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILURE
+    return code
 
 
 def _exit_of(error: UStatusError) -> Exit:
@@ -54,6 +61,7 @@ def _exit_of(error: UStatusError) -> Exit:
         UCode.PERMISSION_DENIED: Exit.DENIED,
         UCode.INVALID_ARGUMENT: Exit.BAD_CONFIG,
         UCode.UNIMPLEMENTED: Exit.BAD_CONFIG,
+        UCode.FAILED_PRECONDITION: Exit.BAD_CONFIG,  # state of a newer version, for one
     }
     return by_code.get(error.code, Exit.FAILURE)
 
@@ -69,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
     run.add_argument("config", type=Path, metavar="CONFIG")
     run.add_argument(
-        "--drain", type=float, default=5.0, metavar="S", help="seconds to send what was accepted (5)"
+        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send what was accepted (5)"
     )
     run.add_argument(
         "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
@@ -88,13 +96,23 @@ def parser() -> argparse.ArgumentParser:
     listing.set_defaults(run=_plugins)
 
     demo = commands.add_parser("demo", help="a small vehicle with a streamer, and what it did")
-    demo.add_argument("--seconds", type=float, default=10.0, metavar="N", help="how long messages flow (10)")
+    demo.add_argument(
+        "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
+    )
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
     demo.set_defaults(run=_demo)
 
     loaded = {name: plugins.plugin_class(entry) for name, entry in plugins.installed().items()}
     plugins.without_configuration(loaded).hook.ustreamer_commands(commands=commands)
     return top
+
+
+def _seconds(text: str) -> float:
+    """A duration on the command line: finite, not negative, at most a day."""
+    seconds = float(text)
+    if not 0 <= seconds <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {_LONGEST_S}")
+    return seconds
 
 
 def _run(arguments: argparse.Namespace) -> int:

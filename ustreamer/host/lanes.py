@@ -83,10 +83,11 @@ class Lane:
         with self._changed:
             attempts = 0
             if self._inline and not self.queued and not self._is_late(message):
-                if self._sent_inline(delivery, message, now_ns):
+                refusal = self._sent_inline(delivery, message, now_ns)
+                if refusal is None:
                     return
                 attempts = 1
-                self._retries += 1
+                self._retries += refusal is UCode.UNAVAILABLE
             displaced = self._queue.push(delivery, message, now_ns, attempts)
             if self._idle:
                 self._changed.notify()
@@ -105,14 +106,14 @@ class Lane:
         ttl = message.attributes.ttl
         return bool(ttl) and is_expired(message.id.time_ms, ttl, self._clock.wall_ms())
 
-    def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> bool:
-        """Try to send at once; False leaves it to the sending thread, which knows how to fail."""
+    def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> UCode | None:
+        """Try to send at once; why not, if it fails: that is left to the sending thread, which knows how to fail."""
         try:
             delivery.transmit(message)
-        except UStatusError:
-            return False
+        except UStatusError as error:
+            return error.code
         delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
-        return True
+        return None
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
@@ -145,7 +146,6 @@ class Lane:
                 self._keep(batch[position:])
                 self._pause(status)
                 return
-            self._failures = 0
 
     def _send(self, item: Queued) -> UStatus | None:
         """Send one message and settle it; the status if it is still ours because trying again can help."""
@@ -167,6 +167,7 @@ class Lane:
         with self._changed:
             self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)
             self._in_air -= 1
+        self._failures = 0
         return None
 
     def _fail(self, item: Queued, verdict: Verdict, status: UStatus) -> None:

@@ -36,7 +36,9 @@ class OwnEntity:
 
     def _answer(self, message: UMessage) -> None:
         if message.attributes.type is UMessageType.REQUEST:
-            status = UStatus(UCode.UNIMPLEMENTED, f"{message.attributes.sink}: core.ustreamer has no methods yet")
+            status = UStatus(
+                UCode.UNIMPLEMENTED, f"{message.attributes.sink}: core.ustreamer has no methods yet"
+            )
             self._bus.send(error_response(self._ids.next(), message, status))
 
     def stop(self) -> None:

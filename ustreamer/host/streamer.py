@@ -116,10 +116,10 @@ class Streamer:
             self._listen()
             for transport in self.transports.values():
                 transport.open()
+            self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
         except BaseException:
             self._close()
             raise
-        self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
         log.info(
             "started",
             extra={"authority": self._config.authority, "endpoints": sorted(self._config.endpoints)},

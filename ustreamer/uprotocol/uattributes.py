@@ -83,7 +83,8 @@ class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 # --- validity -------------------------------------------------------------------------------------------------------
 
-_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+# Version ff and ids of all zeros are invalid (W3C Trace Context, 3.2.2).
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Rule(NamedTuple):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """UMessage, and how each kind of message is made."""
 
+from typing import Final
+
 import msgspec
 
 from ustreamer.uprotocol.uattributes import (
@@ -14,6 +16,8 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, invalid
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import encode_status
+
+_ANSWER_TTL_MS: Final = 10_000  # of the refusal of a request that had none
 
 
 class UMessage(msgspec.Struct, frozen=True):
@@ -132,7 +136,7 @@ def answer_attributes(to: UMessage, commstatus: UCode | None, payload_format: UP
         priority=max(
             asked.priority, UPriority.CS4
         ),  # a request below CS4 is refused, but its answer must be valid
-        ttl=asked.ttl,
+        ttl=asked.ttl or _ANSWER_TTL_MS,
         reqid=to.id,
         commstatus=commstatus,
         payload_format=payload_format,

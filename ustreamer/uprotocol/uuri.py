@@ -194,8 +194,8 @@ def check_authority(authority: str, where: str) -> None:
 
 
 def _is_ip_literal(authority: str) -> bool:
-    if not (authority.startswith("[") and authority.endswith("]")):
-        return False  # an IPv4 address is a registered name too
+    if not (authority.startswith("[") and authority.endswith("]")) or "%" in authority:
+        return False  # an IPv4 address is a registered name too; a zone (%eth0) means something on one machine only
     try:
         ipaddress.IPv6Address(authority[1:-1])
     except ValueError:

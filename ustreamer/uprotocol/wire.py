@@ -131,8 +131,10 @@ class HeaderDecoder:
 
     def _decode_first(self, data: bytes, tail: bytes) -> tuple[UUID, UAttributes]:
         id, attributes = decode(data)
-        # The tail is a key only if what came before it was an id and nothing but an id.
-        if attributes.repeats and data[:ID_SIZE] == _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb):
+        # The tail is a key only if what came before it was an id and nothing but an id, and it brings none itself:
+        # protobuf merges a field that comes twice.
+        starts_with_id = data[:ID_SIZE] == _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb)
+        if attributes.repeats and starts_with_id and not pb.UAttributes.FromString(tail).HasField("id"):
             if len(self._seen) >= self._limit:
                 self._seen.clear()
             self._seen[tail] = attributes

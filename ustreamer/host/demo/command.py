@@ -2,6 +2,7 @@
 """`ustreamer demo`: run the vehicle for a while, show it live, end with the ledger."""
 
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -38,12 +39,16 @@ def run(*, seconds: float, as_json: bool) -> int:
 
 
 def _wait(seconds: float, tell: Callable[[float], None], *, every: float) -> None:
-    """Let `seconds` pass and call `tell` with what is left, every now and then."""
-    end_ns = SYSTEM_CLOCK.monotonic_ns() + round(seconds * _NS_PER_S)
+    """Let `seconds` pass and call `tell` with what is left, every so often and at the end."""
+    began_ns = SYSTEM_CLOCK.monotonic_ns()
     pause = threading.Event()
-    while (left := (end_ns - SYSTEM_CLOCK.monotonic_ns()) / _NS_PER_S) > 0:
-        pause.wait(min(every, left))
-        tell(max(0.0, left - every))
+    beats = math.ceil(seconds / every) if seconds else 0
+    for beat in range(1, beats + 1):
+        passed = seconds if beat == beats else beat * every
+        end_ns = began_ns + round(passed * _NS_PER_S)
+        while (left_ns := end_ns - SYSTEM_CLOCK.monotonic_ns()) > 0:
+            pause.wait(left_ns / _NS_PER_S)
+        tell(seconds - passed)
 
 
 def _print_line(vehicle: Vehicle, left: float) -> None:

@@ -69,7 +69,9 @@ class ZenohTransport(EndpointTransport):
             listen = json.loads(zenoh_config(self._config, self._context.name).get_json("listen/endpoints"))
         except UStatusError as error:
             return [error.message]
-        everywhere = listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
+        everywhere = (
+            listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
+        )
         return [problem for locator in everywhere if (problem := _taken(locator))]
 
     def open(self) -> None:

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated ECU, seen from the other end of its socket."""
+
+import socket
+import time
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+
+from ustreamer.host.demo.chassis import (
+    CLIMATE,
+    DOOR_EVENT,
+    DOOR_HZ,
+    DOORS,
+    MAJOR,
+    SET_TEMPERATURE,
+    WHEEL_EVENTS,
+    WHEEL_HZ,
+    WHEELS,
+    Beats,
+    Chassis,
+)
+from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, encode, split
+
+DEADLINE_S = 10.0
+S = 1_000_000_000
+
+
+# ---------------------------------------------------------------------------------------------------------------- beats
+
+
+class Quiet(Event):
+    """Notes how long each beat was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits_s.append(timeout)
+        return super().wait(timeout)
+
+
+def test_beats_count_from_0_the_first_at_once_and_none_before_its_time() -> None:
+    quiet, period_ns = Quiet(), S // 500
+    start_ns = time.monotonic_ns()
+    beats = Beats(500, quiet)
+    came_ns = [(next(beats), time.monotonic_ns()) for _ in range(11)]
+    assert [tick for tick, _ in came_ns] == list(range(11))
+    assert quiet.waits_s[0] == 0.0
+    assert all(at_ns >= start_ns + tick * period_ns for tick, at_ns in came_ns)
+    assert all(0.0 <= wait_s <= 1 / 500 for wait_s in quiet.waits_s)
+
+
+def test_a_late_beat_does_not_shift_those_after_it() -> None:
+    quiet, period_ns = Quiet(), S // 200
+    beats = Beats(200, quiet)
+    next(beats)
+    start_ns = time.monotonic_ns()
+    while time.monotonic_ns() < start_ns + 4 * period_ns:  # busy with something else
+        pass
+    assert [next(beats) for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert quiet.waits_s[1:5] == [0.0] * 4  # the four that are late come at once
+    next(beats)
+    assert time.monotonic_ns() >= start_ns + 5 * period_ns  # and then the rhythm is the old one
+
+
+def test_beats_end_when_they_are_told_to_be_quiet_also_in_the_middle_of_a_wait() -> None:
+    quiet = Quiet()
+    quiet.set()
+    assert list(Beats(1, quiet)) == []
+
+    waiting = Event()
+    beats = Beats(0.01, waiting)
+    assert next(beats) == 0
+    waiting.set()
+    began = time.monotonic()
+    assert list(beats) == []
+    assert time.monotonic() - began < DEADLINE_S  # the next beat would be due in 100 s
+
+
+# -------------------------------------------------------------------------------------------------------------- chassis
+
+
+@pytest.fixture
+def streamer() -> Iterator[socket.socket]:
+    """The socket that the ECU sends to."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as streamer:
+        streamer.bind(("127.0.0.1", 0))
+        streamer.settimeout(DEADLINE_S)
+        yield streamer
+
+
+@pytest.fixture
+def chassis(streamer: socket.socket) -> Iterator[Chassis]:
+    chassis = Chassis(("127.0.0.1", 0), streamer.getsockname())
+    yield chassis
+    chassis.close()
+
+
+def received(streamer: socket.socket) -> SomeIpMessage:
+    datagram, _ = streamer.recvfrom(65_536)
+    messages, malformed = split(datagram)
+    assert malformed == []
+    [message] = messages
+    return message
+
+
+Topic = tuple[int, int]
+
+
+def collected(streamer: socket.socket, enough: int) -> dict[Topic, list[SomeIpMessage]]:
+    """Events by (service, event), until one of each kind and `enough` in all have come."""
+    events: dict[Topic, list[SomeIpMessage]] = {}
+    expected = {(WHEELS, event) for event in WHEEL_EVENTS.values()} | {(DOORS, DOOR_EVENT)}
+    while expected - events.keys() or sum(map(len, events.values())) < enough:
+        message = received(streamer)
+        events.setdefault((message.service, message.method), []).append(message)
+    assert events.keys() == expected
+    return events
+
+
+def test_the_ecu_sends_wheel_speeds_and_doors_as_someip_notifications(
+    chassis: Chassis, streamer: socket.socket
+) -> None:
+    chassis.start()
+    for messages in collected(streamer, 40).values():
+        for message in messages:
+            assert message.message_type == MessageType.NOTIFICATION
+            assert message.return_code == ReturnCode.E_OK
+            assert (message.client, message.interface_version) == (0, MAJOR)
+        assert [message.session for message in messages] == list(range(1, len(messages) + 1))
+        assert {len(message.payload) for message in messages} == {2 if messages[0].service == DOORS else 4}
+
+
+def test_the_ecu_counts_what_it_has_sent_and_keeps_its_rhythm(
+    chassis: Chassis, streamer: socket.socket
+) -> None:
+    chassis.start()
+    collected(streamer, 80)
+    chassis.stop_publishing()
+    # The counts stop rising once the threads have heard of it, so wait for them and not for a time.
+    for thread in chassis._threads[:2]:
+        thread.join(DEADLINE_S)
+    wheels = chassis.rate(WHEELS, WHEEL_EVENTS["front left"])
+    assert wheels.events >= 18
+    assert wheels.hz <= WHEEL_HZ * 1.5  # a late beat at the start shortens the window
+    assert chassis.rate(DOORS, DOOR_EVENT).events >= 1
+    assert chassis.rate(DOORS, DOOR_EVENT).hz <= DOOR_HZ * 1.5
+    assert chassis.rate(DOORS, 0x8777).events == 0
+    chassis.forget_rates()
+    assert chassis.rate(WHEELS, WHEEL_EVENTS["front left"]).events == 0
+    assert wheels.events >= 18  # what was read is a copy
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "kind", "code", "answer"),
+    [
+        (CLIMATE, SET_TEMPERATURE, MessageType.RESPONSE, ReturnCode.E_OK, b"\x00\xd7"),
+        (CLIMATE, 0x0002, MessageType.ERROR, ReturnCode.E_UNKNOWN_METHOD, b""),
+        (DOORS, SET_TEMPERATURE, MessageType.ERROR, ReturnCode.E_UNKNOWN_METHOD, b""),
+    ],
+)
+def test_the_climate_method_answers_with_what_it_was_asked_for_and_no_other_method_is_known(
+    chassis: Chassis,
+    streamer: socket.socket,
+    service: int,
+    method: int,
+    kind: MessageType,
+    code: ReturnCode,
+    answer: bytes,
+) -> None:
+    chassis.stop_publishing()
+    chassis.start()
+    asked = SomeIpMessage(
+        service, method, 0x0102, 0x0304, MAJOR, MessageType.REQUEST, ReturnCode.E_OK, b"\x00\xd7"
+    )
+    streamer.sendto(encode(asked), chassis._socket.getsockname())
+    message = received(streamer)
+    while message.message_type == MessageType.NOTIFICATION:  # a beat that was under way
+        message = received(streamer)
+    assert (message.service, message.method) == (service, method)
+    assert (message.client, message.session) == (0x0102, 0x0304)  # so that the caller can pair them
+    assert (message.message_type, message.return_code, message.payload) == (kind, code, answer)
+    assert chassis.calls == 1
+
+
+def test_what_is_no_request_is_not_answered(chassis: Chassis, streamer: socket.socket) -> None:
+    chassis.stop_publishing()
+    chassis.start()
+    to = chassis._socket.getsockname()
+    for kind in (MessageType.REQUEST_NO_RETURN, MessageType.RESPONSE, MessageType.REQUEST):
+        asked = SomeIpMessage(CLIMATE, SET_TEMPERATURE, 1, 2, MAJOR, kind, ReturnCode.E_OK, bytes([kind]))
+        streamer.sendto(encode(asked), to)
+    streamer.sendto(b"no SOME/IP at all", to)
+    assert received(streamer).payload == bytes([MessageType.REQUEST])
+    assert chassis.calls == 1
+
+
+def test_an_ecu_that_never_ran_can_be_closed_and_its_port_is_free_again(streamer: socket.socket) -> None:
+    chassis = Chassis(("127.0.0.1", 0), streamer.getsockname())
+    address = chassis._socket.getsockname()
+    chassis.close()
+    again = Chassis(address, streamer.getsockname())
+    again.start()
+    again.close()
+    assert not any(thread.is_alive() for thread in again._threads)

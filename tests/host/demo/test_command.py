@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer demo` around a vehicle that only says what happened."""
+
+import io
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import ClassVar, Self
+
+import pytest
+from rich.console import Console
+
+from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.host.demo import command
+from ustreamer.host.demo.vehicle import Outcome, RpcRow, TargetRow
+
+BOOKS = LedgerSnapshot(
+    received=100,
+    delivered=60,
+    throttled=40,
+    expired=0,
+    dead_lettered=0,
+    denied=0,
+    no_subscriber=0,
+    queued=0,
+)
+ROWS = (
+    TargetRow("up://chassis/1234/1/8001", "up://hpc.vin1/10A1/1/0", 100.0, None, 100.0),
+    TargetRow("up://chassis/1234/1/8001", "up://cloud/20B1/1/0", 100.0, 10.0, 10.0),
+)
+GOOD = Outcome(BOOKS, 0, ROWS, RpcRow(5, 5), {"chassis": {"sent": 5}})
+BAD = Outcome(BOOKS, 2, ROWS, RpcRow(5, 4), {})
+
+
+class StubStreamer:
+    def ledger(self) -> LedgerSnapshot:
+        return BOOKS
+
+
+class StubVehicle:
+    """Notes when it is entered, finished and left."""
+
+    notes: ClassVar[list[str]] = []
+    outcome: ClassVar[Outcome] = GOOD
+    streamer = StubStreamer()
+
+    def __enter__(self) -> Self:
+        self.notes.append("entered")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.notes.append("left")
+
+    def rows(self) -> tuple[TargetRow, ...]:
+        return ROWS
+
+    def finish(self) -> Outcome:
+        self.notes.append("finished")
+        return self.outcome
+
+
+@pytest.fixture(autouse=True)
+def vehicle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The stub in place of the vehicle, and the log as it was."""
+    monkeypatch.setattr(command, "Vehicle", StubVehicle)
+    monkeypatch.setattr(StubVehicle, "notes", [])
+    log = logging.getLogger("ustreamer")
+    before = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.level, log.propagate = before
+
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(GOOD, 0), (BAD, 1)])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_demo_ends_with_0_only_if_all_is_as_promised(
+    monkeypatch: pytest.MonkeyPatch, outcome: Outcome, code: int, as_json: bool
+) -> None:
+    monkeypatch.setattr(StubVehicle, "outcome", outcome)
+    assert command.run(seconds=0.01, as_json=as_json) == code
+    assert StubVehicle.notes == ["entered", "finished", "left"]
+
+
+def test_as_json_the_outcome_is_all_that_is_printed(capsys: Output) -> None:
+    command.run(seconds=0.01, as_json=True)
+    out, err = capsys.readouterr()
+    read = json.loads(out)
+    assert read.keys() == {"ledger", "unaccounted", "targets", "rpc", "endpoints"}
+    assert [target["delivered_hz"] for target in read["targets"]] == [100.0, 10.0]
+    assert err == ""
+
+
+def test_the_summary_has_a_line_per_target_the_calls_and_the_ledger(capsys: Output) -> None:
+    command.run(seconds=0.0, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["topic", "subscriber", "published", "requested", "delivered", "Hz"]
+    assert lines[1].split() == [
+        "up://chassis/1234/1/8001",
+        "up://hpc.vin1/10A1/1/0",
+        "100.00",
+        "all",
+        "100.00",
+    ]
+    assert lines[2].split() == ["up://chassis/1234/1/8001", "up://cloud/20B1/1/0", "100.00", "10", "10.00"]
+    assert lines[4:] == [
+        "calls of the climate method: 5 sent, 5 answered",
+        "ledger: received=100 delivered=60 throttled=40 expired=0 dead_lettered=0 denied=0 no_subscriber=0 queued=0",
+        "unaccounted: 0",
+    ]
+
+
+def test_the_summary_ends_with_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.setattr(StubVehicle, "outcome", BAD)
+    command.run(seconds=0.0, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "unaccounted: 2",
+        "WRONG: 2 deliveries are unaccounted for",
+        "WRONG: 5 calls sent, 4 answered",
+    ]
+
+
+def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: Output) -> None:
+    command.run(seconds=0.02, as_json=False)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "  0.0 s left  Hz delivered/asked  100.0/all    10.0/10  received 100"
+
+
+@pytest.mark.parametrize(("seconds", "every", "calls"), [(0.03, 0.01, 3), (0.01, 1.0, 1), (0.0, 1.0, 0)])
+def test_waiting_lasts_as_long_as_asked_for_and_tells_what_is_left(
+    seconds: float, every: float, calls: int
+) -> None:
+    told: list[float] = []
+    began = time.monotonic()
+    command._wait(seconds, told.append, every=every)
+    assert time.monotonic() - began >= seconds
+    assert 0 <= len(told) <= calls  # fewer where the machine is busy
+    assert bool(told) is (calls > 0)
+    assert told == sorted(told, reverse=True)
+    assert all(0.0 <= left <= seconds for left in told)
+    assert not told or told[-1] == 0.0
+
+
+def test_on_a_terminal_a_table_shows_the_rates() -> None:
+    screen = io.StringIO()
+    Console(file=screen, width=140).print(command._table(ROWS, 7.4))
+    text = screen.getvalue()
+    assert "7 s left" in text
+    for row in ROWS:
+        [line] = [line for line in text.splitlines() if row.subscriber in line]
+        cells = [cell.strip() for cell in line.strip("│┃ ").split("│")]
+        assert cells == [row.topic, row.subscriber, "100.0", command._wish(row), f"{row.delivered_hz:.1f}"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_the_live_table_gives_way_to_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert command.run(seconds=0.02, as_json=False) == 0
+    assert screen.getvalue().rstrip().endswith("unaccounted: 0")
+    assert "delivered/asked" not in screen.getvalue()  # the form for what is no terminal
+
+
+def test_without_the_terminal_library_the_demo_prints_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setitem(sys.modules, "rich.live", None)  # as if it were not installed
+    assert command.run(seconds=0.02, as_json=False) == 0
+    assert "delivered/asked" in screen.getvalue()

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zenoh's words, for people."""
+
+import pytest
+import zenoh
+
+from ustreamer.transports.zenoh.errors import reason
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Can not connect at io/zenoh/src/net/runtime/orchestrator.rs:281.", "Can not connect"),
+        ("one at a/b.rs:1.\n  two at c/d.rs:22", "one two"),
+        ("look at the file", "look at the file"),
+    ],
+)
+def test_places_in_zenohs_own_sources_are_left_out_and_it_is_one_line(said: str, shown: str) -> None:
+    assert reason(zenoh.ZError(said)) == shown
