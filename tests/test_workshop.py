@@ -166,7 +166,7 @@ def test_a_plugin_is_found_by_its_folders_name_and_its_class_exists(folder: Path
 
 @pytest.mark.parametrize(
     ("plugin", "expected"),
-    [("usubscription", {"ustreamer", "lmdb"}), ("throttle", {"ustreamer", "msgspec"})],
+    [("usubscription", {"ustreamer", "lmdb", "msgspec", "protobuf"}), ("throttle", {"ustreamer", "msgspec"})],
 )
 def test_a_plugin_brings_only_its_own_dependencies(plugin: str, expected: set[str]) -> None:
     assert names(project(REPO / "plugins" / plugin)["dependencies"]) == expected

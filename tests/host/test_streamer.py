@@ -502,6 +502,7 @@ HEARD: list[tuple[str, dict[str, list[str]], str, UMessageType, UUri, int]] = [
     ("to one where nobody else lives", HERE_AND_THERE, "b", UMessageType.RESPONSE, UUri("mars", 7, 1, 0), 1),
     ("to one where nobody else lives", HERE_AND_THERE, "a", UMessageType.REQUEST, UUri("mars", 7, 1, 1), 1),
     ("to nobody, who must be told", HERE_AND_THERE, "b", UMessageType.REQUEST, UUri("venus", 1, 1, 1), 1),
+    ("to one who is named beside the star", WITH_STAR, "a", UMessageType.RESPONSE, UUri("cloud", 1, 1, 0), 1),
     ("to wherever", WITH_STAR, "a", UMessageType.NOTIFICATION, UUri("venus", 1, 1, 0), 1),
     ("to wherever", WITH_STAR, "c", UMessageType.RESPONSE, UUri("venus", 1, 1, 0), 1),
     ("to wherever", WITH_STAR, "c", UMessageType.REQUEST, UUri("venus", 1, 1, 1), 1),
