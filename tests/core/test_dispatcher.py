@@ -361,6 +361,13 @@ def test_a_sender_who_invents_topics_does_not_fill_the_memory(build: "type[World
     assert world.books().delivered == 100
 
 
+def test_a_topic_that_nobody_has_subscribed_leaves_no_trace_among_the_targets(world: "World") -> None:
+    world.directory.subscribe(DOORS, DASH)
+    for topic in (SPEED, DOORS):
+        world.receive("chassis", event(world, topic))
+    assert list(world.ingress("chassis")._by_topic) == [DOORS]
+
+
 def test_an_ingress_is_made_once(world: "World") -> None:
     assert world.ingress("chassis") is world.ingress("chassis")
     assert world.ingress("chassis") is not world.ingress("dash")
@@ -642,6 +649,21 @@ def test_a_dead_letter_tells_how_often_and_when_it_was_tried(world: "World") -> 
     assert (letter.endpoint, letter.attempts) == ("dash", 3)
     assert letter.first_attempt.ToMilliseconds() == started_ms + 1000
     assert letter.last_attempt.ToMilliseconds() == started_ms + 3000
+
+
+def test_a_message_that_expires_while_it_waits_has_the_time_of_its_last_attempt(world: "World") -> None:
+    world.directory.subscribe(DEAD_LETTERS, CLOUD)
+    world.lanes["dash"].failure = LINK_DOWN
+    sent = notification(world.id(), UUri("hpc", 1, 1, 0x8000), DASH, ttl=4000)
+    world.receive("backbone", sent)
+    started_ms = world.clock.wall_ms()
+    for _ in range(3):  # at 2 s and at 4 s in vain, at 6 s it is too late
+        world.time.advance(s=2)
+        world.send()
+    (letter,) = letters(world)
+    assert (letter.attempts, letter.status.code) == (2, UCode.DEADLINE_EXCEEDED)
+    assert letter.first_attempt.ToMilliseconds() == started_ms + 2000
+    assert letter.last_attempt.ToMilliseconds() == started_ms + 4000
 
 
 def test_a_message_that_was_never_tried_has_the_time_of_its_arrival(build: "type[World]") -> None:

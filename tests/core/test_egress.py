@@ -59,6 +59,16 @@ def bounded(messages: int = 100, size: int = 10**9) -> EgressLimits:
     return EgressLimits(queue_messages=messages, queue_bytes=size)
 
 
+def test_the_limits_are_those_of_the_configuration_if_it_says_nothing() -> None:
+    assert EgressLimits() == EgressLimits(
+        queue_messages=10_000,
+        queue_bytes=16_000_000,
+        retry_first_ms=100,
+        retry_max_ms=5_000,
+        max_age_ms=30_000,
+    )
+
+
 # -------------------------------------------------------------------------------------------------------------- order
 
 

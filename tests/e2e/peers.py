@@ -73,6 +73,14 @@ class Inbox(Generic[T]):
         return self.wait(match, within=within)[0]
 
 
+def eventually(value: Callable[[], T], expected: T) -> None:
+    """Wait until `value()` is what is expected; AssertionError if it is not in time."""
+    until = time.monotonic() + DEADLINE_S
+    while (found := value()) != expected and time.monotonic() < until:
+        time.sleep(0.01)
+    assert found == expected
+
+
 # --- Zenoh --------------------------------------------------------------------------------------------------------------
 
 

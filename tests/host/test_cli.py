@@ -407,6 +407,7 @@ EXITS = {
     UCode.PERMISSION_DENIED: 77,
     UCode.INVALID_ARGUMENT: 78,
     UCode.UNIMPLEMENTED: 78,
+    UCode.FAILED_PRECONDITION: 78,  # the state directory is that of a newer version, for one
 }
 
 

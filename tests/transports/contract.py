@@ -403,7 +403,10 @@ class TransportContract(ABC):
             for _ in range(self.limit_of_listeners):
                 pair.b.register_listener(TOPIC, None, Mailbox())
 
+        first = Mailbox()
+        pair.b.register_listener(TOPIC, None, first)
         assert code_of(fill) is UCode.RESOURCE_EXHAUSTED
+        assert code_of(lambda: pair.b.register_listener(TOPIC, None, first)) is UCode.OK  # nothing new
 
     def test_a_listener_that_raises_is_counted_and_stops_nobody(self, pair: Pair) -> None:
         def broken(message: UMessage) -> None:
@@ -420,12 +423,13 @@ class TransportContract(ABC):
         assert pair.b.statistics()["listener_errors"] == 3
 
     def test_a_listener_may_register_send_and_unregister(self, pair: Pair) -> None:
-        replies, late = Mailbox(), Mailbox()
+        replies, late, done = Mailbox(), Mailbox(), Mailbox()
 
         def answering(message: UMessage) -> None:
             pair.b.send(publish(new_id(), UUri(BETA, 1, 1, 0x8001), message.payload))
             pair.b.register_listener(OTHER_TOPIC, None, late)
             pair.b.unregister_listener(TOPIC, None, answering)
+            done(message)
 
         pair.a.register_listener(ANY, None, replies)
         pair.b.register_listener(TOPIC, None, answering)
@@ -436,7 +440,7 @@ class TransportContract(ABC):
         pair.a.send(publish(new_id(), TOPIC, b"nobody listens"))
         pair.a.send(publish(new_id(), OTHER_TOPIC, b"late"))
         assert [m.payload for m in late.wait(1)] == [b"late"]
-        assert len(replies.messages) == 1
+        assert len(replies.messages) == len(done.messages) == 1
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -490,12 +494,13 @@ class TransportContract(ABC):
         self.reach(pair)
         pair.b.stop_receiving()
         pair.b.stop_receiving()
-        pair.a.send(publish(new_id(), TOPIC))
         pair.b.register_listener(OTHER_TOPIC, None, stopped)
-        pair.a.send(publish(new_id(), OTHER_TOPIC))
         answer = publish(new_id(), UUri(BETA, 1, 1, 0x8001))
         pair.b.send(answer)
         assert other.wait(1) == [answer]
+        for topic in (TOPIC, OTHER_TOPIC):
+            pair.a.send(publish(new_id(), topic))
+        stopped.wait(1, 0.2)
         pair.b.close()
         assert stopped.messages == []
 

@@ -223,6 +223,10 @@ def test_any_text_is_a_valid_uuri_or_an_invalid_argument(text: str) -> None:
 # ------------------------------------------------------------------------------------------------------------- parts
 
 
+def test_what_is_not_said_is_empty_or_zero() -> None:
+    assert str(UUri()) == "up:/0/0/0"
+
+
 def test_the_instance_is_the_upper_half_of_the_entity_and_the_type_the_lower() -> None:
     uuri = UUri("", 0x00030ABC, 1, 0)
     assert (uuri.ue_instance, uuri.ue_type) == (3, 0xABC)

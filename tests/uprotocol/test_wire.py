@@ -394,6 +394,22 @@ def test_a_header_that_came_before_is_shared_and_not_decoded_again() -> None:
     assert id == SECOND
 
 
+def test_the_decoder_keeps_as_much_as_its_limit() -> None:
+    decoder = HeaderDecoder(limit=3)
+    first = [decoder.decode(encode(FIRST, each))[1] for each in topics(3)]
+    second = [decoder.decode(encode(SECOND, each))[1] for each in topics(3)]
+    assert all(again is before for before, again in zip(first, second, strict=True))
+
+
+def test_the_encoder_keeps_as_much_as_its_limit_and_encodes_no_header_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder = HeaderEncoder(limit=3)
+    first = [encoder.encode(FIRST, each) for each in topics(3)]
+    monkeypatch.delattr("ustreamer.uprotocol.wire._encode_tail")
+    assert [encoder.encode(FIRST, each) for each in topics(3)] == first
+
+
 def test_the_decoder_keeps_no_more_than_its_limit_and_still_reads_right() -> None:
     decoder = HeaderDecoder(limit=3)
     for each, id in product([*topics(10), *topics(10)], [FIRST, SECOND]):

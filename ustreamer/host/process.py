@@ -63,6 +63,11 @@ class Signals:
             pass
 
 
+def tune_interpreter() -> None:
+    """Share the interpreter between threads in small slices: messages are small, and there are many threads."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+
+
 def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
     """Run a streamer until SIGTERM or SIGINT; how many messages were left when the time to drain was over.
 
@@ -70,7 +75,7 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
     """
     signals = Signals()
     signals.install()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    tune_interpreter()
     streamer = loaded.streamer()
     streamer.start()
     ready()

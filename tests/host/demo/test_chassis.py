@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from ustreamer.core.clock import ManualClock
 from ustreamer.host.demo.chassis import (
     CLIMATE,
     DOOR_EVENT,
@@ -43,28 +44,35 @@ class Quiet(Event):
         return super().wait(timeout)
 
 
-def test_beats_count_from_0_the_first_at_once_and_none_before_its_time() -> None:
-    quiet, period_ns = Quiet(), S // 500
-    start_ns = time.monotonic_ns()
-    beats = Beats(500, quiet)
-    came_ns = [(next(beats), time.monotonic_ns()) for _ in range(11)]
-    assert [tick for tick, _ in came_ns] == list(range(11))
-    assert quiet.waits_s[0] == 0.0
-    assert all(at_ns >= start_ns + tick * period_ns for tick, at_ns in came_ns)
-    assert all(0.0 <= wait_s <= 1 / 500 for wait_s in quiet.waits_s)
+class Patient(Quiet):
+    """Waits by moving a clock."""
+
+    def __init__(self, time: ManualClock) -> None:
+        super().__init__()
+        self._time = time
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._time.advance(s=timeout)
+        return super().wait(0)
 
 
-def test_a_late_beat_does_not_shift_those_after_it() -> None:
-    quiet, period_ns = Quiet(), S // 200
-    beats = Beats(200, quiet)
-    next(beats)
-    start_ns = time.monotonic_ns()
-    while time.monotonic_ns() < start_ns + 4 * period_ns:  # busy with something else
-        pass
-    assert [next(beats) for _ in range(5)] == [1, 2, 3, 4, 5]
-    assert quiet.waits_s[1:5] == [0.0] * 4  # the four that are late come at once
-    next(beats)
-    assert time.monotonic_ns() >= start_ns + 5 * period_ns  # and then the rhythm is the old one
+def test_beats_count_from_0_the_first_at_once_and_each_at_its_time() -> None:
+    clock = ManualClock()
+    beats = Beats(500, Patient(clock), clock.clock())
+    assert [(next(beats), clock.now_ns) for _ in range(11)] == [(n, n * S // 500) for n in range(11)]
+
+
+def test_a_late_beat_does_not_shift_those_after_it_and_missed_ones_are_left_out() -> None:
+    clock = ManualClock()
+    beats = Beats(100, Patient(clock), clock.clock())
+    assert next(beats) == 0
+    clock.advance(ms=13)
+    assert (next(beats), clock.now_ns) == (1, 13_000_000)
+    assert (next(beats), clock.now_ns) == (2, 20_000_000)
+    clock.advance(ms=35)  # 30, 40 and 50 are missed or late: one beat for all of them
+    assert (next(beats), clock.now_ns) == (5, 55_000_000)
+    assert (next(beats), clock.now_ns) == (6, 60_000_000)
 
 
 def test_beats_end_when_they_are_told_to_be_quiet_also_in_the_middle_of_a_wait() -> None:

@@ -195,10 +195,29 @@ def test_unregistering_waits_for_the_call_in_progress_and_lets_none_follow(pair:
     assert entered.wait(10)
     unregistering = threading.Thread(target=pair.b.unregister_listener, args=(TOPIC, None, slow))
     unregistering.start()
+    unregistering.join(0.05)
+    assert unregistering.is_alive()
     leave.set()
     unregistering.join(10)
+    assert not unregistering.is_alive()
     assert other.wait(3) == sent
     assert calls.messages == sent[:1]
+
+
+def test_stopping_waits_for_the_call_in_progress(pair: Pair) -> None:
+    entered, leave, finished = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(message: UMessage) -> None:
+        entered.set()
+        leave.wait(10)
+        finished.set()
+
+    pair.b.register_listener(TOPIC, None, slow)
+    pair.a.send(publish(new_id(), TOPIC))
+    assert entered.wait(10)
+    threading.Timer(0.05, leave.set).start()
+    pair.b.stop_receiving()
+    assert finished.is_set()
 
 
 def test_two_listeners_that_unregister_each_other_do_not_wait_for_ever(

@@ -6,6 +6,7 @@ import struct
 from threading import Event, Lock, Thread
 from typing import Final
 
+from ustreamer.core.clock import Clock
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.demo.rates import Rate
 from ustreamer.transports.someip.codec import (
@@ -128,21 +129,26 @@ class Chassis:
 
 
 class Beats:
-    """Counts up in the rhythm of `hz` until told to be quiet; a late beat does not shift those after it."""
+    """Counts up in the rhythm of `hz` until told to be quiet.
 
-    def __init__(self, hz: float, quiet: Event) -> None:
+    A late beat does not shift those after it, and beats that were missed are left out, as a cyclic task of an ECU does.
+    """
+
+    def __init__(self, hz: float, quiet: Event, clock: Clock = SYSTEM_CLOCK) -> None:
         self._period_ns = round(_NS_PER_S / hz)
         self._quiet = quiet
-        self._due_ns = SYSTEM_CLOCK.monotonic_ns()
+        self._now_ns = clock.monotonic_ns
+        self._due_ns = self._now_ns()
         self._tick = -1
 
     def __iter__(self) -> "Beats":
         return self
 
     def __next__(self) -> int:
-        left_s = (self._due_ns - SYSTEM_CLOCK.monotonic_ns()) / _NS_PER_S
+        left_s = (self._due_ns - self._now_ns()) / _NS_PER_S
         if self._quiet.wait(max(0.0, left_s)):
             raise StopIteration
-        self._due_ns += self._period_ns
-        self._tick += 1
+        missed = max(0, (self._now_ns() - self._due_ns) // self._period_ns)
+        self._due_ns += (missed + 1) * self._period_ns
+        self._tick += missed + 1
         return self._tick

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ustreamer.host import logs
+from ustreamer.host import logs, process
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.demo.vehicle import Outcome, TargetRow, Vehicle
 
@@ -23,6 +23,7 @@ _NS_PER_S = 1_000_000_000
 def run(*, seconds: float, as_json: bool) -> int:
     """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered."""
     logs.set_up(json_lines=False, level="WARNING")
+    process.tune_interpreter()
     with Vehicle() as vehicle:
         if as_json:
             _wait(seconds, lambda left: None, every=seconds)
