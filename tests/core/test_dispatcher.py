@@ -895,14 +895,13 @@ def test_threads_that_dispatch_at_once_lose_nothing_and_double_nothing(build: "t
         for subscriber in (DASH, DASH_2):
             world.directory.subscribe(topic, subscriber)
     lots = [
-        (endpoint, [event(world, topic) for _ in range(MESSAGES)])
+        (world.ingress(endpoint).dispatch, [event(world, topic) for _ in range(MESSAGES)])
         for endpoint, topics in sources.items()
         for topic in topics
     ]
     start = Barrier(len(lots))
 
-    def receive(endpoint: str, messages: list[UMessage]) -> None:
-        dispatch = world.ingress(endpoint).dispatch
+    def receive(dispatch: Callable[[UMessage], None], messages: list[UMessage]) -> None:
         start.wait(10)
         for each in messages:
             dispatch(each)

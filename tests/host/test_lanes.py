@@ -677,6 +677,32 @@ def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
     assert answers == [True]
 
 
+@pytest.mark.parametrize(
+    ("wire", "message"),
+    [
+        pytest.param(Wire(UCode.INTERNAL), event(0), id="failure"),
+        pytest.param(Wire(), event(0, ttl=1, made_ms=0), id="age"),
+    ],
+)
+def test_wait_empty_waits_until_a_dead_letter_has_been_told(
+    make_rig: MakeRig, wire: Wire, message: UMessage
+) -> None:
+    # The answer to a requester comes of it: a streamer that stops must not overlook it.
+    telling, told = threading.Event(), threading.Event()
+
+    def tell(item: Queued, status: UStatus) -> None:
+        telling.set()
+        assert told.wait(DEADLINE_S)
+
+    rig = make_rig(wire, undelivered=tell).start()
+    rig.offer(message)
+    assert telling.wait(DEADLINE_S)
+    empty = rig.lane.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+    told.set()
+    assert not empty
+    assert rig.lane.wait_empty(soon())
+
+
 def test_wait_empty_gives_up_at_its_deadline_while_the_link_is_down(make_rig: MakeRig) -> None:
     rig = make_rig(Wire(then=DOWN)).start()
     rig.offer(event(0))

@@ -64,6 +64,7 @@ def pair() -> Iterator[Pair]:
     try:
         pair.b.open()
         pair.a.open()
+        wait_until(lambda: [each.statistics()["links"] for each in pair] == [1, 1], "the link")
         yield pair
     finally:
         pair.a.close()
