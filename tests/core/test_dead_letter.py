@@ -84,8 +84,7 @@ def test_only_the_first_letter_in_an_empty_box_calls_for_collection() -> None:
 
 def test_a_full_box_turns_the_newest_away_and_counts_it() -> None:
     box = DeadLetterBox(limit=2)
-    for text in "abcd":
-        box.add(letter(text))
+    assert [box.add(letter(text)) for text in "abcd"] == [True, False, False, False]
     assert [each.status.message for each in box.collect()] == ["a", "b"]
     assert box.unpublished == 2
 

@@ -857,6 +857,20 @@ def test_a_change_of_another_subscription_leaves_the_held_message_where_it_is(he
     assert held_world.lanes["dash"].messages == [message]
 
 
+def test_a_held_message_reaches_its_subscriber_also_when_there_are_more_topics_than_are_kept(
+    build: "type[World]", holding: "type[Holding]"
+) -> None:
+    world = build(lambda delivery: [holding(delivery, SECOND_NS)], plan_limit=1)
+    messages = [event(world, topic) for topic in (SPEED, DOORS)]
+    for each in messages:
+        world.directory.subscribe(each.attributes.source, DASH, SECOND_NS)
+    for each in messages:
+        world.receive("chassis", each)
+    world.time.advance(s=1)
+    world.run()
+    assert world.lanes["dash"].messages == messages
+
+
 def test_a_held_notification_is_wanted_whoever_has_subscribed_what(
     build: "type[World]", holding: "type[Holding]"
 ) -> None:
@@ -870,6 +884,60 @@ def test_a_held_notification_is_wanted_whoever_has_subscribed_what(
 
 
 # ------------------------------------------------------------------------------------------------------- many threads
+
+
+class Lingering(Filter):
+    """Stays a while in its first call, for another thread to come in as well; remembers how many were inside."""
+
+    def __init__(self) -> None:
+        self.most_inside = 0
+        self._inside = 0
+        self._met = Event()
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        self._linger()
+        return None
+
+    def release(self, now_ns: int) -> UMessage | None:
+        self._linger()
+        return None
+
+    def _linger(self) -> None:
+        self._inside += 1
+        self.most_inside = max(self.most_inside, self._inside)
+        if self._inside > 1:
+            self._met.set()
+        self._met.wait(0.1)
+        self._inside -= 1
+
+
+@pytest.mark.parametrize("other", ["message", "timer"])
+def test_calls_of_a_filter_never_overlap_whichever_threads_they_come_from(
+    build: "type[World]", other: str
+) -> None:
+    lingering = Lingering()
+    world = build(lambda _: [lingering])
+    world.directory.subscribe(SPEED, DASH)
+    world.receive("chassis", event(world))
+    (delivery,) = world.ingress("chassis")._by_topic[SPEED]
+    delivery.wake_at(0, lingering)
+    messages = [event(world) for _ in range(2)]
+    start = Barrier(2)
+
+    def receive(message: UMessage) -> None:
+        start.wait(10)
+        world.receive("chassis", message)
+
+    def wake() -> None:
+        start.wait(10)
+        world.fire()
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(receive, messages[0])
+        second = threads.submit(receive, messages[1]) if other == "message" else threads.submit(wake)
+        for running in (first, second):
+            running.result(10)
+    assert lingering.most_inside == 1
 
 
 @pytest.fixture

@@ -92,6 +92,7 @@ def test_a_plugin_that_cannot_be_loaded_is_a_problem(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ustreamer]\nradar = no_such_module:Plugin\n")
     monkeypatch.syspath_prepend(tmp_path)
+    add(config, "[plugins.radar]\n")
     report = check(config, offline=False)
     assert report.stages == ()
     assert report.problems[0].startswith("plugin 'radar': cannot load 'no_such_module:Plugin'")

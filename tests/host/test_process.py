@@ -69,7 +69,7 @@ def test_every_problem_of_a_file_is_found_at_once(tmp_path: Path, network: Local
     assert [problem.line for problem in refused.value.problems] == [7, 8]
 
 
-def test_a_plugin_that_cannot_be_loaded_is_told(
+def test_a_plugin_that_cannot_be_loaded_is_told_to_those_who_name_it(
     tmp_path: Path, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "plug-1.0.dist-info"
@@ -77,8 +77,9 @@ def test_a_plugin_that_cannot_be_loaded_is_told(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ustreamer]\nradar = no_such_module:Plugin\n")
     monkeypatch.syspath_prepend(tmp_path)
+    process.load(written(tmp_path, HEAD + local(network)))  # nobody asked for it
     with pytest.raises(PluginError, match="plugin 'radar': cannot load 'no_such_module:Plugin'"):
-        process.load(written(tmp_path, HEAD + local(network)))
+        process.load(written(tmp_path, HEAD + local(network) + "[plugins.radar]\n"))
 
 
 # ------------------------------------------------------------------------------------------------------------ signals

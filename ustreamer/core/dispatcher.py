@@ -141,9 +141,11 @@ class Ingress:
         return deliveries
 
     def _keep(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
-        # Bounded, because under a wildcard subscription it is the sender who chooses how many topics there are.
+        # Bounded, because under a wildcard subscription it is the sender who chooses how many topics there are. Plans go
+        # too, or a topic could have two deliveries, each with a filter of its own.
         if topic not in self._by_topic and len(self._by_topic) >= self._plan_limit:
-            del self._by_topic[next(iter(self._by_topic))]
+            self._by_topic.clear()
+            self._plans.clear()
         self._by_topic[topic] = deliveries
 
     def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target) -> Delivery:
@@ -196,11 +198,20 @@ class Ingress:
 
     def _wake(self, delivery: Delivery, holder: Filter) -> None:
         with self._lock:
-            topic = delivery.topic
-            if topic is not None:  # an Unsubscribe may have come since the message was held
-                self._topic_deliveries(topic, self._router.subscribed(self.name, topic))
-            wanted = topic is None or delivery in self._by_topic.get(topic, ())
+            wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic)
             delivery.resume(holder, self._monotonic_ns(), wanted=wanted)
+
+    def _is_wanted(self, delivery: Delivery, topic: UUri) -> bool:
+        """Whether somebody still subscribes what a filter has held back in the meantime."""
+        targets = self._router.subscribed(self.name, topic)
+        if topic in self._by_topic:
+            return delivery in self._topic_deliveries(
+                topic, targets
+            )  # who came back since has a delivery of its own
+        # Forgotten with all others when there were too many topics, which is no reason to lose a message.
+        return any(
+            (each.endpoint, each.subscriber) == (delivery.endpoint, delivery.subscriber) for each in targets
+        )
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

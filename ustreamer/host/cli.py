@@ -102,8 +102,10 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
     demo.set_defaults(run=_demo)
 
-    loaded = {name: plugins.plugin_class(entry) for name, entry in plugins.installed().items()}
-    plugins.without_configuration(loaded).hook.ustreamer_commands(commands=commands)
+    classes, broken = plugins.usable()
+    for error in broken.values():
+        print(f"warning: {error}", file=sys.stderr)
+    plugins.without_configuration(classes).hook.ustreamer_commands(commands=commands)
     return top
 
 
@@ -134,7 +136,10 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _plugins(arguments: argparse.Namespace) -> int:
-    found = [plugins.describe(entry) for _, entry in sorted(plugins.installed().items())]
+    classes, _ = plugins.usable()
+    found = [
+        plugins.describe(entry) for name, entry in sorted(plugins.installed().items()) if name in classes
+    ]
     if arguments.json:
         _print_json(found)
         return Exit.OK

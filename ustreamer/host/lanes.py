@@ -71,6 +71,7 @@ class Lane:
         self._closing = False
         self._failures = 0
         self._retries = 0
+        self._reported: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
 
     def transmitter(self, subscriber: UUri | None) -> Transmit:
@@ -108,11 +109,22 @@ class Lane:
 
     def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> UCode | None:
         """Try to send at once; why not, if it fails: that is left to the sending thread, which knows how to fail."""
+        refusal = self._transmit(delivery, message)
+        if refusal is None:
+            delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
+        return None if refusal is None else refusal.code
+
+    def _transmit(self, delivery: Delivery, message: UMessage) -> UStatus | None:
+        """Hand `message` to the transport; what it says if it does not take it."""
         try:
             delivery.transmit(message)
         except UStatusError as error:
-            return error.code
-        delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
+            return error.status
+        except Exception as error:
+            if type(error) not in self._reported:
+                self._reported.add(type(error))
+                log.exception("egress_failed", extra={"endpoint": self.name})
+            return UStatus(UCode.INTERNAL, f"endpoint {self.name!r}: {type(error).__name__}: {error}")
         return None
 
     # --- sending --------------------------------------------------------------------------------------------------------
@@ -158,12 +170,11 @@ class Lane:
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or now_ns
         item.last_attempt_ns = now_ns
-        try:
-            item.delivery.transmit(item.message)
-        except UStatusError as error:
-            if error.code is not UCode.UNAVAILABLE:
-                self._fail(item, Verdict.DEAD_LETTERED, error.status)
-            return error.status
+        refusal = self._transmit(item.delivery, item.message)
+        if refusal is not None:
+            if refusal.code is not UCode.UNAVAILABLE:
+                self._fail(item, Verdict.DEAD_LETTERED, refusal)
+            return refusal
         with self._changed:
             self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)
             self._in_air -= 1
@@ -171,10 +182,10 @@ class Lane:
         return None
 
     def _fail(self, item: Queued, verdict: Verdict, status: UStatus) -> None:
+        self._undelivered(item, status)  # first, or `wait_empty` would not wait for the answer to a requester
         with self._changed:
             self._settle(item, verdict, self._clock.monotonic_ns(), status)
             self._in_air -= 1
-        self._undelivered(item, status)
 
     def _settle(self, item: Queued, verdict: Verdict, now_ns: int, reason: UStatus | None) -> None:
         item.delivery.settle(

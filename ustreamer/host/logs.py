@@ -54,7 +54,7 @@ class Console(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         fields = "".join(f" {name}={_words(value)}" for name, value in _fields(record).items())
-        line = f"{clock} {record.levelname} {record.getMessage()}{fields}"
+        line = f"{clock} {record.levelname} {record.getMessage()}{fields}".replace("\n", "\\n")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding, making and registering plugins."""
 
+import inspect
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -12,6 +13,7 @@ from ustreamer.hookspecs import PROJECT, Hooks, PluginContext, TransportKind
 from ustreamer.transports import BuiltinTransports
 
 GROUP: Final = "ustreamer"
+CALLED_ON_THE_CLASS: Final = ("ustreamer_transports", "ustreamer_commands")
 
 
 class PluginError(Exception):
@@ -50,7 +52,24 @@ def plugin_class(entry: EntryPoint) -> type[Any]:
         raise PluginError(
             f"plugin {entry.name!r}: {entry.value!r} is not a class with a msgspec.Struct named Config"
         )
+    for hook in CALLED_ON_THE_CLASS:
+        if hasattr(loaded, hook) and not isinstance(inspect.getattr_static(loaded, hook), staticmethod):
+            raise PluginError(
+                f"plugin {entry.name!r}: {hook} is called on the class; make it a static method"
+            )
     return loaded
+
+
+def usable() -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
+    """The classes of all installed plugins, and of those that have none to use, why: nobody else suffers for it."""
+    classes: dict[str, type[Any]] = {}
+    broken: dict[str, PluginError] = {}
+    for name, entry in installed().items():
+        try:
+            classes[name] = plugin_class(entry)
+        except PluginError as error:
+            broken[name] = error
+    return classes, broken
 
 
 def describe(entry: EntryPoint) -> PluginInfo:
@@ -110,5 +129,12 @@ def configured(
     """One instance of each plugin, registered in the order of the configuration."""
     manager = _empty()
     for name, config in configs.items():
-        _register(manager, name, loaded[name](config, context))
+        _register(manager, name, _made(name, loaded[name], config, context))
     return manager
+
+
+def _made(name: str, cls: type[Any], config: msgspec.Struct, context: PluginContext) -> object:
+    try:
+        return cls(config, context)
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"plugin {name!r}: {error}") from error

@@ -3,9 +3,10 @@
 
 import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final
 
@@ -35,9 +36,13 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def load(path: Path) -> Loaded:
     """Read and check a configuration file. Raises ConfigError with every problem found, or PluginError."""
-    classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed().items()}
+    classes, broken = plugins.usable()
+    document = configuration.read(path)
+    for name in document.data.get("plugins", {}):
+        if name in broken:
+            raise broken[name]
     kinds = plugins.transport_kinds(plugins.without_configuration(classes))
-    config = configuration.load(path, kinds, {name: cls.Config for name, cls in classes.items()})
+    config = configuration.check(document, kinds, {name: cls.Config for name, cls in classes.items()})
     return Loaded(config, kinds, {name: classes[name] for name in config.plugins})
 
 
@@ -45,22 +50,27 @@ class Signals:
     """SIGTERM and SIGINT as an event to wait for; the second one ends the process at once."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        # An Event would not do: its lock is not reentrant, and a signal may come while the main thread holds it.
+        self._wake: SimpleQueue[int] = SimpleQueue()
+        self._asked = False
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._asked.is_set():
+        if self._asked:
             raise SystemExit(128 + number)
-        self._asked.set()
+        self._asked = True
+        self._wake.put(number)
 
     def wait(self) -> None:
         """Wait for the first signal."""
-        # A bounded wait in a loop: an unbounded one would keep the main thread from running signal handlers.
-        while not self._asked.wait(0.5):
-            pass
+        while not self._asked:
+            with suppress(Empty):
+                self._wake.get(
+                    timeout=0.5
+                )  # bounded: the handler runs on this thread, between two waits at the latest
 
 
 def tune_interpreter() -> None:

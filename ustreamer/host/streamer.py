@@ -3,7 +3,9 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import msgspec
@@ -108,12 +110,13 @@ class Streamer:
         """
         try:
             self._timers.start()
+            self._listen()
             self._bus.open()
+            self.transports[SELF].open()
             for service in self._services:
                 service.start(self._bus)
             for lane in self._lanes.values():
                 lane.start()
-            self._listen()
             for transport in self.transports.values():
                 transport.open()
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
@@ -157,17 +160,21 @@ class Streamer:
     def stop(self, drain_s: float = 5.0) -> int:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`."""
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
-        for name, transport in self.transports.items():
-            if name != SELF:  # hosted services still answer what they have accepted
-                transport.stop_receiving()
-        self._plugins.hook.ustreamer_stopping()
-        self._lanes[SELF].wait_empty(deadline_ns)
-        for service in self._services:
-            service.stop()
-        self._drain(deadline_ns)
-        left = self.ledger().queued
-        self._close()
-        log.info("stopped", extra={"left": left, "ledger": msgspec.to_builtins(self.ledger())})
+        try:
+            for name, transport in self.transports.items():
+                if name != SELF:  # hosted services still answer what they have accepted
+                    transport.stop_receiving()
+            self._plugins.hook.ustreamer_stopping()
+            self._lanes[SELF].wait_empty(deadline_ns)
+            for service in self._services:
+                service.stop()
+            self._drain(deadline_ns)
+            left = self.ledger().queued
+            endpoints = self.endpoints()
+        finally:
+            self._close()
+        ledger = msgspec.to_builtins(self.ledger())
+        log.info("stopped", extra={"left": left, "ledger": ledger, "endpoints": endpoints})
         return left
 
     def _drain(self, deadline_ns: int) -> None:
@@ -181,14 +188,16 @@ class Streamer:
             pause.wait(0.005)
 
     def _close(self) -> None:
-        for service in self._services:
-            service.stop()
-        self._timers.close(_JOIN_S)
-        for lane in self._lanes.values():
-            lane.close(_JOIN_S)
-        for transport in self.transports.values():
-            transport.close()
-        self._bus.close()
+        """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
+        with ExitStack() as last_first:
+            last_first.callback(self._bus.close)
+            for transport in reversed(self.transports.values()):
+                last_first.callback(transport.close)
+            for lane in reversed(self._lanes.values()):
+                last_first.callback(lane.close, _JOIN_S)
+            last_first.callback(self._timers.close, _JOIN_S)
+            for service in reversed(self._services):
+                last_first.callback(service.stop)
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -207,14 +216,12 @@ class Streamer:
     def endpoints(self) -> dict[str, dict[str, int]]:
         """Counters of every endpoint, refusals of its transport and of its ingress among them."""
         refused = self.dispatcher.refused()
-        return {
-            name: {
-                **transport.statistics(),
-                **{f"refused_{why}": n for why, n in refused.get(name, {}).items()},
-            }
-            for name, transport in self.transports.items()
-            if name != SELF
+        counters = {
+            name: Counter(each.statistics()) for name, each in self.transports.items() if name != SELF
         }
+        for name, counter in counters.items():
+            counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
+        return {name: dict(counter) for name, counter in counters.items()}
 
     @property
     def plugins(self) -> pluggy.PluginManager:

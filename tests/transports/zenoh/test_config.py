@@ -14,7 +14,9 @@ from ustreamer.uprotocol.ustatus import UStatusError
 
 def section(text: str) -> ZenohEndpoint:
     table = tomllib.loads(f'transport = "zenoh"\nauthorities = ["*"]\n{text}')
-    return msgspec.convert(table, ZenohEndpoint)
+    return msgspec.convert(
+        table, ZenohEndpoint, dec_hook=lambda kind, value: kind(value)
+    )  # as the host reads it
 
 
 def test_without_a_file_nothing_is_left_to_zenohs_defaults() -> None:

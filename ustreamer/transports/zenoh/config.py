@@ -2,6 +2,7 @@
 """`[endpoints.<name>] transport = "zenoh"`. Imports no Zenoh: a configuration can be checked where it is not installed."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -19,7 +20,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     for each listener filter; a full queue slows the sender down.
     """
 
-    config: str | None = None
+    config: Path | None = None
     mode: Literal["peer", "client", "router"] | None = None
     listen: tuple[str, ...] | None = None
     connect: tuple[str, ...] | None = None

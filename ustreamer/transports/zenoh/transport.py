@@ -224,8 +224,8 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
     where = f"endpoint {endpoint!r}"
     try:
         if config.config is not None:
-            where = f"endpoint {endpoint!r}: Zenoh configuration {config.config!r}"
-            made = zenoh.Config.from_file(config.config)
+            where = f"endpoint {endpoint!r}: Zenoh configuration '{config.config}'"
+            made = zenoh.Config.from_file(str(config.config))
         else:
             made = zenoh.Config()
         for path, value in _settings(config).items():
