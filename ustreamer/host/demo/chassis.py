@@ -20,6 +20,7 @@ from ustreamer.transports.someip.codec import (
 
 WHEELS: Final = 0x1234
 WHEEL_EVENTS: Final = {"front left": 0x8001, "front right": 0x8002, "rear left": 0x8003, "rear right": 0x8004}
+STEERING_EVENT: Final = 0x8005  # nobody subscribes it, so it goes nowhere
 DOORS: Final = 0x2001
 DOOR_EVENT: Final = 0x8001
 CLIMATE: Final = 0x3001
@@ -84,6 +85,7 @@ class Chassis:
             for number, event in enumerate(WHEEL_EVENTS.values()):
                 speed = 13.9 + 0.1 * number + (tick % 200) / 100
                 self._publish(WHEELS, event, struct.pack(">f", speed))
+            self._publish(WHEELS, STEERING_EVENT, struct.pack(">h", tick % 200 - 100))
 
     def _open_doors(self) -> None:
         for tick in self._beats(DOOR_HZ):

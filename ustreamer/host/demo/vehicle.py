@@ -42,12 +42,13 @@ bind = "127.0.0.1"
 port = {someip}
 sd = false
 
-[[endpoints.chassis.services]]          # wheel speeds
+[[endpoints.chassis.services]]          # wheel speeds, steering angle
 service = 0x1234
 major = 1
 events = [
     {{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 1 }},
     {{ id = 0x8003, eventgroup = 1 }}, {{ id = 0x8004, eventgroup = 1 }},
+    {{ id = 0x8005, eventgroup = 1 }},
 ]
 remote = "127.0.0.1:{ecu}"
 
