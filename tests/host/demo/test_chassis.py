@@ -16,6 +16,7 @@ from ustreamer.host.demo.chassis import (
     DOORS,
     MAJOR,
     SET_TEMPERATURE,
+    STEERING_EVENT,
     WHEEL_EVENTS,
     WHEEL_HZ,
     WHEELS,
@@ -122,7 +123,8 @@ Topic = tuple[int, int]
 def collected(streamer: socket.socket, enough: int) -> dict[Topic, list[SomeIpMessage]]:
     """Events by (service, event), until one of each kind and `enough` in all have come."""
     events: dict[Topic, list[SomeIpMessage]] = {}
-    expected = {(WHEELS, event) for event in WHEEL_EVENTS.values()} | {(DOORS, DOOR_EVENT)}
+    expected = {(WHEELS, event) for event in WHEEL_EVENTS.values()}
+    expected |= {(WHEELS, STEERING_EVENT), (DOORS, DOOR_EVENT)}
     while expected - events.keys() or sum(map(len, events.values())) < enough:
         message = received(streamer)
         events.setdefault((message.service, message.method), []).append(message)
@@ -134,20 +136,21 @@ def test_the_ecu_sends_wheel_speeds_and_doors_as_someip_notifications(
     chassis: Chassis, streamer: socket.socket
 ) -> None:
     chassis.start()
-    for messages in collected(streamer, 40).values():
+    sizes = {(WHEELS, STEERING_EVENT): 2, (DOORS, DOOR_EVENT): 2}
+    for topic, messages in collected(streamer, 40).items():
         for message in messages:
             assert message.message_type == MessageType.NOTIFICATION
             assert message.return_code == ReturnCode.E_OK
             assert (message.client, message.interface_version) == (0, MAJOR)
         assert [message.session for message in messages] == list(range(1, len(messages) + 1))
-        assert {len(message.payload) for message in messages} == {2 if messages[0].service == DOORS else 4}
+        assert {len(message.payload) for message in messages} == {sizes.get(topic, 4)}
 
 
 def test_the_ecu_counts_what_it_has_sent_and_keeps_its_rhythm(
     chassis: Chassis, streamer: socket.socket
 ) -> None:
     chassis.start()
-    collected(streamer, 80)
+    collected(streamer, 100)
     chassis.stop_publishing()
     # The counts stop rising once the threads have heard of it, so wait for them and not for a time.
     for thread in chassis._threads[:2]:
