@@ -369,7 +369,7 @@ class Stopwatch:
                 stopwatch.manual.advance(s=timeout)
                 return False
 
-        lane._changed = Changed()
+        lane._changed = Changed(lane._lock)
 
 
 def test_the_dice_are_thrown_anew_for_every_pause(make_rig: MakeRig) -> None:

@@ -106,9 +106,8 @@ class Ingress:
     def _plan(self, message: UMessage) -> Plan | None:
         """Make the plan for these attributes and keep it if they are likely to come again; None if they are invalid."""
         attributes = message.attributes
-        version = (
-            self._directory.version
-        )  # before the question: a change in between makes the plan stale, not wrong
+        # Read before the question: a change in between then makes the plan stale, not wrong.
+        version = self._directory.version
         try:
             if not message.id.is_valid:
                 raise Refused(UCode.INVALID_ARGUMENT, f"id {message.id}: expected a version 7 UUID")

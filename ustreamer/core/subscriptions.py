@@ -71,10 +71,12 @@ class MergedDirectory:
 
     def __init__(self, directories: Sequence[SubscriptionDirectory]) -> None:
         self._directories = tuple(directories)
+        # What never changes need not be asked for every message.
+        self._changing = tuple(each for each in directories if not isinstance(each, StaticDirectory))
 
     @property
     def version(self) -> int:
-        return sum([directory.version for directory in self._directories])
+        return sum([directory.version for directory in self._changing])
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         merged: dict[UUri, Subscription] = {}

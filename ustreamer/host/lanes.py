@@ -9,7 +9,7 @@ endpoint may suffer for it.
 import logging
 import random
 from collections.abc import Callable
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 
 import msgspec
 
@@ -65,7 +65,9 @@ class Lane:
         self._undelivered = undelivered
         self._rng = rng
         self._queue = EgressQueue(limits)
-        self._changed = Condition()
+        # The methods of a Condition are Python: entering it costs 0.47 us, and its lock 0.15.
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._in_air = 0
         self._idle = True
         self._closing = False
@@ -81,7 +83,7 @@ class Lane:
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
         """Take `message` over. Never waits; what does not fit is a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5)."""
-        with self._changed:
+        with self._lock:
             attempts = 0
             if self._inline and not self.queued and not self._is_late(message):
                 refusal = self._sent_inline(delivery, message, now_ns)
@@ -120,7 +122,9 @@ class Lane:
             delivery.transmit(message)
         except UStatusError as error:
             return error.status
-        except Exception as error:
+        except (
+            Exception
+        ) as error:  # a mistake in a transport must end neither its lane nor somebody's ingress
             if type(error) not in self._reported:
                 self._reported.add(type(error))
                 log.exception("egress_failed", extra={"endpoint": self.name})
@@ -138,7 +142,7 @@ class Lane:
 
     def _next_batch(self) -> list[Queued]:
         """Wait for messages and take some out; none at all when the lane closes."""
-        with self._changed:
+        with self._lock:
             while not self._queue and not self._closing:
                 self._idle = True
                 self._changed.notify_all()  # for `wait_empty`
@@ -175,7 +179,7 @@ class Lane:
             if refusal.code is not UCode.UNAVAILABLE:
                 self._fail(item, Verdict.DEAD_LETTERED, refusal)
             return refusal
-        with self._changed:
+        with self._lock:
             self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)
             self._in_air -= 1
         self._failures = 0
@@ -183,7 +187,7 @@ class Lane:
 
     def _fail(self, item: Queued, verdict: Verdict, status: UStatus) -> None:
         self._undelivered(item, status)  # first, or `wait_empty` would not wait for the answer to a requester
-        with self._changed:
+        with self._lock:
             self._settle(item, verdict, self._clock.monotonic_ns(), status)
             self._in_air -= 1
 
@@ -193,7 +197,7 @@ class Lane:
         )
 
     def _keep(self, unsent: list[Queued]) -> None:
-        with self._changed:
+        with self._lock:
             self._queue.put_back(unsent)
             self._in_air = 0
 
@@ -203,7 +207,7 @@ class Lane:
         if self._failures == 1:
             log.warning("egress_unavailable", extra={"endpoint": self.name, "reason": str(status)})
         until_ns = self._clock.monotonic_ns() + retry_delay_ns(self._limits, self._failures, self._rng)
-        with self._changed:
+        with self._lock:
             self._retries += 1
             while not self._closing and (left_ns := until_ns - self._clock.monotonic_ns()) > 0:
                 self._changed.wait(left_ns / _NS_PER_S)
@@ -212,7 +216,7 @@ class Lane:
 
     def wait_empty(self, deadline_ns: int) -> bool:
         """Wait until nothing is queued or in the air, at most until the monotonic `deadline_ns`; whether it is so."""
-        with self._changed:
+        with self._lock:
             while self.queued:
                 left_ns = deadline_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
@@ -222,7 +226,7 @@ class Lane:
 
     def close(self, timeout_s: float) -> None:
         """End the sending thread; what still waits stays queued, for the books."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive():
@@ -234,7 +238,7 @@ class Lane:
         return len(self._queue) + self._in_air
 
     def statistics(self) -> LaneStatistics:
-        with self._changed:
+        with self._lock:
             return LaneStatistics(
                 endpoint=self.name,
                 queued=self.queued,
