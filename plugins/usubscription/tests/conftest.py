@@ -32,6 +32,7 @@ OWN = "device1"
 SERVED = "device2"  # lives behind a transport without a uSubscription
 APP = UUri(OWN, 0x300EF, 4, 0)
 OTHER_APP = UUri(OWN, 0x42, 1, 0)
+PEER = UUri("device3", 0, 3, 0)  # another streamer's uSubscription
 TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
 DEADLINE_S = 20.0
 
@@ -219,6 +220,19 @@ class Desk:
 
     def unsubscribe(self, topic: UUri = TOPIC, *, caller: UUri = APP) -> None:
         self.asked(pb.UnsubscribeResponse, 2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=caller)
+
+    def register(self, topic: UUri = TOPIC, *, caller: UUri = OTHER_APP) -> None:
+        self.asked(pb.NotificationsResponse, 6, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller)
+
+    def unregister(self, topic: UUri = TOPIC, *, caller: UUri = OTHER_APP) -> None:
+        self.asked(pb.NotificationsResponse, 7, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller)
+
+    def reset(self, *, caller: UUri = PEER) -> None:
+        self.asked(pb.ResetResponse, 9, caller=caller)
+
+    def registered(self) -> set[tuple[UUri, UUri]]:
+        """(topic, entity) of every registration that the service knows."""
+        return {each.pair for each in self.plugin.service._state.observers}
 
     def fetch(
         self, topic: UUri | None = None, *, subscriber: UUri | None = None, offset: int | None = None

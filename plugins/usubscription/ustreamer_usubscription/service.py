@@ -11,7 +11,7 @@ Where a shared commit fails, each of its requests is tried alone: one that needs
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from threading import Thread
 from typing import Final, TypeAlias
@@ -27,14 +27,15 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer_usubscription import v3
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.directory import Directory, Draft
+from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.inbox import Inbox
 from ustreamer_usubscription.messages import Call, pack
-from ustreamer_usubscription.store import Store, delete, put
+from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.store import Change, Store, delete, delete_observer, put, put_observer
 from ustreamer_usubscription.tracked import Pair
 
-ENTITY: Final = 0
-"""ue_id of core.usubscription: type 0, instance 0."""
+ENTITY: Final = v3.USUBSCRIPTION
 
 MAX_REQUEST: Final = 16_384
 """Bytes of a request's payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
@@ -56,6 +57,7 @@ class UsubscriptionService:
         self._config = config
         self._context = context
         self._directory = directory
+        self._state = State(directory, Observers())
         self._serves = frozenset({context.authority, *context.serves})
         self._store = Store(context.state_dir / "usubscription", config.map_size_mb << 20)
         self._inbox = Inbox(config.max_queued_requests)
@@ -84,6 +86,7 @@ class UsubscriptionService:
             undo.callback(self._store.close)
             self._store.open()
             self._directory.load(self._store.load())
+            self._state.observers.load(self._store.observers())
             self._bus = bus
             self._serve([])  # what ended while nobody was here
             # A daemon, so that an owner who forgets `stop` can still exit; what is not committed is not acknowledged.
@@ -136,11 +139,11 @@ class UsubscriptionService:
         """Decide, commit, apply, answer: in this order and all of `batch` together."""
         now_ms = self._context.clock.wall_ms()
         self._end_expired(now_ms)
-        draft = Draft(self._directory, self._config.max_subscriptions, now_ms)
+        draft = Draft(self._state, self._config, now_ms)
         outcomes = [self._decide(message, draft) for message in batch]
         failure = self._save(draft)
         if failure is None:
-            self._directory.apply(draft.changes)
+            self._state.apply(draft)
         elif len(batch) > 1:
             for message in batch:
                 self._serve([message])
@@ -187,15 +190,12 @@ class UsubscriptionService:
 
     def _save(self, draft: Draft) -> UStatus | None:
         """Commit the draft, and with it what is still to be deleted; the reason if the draft is not on disk now."""
-        changes = dict.fromkeys(self._unsaved) | draft.changes
-        if not changes:
+        if draft.is_empty and not self._unsaved:
             return None
         try:
-            self._store.commit(
-                [delete(*pair) if entry is None else put(entry) for pair, entry in changes.items()]
-            )
+            self._store.commit(_records(draft, self._unsaved))
         except UStatusError as error:
-            return error.status if draft.changes else None
+            return None if draft.is_empty else error.status
         self._unsaved.clear()
         return None
 
@@ -251,9 +251,22 @@ class UsubscriptionService:
         return {
             **(Counter(dict(self._counts)) + Counter(dict(self._turned_away))),
             "subscriptions": self._directory.count,
+            "registrations": self._state.observers.count,
             "queued": len(self._inbox),
             "transactions": self._store.transactions,
         }
+
+
+def _records(draft: Draft, unsaved: Iterable[Pair]) -> list[Change]:
+    """The records to write for a draft and for what is still to be deleted."""
+    subscriptions = dict.fromkeys(unsaved) | draft.subscriptions.changes
+    return [
+        *(delete(*pair) if entry is None else put(entry) for pair, entry in subscriptions.items()),
+        *(
+            delete_observer(pair) if observer is None else put_observer(observer)
+            for pair, observer in draft.observers.changes.items()
+        ),
+    ]
 
 
 def _method(message: UMessage) -> tuple[int, int]:

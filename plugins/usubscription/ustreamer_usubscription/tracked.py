@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One subscription as this service knows it."""
+"""A subscription, and who watches it, as this service knows them."""
 
 from typing import TypeAlias
+
+import msgspec
 
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.uprotocol.uuri import UUri
 
 Pair: TypeAlias = tuple[UUri, UUri]
-"""(topic, subscriber): what identifies a subscription."""
+"""(topic, subscriber) or (topic, entity): what identifies a subscription or a registration."""
 
 
 class Tracked(Subscription, frozen=True, gc=False):
@@ -27,3 +29,15 @@ class Tracked(Subscription, frozen=True, gc=False):
     def expired(self, now_ms: int) -> bool:
         """Whether `expire_ms` has passed: at that very millisecond the subscription still stands."""
         return self.expire_ms is not None and now_ms > self.expire_ms
+
+
+class Observer(msgspec.Struct, frozen=True, gc=False):
+    """An entity that registered to be told when subscriptions of `topic` change, in the words of interface `version`."""
+
+    topic: UUri
+    entity: UUri
+    version: int = 3
+
+    @property
+    def pair(self) -> Pair:
+        return self.topic, self.entity
