@@ -6,7 +6,7 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.observers import Observers
-from ustreamer_usubscription.tracked import Observer, Pair, Tracked
+from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -92,7 +92,7 @@ def test_clearing_ends_what_is_committed_and_what_is_not() -> None:
     draft.put(Tracked(T1, S2))
     draft.remove((T2, S1))
     draft.register(Observer(T2, S2))
-    draft.clear()
+    draft.clear("reset")
     assert draft.subscriptions.changes == {(T1, S1): None, (T2, S1): None}
     assert draft.observers.changes == {(T1, S1): None}
     draft.put(Tracked(T2, S10))
@@ -109,3 +109,53 @@ def test_registrations_are_found_by_topic_and_forgotten_when_they_end() -> None:
     observers.apply({(T1, S1): None, (T2, S1): None, (T2, S2): None, (T1, S2): Observer(T1, S2, 4)})
     assert (list(observers), observers.count) == ([Observer(T1, S2, 4)], 1)
     assert list(observers.of(T2)) == []
+
+
+# --- what is told of a draft ------------------------------------------------------------------------------------------
+
+
+def test_every_step_is_told_though_a_later_one_undoes_it() -> None:
+    """[utest->req~usubscription-subscribe-notifications~1] [utest->req~usubscription-unsubscribe-notifications~1]"""
+    draft = draft_on(directory(Tracked(T1, S1, 5)))
+    draft.put(Tracked(T1, S1, 5))  # as it is: nothing
+    draft.put(Tracked(T1, S1, 9))
+    draft.put(Tracked(T1, S1, 5))
+    draft.remove((T1, S1), "why")
+    draft.remove((T1, S1), "again")  # nothing
+    draft.put(Tracked(T1, S1, 5))
+    assert draft.is_empty
+    assert draft.events == [
+        Changed(Tracked(T1, S1, 9), Status.SUBSCRIBED),
+        Changed(Tracked(T1, S1, 5), Status.SUBSCRIBED),
+        Changed(Tracked(T1, S1, 5), Status.UNSUBSCRIBED, (), "why"),
+        Changed(Tracked(T1, S1, 5), Status.SUBSCRIBED),
+    ]
+
+
+def test_whoever_watches_at_that_moment_is_told() -> None:
+    """[utest->req~usubscription-register-notifications~1] [utest->req~usubscription-unregister-notifications~1]"""
+    first, second, elsewhere = Observer(T1, S2), Observer(T1, S10), Observer(T2, S2)
+    observers = Observers()
+    observers.load([first, elsewhere])
+    draft = draft_on(directory(), observers)
+    draft.put(Tracked(T1, S1, 1))
+    draft.register(second)
+    draft.put(Tracked(T1, S1, 2))
+    draft.unregister(first.pair)
+    draft.put(Tracked(T1, S1, 3))
+    draft.clear("reset")
+    draft.put(Tracked(T1, S1, 4))
+    assert [event.observers for event in draft.events] == [
+        (first,),
+        (first, second),
+        (second,),
+        (second,),
+        (),
+    ]
+
+
+def test_a_subscription_that_is_refused_is_not_told() -> None:
+    draft = draft_on(directory(Tracked(T1, S1)), max_subscriptions=1)
+    with pytest.raises(UStatusError):
+        draft.put(Tracked(T1, S2))
+    assert draft.events == []

@@ -818,9 +818,13 @@ def test_answers_that_the_bus_does_not_take_are_counted_said_once_and_end_nothin
         for number in range(3):
             desk.post(SUBSCRIBE, desk.subscription_request(), caller=app(number))
         desk.bus.close()
-    desk.wait_until(lambda: desk.statistics("unsent") == 3, "the answers to be refused")
+    desk.wait_until(lambda: desk.statistics("updates") == 3, "the answers and updates to be refused")
     assert len(desk.routed()) == 3
-    assert [record.message for record in caplog.records] == ["usubscription.answer_not_sent"]
+    assert (desk.statistics("unsent"), desk.statistics("updates_unsent")) == (3, 6)
+    assert [record.message for record in caplog.records] == [
+        "usubscription.answer_not_sent",
+        "usubscription.update_not_sent",
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

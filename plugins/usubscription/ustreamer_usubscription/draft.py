@@ -7,10 +7,11 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.observers import Observers
-from ustreamer_usubscription.tracked import Observer, Pair, Tracked
+from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -87,7 +88,10 @@ class Overlay(Generic[K, V]):
 
 
 class Draft:
-    """Changes on top of a state, to be committed together."""
+    """Changes on top of a state, to be committed together.
+
+    `events` has every step on the way, in order, also where a later one undoes it: each was answered, so each is told.
+    """
 
     def __init__(self, state: State, config: UsubscriptionConfig, now_ms: int) -> None:
         """`now_ms` is wall-clock time; `config` has the limits."""
@@ -98,34 +102,70 @@ class Draft:
         self.observers: Overlay[Pair, Observer] = Overlay(
             state.observers, config.max_registrations, "registrations"
         )
+        self.events: list[Changed] = []
         self._state = state
+        self._watching: dict[UUri, tuple[Observer, ...]] = {}  # of topics that had an event in this draft
 
     @property
     def is_empty(self) -> bool:
         return not (self.subscriptions.changes or self.observers.changes)
 
     def put(self, entry: Tracked) -> None:
-        """Let a subscription stand as `entry` says; RESOURCE_EXHAUSTED if it would be one too many."""
-        self.subscriptions.put(entry.pair, entry)
+        """Let a subscription stand as `entry` says; RESOURCE_EXHAUSTED if it would be one too many.
 
-    def remove(self, pair: Pair) -> None:
-        """End a subscription, if there is one."""
+        [impl->req~usubscription-subscribe-notifications~1] Told if it is new, and if anything about it has changed.
+        """
+        if self.subscriptions.find(entry.pair) == entry:
+            return
+        self.subscriptions.put(entry.pair, entry)
+        self._note(entry, Status.SUBSCRIBED)
+
+    def remove(self, pair: Pair, why: str = "") -> None:
+        """End a subscription, if there is one.
+
+        [impl->req~usubscription-unsubscribe-notifications~1] Its end is told, to its subscriber too, as the sequence
+        diagrams have it. Without subscriptions nothing about a topic can change, so after the last one nothing is told.
+        """
+        entry = self.subscriptions.find(pair)
+        if entry is None:
+            return
         self.subscriptions.remove(pair)
+        self._note(entry, Status.UNSUBSCRIBED, why)
 
     def register(self, observer: Observer) -> None:
         """Have an entity told of changes; RESOURCE_EXHAUSTED if it would be one too many."""
         self.observers.put(observer.pair, observer)
+        self._watching.clear()
 
     def unregister(self, pair: Pair) -> None:
-        """Have an entity told of nothing more, if it was."""
-        self.observers.remove(pair)
+        """Have an entity told of nothing more, if it was.
 
-    def clear(self) -> None:
+        [impl->req~usubscription-unregister-notifications~1]
+        """
+        self.observers.remove(pair)
+        self._watching.clear()
+
+    def clear(self, why: str) -> None:
         """End all subscriptions, then all registrations: in this order, so that those who watch learn of it.
 
         [impl->req~usubscription-reset~1]
         """
         for pair, _ in self.subscriptions.standing(entry.pair for entry in self._state.directory):
-            self.remove(pair)
+            self.remove(pair, why)
         for pair, _ in self.observers.standing(each.pair for each in self._state.observers):
             self.unregister(pair)
+
+    def _note(self, entry: Tracked, status: Status, why: str = "") -> None:
+        watching = self._watching.get(entry.topic)
+        if watching is None:
+            watching = self._watching[entry.topic] = self._observers_of(entry.topic)
+        self.events.append(Changed(entry, status, watching, why))
+
+    def _observers_of(self, topic: UUri) -> tuple[Observer, ...]:
+        found = {each.pair: each for each in self._state.observers.of(topic)}
+        for pair, observer in self.observers.changes.items():
+            if observer is None:
+                found.pop(pair, None)
+            elif pair[0] == topic:
+                found[pair] = observer
+        return tuple(found.values())

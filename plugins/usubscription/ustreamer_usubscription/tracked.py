@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A subscription, and who watches it, as this service knows them."""
 
+from enum import IntEnum
 from typing import TypeAlias
 
 import msgspec
@@ -41,3 +42,24 @@ class Observer(msgspec.Struct, frozen=True, gc=False):
     @property
     def pair(self) -> Pair:
         return self.topic, self.entity
+
+
+class Status(IntEnum):
+    """What a subscriber is to a topic; the numbers are those of version 3."""
+
+    UNSUBSCRIBED = 0
+    SUBSCRIBE_PENDING = 1
+    SUBSCRIBED = 2
+    UNSUBSCRIBE_PENDING = 3
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A change of a subscription, and who watched the topic when it came.
+
+    `entry` is what stands now or, if `status` is UNSUBSCRIBED, what stood before; `why` is for people.
+    """
+
+    entry: Tracked
+    status: Status
+    observers: tuple[Observer, ...] = ()
+    why: str = ""

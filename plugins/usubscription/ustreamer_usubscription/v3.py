@@ -18,7 +18,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft
 from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
-from ustreamer_usubscription.tracked import Observer, Tracked
+from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
 
 T = TypeVar("T")
 log = logging.getLogger("ustreamer.usubscription")
@@ -56,8 +56,9 @@ def subscribe(call: Call, draft: Draft) -> pb.SubscriptionResponse:
     entry = track(topic, call.caller, request.attributes)
     if entry.expired(draft.now_ms):
         # As version 4 has it; version 3 does not say.
-        draft.remove(entry.pair)
-        return _status(topic, pb.SubscriptionStatus.UNSUBSCRIBED, f"expire, {entry.expire_ms} ms, has passed")
+        why = f"expire, {entry.expire_ms} ms, has passed"
+        draft.remove(entry.pair, why)
+        return _status(topic, pb.SubscriptionStatus.UNSUBSCRIBED, why)
     draft.put(entry)
     return _status(topic, pb.SubscriptionStatus.SUBSCRIBED)
 
@@ -115,7 +116,7 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
             UCode.PERMISSION_DENIED,
             f"caller {call.caller}: only a uSubscription, ue_id {USUBSCRIPTION}, may reset another",
         )
-    draft.clear()
+    draft.clear(f"reset by {call.caller}")
     extra = {"by": str(call.caller), "code": request.reason.code, "reason": request.reason.message}
     log.warning("usubscription.reset_requested", extra=extra)
     return pb.ResetResponse()
@@ -182,6 +183,26 @@ QUESTIONS: Final[Mapping[tuple[int, int], Question]] = {
     (VERSION, 3): fetch_subscriptions,
     (VERSION, 8): fetch_subscribers,
 }
+
+
+# --- changes, as they are told ----------------------------------------------------------------------------------------
+
+
+def update(changed: Changed) -> pb.Update:
+    """What topic SubscriptionChange carries.
+
+    [impl->dsn~usubscription-change-notification-type~1]
+    """
+    entry = changed.entry
+    message = pb.Update(
+        topic=entry.topic.to_pb(),
+        subscriber=_subscriber(entry.subscriber),
+        status=pb.SubscriptionStatus(state=int(changed.status), message=changed.why),
+    )
+    attributes = attributes_of(entry)
+    if changed.status is not Status.UNSUBSCRIBED and attributes.ByteSize():
+        message.attributes.CopyFrom(attributes)
+    return message
 
 
 # --- parts of requests and answers ------------------------------------------------------------------------------------
