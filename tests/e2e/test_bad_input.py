@@ -202,8 +202,8 @@ def test_a_stream_is_unharmed_by_everything_else_that_comes_in(own_vehicle: Vehi
 
     own_vehicle.process.stop()
     ledger = own_vehicle.process.ledger
-    calls = 2  # of uSubscription, each with its answer
-    assert ledger["delivered"] == len(sent) + 1 + 2 * calls
+    calls = 2  # of uSubscription, each with its answer and the update that tells its caller of the change
+    assert ledger["delivered"] == len(sent) + 1 + 3 * calls
     assert ledger["denied"] == ROUNDS * len(SPOOFED)
     assert [line for line in own_vehicle.process.log if line["level"] in {"error", "critical"}] == []
 

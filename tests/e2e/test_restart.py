@@ -64,8 +64,9 @@ def test_a_stop_in_the_middle_of_traffic_loses_nothing_that_was_accepted(own_veh
         ledger = own_vehicle.process.ledger
         assert ledger["queued"] == 0
         assert ledger["throttled"] > 0
-        # What the books call delivered arrives: the calls of uSubscription, their answers, and so many events.
-        events = ledger["delivered"] - 2 * calls
+        # What the books call delivered arrives: the calls of uSubscription, their answers, an update of each change,
+        # and so many events.
+        events = ledger["delivered"] - 3 * calls
         peers = (app, fleet)
         eventually(lambda: sum(len(peer.events(each)) for peer in peers for each in (topic, limited)), events)
         for peer in peers:

@@ -32,6 +32,7 @@ OWN = "device1"
 SERVED = "device2"  # lives behind a transport without a uSubscription
 APP = UUri(OWN, 0x300EF, 4, 0)
 OTHER_APP = UUri(OWN, 0x42, 1, 0)
+PEER = UUri("device3", 0, 3, 0)  # another streamer's uSubscription
 TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
 DEADLINE_S = 20.0
 
@@ -52,6 +53,8 @@ class Desk:
         self.bus.open()
         self.client.open()
         self.answers_in_order: list[UUID] = []
+        self.notified: list[UMessage] = []
+        self.published: list[UMessage] = []
         self.on_answer: Callable[[UMessage], None] = lambda _: None
         self._ids = UuidSource(self.clock.clock().wall_ms)
         self._answers: dict[UUID, UMessage] = {}
@@ -59,6 +62,7 @@ class Desk:
         self._timers = TimerQueue()
         self._timers_lock = threading.Lock()
         self.client.register_listener(ANY, UUri(ANY_AUTHORITY, ANY_ENTITY, ANY_VERSION, 0), self._receive)
+        self.client.register_listener(ANY, None, self.published.append)
         self.plugin = self._new_plugin()
 
     # --- the streamer's part ------------------------------------------------------------------------------------------
@@ -73,6 +77,7 @@ class Desk:
 
     def start(self) -> "Desk":
         self.plugin.service.start(self.bus)
+        self.plugin.ustreamer_started()
         return self
 
     def stop(self) -> None:
@@ -136,7 +141,8 @@ class Desk:
     def _receive(self, message: UMessage) -> None:
         reqid = message.attributes.reqid
         if reqid is None:
-            return  # a notification to somebody
+            self.notified.append(message)
+            return
         with self._changed:
             self._answers[reqid] = message
             self.answers_in_order.append(reqid)
@@ -219,6 +225,40 @@ class Desk:
 
     def unsubscribe(self, topic: UUri = TOPIC, *, caller: UUri = APP) -> None:
         self.asked(pb.UnsubscribeResponse, 2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=caller)
+
+    def register(self, topic: UUri = TOPIC, *, caller: UUri = OTHER_APP) -> None:
+        self.asked(pb.NotificationsResponse, 6, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller)
+
+    def unregister(self, topic: UUri = TOPIC, *, caller: UUri = OTHER_APP) -> None:
+        self.asked(pb.NotificationsResponse, 7, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller)
+
+    def reset(self, *, caller: UUri = PEER) -> None:
+        self.asked(pb.ResetResponse, 9, caller=caller)
+
+    def told(self) -> list[tuple[UUri, UUri, UUri, str]]:
+        """(to whom, topic, subscriber, state) of each v3 notification since the last call, in order.
+
+        Asks the service something first, which ends what has expired, and then again: what came before that has been
+        told when it answers.
+        """
+        self.fetch()
+        self.fetch()
+        messages, self.notified[:] = list(self.notified), []
+        return [
+            (
+                each.attributes.sink,
+                UUri.from_pb(update.topic),
+                UUri.from_pb(update.subscriber.uri),
+                pb.SubscriptionStatus.State.Name(update.status.state),
+            )
+            for each in messages
+            if each.attributes.sink is not None and each.attributes.source == UUri(OWN, 0, 3, 0x8000)
+            for update in [pb.Update.FromString(each.payload)]
+        ]
+
+    def registered(self) -> set[tuple[UUri, UUri]]:
+        """(topic, entity) of every registration that the service knows."""
+        return {each.pair for each in self.plugin.service._state.observers}
 
     def fetch(
         self, topic: UUri | None = None, *, subscriber: UUri | None = None, offset: int | None = None

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ustreamer_usubscription.deadlines import Deadlines
-from ustreamer_usubscription.directory import Directory, Draft
+from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.tracked import Pair, Tracked
 
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 T1, T2 = UUri("a", 1, 1, 0x8001), UUri("a", 1, 1, 0x8002)
@@ -183,48 +182,3 @@ def test_a_renewal_that_makes_the_deadlines_anew_is_not_forgotten() -> None:
     for expire_ms in range(1, 5000):
         known.apply({(T1, S1): Tracked(T1, S1, 0, expire_ms)})
         assert known.next_expiry_ms() == expire_ms
-
-
-# --- drafts -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_draft_is_seen_by_itself_and_not_by_the_directory() -> None:
-    known = directory(Tracked(T1, S1))
-    draft = Draft(known, 10, 0)
-    draft.put(Tracked(T1, S1, 5))
-    draft.remove((T1, S2))
-    assert draft.find((T1, S1)) == Tracked(T1, S1, 5)
-    assert known.find((T1, S1)) == Tracked(T1, S1)
-    assert draft.changes == {(T1, S1): Tracked(T1, S1, 5)}
-
-
-UNDONE: list[tuple[str, list[Pair | Tracked]]] = [
-    ("the same once more", [Tracked(T1, S1)]),
-    ("there and back", [Tracked(T1, S1, 9), Tracked(T1, S1)]),
-    ("in and out", [Tracked(T2, S2), (T2, S2)]),
-    ("out and in", [(T1, S1), Tracked(T1, S1)]),
-    ("out what is not in", [(T2, S2)]),
-]
-
-
-@pytest.mark.parametrize(("case", "steps"), UNDONE, ids=[case for case, _ in UNDONE])
-def test_what_changes_nothing_is_not_written(case: str, steps: list[Pair | Tracked]) -> None:
-    draft = Draft(directory(Tracked(T1, S1)), 10, 0)
-    for step in steps:
-        if isinstance(step, Tracked):
-            draft.put(step)
-        else:
-            draft.remove(step)
-    assert draft.changes == {}, case
-
-
-def test_the_limit_counts_what_the_draft_adds_and_removes() -> None:
-    draft = Draft(directory(Tracked(T1, S1)), 2, 0)
-    draft.put(Tracked(T1, S2))
-    with pytest.raises(UStatusError, match="2 subscriptions are kept, max_subscriptions is 2") as refused:
-        draft.put(Tracked(T1, S10))
-    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
-    draft.put(Tracked(T1, S2, 5))  # a change of what is there needs no room
-    draft.remove((T1, S1))
-    draft.put(Tracked(T1, S10))
-    assert set(draft.changes) == {(T1, S1), (T1, S2), (T1, S10)}

@@ -22,7 +22,10 @@ ANSWERS: dict[int, type[Message]] = {
     1: pb.SubscriptionResponse,
     2: pb.UnsubscribeResponse,
     3: pb.FetchSubscriptionsResponse,
+    6: pb.NotificationsResponse,
+    7: pb.NotificationsResponse,
     8: pb.FetchSubscribersResponse,
+    9: pb.ResetResponse,
 }
 REFUSALS = {UCode.INVALID_ARGUMENT, UCode.PERMISSION_DENIED, UCode.UNIMPLEMENTED, UCode.RESOURCE_EXHAUSTED}
 FORMATS = st.sampled_from([f for f in UPayloadFormat if f is not UPayloadFormat.SHM])

@@ -4,7 +4,7 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import hypothesis.strategies as st
 import pytest
@@ -30,10 +30,9 @@ LIFETIMES_MS = st.sampled_from([None, -1, 0, 700, 1500, 60_000])
 LIMIT = 9
 
 
-class Wish:
-    def __init__(self, period_ms: int | None, expire_ms: int | None) -> None:
-        self.period_ms = period_ms or 0
-        self.expire_ms = expire_ms
+class Wish(NamedTuple):
+    period_ms: int
+    expire_ms: int | None
 
 
 class Service(RuleBasedStateMachine):
@@ -46,15 +45,34 @@ class Service(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.desk = self.make(Path(self.folder.name), max_subscriptions=LIMIT).start()
         self.model: dict[tuple[UUri, UUri], Wish] = {}
+        self.watching: set[tuple[UUri, UUri]] = set()
+        self.to_tell: list[tuple[UUri, UUri, UUri, str]] = []
 
     def teardown(self) -> None:
         self.desk.stop()
         self.folder.cleanup()
 
     def standing(self) -> dict[tuple[UUri, UUri], Wish]:
+        """The model without what has expired."""
         now = self.desk.now_ms
-        self.model = {k: w for k, w in self.model.items() if w.expire_ms is None or w.expire_ms >= now}
+        for pair, wish in list(self.model.items()):
+            if wish.expire_ms is not None and wish.expire_ms < now:
+                self.ends(pair)
         return self.model
+
+    def ends(self, pair: tuple[UUri, UUri]) -> None:
+        if self.model.pop(pair, None):
+            self.tell(pair, "UNSUBSCRIBED")
+
+    def becomes(self, pair: tuple[UUri, UUri], wish: Wish) -> None:
+        if self.model.get(pair) != wish:
+            self.model[pair] = wish
+            self.tell(pair, "SUBSCRIBED")
+
+    def tell(self, pair: tuple[UUri, UUri], state: str) -> None:
+        topic, app = pair
+        concerned = {app} | {entity for watched, entity in self.watching if watched == topic}
+        self.to_tell += [(entity, topic, app, state) for entity in concerned]
 
     @rule(topic=TOPICS, app=APPS, period_ms=PERIODS_MS, lifetime_ms=LIFETIMES_MS)
     def subscribe(self, topic: UUri, app: UUri, period_ms: int | None, lifetime_ms: int | None) -> None:
@@ -63,14 +81,14 @@ class Service(RuleBasedStateMachine):
         wanted = self.desk.subscription_request(topic, sample_period_ms=period_ms, expire_ms=expire_ms)
         answer = self.desk.call(1, wanted, caller=app)
         if lifetime_ms == -1:
-            model.pop((topic, app), None)
+            self.ends((topic, app))
             state = pb.SubscriptionStatus.UNSUBSCRIBED
         elif (topic, app) not in model and len(model) == LIMIT:
             assert answer.attributes.commstatus is not None
             assert answer.attributes.commstatus.name == "RESOURCE_EXHAUSTED"
             return
         else:
-            model[topic, app] = Wish(period_ms, expire_ms)
+            self.becomes((topic, app), Wish(period_ms or 0, expire_ms))
             state = pb.SubscriptionStatus.SUBSCRIBED
         assert answer.attributes.commstatus is None
         assert pb.SubscriptionResponse.FromString(answer.payload).status.state == state
@@ -78,7 +96,27 @@ class Service(RuleBasedStateMachine):
     @rule(topic=TOPICS, app=APPS)
     def unsubscribe(self, topic: UUri, app: UUri) -> None:
         self.desk.unsubscribe(topic, caller=app)
-        self.standing().pop((topic, app), None)
+        self.standing()
+        self.ends((topic, app))
+
+    @rule(topic=TOPICS, app=APPS, joins=st.booleans())
+    def watch(self, topic: UUri, app: UUri, joins: bool) -> None:
+        self.standing()
+        if joins:
+            self.desk.register(topic, caller=app)
+            self.watching.add((topic, app))
+        else:
+            self.desk.unregister(topic, caller=app)
+            self.watching.discard((topic, app))
+
+    @rule(likely=st.integers(0, 4))
+    def reset(self, likely: int) -> None:
+        if likely:
+            return  # one that happens all the time would leave nothing to look at
+        self.desk.reset()
+        for pair in list(self.standing()):
+            self.ends(pair)
+        self.watching.clear()
 
     @rule(calls=st.lists(st.tuples(TOPICS, APPS, st.booleans()), min_size=2, max_size=6))
     def several_at_once(self, calls: list[tuple[UUri, UUri, bool]]) -> None:
@@ -94,9 +132,9 @@ class Service(RuleBasedStateMachine):
             refused = self.desk.answer(reqid).attributes.commstatus is not None
             assert refused is (joins and (topic, app) not in model and len(model) == LIMIT)
             if not joins:
-                model.pop((topic, app), None)
+                self.ends((topic, app))
             elif not refused:
-                model[topic, app] = Wish(None, None)
+                self.becomes((topic, app), Wish(0, None))
 
     @rule(ms=st.sampled_from([1, 500, 1000, 2000]))
     def time_passes(self, ms: int) -> None:
@@ -112,6 +150,18 @@ class Service(RuleBasedStateMachine):
         found = self.desk.fetch(subscriber=app, offset=offset).subscriptions
         expected = sorted(str(topic) for topic, subscriber in self.standing() if subscriber == app)
         assert [str(UUri.from_pb(each.topic)) for each in found] == expected[offset:]
+
+    @invariant()
+    def everybody_is_told_of_every_change(self) -> None:
+        self.standing()
+        told = self.desk.told()
+        assert sorted(told) == sorted(self.to_tell)
+        for topic, app in {(topic, app) for _, topic, app, _ in told}:
+            heard = [state for to, of, by, state in told if (to, of, by) == (app, topic, app)]
+            expected = [state for to, of, by, state in self.to_tell if (to, of, by) == (app, topic, app)]
+            assert heard == expected
+        self.to_tell.clear()
+        assert self.desk.registered() == self.watching
 
     @invariant()
     def everything_is_listed_and_routed(self) -> None:

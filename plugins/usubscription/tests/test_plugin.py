@@ -79,6 +79,7 @@ def test_a_topic_lifecycle_that_it_cannot_keep_is_refused(tmp_path: Path, mode: 
         ({"map_size_mb": 0}, r"\$.map_size_mb"),
         ({"map_size_mb": 65_537}, r"\$.map_size_mb"),
         ({"max_subscriptions": 0}, r"\$.max_subscriptions"),
+        ({"max_registrations": 0}, r"\$.max_registrations"),
         ({"max_queued_requests": 0}, r"\$.max_queued_requests"),
         ({"page_size": 0}, r"\$.page_size"),
         ({"mapsize": 1}, "unknown field `mapsize`"),

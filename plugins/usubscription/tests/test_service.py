@@ -11,6 +11,7 @@ from ustreamer_usubscription.messages import MAX_DETAILS
 from ustreamer_usubscription.service import MAX_REQUEST
 from ustreamer_usubscription.store import StoreDamaged
 
+from ustreamer.core.ledger import Verdict
 from ustreamer.core.routes import Places, Router, Target
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb.google_any import Any
@@ -30,6 +31,7 @@ OWN, SERVED = "device1", "device2"
 APP, OTHER_APP = UUri(OWN, 0x300EF, 4, 0), UUri(OWN, 0x42, 1, 0)
 TOPIC, OTHER_TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD), UUri(OWN, 0x42, 1, 0x8000)
 SUBSCRIBE, UNSUBSCRIBE, FETCH_SUBSCRIPTIONS, FETCH_SUBSCRIBERS = 1, 2, 3, 8
+REGISTER, UNREGISTER, RESET = 6, 7, 9
 UNSUBSCRIBED, SUBSCRIBED = pb.SubscriptionStatus.UNSUBSCRIBED, pb.SubscriptionStatus.SUBSCRIBED
 MS = 1_000_000
 
@@ -182,6 +184,8 @@ def test_the_subscriber_is_who_sent_the_request(desk: "Desk") -> None:
     [
         (SUBSCRIBE, "0a120a076465766963653210ab21180320cd8102"),
         (UNSUBSCRIBE, "0a120a076465766963653210ab21180320cd8102"),
+        (REGISTER, "0a120a076465766963653210ab21180320cd8102"),
+        (UNREGISTER, "0a120a076465766963653210ab21180320cd8102"),
     ],
 )
 def test_the_legacy_subscriber_field_must_name_the_caller(
@@ -239,8 +243,17 @@ BAD_TOPICS = [
         (UNSUBSCRIBE, lambda topic: pb.UnsubscribeRequest(topic=topic)),
         (FETCH_SUBSCRIPTIONS, lambda topic: pb.FetchSubscriptionsRequest(topic=topic)),
         (FETCH_SUBSCRIBERS, lambda topic: pb.FetchSubscribersRequest(topic=topic)),
+        (REGISTER, lambda topic: pb.NotificationsRequest(topic=topic)),
+        (UNREGISTER, lambda topic: pb.NotificationsRequest(topic=topic)),
     ],
-    ids=["Subscribe", "Unsubscribe", "FetchSubscriptions", "FetchSubscribers"],
+    ids=[
+        "Subscribe",
+        "Unsubscribe",
+        "FetchSubscriptions",
+        "FetchSubscribers",
+        "RegisterForNotifications",
+        "UnregisterForNotifications",
+    ],
 )
 def test_every_operation_refuses_a_bad_topic(
     desk: "Desk", method: int, request_of: Callable[..., Any], topic: UUri, why: str
@@ -249,6 +262,8 @@ def test_every_operation_refuses_a_bad_topic(
     [utest->dsn~usubscription-unsubscribe-invalid-topic~1]
     [utest->dsn~usubscription-fetch-subscriptions-invalid-topic~1]
     [utest->dsn~usubscription-fetch-subscribers-invalid-topic~1]
+    [utest->dsn~usubscription-register-notifications-invalid-topic~1]
+    [utest->dsn~usubscription-unregister-notifications-invalid-topic~1]
     [utest->dsn~usubscription-uri-version-major~1]
     """
     status = desk.refused(method, request_of(topic.to_pb()))
@@ -257,7 +272,7 @@ def test_every_operation_refuses_a_bad_topic(
     assert desk.statistics("refused_invalid_argument") == 1
 
 
-@pytest.mark.parametrize("method", [SUBSCRIBE, UNSUBSCRIBE, FETCH_SUBSCRIBERS])
+@pytest.mark.parametrize("method", [SUBSCRIBE, UNSUBSCRIBE, FETCH_SUBSCRIBERS, REGISTER, UNREGISTER])
 def test_a_request_without_a_topic_is_refused(desk: "Desk", method: int) -> None:
     assert str(desk.refused(method)) == "INVALID_ARGUMENT: topic: missing"
 
@@ -314,6 +329,117 @@ def test_unsubscribing_what_was_not_subscribed_succeeds_and_writes_nothing(desk:
     desk.unsubscribe(topic)
     desk.unsubscribe(topic)
     assert desk.statistics("transactions") == before
+
+
+# --- RegisterForNotifications, UnregisterForNotifications, Reset ------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [REGISTER, UNREGISTER])
+def test_registering_speaks_the_bytes_of_the_standard(desk: "Desk", method: int) -> None:
+    """[utest->dsn~usubscription-register-notifications-protobuf~1]
+    [utest->dsn~usubscription-unregister-notifications-protobuf~1]
+    """
+    answer = desk.call(method, bytes.fromhex("0a120a076465766963653210ab21180320cd8102"))
+    assert (answer.payload, answer.attributes.commstatus) == (b"", None)
+    assert desk.registered() == ({(TOPIC, APP)} if method == REGISTER else set())
+
+
+def test_a_registration_survives_a_restart_and_ends_for_good(desk: "Desk") -> None:
+    """[utest->req~usubscription-register-notifications~1] [utest->req~usubscription-unregister-notifications~1]"""
+    desk.register(TOPIC)
+    desk.register(OTHER_TOPIC)
+    desk.register(caller=APP)
+    desk.unregister(OTHER_TOPIC)
+    desk.unregister(OTHER_TOPIC)
+    desk.restart()
+    assert desk.registered() == {(TOPIC, OTHER_APP), (TOPIC, APP)}
+    desk.unregister()
+    desk.unregister(caller=APP)
+    desk.restart()
+    assert desk.registered() == set()
+
+
+def test_registering_again_costs_no_transaction(desk: "Desk") -> None:
+    desk.register()
+    before = desk.statistics("transactions")
+    desk.register()
+    assert (desk.statistics("transactions"), desk.statistics("registrations")) == (before, 1)
+
+
+def test_one_registration_too_many_is_refused(make_desk: MakeDesk) -> None:
+    desk = make_desk(max_registrations=1).start()
+    desk.register()
+    status = desk.refused(REGISTER, pb.NotificationsRequest(topic=TOPIC.to_pb()), caller=APP)
+    assert str(status) == "RESOURCE_EXHAUSTED: 1 registrations are kept, max_registrations is 1"
+
+
+def test_a_registration_is_stored_before_it_is_acknowledged(desk: "Desk") -> None:
+    seen: list[int] = []
+    desk.on_answer = lambda _: seen.append(desk.statistics("transactions"))
+    before = desk.statistics("transactions")
+    desk.register()
+    assert seen == [before + 1]
+
+
+@pytest.mark.parametrize(
+    "reset", ["", "0a060801120262792a00", "120608cc93c2d106"], ids=["bare", "reason", "before"]
+)
+def test_a_reset_ends_everything_in_memory_and_in_the_store(desk: "Desk", reset: str) -> None:
+    """[utest->req~usubscription-reset~1] [utest->dsn~usubscription-reset-protobuf~1]"""
+    desk.subscribe()
+    desk.subscribe(OTHER_TOPIC, caller=OTHER_APP)
+    desk.register()
+    answer = desk.call(RESET, bytes.fromhex(reset), caller=UUri("device3", 0, 3, 0))
+    assert (answer.payload, answer.attributes.commstatus) == (b"", None)
+    assert (desk.routed(), desk.pairs(), desk.registered()) == ([], [], set())
+    desk.restart()
+    assert (desk.routed(), desk.pairs(), desk.registered()) == ([], [], set())
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [APP, UUri("device3", 0x10000, 3, 0), UUri("device3", 1, 3, 0)],
+    ids=["an application", "type 0 with an instance", "core.udiscovery"],
+)
+def test_only_a_usubscription_may_reset(desk: "Desk", caller: UUri) -> None:
+    """[utest->req~usubscription-reset-only-usubscription~1]"""
+    desk.subscribe()
+    desk.register()
+    status = desk.refused(RESET, caller=caller)
+    assert status.code is UCode.PERMISSION_DENIED
+    assert status.message == f"caller {caller}: only a uSubscription, ue_id 0, may reset another"
+    assert (desk.pairs(), desk.registered()) == ([(TOPIC, APP)], {(TOPIC, OTHER_APP)})
+
+
+def test_a_reset_that_claims_to_come_from_ourselves_is_refused_by_the_core(desk: "Desk") -> None:
+    """[utest->req~usubscription-reset-only-usubscription~1] What the service relies on when it believes a source."""
+    router = Router(
+        Places({OWN: "backbone", SERVED: "chassis", "device3": "uplink"}, desk.plugin.service.entities),
+        desk.plugin.directory,
+        {"backbone": False, "chassis": True, "uplink": False},
+    )
+    for endpoint, authority in (
+        ("backbone", OWN),
+        ("chassis", SERVED),
+        ("backbone", SERVED),
+        ("chassis", OWN),
+        ("backbone", "device3"),
+    ):
+        claimed = request(UUID(0x7000, 2 << 62), UUri(authority, 0, 3, 0), UUri(OWN, 0, 3, RESET), ttl=1000)
+        assert router.decide(endpoint, claimed.attributes).verdict is Verdict.DENIED, (endpoint, authority)
+    honest = request(UUID(0x7000, 2 << 62), UUri("device3", 0, 3, 0), UUri(OWN, 0, 3, RESET), ttl=1000)
+    assert router.decide("uplink", honest.attributes).targets == (Target("self"),)
+
+
+def test_what_follows_a_reset_in_the_same_transaction_stands(desk: "Desk") -> None:
+    desk.subscribe()
+    with desk.held():
+        desk.post(SUBSCRIBE, desk.subscription_request(), caller=OTHER_APP)
+        desk.post(RESET, caller=UUri("device3", 0, 3, 0))
+        desk.post(SUBSCRIBE, desk.subscription_request(OTHER_TOPIC))
+    assert desk.pairs() == [(OTHER_TOPIC, APP)]
+    desk.restart()
+    assert desk.pairs() == [(OTHER_TOPIC, APP)]
 
 
 # --- FetchSubscribers, FetchSubscriptions -----------------------------------------------------------------------------
@@ -548,17 +674,18 @@ def test_a_damaged_record_stops_the_start_and_leaves_nothing_open(make_desk: Mak
 # --- what is not for us -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [4, 5, 6, 7, 9, 10, 0x7FFF])
+@pytest.mark.parametrize("method", [4, 5, 10, 0x7FFF])
 def test_a_method_that_is_not_there_is_unimplemented(desk: "Desk", method: int) -> None:
     status = desk.refused(method)
     assert status.code is UCode.UNIMPLEMENTED
     assert (
-        status.message == f"method {method} of core.usubscription version 3: this streamer has [1, 2, 3, 8]"
+        status.message
+        == f"method {method} of core.usubscription version 3: this streamer has [1, 2, 3, 6, 7, 8, 9]"
     )
 
 
 def test_every_method_of_the_tables_is_either_a_change_or_a_question() -> None:
-    assert sorted([*v3.CHANGES, *v3.QUESTIONS]) == [(3, 1), (3, 2), (3, 3), (3, 8)]
+    assert sorted([*v3.CHANGES, *v3.QUESTIONS]) == [(3, n) for n in (1, 2, 3, 6, 7, 8, 9)]
 
 
 @pytest.mark.parametrize("version", [0, 2, 4, 0xFE])
@@ -628,7 +755,7 @@ def test_answers_come_in_the_order_of_the_requests(desk: "Desk") -> None:
     with desk.held():
         waiting = [
             desk.post(method, desk.subscription_request(), caller=app(number))
-            for number, method in enumerate([1, 2, 9, 8, 1, 3, 2, 1] * 4)
+            for number, method in enumerate([1, 2, 10, 8, 1, 3, 2, 1] * 4)
         ]
     desk.answer(waiting[-1])
     assert desk.answers_in_order[1:] == waiting
@@ -691,9 +818,13 @@ def test_answers_that_the_bus_does_not_take_are_counted_said_once_and_end_nothin
         for number in range(3):
             desk.post(SUBSCRIBE, desk.subscription_request(), caller=app(number))
         desk.bus.close()
-    desk.wait_until(lambda: desk.statistics("unsent") == 3, "the answers to be refused")
+    desk.wait_until(lambda: desk.statistics("updates") == 3, "the answers and updates to be refused")
     assert len(desk.routed()) == 3
-    assert [record.message for record in caplog.records] == ["usubscription.answer_not_sent"]
+    assert (desk.statistics("unsent"), desk.statistics("updates_unsent")) == (3, 6)
+    assert [record.message for record in caplog.records] == [
+        "usubscription.answer_not_sent",
+        "usubscription.update_not_sent",
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -10,8 +10,17 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from ustreamer_usubscription.store import Change, Store, StoreDamaged, StoreTooNew, delete, put
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.store import (
+    Change,
+    Store,
+    StoreDamaged,
+    StoreTooNew,
+    delete,
+    delete_observer,
+    put,
+    put_observer,
+)
+from ustreamer_usubscription.tracked import Observer, Tracked
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -48,6 +57,21 @@ def numbered(number: int, size: int = 0) -> Tracked:
 def test_a_new_store_is_empty_and_leaves_no_scaffolding(store: Store) -> None:
     assert list(store.load()) == []
     assert {path.name for path in store.path.iterdir()} == {"data.mdb", "lock.mdb"}
+
+
+def test_it_keeps_registrations_beside_subscriptions(store: Store) -> None:
+    first, second = Observer(TOPIC, APP), Observer(UUri("z", 1, 1, 0x8000), APP, 4)
+    store.commit([put(ENTRY), put_observer(second), put_observer(first)])
+    assert (list(store.load()), list(store.observers())) == ([ENTRY], [first, second])
+    store.commit([delete_observer(first.pair)])
+    assert (list(store.load()), list(reopened(store).observers())) == ([ENTRY], [second])
+
+
+@pytest.mark.parametrize("value", [b"", b"\1\0\0\0\0\x91\3"], ids=["short", "checksum"])
+def test_a_registration_that_is_damaged_is_refused_by_name(store: Store, value: bytes) -> None:
+    store.commit([Change(b"n/up://a/1/1/8000\0up://a/1/1/0", value)])
+    with pytest.raises(StoreDamaged, match="record b'n/up://a/1/1/8000.x00up://a/1/1/0'"):
+        list(store.observers())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from msgspec import Meta
 class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key has a default; README.md explains each.
 
-    `max_subscriptions` and `map_size_mb` bound the state, `max_queued_requests` what waits for the disk, `page_size`
+    `max_subscriptions`, `max_registrations` and `map_size_mb` bound the state, `max_queued_requests` what waits for the disk, `page_size`
     the records in one answer.
     """
 
@@ -18,5 +18,7 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     # A million subscriptions written in random order take 322 MB; the file grows only as it is used.
     map_size_mb: Annotated[int, Meta(ge=1, le=65_536)] = 512
     max_subscriptions: Annotated[int, Meta(ge=1, le=10_000_000)] = 1_000_000
+    # Each of them may multiply every change of a subscription.
+    max_registrations: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     max_queued_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000

@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.deadlines import Deadlines
 from ustreamer_usubscription.tracked import Pair, Tracked
@@ -125,47 +124,6 @@ class Directory:
 
     def _every(self) -> Iterable[Tracked]:
         return (entry for topics in self._by_subscriber.values() for entry in topics.values())
-
-
-class Draft:
-    """Changes that are decided on but not committed, on top of a directory.
-
-    `changes` has the last decision for each subscription, and none for one that would stay as it is.
-    """
-
-    def __init__(self, directory: Directory, limit: int, now_ms: int) -> None:
-        """`limit` bounds the subscriptions that there may be afterwards; `now_ms` is wall-clock time."""
-        self.now_ms = now_ms
-        self.changes: dict[Pair, Tracked | None] = {}
-        self._directory = directory
-        self._limit = limit
-        self._count = directory.count
-
-    def find(self, pair: Pair) -> Tracked | None:
-        return self.changes[pair] if pair in self.changes else self._directory.find(pair)
-
-    def put(self, entry: Tracked) -> None:
-        """Let `entry` stand; RESOURCE_EXHAUSTED if it would be one too many."""
-        if self.find(entry.pair) is None:
-            if self._count >= self._limit:
-                raise UStatusError(
-                    UCode.RESOURCE_EXHAUSTED,
-                    f"subscription of {entry.topic}: {self._count} subscriptions are kept, max_subscriptions is "
-                    f"{self._limit}",
-                )
-            self._count += 1
-        self._set(entry.pair, entry)
-
-    def remove(self, pair: Pair) -> None:
-        """End a subscription, if there is one."""
-        self._count -= self.find(pair) is not None
-        self._set(pair, None)
-
-    def _set(self, pair: Pair, entry: Tracked | None) -> None:
-        if self._directory.find(pair) == entry:
-            self.changes.pop(pair, None)
-        else:
-            self.changes[pair] = entry
 
 
 def _period(entry: Tracked | None) -> int | None:

@@ -37,3 +37,7 @@ class UsubscriptionPlugin:
     @hookimpl
     def ustreamer_subscription_directory(self) -> SubscriptionDirectory:
         return self.directory
+
+    @hookimpl
+    def ustreamer_started(self) -> None:
+        self.service.endpoints_up()

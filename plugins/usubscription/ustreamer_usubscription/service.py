@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The uEntity core.usubscription: requests in, commits, answers out.
+"""The uEntity core.usubscription: requests in, commits, answers and updates out.
 
 One thread owns the subscriptions. It takes what has queued up while the last commit waited for the disk, decides it all
-on a draft, commits the draft in one transaction, brings the directory up to date, and answers in the order of arrival.
+on a draft, commits the draft in one transaction, brings the directory up to date, answers in the order of arrival, and
+tells whom it concerns what has changed.
 So an acknowledged change is on disk and is routed by, a question sees every change that was committed with it, and the
 disk's 2 to 8 ms for a commit are shared by all who wait.
 
@@ -10,11 +11,11 @@ Where a shared commit fails, each of its requests is tried alone: one that needs
 """
 
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from threading import Thread
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from google.protobuf.message import Message
 
@@ -27,17 +28,27 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer_usubscription import v3
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.directory import Directory, Draft
-from ustreamer_usubscription.inbox import Inbox
+from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.draft import Draft, State
+from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
 from ustreamer_usubscription.messages import Call, pack
-from ustreamer_usubscription.store import Store, delete, put
-from ustreamer_usubscription.tracked import Pair
+from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.store import Change, Store, delete, delete_observer, put, put_observer
+from ustreamer_usubscription.tracked import Changed, Pair, Status
+from ustreamer_usubscription.updates import messages
 
-ENTITY: Final = 0
-"""ue_id of core.usubscription: type 0, instance 0."""
+ENTITY: Final = v3.USUBSCRIPTION
 
 MAX_REQUEST: Final = 16_384
 """Bytes of a request's payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
+
+UPDATES_PER_TURN: Final = 2 * MAX_BATCH
+"""Changes told at most before requests are looked at again, and then every 100 ms.
+
+A Reset may end a million subscriptions at once, and an egress queue holds 10 000 messages. A batch of requests makes at
+most half as many changes, apart from a Reset; so what waits is never more than there were subscriptions, and shrinks.
+"""
+_PAUSE_MS: Final = 100
 
 # The wall clock may jump, the timer's does not: look at the wall clock this often while any subscription is to end.
 _LONGEST_WAIT_MS: Final = 1000
@@ -56,6 +67,7 @@ class UsubscriptionService:
         self._config = config
         self._context = context
         self._directory = directory
+        self._state = State(directory, Observers())
         self._serves = frozenset({context.authority, *context.serves})
         self._store = Store(context.state_dir / "usubscription", config.map_size_mb << 20)
         self._inbox = Inbox(config.max_queued_requests)
@@ -66,6 +78,8 @@ class UsubscriptionService:
         # Ended subscriptions that the store may still have: memory drops them at once, whatever the disk says.
         self._unsaved: set[Pair] = set()
         self._armed_ns: int | None = None
+        self._updates: deque[Changed] = deque()
+        self._heard = False  # whether there are endpoints by which updates would reach anybody
         self._counts: Counter[str] = Counter()
         self._turned_away: Counter[str] = Counter()  # as _counts, on the listener's thread
 
@@ -84,6 +98,7 @@ class UsubscriptionService:
             undo.callback(self._store.close)
             self._store.open()
             self._directory.load(self._store.load())
+            self._state.observers.load(self._store.observers())
             self._bus = bus
             self._serve([])  # what ended while nobody was here
             # A daemon, so that an owner who forgets `stop` can still exit; what is not committed is not acknowledged.
@@ -100,6 +115,11 @@ class UsubscriptionService:
             extra={"store": str(self._store.path), "subscriptions": self._directory.count},
         )
 
+    def endpoints_up(self) -> None:
+        """What ended while nobody was here can be told now. Safe from any thread."""
+        self._heard = True
+        self._inbox.wake()
+
     def stop(self) -> None:
         """Finish what was accepted, answer it, close the store. May be repeated, and called without `start`."""
         self._running.close()
@@ -108,6 +128,9 @@ class UsubscriptionService:
         self._inbox.close()
         if self._thread is not None:
             self._thread.join()
+        if self._updates:
+            log.warning("usubscription.updates_not_sent", extra={"count": len(self._updates)})
+            self._updates.clear()
 
     # --- the listener's thread ----------------------------------------------------------------------------------------
 
@@ -128,25 +151,29 @@ class UsubscriptionService:
     def _run(self) -> None:
         try:
             while (batch := self._inbox.wait_batch()) is not None:
+                self._heard |= bool(batch)
                 self._serve(batch)
+            self._send_updates()
         finally:
             self._inbox.close()  # should this thread ever fail, callers are told instead of being left waiting
 
     def _serve(self, batch: Sequence[UMessage]) -> None:
-        """Decide, commit, apply, answer: in this order and all of `batch` together."""
+        """Decide, commit, apply, answer, tell: in this order and all of `batch` together."""
         now_ms = self._context.clock.wall_ms()
         self._end_expired(now_ms)
-        draft = Draft(self._directory, self._config.max_subscriptions, now_ms)
+        draft = Draft(self._state, self._config, now_ms)
         outcomes = [self._decide(message, draft) for message in batch]
         failure = self._save(draft)
         if failure is None:
-            self._directory.apply(draft.changes)
+            self._state.apply(draft)
+            self._updates.extend(draft.events)
         elif len(batch) > 1:
             for message in batch:
                 self._serve([message])
             return
         for message, outcome in zip(batch, outcomes, strict=True):
             self._answer(message, failure or (self._ask(message) if outcome is None else outcome))
+        self._send_updates()
         self._arm()
 
     def _decide(self, message: UMessage, draft: Draft) -> Outcome | None:
@@ -187,15 +214,12 @@ class UsubscriptionService:
 
     def _save(self, draft: Draft) -> UStatus | None:
         """Commit the draft, and with it what is still to be deleted; the reason if the draft is not on disk now."""
-        changes = dict.fromkeys(self._unsaved) | draft.changes
-        if not changes:
+        if draft.is_empty and not self._unsaved:
             return None
         try:
-            self._store.commit(
-                [delete(*pair) if entry is None else put(entry) for pair, entry in changes.items()]
-            )
+            self._store.commit(_records(draft, self._unsaved))
         except UStatusError as error:
-            return error.status if draft.changes else None
+            return None if draft.is_empty else error.status
         self._unsaved.clear()
         return None
 
@@ -209,37 +233,57 @@ class UsubscriptionService:
             answer = response(id, message, *pack(outcome, message.attributes.payload_format))
         self._send(answer, self._counts)
 
-    def _send(self, answer: UMessage, counts: Counter[str]) -> None:
+    def _send_updates(self) -> None:
+        """Tell the next changes, oldest first; the rest is for the next turn."""
+        if not self._heard:
+            return
+        for _ in range(min(UPDATES_PER_TURN, len(self._updates))):
+            for message in messages(self._updates.popleft(), self._context.authority, self._ids.next):
+                self._send(message, self._counts, "update")
+            self._counts["updates"] += 1
+
+    def _send(
+        self, message: UMessage, counts: Counter[str], what: Literal["answer", "update"] = "answer"
+    ) -> None:
         try:
-            self._bus.send(answer)
+            self._bus.send(message)
         except UStatusError as error:
-            if not counts["unsent"]:  # said once, always counted
-                extra = {"to": str(answer.attributes.sink), "reason": str(error)}
-                log.warning("usubscription.answer_not_sent", extra=extra)
-            counts["unsent"] += 1
+            unsent = "unsent" if what == "answer" else "updates_unsent"
+            if not counts[unsent]:  # said once, always counted
+                extra = {"to": str(message.attributes.sink), "reason": str(error)}
+                log.warning("usubscription.%s_not_sent", what, extra=extra)
+            counts[unsent] += 1
 
     # --- the end of subscriptions -------------------------------------------------------------------------------------
 
     def _end_expired(self, now_ms: int) -> None:
-        """Drop what has ended from memory now; the next commit drops it from the store.
+        """Drop what has ended from memory now, to be told at once; the next commit drops it from the store.
 
         [impl->req~usubscription-subscribe-expiration~1]
         """
-        ended = [entry.pair for entry in self._directory.pop_expired(now_ms)]
-        self._directory.apply(dict.fromkeys(ended))
-        self._unsaved.update(ended)
+        ended = self._directory.pop_expired(now_ms)
+        self._directory.apply(dict.fromkeys([entry.pair for entry in ended]))
+        self._unsaved.update(entry.pair for entry in ended)
+        for entry in ended:
+            observers = tuple(self._state.observers.of(entry.topic))
+            why = f"expire, {entry.expire_ms} ms, has passed"
+            self._updates.append(Changed(entry, Status.UNSUBSCRIBED, observers, why))
 
     def _arm(self) -> None:
-        """Have this thread woken when the next subscription ends, or to try again what could not be saved."""
+        """Have this thread woken when the next subscription ends, to save what could not be saved, or to tell the rest."""
         clock = self._context.clock
         now_ns = clock.monotonic_ns()
         if self._armed_ns is not None and self._armed_ns <= now_ns:
             self._armed_ns = None  # that timer has fired
+        waits_ms = [_LONGEST_WAIT_MS] if self._unsaved else []
         next_ms = self._directory.next_expiry_ms()
-        if next_ms is None and not self._unsaved:
+        if next_ms is not None:
+            waits_ms.append(next_ms + 1 - clock.wall_ms())
+        if self._updates and self._heard:
+            waits_ms.append(_PAUSE_MS)
+        if not waits_ms:
             return
-        until_end_ms = _LONGEST_WAIT_MS if next_ms is None else next_ms + 1 - clock.wall_ms()
-        when_ns = now_ns + min(max(until_end_ms, 0), _LONGEST_WAIT_MS) * _NS_PER_MS
+        when_ns = now_ns + min(max(min(waits_ms), 0), _LONGEST_WAIT_MS) * _NS_PER_MS
         if self._armed_ns is None or when_ns < self._armed_ns:
             self._armed_ns = when_ns
             self._context.schedule(when_ns, self._inbox.wake)
@@ -247,13 +291,30 @@ class UsubscriptionService:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
-        """Counters of this moment: `answered`, `ignored`, `unsent`, one `refused_<code>` each, and the sizes of things."""
+        """Counters of this moment, and the sizes of things.
+
+        `answered`, `ignored`, `unsent` (answers), one `refused_<code>` each, `updates` (changes told), `updates_unsent`.
+        """
         return {
             **(Counter(dict(self._counts)) + Counter(dict(self._turned_away))),
             "subscriptions": self._directory.count,
+            "registrations": self._state.observers.count,
+            "updates_waiting": len(self._updates),
             "queued": len(self._inbox),
             "transactions": self._store.transactions,
         }
+
+
+def _records(draft: Draft, unsaved: Iterable[Pair]) -> list[Change]:
+    """The records to write for a draft and for what is still to be deleted."""
+    subscriptions = dict.fromkeys(unsaved) | draft.subscriptions.changes
+    return [
+        *(delete(*pair) if entry is None else put(entry) for pair, entry in subscriptions.items()),
+        *(
+            delete_observer(pair) if observer is None else put_observer(observer)
+            for pair, observer in draft.observers.changes.items()
+        ),
+    ]
 
 
 def _method(message: UMessage) -> tuple[int, int]:

@@ -5,9 +5,10 @@ Layout 1. One unnamed database; the first bytes of a key say what kind of record
 
     key                                        value
     layout                                     frame [layout version]
+    n/<topic> NUL <entity>                     frame [version of the interface]
     s/<topic> NUL <subscriber>                 frame [period_ns, expire_ms or nil, details]
 
-Topic and subscriber are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
+A record n/ is an entity that registered for notifications of the topic. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
 prefix gives one topic's subscribers, and all subscriptions, in an order that does not change. A frame is
 
     1 byte  version of the record, 1
@@ -27,6 +28,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,13 +37,16 @@ import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.tracked import Observer, Pair, Tracked
 
 LAYOUT: Final = 1
 
 _DATA: Final = "data.mdb"
 _LAYOUT_KEY: Final = b"layout"
 _SUBSCRIPTION: Final = b"s/"
+_OBSERVER: Final = b"n/"
+_OTHERS: Final = (_OBSERVER,)
+"""Kinds of records that `load` leaves to their own readers."""
 _NUL: Final = b"\0"
 _HEAD: Final = struct.Struct(">BI")
 _RECORD_VERSION: Final = 1
@@ -81,12 +86,17 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     details: bytes = b""
 
 
+class _ObserverRecord(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+
+
 class _Layout(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_record: Final = msgspec.msgpack.Decoder(Record).decode
+_decode_observer: Final = msgspec.msgpack.Decoder(_ObserverRecord).decode
 _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 
 
@@ -95,18 +105,29 @@ _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 
 def put(entry: Tracked) -> Change:
     """The change that makes `entry` stand in the store."""
-    key = _key(entry.topic, entry.subscriber)
+    key = _key(_SUBSCRIPTION, entry.pair)
     return Change(key, _frame(key, _encode(Record(entry.period_ns, entry.expire_ms, entry.details))))
 
 
 def delete(topic: UUri, subscriber: UUri) -> Change:
     """The change after which the store knows nothing of this subscription."""
-    return Change(_key(topic, subscriber), None)
+    return Change(_key(_SUBSCRIPTION, (topic, subscriber)), None)
 
 
-def _key(topic: UUri, subscriber: UUri) -> bytes:
+def put_observer(observer: Observer) -> Change:
+    """The change that makes a registration for notifications stand in the store."""
+    key = _key(_OBSERVER, observer.pair)
+    return Change(key, _frame(key, _encode(_ObserverRecord(observer.version))))
+
+
+def delete_observer(pair: Pair) -> Change:
+    """The change after which the store knows nothing of this registration."""
+    return Change(_key(_OBSERVER, pair), None)
+
+
+def _key(kind: bytes, pair: Pair) -> bytes:
     # At most 2 + 150 + 1 + 150 bytes, for an authority of 128 characters; LMDB takes 511.
-    return b"%s%s\0%s" % (_SUBSCRIPTION, str(topic).encode(), str(subscriber).encode())
+    return b"%s%s\0%s" % (kind, str(pair[0]).encode(), str(pair[1]).encode())
 
 
 def _frame(key: bytes, body: bytes) -> bytes:
@@ -164,6 +185,15 @@ class _Reader:
             ) from error
 
 
+def _read_observer(key: bytes, value: bytes) -> Observer:
+    body = _body(key, value)
+    topic, _, entity = key[len(_OBSERVER) :].partition(_NUL)
+    try:
+        return Observer(_address(topic), _address(entity), _decode_observer(body).version)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreDamaged(f"record {key!r}: {error}, expected a registration of layout {LAYOUT}") from error
+
+
 _LAYOUT_VALUE: Final = _frame(_LAYOUT_KEY, _encode(_Layout(LAYOUT)))
 
 
@@ -216,8 +246,20 @@ class Store:
                     if key.startswith(_SUBSCRIPTION):
                         yield read(key, value)
                     # Passed over, a record whose first bytes were hit would be lost in silence.
-                    elif key != _LAYOUT_KEY:
+                    elif key != _LAYOUT_KEY and not key.startswith(_OTHERS):
                         raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
+        except lmdb.Error as error:
+            raise StoreDamaged(f"store {self.path / _DATA}: {error}") from error
+
+    def observers(self) -> Iterator[Observer]:
+        """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
+        yield from (_read_observer(key, value) for key, value in self._of_kind(_OBSERVER))
+
+    def _of_kind(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            with self._opened().begin() as txn, txn.cursor() as cursor:
+                if cursor.set_range(kind):
+                    yield from takewhile(lambda record: record[0].startswith(kind), cursor)
         except lmdb.Error as error:
             raise StoreDamaged(f"store {self.path / _DATA}: {error}") from error
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One subscription as this service knows it."""
+"""A subscription, and who watches it, as this service knows them."""
 
+from enum import IntEnum
 from typing import TypeAlias
+
+import msgspec
 
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.uprotocol.uuri import UUri
 
 Pair: TypeAlias = tuple[UUri, UUri]
-"""(topic, subscriber): what identifies a subscription."""
+"""(topic, subscriber) or (topic, entity): what identifies a subscription or a registration."""
 
 
 class Tracked(Subscription, frozen=True, gc=False):
@@ -27,3 +30,36 @@ class Tracked(Subscription, frozen=True, gc=False):
     def expired(self, now_ms: int) -> bool:
         """Whether `expire_ms` has passed: at that very millisecond the subscription still stands."""
         return self.expire_ms is not None and now_ms > self.expire_ms
+
+
+class Observer(msgspec.Struct, frozen=True, gc=False):
+    """An entity that registered to be told when subscriptions of `topic` change, in the words of interface `version`."""
+
+    topic: UUri
+    entity: UUri
+    version: int = 3
+
+    @property
+    def pair(self) -> Pair:
+        return self.topic, self.entity
+
+
+class Status(IntEnum):
+    """What a subscriber is to a topic; the numbers are those of version 3."""
+
+    UNSUBSCRIBED = 0
+    SUBSCRIBE_PENDING = 1
+    SUBSCRIBED = 2
+    UNSUBSCRIBE_PENDING = 3
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A change of a subscription, and who watched the topic when it came.
+
+    `entry` is what stands now or, if `status` is UNSUBSCRIBED, what stood before; `why` is for people.
+    """
+
+    entry: Tracked
+    status: Status
+    observers: tuple[Observer, ...] = ()
+    why: str = ""

@@ -5,6 +5,7 @@ Decisions only: a change is drafted, a question is answered from the directory. 
 between a draft and its answer, is the service's business.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -14,11 +15,13 @@ from google.protobuf.message import Message
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.directory import Directory, Draft
+from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.draft import Draft
 from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
 
 T = TypeVar("T")
+log = logging.getLogger("ustreamer.usubscription")
 
 Change: TypeAlias = Callable[[Call, Draft], Message]
 """Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
@@ -27,6 +30,8 @@ Question: TypeAlias = Callable[[Call, Directory, int], Message]
 """Answers from the directory, with at most so many records. Raises UStatusError."""
 
 VERSION: Final = 3
+USUBSCRIPTION: Final = 0
+"""ue_id of every core.usubscription: type 0, instance 0."""
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -51,8 +56,9 @@ def subscribe(call: Call, draft: Draft) -> pb.SubscriptionResponse:
     entry = track(topic, call.caller, request.attributes)
     if entry.expired(draft.now_ms):
         # As version 4 has it; version 3 does not say.
-        draft.remove(entry.pair)
-        return _status(topic, pb.SubscriptionStatus.UNSUBSCRIBED, f"expire, {entry.expire_ms} ms, has passed")
+        why = f"expire, {entry.expire_ms} ms, has passed"
+        draft.remove(entry.pair, why)
+        return _status(topic, pb.SubscriptionStatus.UNSUBSCRIBED, why)
     draft.put(entry)
     return _status(topic, pb.SubscriptionStatus.SUBSCRIBED)
 
@@ -68,6 +74,52 @@ def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
     _refuse_impostor(request, call)
     draft.remove((topic, call.caller))
     return pb.UnsubscribeResponse()
+
+
+def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResponse:
+    """Method 6. The caller is told of every change of the topic's subscriptions from now on.
+
+    [impl->dsn~usubscription-register-notifications-protobuf~1] [impl->req~usubscription-register-notifications~1]
+    [impl->dsn~usubscription-register-notifications-invalid-topic~1]
+    """
+    request = unpack(pb.NotificationsRequest, call)
+    topic = _topic(request, call)
+    _refuse_impostor(request, call)
+    draft.register(Observer(topic, call.caller, VERSION))
+    return pb.NotificationsResponse()
+
+
+def unregister_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResponse:
+    """Method 7. The caller is told of no more changes of the topic's subscriptions; always succeeds.
+
+    [impl->dsn~usubscription-unregister-notifications-protobuf~1] [impl->req~usubscription-unregister-notifications~1]
+    [impl->dsn~usubscription-unregister-notifications-invalid-topic~1]
+    """
+    request = unpack(pb.NotificationsRequest, call)
+    topic = _topic(request, call)
+    _refuse_impostor(request, call)
+    draft.unregister((topic, call.caller))
+    return pb.NotificationsResponse()
+
+
+def reset(call: Call, draft: Draft) -> pb.ResetResponse:
+    """Method 9. All subscriptions and then all registrations end, in memory and in the store (X-21: `before` is ignored).
+
+    [impl->dsn~usubscription-reset-protobuf~1] [impl->req~usubscription-reset~1]
+    [impl->req~usubscription-reset-only-usubscription~1] `caller` can be believed. A message is accepted only from the
+    endpoint behind which its source's authority lives, and ue_id 0 at an authority that this streamer serves lives in
+    this process: from outside, the core refuses it as spoofed. So the caller is the uSubscription of a peer, or we.
+    """
+    request = unpack(pb.ResetRequest, call)
+    if call.caller.ue_id != USUBSCRIPTION:
+        raise UStatusError(
+            UCode.PERMISSION_DENIED,
+            f"caller {call.caller}: only a uSubscription, ue_id {USUBSCRIPTION}, may reset another",
+        )
+    draft.clear(f"reset by {call.caller}")
+    extra = {"by": str(call.caller), "code": request.reason.code, "reason": request.reason.message}
+    log.warning("usubscription.reset_requested", extra=extra)
+    return pb.ResetResponse()
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -120,25 +172,57 @@ def fetch_subscribers(call: Call, directory: Directory, limit: int) -> pb.FetchS
     )
 
 
-CHANGES: Final[Mapping[tuple[int, int], Change]] = {(VERSION, 1): subscribe, (VERSION, 2): unsubscribe}
+CHANGES: Final[Mapping[tuple[int, int], Change]] = {
+    (VERSION, 1): subscribe,
+    (VERSION, 2): unsubscribe,
+    (VERSION, 6): register_for_notifications,
+    (VERSION, 7): unregister_for_notifications,
+    (VERSION, 9): reset,
+}
 QUESTIONS: Final[Mapping[tuple[int, int], Question]] = {
     (VERSION, 3): fetch_subscriptions,
     (VERSION, 8): fetch_subscribers,
 }
 
 
+# --- changes, as they are told ----------------------------------------------------------------------------------------
+
+
+def update(changed: Changed) -> pb.Update:
+    """What topic SubscriptionChange carries.
+
+    [impl->dsn~usubscription-change-notification-type~1]
+    """
+    entry = changed.entry
+    message = pb.Update(
+        topic=entry.topic.to_pb(),
+        subscriber=_subscriber(entry.subscriber),
+        status=pb.SubscriptionStatus(state=int(changed.status), message=changed.why),
+    )
+    attributes = attributes_of(entry)
+    if changed.status is not Status.UNSUBSCRIBED and attributes.ByteSize():
+        message.attributes.CopyFrom(attributes)
+    return message
+
+
 # --- parts of requests and answers ------------------------------------------------------------------------------------
 
 
 def _topic(
-    request: pb.SubscriptionRequest | pb.UnsubscribeRequest | pb.FetchSubscribersRequest, call: Call
+    request: pb.SubscriptionRequest
+    | pb.UnsubscribeRequest
+    | pb.NotificationsRequest
+    | pb.FetchSubscribersRequest,
+    call: Call,
 ) -> UUri:
     if not request.HasField("topic"):
         raise invalid("topic: missing")
     return topic_of(request.topic, call)
 
 
-def _refuse_impostor(request: pb.SubscriptionRequest | pb.UnsubscribeRequest, call: Call) -> None:
+def _refuse_impostor(
+    request: pb.SubscriptionRequest | pb.UnsubscribeRequest | pb.NotificationsRequest, call: Call
+) -> None:
     """PERMISSION_DENIED if the legacy field `subscriber` names somebody else than the caller (X-4)."""
     if not request.subscriber.HasField("uri"):
         return

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is told what, when subscriptions change: asked over a bus, and heard on it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from ustreamer_usubscription import service
+from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.updates import messages
+
+from ustreamer.core.routes import Places, Router
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import Desk
+
+MakeDesk = Callable[..., "Desk"]
+
+OWN, SERVED = "device1", "device2"
+APP, OTHER_APP, WATCHER = UUri(OWN, 0x300EF, 4, 0), UUri(OWN, 0x42, 1, 0), UUri("device3", 7, 1, 0)
+PEER = UUri("device3", 0, 3, 0)
+TOPIC, OTHER_TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD), UUri(OWN, 0x42, 1, 0x8000)
+SOURCE = UUri(OWN, 0, 3, 0x8000)
+IN, OUT = "SUBSCRIBED", "UNSUBSCRIBED"
+
+# --- the messages -----------------------------------------------------------------------------------------------------
+
+
+def test_an_update_speaks_the_bytes_of_the_standard() -> None:
+    """[utest->dsn~usubscription-change-notification-type~1] [utest->dsn~usubscription-change-notification-topic~1]
+    [utest->dsn~usubscription-change-notification-update~1]
+    """
+    changed = Changed(Tracked(TOPIC, UUri("device1", 0x300EF, 4, 0)), Status.SUBSCRIBED)
+    told, published = messages(changed, OWN, UuidSource(lambda: 0).next)
+    assert (
+        told.payload.hex()
+        == published.payload.hex()
+        == "0a120a076465766963653210ab21180320cd810212110a0f0a076465766963653110ef810c18041a020802"
+    )
+    for message, kind, sink in (
+        (told, UMessageType.NOTIFICATION, APP),
+        (published, UMessageType.PUBLISH, None),
+    ):
+        attributes = message.attributes
+        message.check()
+        assert (attributes.type, attributes.source, attributes.sink) == (kind, SOURCE, sink)
+        assert (attributes.priority, attributes.payload_format) == (UPriority.CS2, UPayloadFormat.PROTOBUF)
+
+
+@pytest.mark.parametrize(
+    ("changed", "shown"),
+    [
+        (Changed(Tracked(TOPIC, APP, 40_000_000), Status.SUBSCRIBED), "sample_period_ms: 40"),
+        (Changed(Tracked(TOPIC, APP, 0, 1000), Status.SUBSCRIBED), "expire { seconds: 1 }"),
+        (Changed(Tracked(TOPIC, APP), Status.SUBSCRIBED), ""),
+        (Changed(Tracked(TOPIC, APP, 40_000_000), Status.UNSUBSCRIBED), ""),
+    ],
+    ids=["rate", "expire", "nothing asked", "ended"],
+)
+def test_an_update_tells_the_attributes_of_what_stands(changed: Changed, shown: str) -> None:
+    update = pb.Update.FromString(next(messages(changed, OWN, UuidSource(lambda: 0).next)).payload)
+    assert " ".join(str(update.attributes).split()) == shown
+    assert update.HasField("attributes") is bool(shown)
+
+
+def test_one_who_subscribed_and_registered_is_told_once() -> None:
+    watching = (Observer(TOPIC, APP), Observer(TOPIC, OTHER_APP))
+    changed = Changed(Tracked(TOPIC, APP), Status.SUBSCRIBED, watching)
+    sinks = [each.attributes.sink for each in messages(changed, OWN, UuidSource(lambda: 0).next)]
+    assert sinks == [APP, OTHER_APP, None]
+
+
+# --- who is told what -------------------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_is_told_what_becomes_of_its_subscription(desk: "Desk") -> None:
+    """[utest->dsn~usubscription-change-notification-update~1] [utest->req~usubscription-subscribe-notifications~1]
+    [utest->req~usubscription-unsubscribe-notifications~1]
+    """
+    desk.subscribe()
+    desk.subscribe()  # nothing changes
+    desk.subscribe(sample_period_ms=40)
+    desk.subscribe(sample_period_ms=40, expire_ms=desk.now_ms + 1000)
+    desk.unsubscribe()
+    desk.unsubscribe()  # nothing changes
+    assert desk.told() == [(APP, TOPIC, APP, state) for state in (IN, IN, IN, OUT)]
+
+
+def test_after_the_last_unsubscribe_nothing_is_told_of_a_topic(desk: "Desk") -> None:
+    """[utest->req~usubscription-unsubscribe-notifications~1]"""
+    desk.register(caller=WATCHER)
+    desk.subscribe()
+    desk.subscribe(caller=OTHER_APP)
+    desk.unsubscribe()
+    desk.unsubscribe(caller=OTHER_APP)
+    assert desk.told()[-2:] == [(OTHER_APP, TOPIC, OTHER_APP, OUT), (WATCHER, TOPIC, OTHER_APP, OUT)]
+    published = len(desk.published)
+    desk.unsubscribe(caller=OTHER_APP)
+    desk.unsubscribe()
+    desk.register(caller=APP)
+    desk.unregister(caller=APP)
+    assert (desk.told(), len(desk.published)) == ([], published)
+
+
+def test_who_registered_for_a_topic_is_told_of_all_its_subscribers_and_of_no_other_topic(
+    desk: "Desk",
+) -> None:
+    """[utest->req~usubscription-register-notifications~1]"""
+    desk.register(caller=WATCHER)
+    desk.subscribe()
+    desk.subscribe(OTHER_TOPIC)
+    desk.subscribe(caller=OTHER_APP)
+    assert [each for each in desk.told() if each[0] == WATCHER] == [
+        (WATCHER, TOPIC, APP, IN),
+        (WATCHER, TOPIC, OTHER_APP, IN),
+    ]
+
+
+def test_who_registered_is_told_after_a_restart_as_well_and_not_after_unregistering(desk: "Desk") -> None:
+    """[utest->req~usubscription-register-notifications~1] [utest->req~usubscription-unregister-notifications~1]"""
+    desk.register(caller=WATCHER)
+    desk.restart()
+    desk.subscribe()
+    desk.unregister(caller=WATCHER)
+    desk.unsubscribe()
+    assert desk.told() == [(APP, TOPIC, APP, IN), (WATCHER, TOPIC, APP, IN), (APP, TOPIC, APP, OUT)]
+
+
+def test_every_change_is_published_too_and_routed_like_any_topic(desk: "Desk") -> None:
+    desk.register(caller=WATCHER)
+    desk.subscribe()
+    desk.subscribe(SOURCE, caller=WATCHER)
+    desk.unsubscribe()
+    desk.fetch()
+    changes = [pb.Update.FromString(m.payload) for m in desk.published if m.attributes.source == SOURCE]
+    assert [(UUri.from_pb(c.topic), c.status.state) for c in changes] == [(TOPIC, 2), (SOURCE, 2), (TOPIC, 0)]
+    router = Router(
+        Places({OWN: "backbone", "device3": "uplink"}, desk.plugin.service.entities),
+        desk.plugin.directory,
+        {"backbone": False, "uplink": False},
+    )
+    assert [target.endpoint for target in router.decide("self", desk.published[0].attributes).targets] == [
+        "uplink"
+    ]
+
+
+def test_an_expire_that_has_passed_is_told(desk: "Desk") -> None:
+    desk.register(caller=WATCHER)
+    desk.subscribe(expire_ms=desk.now_ms + 500)
+    expired = desk.now_ms + 500
+    desk.told()
+    desk.advance(ms=501)
+    desk.wait_until(lambda: len(desk.notified) == 2, "the end to be told")
+    [update, _] = [pb.Update.FromString(m.payload) for m in desk.notified]
+    assert update.status.message == f"expire, {expired} ms, has passed"
+    assert desk.told() == [(APP, TOPIC, APP, OUT), (WATCHER, TOPIC, APP, OUT)]
+
+
+def test_an_expire_in_the_past_is_told_if_it_ends_something(desk: "Desk") -> None:
+    desk.subscribe(expire_ms=desk.now_ms - 1)
+    assert desk.told() == []
+    desk.subscribe()
+    desk.subscribe(expire_ms=desk.now_ms - 1)
+    assert desk.told() == [(APP, TOPIC, APP, IN), (APP, TOPIC, APP, OUT)]
+
+
+def test_what_ended_while_nobody_was_here_is_told_once_endpoints_are_up(desk: "Desk") -> None:
+    desk.subscribe(expire_ms=desk.now_ms + 500)
+    desk.told()
+    desk.stop()
+    desk.advance(s=1)
+    desk.plugin = desk._new_plugin()
+    desk.plugin.service.start(desk.bus)
+    desk.advance(s=1)
+    assert (desk.notified, desk.statistics("updates_waiting")) == ([], 1)
+    desk.plugin.ustreamer_started()
+    desk.wait_until(lambda: desk.statistics("updates") == 1, "the end to be told")
+    assert desk.told() == [(APP, TOPIC, APP, OUT)]
+
+
+def test_a_reset_is_told_to_all_whom_it_concerned(desk: "Desk") -> None:
+    """[utest->req~usubscription-reset~1]"""
+    desk.register(caller=WATCHER)
+    for topic, caller in ((TOPIC, APP), (TOPIC, OTHER_APP), (OTHER_TOPIC, APP)):
+        desk.subscribe(topic, caller=caller)
+    desk.told()
+    desk.reset()
+    assert desk.told() == [
+        (APP, OTHER_TOPIC, APP, OUT),
+        (APP, TOPIC, APP, OUT),
+        (WATCHER, TOPIC, APP, OUT),
+        (OTHER_APP, TOPIC, OTHER_APP, OUT),
+        (WATCHER, TOPIC, OTHER_APP, OUT),
+    ]
+    desk.subscribe()
+    assert desk.told() == [(APP, TOPIC, APP, IN)]  # nobody is registered any more
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_is_told_after_it_is_committed_and_answered(desk: "Desk") -> None:
+    seen: list[tuple[int, int]] = []
+    desk.on_answer = lambda _: seen.append((desk.statistics("transactions"), len(desk.notified)))
+    before = desk.statistics("transactions")
+    desk.subscribe()
+    assert seen == [(before + 1, 0)]
+    assert len(desk.told()) == 1
+
+
+def test_changes_of_one_transaction_are_told_in_the_order_of_the_requests(desk: "Desk") -> None:
+    with desk.held():
+        for joins in (True, False, True):
+            wanted = desk.subscription_request() if joins else pb.UnsubscribeRequest(topic=TOPIC.to_pb())
+            desk.post(1 if joins else 2, wanted)
+    assert [state for *_, state in desk.told()] == [IN, OUT, IN]
+
+
+def test_what_is_not_committed_is_not_told(desk: "Desk", monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise UStatusError(UCode.RESOURCE_EXHAUSTED, "no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.plugin.service._store, "commit", full)
+        assert desk.refused(1, desk.subscription_request()).code is UCode.RESOURCE_EXHAUSTED
+    assert desk.told() == []
+
+
+def test_a_flood_of_changes_is_told_bit_by_bit_and_in_order(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers = [UUri(OWN, number, 1, 0) for number in range(1, 9)]
+    for caller in callers:
+        desk.subscribe(caller=caller)
+    desk.told()
+    monkeypatch.setattr(service, "UPDATES_PER_TURN", 3)
+    desk.reset()
+    desk.wait_until(lambda: len(desk.notified) == 3, "the first three to be told")
+    assert desk.statistics("updates_waiting") == 5
+    for told in (6, 8):
+        desk.wait_until(lambda: len(desk._timers) == 1, "the next turn to be planned")
+        desk.advance(ms=100)
+        desk.wait_until(lambda told=told: len(desk.notified) == told, "the next to be told")  # type: ignore[misc]
+    assert [subscriber for _, _, subscriber, _ in desk.told()] == callers
+
+
+def test_what_waits_at_the_stop_is_counted_and_said(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1, 9):
+        desk.subscribe(caller=UUri(OWN, number, 1, 0))
+    desk.told()
+    monkeypatch.setattr(service, "UPDATES_PER_TURN", 3)
+    desk.reset()
+    desk.stop()
+    assert len(desk.notified) == 6
+    [record] = [each for each in caplog.records if each.message == "usubscription.updates_not_sent"]
+    assert record.count == 2  # type: ignore[attr-defined]

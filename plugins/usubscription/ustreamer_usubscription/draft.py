@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the service knows, and what it is about to change."""
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
+
+K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Table(Protocol[K_contra, V_co]):
+    """What an `Overlay` lies on."""
+
+    @property
+    def count(self) -> int: ...
+
+    def find(self, key: K_contra, /) -> V_co | None: ...
+
+
+class State(msgspec.Struct, frozen=True):
+    """Everything that is kept, in memory. One thread writes; what others may read, `Directory` says."""
+
+    directory: Directory
+    observers: Observers
+
+    def apply(self, draft: "Draft") -> None:
+        """Make a committed draft the state."""
+        self.directory.apply(draft.subscriptions.changes)
+        self.observers.apply(draft.observers.changes)
+
+
+class Overlay(Generic[K, V]):
+    """A table with changes on top of it that are decided on but not committed.
+
+    `changes` has the last decision for each key, and none for one that would stay as it is.
+    """
+
+    def __init__(self, table: Table[K, V], limit: int, noun: str) -> None:
+        """`limit` bounds the entries that there may be afterwards; the setting max_<noun> is where it comes from."""
+        self.changes: dict[K, V | None] = {}
+        self._table = table
+        self._limit = limit
+        self._noun = noun
+        self._count = table.count
+
+    def find(self, key: K) -> V | None:
+        return self.changes[key] if key in self.changes else self._table.find(key)
+
+    def put(self, key: K, value: V) -> None:
+        """Let `value` stand; RESOURCE_EXHAUSTED if it would be one too many."""
+        if self.find(key) is None:
+            if self._count >= self._limit:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED,
+                    f"{self._count} {self._noun} are kept, max_{self._noun} is {self._limit}",
+                )
+            self._count += 1
+        self._set(key, value)
+
+    def remove(self, key: K) -> None:
+        """Let nothing stand at `key`."""
+        self._count -= self.find(key) is not None
+        self._set(key, None)
+
+    def standing(self, committed: Iterable[K]) -> Iterator[tuple[K, V]]:
+        """What stands; `committed` are the keys of the table, and come first."""
+        for key in dict.fromkeys([*committed, *self.changes]):
+            value = self.find(key)
+            if value is not None:
+                yield key, value
+
+    def _set(self, key: K, value: V | None) -> None:
+        if self._table.find(key) == value:
+            self.changes.pop(key, None)
+        else:
+            self.changes[key] = value
+
+
+class Draft:
+    """Changes on top of a state, to be committed together.
+
+    `events` has every step on the way, in order, also where a later one undoes it: each was answered, so each is told.
+    """
+
+    def __init__(self, state: State, config: UsubscriptionConfig, now_ms: int) -> None:
+        """`now_ms` is wall-clock time; `config` has the limits."""
+        self.now_ms = now_ms
+        self.subscriptions: Overlay[Pair, Tracked] = Overlay(
+            state.directory, config.max_subscriptions, "subscriptions"
+        )
+        self.observers: Overlay[Pair, Observer] = Overlay(
+            state.observers, config.max_registrations, "registrations"
+        )
+        self.events: list[Changed] = []
+        self._state = state
+        self._watching: dict[UUri, tuple[Observer, ...]] = {}  # of topics that had an event in this draft
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.subscriptions.changes or self.observers.changes)
+
+    def put(self, entry: Tracked) -> None:
+        """Let a subscription stand as `entry` says; RESOURCE_EXHAUSTED if it would be one too many.
+
+        [impl->req~usubscription-subscribe-notifications~1] Told if it is new, and if anything about it has changed.
+        """
+        if self.subscriptions.find(entry.pair) == entry:
+            return
+        self.subscriptions.put(entry.pair, entry)
+        self._note(entry, Status.SUBSCRIBED)
+
+    def remove(self, pair: Pair, why: str = "") -> None:
+        """End a subscription, if there is one.
+
+        [impl->req~usubscription-unsubscribe-notifications~1] Its end is told, to its subscriber too, as the sequence
+        diagrams have it. Without subscriptions nothing about a topic can change, so after the last one nothing is told.
+        """
+        entry = self.subscriptions.find(pair)
+        if entry is None:
+            return
+        self.subscriptions.remove(pair)
+        self._note(entry, Status.UNSUBSCRIBED, why)
+
+    def register(self, observer: Observer) -> None:
+        """Have an entity told of changes; RESOURCE_EXHAUSTED if it would be one too many."""
+        self.observers.put(observer.pair, observer)
+        self._watching.clear()
+
+    def unregister(self, pair: Pair) -> None:
+        """Have an entity told of nothing more, if it was.
+
+        [impl->req~usubscription-unregister-notifications~1]
+        """
+        self.observers.remove(pair)
+        self._watching.clear()
+
+    def clear(self, why: str) -> None:
+        """End all subscriptions, then all registrations: in this order, so that those who watch learn of it.
+
+        [impl->req~usubscription-reset~1]
+        """
+        for pair, _ in self.subscriptions.standing(entry.pair for entry in self._state.directory):
+            self.remove(pair, why)
+        for pair, _ in self.observers.standing(each.pair for each in self._state.observers):
+            self.unregister(pair)
+
+    def _note(self, entry: Tracked, status: Status, why: str = "") -> None:
+        watching = self._watching.get(entry.topic)
+        if watching is None:
+            watching = self._watching[entry.topic] = self._observers_of(entry.topic)
+        self.events.append(Changed(entry, status, watching, why))
+
+    def _observers_of(self, topic: UUri) -> tuple[Observer, ...]:
+        found = {each.pair: each for each in self._state.observers.of(topic)}
+        for pair, observer in self.observers.changes.items():
+            if observer is None:
+                found.pop(pair, None)
+            elif pair[0] == topic:
+                found[pair] = observer
+        return tuple(found.values())
