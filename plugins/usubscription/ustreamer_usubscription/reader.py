@@ -18,7 +18,7 @@ import resource
 import struct
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from mmap import PROT_READ, mmap
 from operator import lt
 from pathlib import Path
@@ -103,7 +103,8 @@ def _send(out: IO[bytes], records: Iterable[tuple[bytes, bytes]], *, ordered: bo
         flat = list(chain.from_iterable(chunk))
         keys = [last, *flat[::2]]
         if ordered and not all(map(lt, keys, keys[1:])):
-            raise Unreadable(f"keys out of order after {last!r}")
+            after, key = next(pair for pair in pairwise(keys) if pair[0] >= pair[1])
+            raise Unreadable(f"record {key!r} comes after {after!r}")
         last = keys[-1]
         data = _encode(flat)
         out.write(LENGTH.pack(len(data)) + data)
