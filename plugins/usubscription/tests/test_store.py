@@ -372,6 +372,71 @@ def test_a_file_system_without_room_refuses_and_writing_resumes_when_there_is_so
     assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
 
 
+# A file system of 3 MB of its own, which no privilege is needed for in a namespace of users and mounts.
+FULL_TMPFS = """
+import os, sys
+from pathlib import Path
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.store import Store, put
+from ustreamer_usubscription.tracked import Tracked
+
+root = Path(sys.argv[1])
+assert os.statvfs(root).f_blocks * os.statvfs(root).f_frsize == 3 << 20
+(root / "ballast").write_bytes(b"b" * (1 << 20))
+store = Store(root / "store", 1 << 26)
+store.open()
+topic = UUri("a", 1, 1, 0x8000)
+entry = lambda number: Tracked(topic, UUri("a", number, 1, 0), details=b"d" * 1000)
+def refused(number):
+    try:
+        store.commit([put(entry(number))])
+    except UStatusError as error:
+        assert error.code is UCode.RESOURCE_EXHAUSTED, error
+        return True
+tried, stored = 0, []
+while len(stored) + 50 > tried:  # a refusal may leave a page or two for the next one
+    if not refused(tried):
+        stored.append(tried)
+    tried += 1
+assert len(stored) > 100
+assert list(store.load()) == sorted(map(entry, stored), key=lambda each: str(each.subscriber))
+store.close()
+store.open()
+assert len(store.take()) == len(stored)
+(root / "ballast").unlink()
+assert not any(refused(tried + number) for number in range(50))
+assert len(list(store.load())) == len(stored) + 50
+store.close()
+print("ok")
+"""
+
+
+def test_a_full_file_system_refuses_every_change_keeps_all_and_resumes_with_the_first_free_space(
+    tmp_path: Path,
+) -> None:
+    unshare = [
+        "unshare",
+        "-Urm",
+        "sh",
+        "-c",
+        'mount -t tmpfs -o size=3m none "$0" && exec "$@"',
+        str(tmp_path),
+    ]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        assert os.environ.get("CI") != "true", "no namespaces here: cannot mount a small file system"
+        pytest.skip("needs `unshare -Urm` to mount a small file system")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", FULL_TMPFS, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
+
+
 def test_any_other_failure_of_the_database_is_an_internal_one(store: Store) -> None:
     with pytest.raises(UStatusError, match="1 changes not made") as refused:
         store.commit([Change(b"k" * 512, b"")])
