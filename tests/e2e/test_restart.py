@@ -80,7 +80,10 @@ def test_a_damaged_store_is_never_taken_for_an_empty_one(tmp_path: Path, keep: i
         app.subscribe(vehicle.fresh_topic())
     [store] = tmp_path.rglob("data.mdb")
     store.write_bytes(store.read_bytes()[:keep])
-    refused = run_command("run", tmp_path / "vehicle.toml")
+    config = tmp_path / "vehicle.toml"
+    section = "[plugins.usubscription]\n"
+    config.write_text(config.read_text().replace(section, section + 'damaged = "refuse"\n'))
+    refused = run_command("run", config)
     assert refused.returncode == 74, refused.stderr
     assert str(store.parent) in refused.stderr
     assert "READY" not in refused.stdout

@@ -658,13 +658,13 @@ def test_subscriptions_survive_a_restart_as_they_were(desk: "Desk") -> None:
 
 
 def test_a_damaged_record_stops_the_start_and_leaves_nothing_open(make_desk: MakeDesk) -> None:
-    desk = make_desk().start()
+    desk = make_desk(damaged="refuse").start()
     desk.subscribe()
     desk.stop()
     data = desk.state_dir / "usubscription" / "data.mdb"
     written = data.read_bytes()
     data.write_bytes(written.replace(b"\0up://device1/300EF/4/0", b"\0up://device1/300EE/4/0"))
-    again = make_desk(desk.state_dir)
+    again = make_desk(desk.state_dir, damaged="refuse")
     with pytest.raises(StoreDamaged, match="record b's/up://device2/10AB/3/80CD.x00up://device1/300EE/4/0'"):
         again.start()
     data.write_bytes(written)

@@ -161,14 +161,20 @@ def replace(store: Store, key: bytes, value: bytes | None, new_key: bytes | None
             txn.put(new_key or key, value)
 
 
-def frame(key: bytes, body: bytes, version: int = 1) -> bytes:
+def frame(key: bytes, body: bytes, version: int = 2) -> bytes:
     """A record as the layout describes it."""
-    return bytes([version]) + zlib.crc32(key + body).to_bytes(4, "big") + body
+    head = bytes([version]) + body
+    return head + zlib.crc32(key + head).to_bytes(4, "little")
+
+
+def frame_1(key: bytes, body: bytes) -> bytes:
+    """A record of layout 1."""
+    return b"\x01" + zlib.crc32(key + body).to_bytes(4, "big") + body
 
 
 def test_the_layout_is_the_documented_one(store: Store) -> None:
     change = put(ENTRY)
-    body = bytes.fromhex("93 ce00fe502b cf0000019ecd9a44e0 c40212 00".replace(" ", ""))
+    body = bytes.fromhex("93 cf0000019ecd9a44e0 ce00fe502b c4021200")
     assert change == Change(KEY, frame(KEY, body))
     assert delete(TOPIC, APP) == Change(KEY, None)
 
@@ -187,13 +193,18 @@ def test_no_flipped_bit_is_believed_in_any_byte_of_key_or_value(store: Store) ->
         store.commit([Change(changed.key, None)])
 
 
+NEVER = b"\x93\xc0\0\xc4\0"  # the body of a subscription that does not expire
+
 DAMAGED = [
     (b"", "0 bytes, expected at least 5"),
-    (b"\x01\0\0\0", "4 bytes, expected at least 5"),
-    (frame(KEY, b"\x93\0\xc0\xc4\0", version=2), "version 2, expected 1"),
-    (frame(b"another key", b"\x93\0\xc0\xc4\0"), "checksum"),
-    (frame(KEY, b"\x93\0\xc0\xc4\0") + b"\0", "checksum"),
-    (frame(KEY, b"\x90"), "Expected `array` of at least length 1"),
+    (b"\x02\0\0\0", "4 bytes, expected at least 5"),
+    (frame(KEY, NEVER, version=3), "version 3, expected 2"),
+    (frame(b"another key", NEVER), "checksum"),
+    (frame(KEY, NEVER) + b"\0", "checksum"),
+    (frame_1(KEY, NEVER), "checksum"),
+]
+UNREADABLE = [
+    (frame(KEY, b"\x90"), "Expected `array` of at least length 2"),
     (frame(KEY, b"\xa1a"), "Expected `array`"),
     (frame(KEY, b""), "truncated"),
 ]
@@ -210,20 +221,30 @@ def test_a_damaged_record_is_refused_by_its_key(store: Store, value: bytes, why:
     assert why in refused.value.message
 
 
+@pytest.mark.parametrize(("value", "why"), UNREADABLE, ids=[why for _, why in UNREADABLE])
+def test_a_whole_record_that_is_no_subscription_is_refused_when_it_is_read(
+    store: Store, value: bytes, why: str
+) -> None:
+    replace(store, KEY, value)
+    reopened(store)
+    with pytest.raises(StoreDamaged, match=why):
+        list(store.load())
+
+
 @pytest.mark.parametrize(
     "key", [b"s/", b"s/\0", b"s/up://a/1/1/8000", b"s/up://a/1/1/8000\0up:/1/1/0", b"s/\xff\0\xff"]
 )
 def test_a_record_under_a_key_that_we_never_write_is_refused(store: Store, key: bytes) -> None:
-    replace(store, key, frame(key, b"\x93\0\xc0\xc4\0"))
-    with pytest.raises(StoreDamaged, match="expected a subscription of layout 1"):
+    replace(store, key, frame(key, NEVER))
+    with pytest.raises(StoreDamaged, match="expected a subscription of layout 2"):
         list(reopened(store).load())
 
 
 @pytest.mark.parametrize("key", [b"\0", b"r/up://a/1/1/8000", b"t/", b"layout2"])
 def test_a_record_of_no_known_kind_is_refused(store: Store, key: bytes) -> None:
-    replace(store, key, frame(key, b"\x93\0\xc0\xc4\0"))
+    replace(store, key, frame(key, NEVER))
     with pytest.raises(
-        StoreDamaged, match=f"record {key!r}: of no kind that layout 1 has".replace("\\", "\\\\")
+        StoreDamaged, match=f"record {key!r}: of no kind that layout 2 has".replace("\\", "\\\\")
     ):
         list(reopened(store).load())
 
@@ -236,7 +257,7 @@ def test_a_store_without_its_layout_record_is_damaged_and_not_empty(store: Store
         store.open()
 
 
-@pytest.mark.parametrize("value", [b"", frame(b"layout", b"\xa1a"), b"\x01\0\0\0\0\x91\x01"])
+@pytest.mark.parametrize("value", [b"", frame(b"layout", b"\xa1a"), b"\x02\x91\x02\0\0\0\0"])
 def test_a_damaged_layout_record_is_refused(store: Store, value: bytes) -> None:
     replace(store, b"layout", value)
     with pytest.raises(StoreDamaged, match="record b'layout'"):
@@ -244,8 +265,8 @@ def test_a_damaged_layout_record_is_refused(store: Store, value: bytes) -> None:
 
 
 def test_a_store_of_a_later_layout_is_refused_plainly(store: Store) -> None:
-    replace(store, b"layout", frame(b"layout", b"\x91\x02"))
-    with pytest.raises(StoreTooNew, match="layout 2, this program reads layout 1") as refused:
+    replace(store, b"layout", frame(b"layout", b"\x92\x03\xc0", version=7))  # this much will stay as it is
+    with pytest.raises(StoreTooNew, match="layout 3, this program reads layout 2") as refused:
         store.open()
     assert refused.value.code is UCode.FAILED_PRECONDITION
 
@@ -259,8 +280,15 @@ def test_a_file_that_is_no_database_is_damage(tmp_path: Path, garbage: bytes) ->
 
 def test_an_emptied_file_is_damage_and_not_a_new_store(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"")
-    with pytest.raises(StoreDamaged, match="record b'layout' is missing"):
+    with pytest.raises(StoreDamaged, match=f"store {tmp_path}/data.mdb"):
         Store(tmp_path, MB).open()
+
+
+def test_a_file_that_has_gone_is_damage_and_not_a_new_store(store: Store) -> None:
+    store.close()
+    (store.path / "data.mdb").unlink()
+    with pytest.raises(StoreDamaged, match="data.mdb: is missing beside lock.mdb"):
+        store.open()
 
 
 # --- when there is no room --------------------------------------------------------------------------------------------
@@ -359,6 +387,71 @@ print("ok")
 def test_a_file_system_without_room_refuses_and_writing_resumes_when_there_is_some(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path / "store")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
+
+
+# A file system of 3 MB of its own, which no privilege is needed for in a namespace of users and mounts.
+FULL_TMPFS = """
+import os, sys
+from pathlib import Path
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.store import Store, put
+from ustreamer_usubscription.tracked import Tracked
+
+root = Path(sys.argv[1])
+assert os.statvfs(root).f_blocks * os.statvfs(root).f_frsize == 3 << 20
+(root / "ballast").write_bytes(b"b" * (1 << 20))
+store = Store(root / "store", 1 << 26)
+store.open()
+topic = UUri("a", 1, 1, 0x8000)
+entry = lambda number: Tracked(topic, UUri("a", number, 1, 0), details=b"d" * 1000)
+def refused(number):
+    try:
+        store.commit([put(entry(number))])
+    except UStatusError as error:
+        assert error.code is UCode.RESOURCE_EXHAUSTED, error
+        return True
+tried, stored = 0, []
+while len(stored) + 50 > tried:  # a refusal may leave a page or two for the next one
+    if not refused(tried):
+        stored.append(tried)
+    tried += 1
+assert len(stored) > 100
+assert list(store.load()) == sorted(map(entry, stored), key=lambda each: str(each.subscriber))
+store.close()
+store.open()
+assert len(store.take()) == len(stored)
+(root / "ballast").unlink()
+assert not any(refused(tried + number) for number in range(50))
+assert len(list(store.load())) == len(stored) + 50
+store.close()
+print("ok")
+"""
+
+
+def test_a_full_file_system_refuses_every_change_keeps_all_and_resumes_with_the_first_free_space(
+    tmp_path: Path,
+) -> None:
+    unshare = [
+        "unshare",
+        "-Urm",
+        "sh",
+        "-c",
+        'mount -t tmpfs -o size=3m none "$0" && exec "$@"',
+        str(tmp_path),
+    ]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        assert os.environ.get("CI") != "true", "no namespaces here: cannot mount a small file system"
+        pytest.skip("needs `unshare -Urm` to mount a small file system")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", FULL_TMPFS, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

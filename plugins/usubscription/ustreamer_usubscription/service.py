@@ -69,7 +69,12 @@ class UsubscriptionService:
         self._directory = directory
         self._state = State(directory, Observers())
         self._serves = frozenset({context.authority, *context.serves})
-        self._store = Store(context.state_dir / "usubscription", config.map_size_mb << 20)
+        self._store = Store(
+            context.state_dir / "usubscription",
+            config.map_size_mb << 20,
+            damaged=config.damaged,
+            wall_ms=context.clock.wall_ms,
+        )
         self._inbox = Inbox(config.max_queued_requests)
         self._ids = UuidSource(context.clock.wall_ms)
         self._refusal_ids = UuidSource(context.clock.wall_ms)  # the listener's thread is another one
@@ -90,14 +95,14 @@ class UsubscriptionService:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, bus: UTransport) -> None:
-        """Open the store, load the directory, listen. Raises what `Store.open` and `Store.load` raise.
+        """Open the store, load the directory, listen. Raises what `Store.open` raises.
 
         [impl->req~usubscription-subscribe~1] What was acknowledged before a restart is routed by before the first message.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
             self._store.open()
-            self._directory.load(self._store.load())
+            self._directory.load(self._store.take())
             self._state.observers.load(self._store.observers())
             self._bus = bus
             self._serve([])  # what ended while nobody was here
@@ -301,7 +306,7 @@ class UsubscriptionService:
             "registrations": self._state.observers.count,
             "updates_waiting": len(self._updates),
             "queued": len(self._inbox),
-            "transactions": self._store.transactions,
+            **self._store.statistics(),
         }
 
 

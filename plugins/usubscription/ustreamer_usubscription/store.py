@@ -1,259 +1,168 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions on disk: one LMDB environment in the directory it is given, written in synchronous transactions.
 
-Layout 1. One unnamed database; the first bytes of a key say what kind of record it is:
-
-    key                                        value
-    layout                                     frame [layout version]
-    n/<topic> NUL <entity>                     frame [version of the interface]
-    s/<topic> NUL <subscriber>                 frame [period_ns, expire_ms or nil, details]
-
-A record n/ is an entity that registered for notifications of the topic. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
-prefix gives one topic's subscribers, and all subscriptions, in an order that does not change. A frame is
-
-    1 byte  version of the record, 1
-    4 bytes CRC-32 of key and body, big endian
-    body    MessagePack
-
-The checksum covers the key, because LMDB has none: of 1 500 single-bit flips in a store 718 came back as wrong data.
-An older version byte can be read beside a newer one, so records migrate one by one; what is not known is not believed.
+    <name>/                      the environment; `records` has its layout
+    <name>.lock                  who uses it
+    <name>.new/                  one that is about to take its place
+    <name>.damaged-<n>-<time>/   what was found damaged, with all that was in it; the latest three
+    <name>.layout1-<n>-<time>/   what was migrated, as it was
 
 `data.mdb` is made beside its place and moved there once it holds the layout record: a store without one is damaged,
-not new, and can not be mistaken for "no subscriptions".
+not new, and can not be mistaken for "no subscriptions". The whole store is read, by another process (`contents`),
+before this one maps it into memory.
 """
 
 import errno
+import logging
 import os
+import re
 import shutil
-import struct
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal
 
 import lmdb
-import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.tracked import Observer, Pair, Tracked
+from ustreamer_usubscription import contents, records
+from ustreamer_usubscription.contents import Contents
+from ustreamer_usubscription.lock import StoreInUse, StoreLock
+from ustreamer_usubscription.reader import DATA
+from ustreamer_usubscription.records import (
+    LAYOUT,
+    LAYOUT_KEY,
+    OBSERVER,
+    SUBSCRIPTION,
+    Change,
+    Packed,
+    StoreDamaged,
+    StoreTooNew,
+    delete,
+    delete_observer,
+    put,
+    put_observer,
+)
+from ustreamer_usubscription.tracked import Observer, Tracked
 
-LAYOUT: Final = 1
+__all__ = [
+    "Change",
+    "Store",
+    "StoreDamaged",
+    "StoreInUse",
+    "StoreTooNew",
+    "delete",
+    "delete_observer",
+    "put",
+    "put_observer",
+]
 
-_DATA: Final = "data.mdb"
-_LAYOUT_KEY: Final = b"layout"
-_SUBSCRIPTION: Final = b"s/"
-_OBSERVER: Final = b"n/"
-_OTHERS: Final = (_OBSERVER,)
-"""Kinds of records that `load` leaves to their own readers."""
-_NUL: Final = b"\0"
-_HEAD: Final = struct.Struct(">BI")
-_RECORD_VERSION: Final = 1
+MAX_ASIDE: Final = 3
+"""Damaged stores that are kept; likewise migrated ones."""
 
-_DAMAGE: Final = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
 # LMDB reports a write that the file system cut short as EIO, whatever the reason was.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
-
-class StoreDamaged(UStatusError):
-    """The store holds something that this program did not write. DATA_LOSS; the message names file or record."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.DATA_LOSS, message)
-
-
-class StoreTooNew(UStatusError):
-    """The store was written by a later version of this program. FAILED_PRECONDITION."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(UCode.FAILED_PRECONDITION, message)
-
-
-class Change(NamedTuple):
-    """One record to write, or (value None) to delete."""
-
-    key: bytes
-    value: bytes | None
-
-
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """The body of a subscription's record; fields are added at the end, with a default."""
-
-    period_ns: int
-    expire_ms: int | None = None
-    details: bytes = b""
-
-
-class _ObserverRecord(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-
-
-class _Layout(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode_record: Final = msgspec.msgpack.Decoder(Record).decode
-_decode_observer: Final = msgspec.msgpack.Decoder(_ObserverRecord).decode
-_decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
-
-
-# --- records ----------------------------------------------------------------------------------------------------------
-
-
-def put(entry: Tracked) -> Change:
-    """The change that makes `entry` stand in the store."""
-    key = _key(_SUBSCRIPTION, entry.pair)
-    return Change(key, _frame(key, _encode(Record(entry.period_ns, entry.expire_ms, entry.details))))
-
-
-def delete(topic: UUri, subscriber: UUri) -> Change:
-    """The change after which the store knows nothing of this subscription."""
-    return Change(_key(_SUBSCRIPTION, (topic, subscriber)), None)
-
-
-def put_observer(observer: Observer) -> Change:
-    """The change that makes a registration for notifications stand in the store."""
-    key = _key(_OBSERVER, observer.pair)
-    return Change(key, _frame(key, _encode(_ObserverRecord(observer.version))))
-
-
-def delete_observer(pair: Pair) -> Change:
-    """The change after which the store knows nothing of this registration."""
-    return Change(_key(_OBSERVER, pair), None)
-
-
-def _key(kind: bytes, pair: Pair) -> bytes:
-    # At most 2 + 150 + 1 + 150 bytes, for an authority of 128 characters; LMDB takes 511.
-    return b"%s%s\0%s" % (kind, str(pair[0]).encode(), str(pair[1]).encode())
-
-
-def _frame(key: bytes, body: bytes) -> bytes:
-    return _HEAD.pack(_RECORD_VERSION, zlib.crc32(body, zlib.crc32(key))) + body
-
-
-def _body(key: bytes, value: bytes) -> bytes:
-    """The body of a frame that is whole and of a version we know; else StoreDamaged naming the key."""
-    if len(value) < _HEAD.size:
-        raise StoreDamaged(f"record {key!r}: {len(value)} bytes, expected at least {_HEAD.size}")
-    version, checksum = _HEAD.unpack_from(value)
-    if version != _RECORD_VERSION:
-        raise StoreDamaged(f"record {key!r}: version {version}, expected {_RECORD_VERSION}")
-    body = value[_HEAD.size :]
-    if zlib.crc32(body, zlib.crc32(key)) != checksum:
-        raise StoreDamaged(f"record {key!r}: its checksum is not {checksum:08x}, as its frame says")
-    return body
-
-
-def _address(text: bytes) -> UUri:
-    """The UUri of a text that we wrote (the checksum says so): 0.8 us instead of the 5 of `UUri.parse`."""
-    _, _, authority, ue, version, resource = text.decode().split("/")
-    return UUri(authority, int(ue, 16), int(version, 16), int(resource, 16))
-
-
-class _Addresses(dict[bytes, UUri]):
-    """UUris by their text, each made once and shared by all subscriptions that name it."""
-
-    def __missing__(self, text: bytes) -> UUri:
-        address = self[text] = _address(text)
-        return address
-
-
-class _Reader:
-    """Reads subscriptions in the order of their keys."""
-
-    def __init__(self) -> None:
-        self._subscribers = _Addresses()
-        self._topic_text = b""
-        self._topic = UUri()
-
-    def read(self, key: bytes, value: bytes) -> Tracked:
-        body = _body(key, value)
-        topic_text, _, subscriber = key[len(_SUBSCRIPTION) :].partition(_NUL)
-        try:
-            if topic_text != self._topic_text:
-                self._topic_text, self._topic = topic_text, _address(topic_text)
-            record = _decode_record(body)
-            return Tracked(
-                self._topic, self._subscribers[subscriber], record.period_ns, record.expire_ms, record.details
-            )
-        except (msgspec.DecodeError, ValueError) as error:
-            raise StoreDamaged(
-                f"record {key!r}: {error}, expected a subscription of layout {LAYOUT}"
-            ) from error
-
-
-def _read_observer(key: bytes, value: bytes) -> Observer:
-    body = _body(key, value)
-    topic, _, entity = key[len(_OBSERVER) :].partition(_NUL)
-    try:
-        return Observer(_address(topic), _address(entity), _decode_observer(body).version)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise StoreDamaged(f"record {key!r}: {error}, expected a registration of layout {LAYOUT}") from error
-
-
-_LAYOUT_VALUE: Final = _frame(_LAYOUT_KEY, _encode(_Layout(LAYOUT)))
-
-
-# --- the environment --------------------------------------------------------------------------------------------------
+log = logging.getLogger("ustreamer.usubscription")
 
 
 class Store:
     """The LMDB environment in directory `path`. Constructing it touches nothing.
 
-    One thread at a time; a store is opened once per process. `transactions` counts the commits that succeeded.
+    `damaged` says what becomes of a store that is damaged: "refuse" leaves it alone; "quarantine" moves it aside and goes
+    on with what can be read of it. `wall_ms` is the clock that dates what is moved aside, in ms since the epoch. One
+    thread at a time; a store is opened once at a time.
     """
 
-    def __init__(self, path: Path, map_size: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        map_size: int,
+        *,
+        damaged: Literal["refuse", "quarantine"] = "refuse",
+        wall_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.path = path
         self.transactions = 0
+        """Commits that succeeded."""
         self._map_size = map_size
+        self._damaged = damaged
+        self._wall_ms = wall_ms
+        self._lock = StoreLock(_beside(path, "lock"))
         self._env: lmdb.Environment | None = None
+        self._stored = Contents()
+        self._counts = {"store_quarantined": 0, "store_salvaged": 0, "store_lost": 0, "store_migrated": 0}
+
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the store, or make an empty one.
 
-        Raises StoreDamaged, StoreTooNew, or UStatusError(UNAVAILABLE) where the directory cannot be used.
+        A store whose last user died is verified page by page. Raises StoreDamaged (if it is to be refused), StoreTooNew,
+        StoreInUse, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
+        no room to salvage or migrate into; then the old store stands where it stood.
         """
         try:
-            if not (self.path / _DATA).exists():
-                self._create()
-            self._env = self._open_in(self.path)
-        except _DAMAGE as error:
-            raise StoreDamaged(f"store {self.path / _DATA}: {error}") from error
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            died = self._lock.acquire()
+            try:
+                self._open(verify=died)
+            except BaseException:
+                self._close_env()
+                self._lock.release(orderly=False)
+                raise
         except (lmdb.Error, OSError) as error:
             raise UStatusError(UCode.UNAVAILABLE, f"store {self.path}: cannot be opened: {error}") from error
-        try:
-            self._check_layout(self._env)
-        except UStatusError:
-            self.close()
-            raise
+
+    def _open(self, *, verify: bool) -> None:
+        self._finish_replacement()
+        self._stored = Contents()
+        if not (self.path / DATA).exists() and not (self.path / "lock.mdb").exists():
+            self._create()
+        else:
+            try:
+                self._stored = self._read(verify=verify)
+            except StoreDamaged as error:
+                if self._damaged == "refuse":
+                    raise
+                self._stored = self._quarantine(error)
+        self._env = self._open_in(self.path)
 
     def close(self) -> None:
         """Close the store; what was committed is on disk already. May be repeated."""
+        self._close_env()
+        self._lock.release()
+
+    def _close_env(self) -> None:
         if self._env is not None:
             self._env.close()
             self._env = None
 
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def take(self) -> Packed:
+        """The subscriptions that were there when the store was opened; once, the store does not keep them."""
+        stored, self._stored = self._stored, Contents()
+        return Packed(*stored.of(SUBSCRIPTION))
+
     def load(self) -> Iterator[Tracked]:
         """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
-        read = _Reader().read
+        read = records.Reader().read
         try:
             with self._opened().begin() as txn, txn.cursor() as cursor:
                 for key, value in cursor:
-                    if key.startswith(_SUBSCRIPTION):
+                    if key.startswith(SUBSCRIPTION):
                         yield read(key, value)
-                    # Passed over, a record whose first bytes were hit would be lost in silence.
-                    elif key != _LAYOUT_KEY and not key.startswith(_OTHERS):
-                        raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
+                    else:
+                        records.check(key, value)
         except lmdb.Error as error:
-            raise StoreDamaged(f"store {self.path / _DATA}: {error}") from error
+            raise StoreDamaged(f"store {self.path / DATA}: {error}") from error
 
     def observers(self) -> Iterator[Observer]:
         """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
-        yield from (_read_observer(key, value) for key, value in self._of_kind(_OBSERVER))
+        return (records.read_observer(key, value) for key, value in self._of_kind(OBSERVER))
 
     def _of_kind(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:
@@ -261,7 +170,13 @@ class Store:
                 if cursor.set_range(kind):
                     yield from takewhile(lambda record: record[0].startswith(kind), cursor)
         except lmdb.Error as error:
-            raise StoreDamaged(f"store {self.path / _DATA}: {error}") from error
+            raise StoreDamaged(f"store {self.path / DATA}: {error}") from error
+
+    def statistics(self) -> Mapping[str, int]:
+        """What opening it took: stores quarantined and migrated, records salvaged, records and pages lost."""
+        return {**self._counts, "transactions": self.transactions}
+
+    # --- writing ------------------------------------------------------------------------------------------------------
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all of `changes`, or none, in one transaction; on return they survive a power cut.
@@ -301,7 +216,7 @@ class Store:
         deletions = all(value is None for _, value in changes)
         env.set_mapsize(2 * self._map_size)
         try:
-            self._write([Change(_LAYOUT_KEY, _LAYOUT_VALUE)])
+            self._write([Change(LAYOUT_KEY, records.layout_value())])
             if deletions:
                 self._write(changes)
         finally:
@@ -309,7 +224,7 @@ class Store:
         if not deletions:
             self._write(changes)
 
-    # --- opening ------------------------------------------------------------------------------------------------------
+    # --- making and replacing -----------------------------------------------------------------------------------------
 
     def _open_in(self, path: Path) -> lmdb.Environment:
         # writemap would end the process with SIGBUS on a full disk; without sync an acknowledged record may be lost.
@@ -322,30 +237,95 @@ class Store:
         nursery = self.path / "new"
         if nursery.exists():
             shutil.rmtree(nursery)  # a creation that was killed
-        nursery.mkdir(parents=True)
-        with self._open_in(nursery) as env, env.begin(write=True) as txn:
-            txn.put(_LAYOUT_KEY, _LAYOUT_VALUE)
-        (nursery / _DATA).rename(self.path / _DATA)
+        self._fill(nursery, Contents())
+        (nursery / DATA).rename(self.path / DATA)
         shutil.rmtree(nursery)
         for directory in (self.path, self.path.parent):
             _sync_directory(directory)
 
-    def _check_layout(self, env: lmdb.Environment) -> None:
+    def _fill(self, directory: Path, found: Contents) -> None:
+        """Make a whole store in a new directory."""
+        directory.mkdir(parents=True)
+        with self._open_in(directory) as env, env.begin(write=True) as txn, txn.cursor() as cursor:
+            cursor.putmulti([(LAYOUT_KEY, records.layout_value())])
+            cursor.putmulti(zip(found.keys, found.values, strict=True), append=True)
+
+    def _read(self, *, verify: bool) -> Contents:
+        if not (self.path / DATA).exists():
+            raise StoreDamaged(f"store {self.path / DATA}: is missing beside lock.mdb")
+        found = contents.read(self.path, verify=verify)
+        if found.layout != LAYOUT:
+            aside = self._replace(found, f"layout{found.layout}")
+            self._counts["store_migrated"] += 1
+            extra = {"store": str(self.path), "records": len(found), "before": str(aside), "layout": LAYOUT}
+            log.info("usubscription.store_migrated", extra=extra)
+        return found
+
+    def _quarantine(self, reason: StoreDamaged) -> Contents:
+        found = contents.salvage(self.path)
+        aside = self._replace(found, "damaged")
+        self._counts["store_quarantined"] += 1
+        self._counts["store_salvaged"] += len(found)
+        self._counts["store_lost"] += found.lost
+        extra = {
+            "store": str(self.path),
+            "reason": reason.message,
+            "salvaged": len(found),
+            "lost_records": found.lost_records,
+            "lost_pages": found.lost_pages,
+            "moved_to": str(aside),
+        }
+        log.error("usubscription.store_damaged", extra=extra)
+        return found
+
+    def _replace(self, found: Contents, why: str) -> Path:
+        """Put a new store with these records in place of the old one; where that is now.
+
+        At any moment either the old store or a whole new one is there; `_finish_replacement` does what was left to do.
+        """
+        new, aside = _beside(self.path, "new"), self._aside(why)
+        if new.exists():
+            shutil.rmtree(new)
         try:
-            with env.begin() as txn:
-                value = txn.get(_LAYOUT_KEY)
-            if value is None:
-                raise StoreDamaged(f"store {self.path / _DATA}: record {_LAYOUT_KEY!r} is missing")
-            layout = _decode_layout(_body(_LAYOUT_KEY, value)).version
-        except (lmdb.Error, msgspec.DecodeError) as error:
-            raise StoreDamaged(f"store {self.path / _DATA}: record {_LAYOUT_KEY!r}: {error}") from error
-        if layout != LAYOUT:
-            raise StoreTooNew(f"store {self.path}: layout {layout}, this program reads layout {LAYOUT}")
+            self._fill(new, found)
+        except lmdb.Error as error:
+            shutil.rmtree(new)
+            raise UStatusError(
+                UCode.RESOURCE_EXHAUSTED, f"store {self.path}: no room to keep {len(found)} records: {error}"
+            ) from error
+        _sync_directory(new)
+        self.path.rename(aside)
+        self._finish_replacement()
+        for _, old in self._kept(why)[:-MAX_ASIDE]:
+            shutil.rmtree(old)
+        return aside
+
+    def _finish_replacement(self) -> None:
+        new = _beside(self.path, "new")
+        if new.exists() and not self.path.exists():
+            new.rename(self.path)
+            _sync_directory(self.path.parent)
+
+    def _aside(self, why: str) -> Path:
+        """A name that is free. Numbered, because the clock of an ECU may have been set back."""
+        number = max((number for number, _ in self._kept(why)), default=0) + 1
+        when = datetime.fromtimestamp(self._wall_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        return _beside(self.path, f"{why}-{number}-{when}")
+
+    def _kept(self, why: str) -> list[tuple[int, Path]]:
+        """What has been moved aside, by its number."""
+        named = re.compile(rf"{re.escape(self.path.name)}\.{why}-(\d{{1,9}})-\w+")
+        found = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
+        return sorted((int(match[1]), path) for match, path in found if match)
 
     def _opened(self) -> lmdb.Environment:
         if self._env is None:
             raise UStatusError(UCode.UNAVAILABLE, f"store {self.path}: not open")
         return self._env
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f"{path.name}.{what}")
 
 
 def _sync_directory(path: Path) -> None:

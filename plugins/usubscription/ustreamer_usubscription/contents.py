@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a store holds, read by a child process (`reader`) and checked here."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+from typing import IO, Final, Literal, Self
+
+import msgspec
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer_usubscription import records
+from ustreamer_usubscription.reader import DATA, LENGTH
+from ustreamer_usubscription.records import LAYOUT, LAYOUT_KEY, StoreDamaged, StoreTooNew
+
+_LIMIT_S: Final = 20.0
+_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s here
+_PIPE: Final = 1 << 20  # the most that an unprivileged process may ask for
+_LONGEST: Final = 1 << 28  # bytes of one message
+_decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
+
+
+class Contents:
+    """Records other than the layout record, in the order of their keys; and what was passed over in a salvage."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.layout: int | None = None
+        self.lost_records = 0
+        self.lost_pages = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def of(self, kind: bytes) -> tuple[list[bytes], list[bytes]]:
+        """Keys and values of the records whose keys begin with `kind`."""
+        start, end = bisect_left(self.keys, kind), bisect_left(self.keys, kind[:-1] + b"0")  # "0" follows "/"
+        return self.keys[start:end], self.values[start:end]
+
+    @property
+    def lost(self) -> int:
+        """Records and pages that could not be read, each counted as one."""
+        return self.lost_records + self.lost_pages
+
+
+def read(directory: Path, *, verify: bool) -> Contents:
+    """All that a store of this layout or an older one holds; an older one's records in today's form.
+
+    `verify` has LMDB's verifier look at every page first. Takes at most 20 s and 1 s for each 4 MiB. Raises StoreDamaged
+    unless all of it is right, and StoreTooNew.
+    """
+    found = Contents()
+    with _Child("verify" if verify else "walk", directory) as child:
+        for keys, values in child.chunks():
+            if found.layout is None:
+                found.layout = _layout(directory, keys, values)
+                del keys[0], values[0]
+            if found.layout < LAYOUT:
+                values[:] = [records.migrated(*record) for record in zip(keys, values, strict=True)]
+            elif keys and not records.whole(keys, values):
+                for key, value in zip(keys, values, strict=True):
+                    records.check(key, value)
+            found.keys += keys
+            found.values += values
+    if found.layout is None:
+        raise StoreDamaged(f"store {directory / DATA}: record {LAYOUT_KEY!r} is missing")
+    return found
+
+
+def salvage(directory: Path) -> Contents:
+    """What can be read of a damaged store: each record by its checksum, none that has been deleted.
+
+    Bounded as `read`. What cannot be read at all gives nothing.
+    """
+    found: dict[bytes, bytes] = {}
+    result = Contents()
+    with contextlib.suppress(StoreDamaged), _Child("salvage", directory) as child:
+        for keys, values in child.chunks():
+            for key, value in zip(keys, values, strict=True):
+                if key == LAYOUT_KEY:
+                    continue
+                try:
+                    if value[:1] == b"\x01":
+                        found[key] = records.migrated(key, value)
+                    else:
+                        records.check(key, value)
+                        found[key] = value
+                except StoreDamaged:
+                    result.lost_records += 1
+        result.lost_pages = child.lost
+    result.keys = sorted(found)
+    result.values = [found[key] for key in result.keys]
+    result.layout = LAYOUT
+    return result
+
+
+def _layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
+    if keys[0] != LAYOUT_KEY:  # no key of ours is less
+        records.check(keys[0], values[0])
+        raise StoreDamaged(f"store {directory / DATA}: record {LAYOUT_KEY!r} is missing")
+    layout = records.layout_of(values[0])
+    if layout > LAYOUT:
+        raise StoreTooNew(f"store {directory}: layout {layout}, this program reads layout {LAYOUT}")
+    return layout
+
+
+class _Child:
+    """The process that reads. Leaving the context ends it, whatever it does."""
+
+    def __init__(self, mode: Literal["walk", "verify", "salvage"], directory: Path) -> None:
+        self.lost = 0
+        self._mode = mode
+        self._directory = directory
+
+    def __enter__(self) -> Self:
+        self._complaint = tempfile.TemporaryFile()
+        # -S: what the start of the interpreter would look for is on our path already, and looking takes 20 ms.
+        command = [sys.executable, "-S", "-P", "-m", "ustreamer_usubscription.reader"]
+        try:
+            self._process = subprocess.Popen(
+                [*command, self._mode, str(self._directory)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._complaint,
+                bufsize=_PIPE,
+            )
+        except OSError as error:
+            self._complaint.close()
+            raise UStatusError(
+                UCode.UNAVAILABLE, f"store {self._directory}: {sys.executable} cannot read it: {error}"
+            ) from error
+        with contextlib.suppress(OSError):  # smaller is slower, no more
+            fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, _PIPE)
+        size = (self._directory / DATA).stat().st_size if (self._directory / DATA).exists() else 0
+        self._limit_s = _LIMIT_S + size / _BYTES_PER_S
+        self._alarm = Timer(self._limit_s, self._process.kill)
+        self._alarm.daemon = True
+        self._alarm.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._alarm.cancel()
+        self._alarm.join()
+        self._process.kill()
+        self._out.close()
+        self._process.wait()
+        self._complaint.close()
+
+    @property
+    def _out(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def chunks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Keys and values, some at a time. Raises StoreDamaged where the process does not come to a good end."""
+        while length := self._number():
+            data = self._out.read(length) if length <= _LONGEST else b""
+            if len(data) < length:
+                raise self._failure()
+            flat = _decode(data)
+            yield flat[::2], flat[1::2]
+        lost = self._number()
+        if lost is None or self._process.wait():
+            raise self._failure()
+        self.lost = lost
+
+    def _number(self) -> int | None:
+        data = self._out.read(LENGTH.size)
+        return LENGTH.unpack(data)[0] if len(data) == LENGTH.size else None
+
+    def _failure(self) -> StoreDamaged:
+        in_time = self._alarm.is_alive()
+        self._out.close()
+        code = self._process.wait()
+        self._complaint.seek(0)
+        said = self._complaint.read(4096).decode(errors="replace").strip().rpartition("\n")[2]
+        if not in_time:
+            said = f"took longer than {self._limit_s:.0f} s"
+        elif code < 0:
+            said = f"ended the process that read it with {signal.Signals(-code).name} {said}".strip()
+        return StoreDamaged(f"store {self._directory / DATA}: {said or f'its reader ended with {code}'}")
