@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index in memory, held against plain dicts."""
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ustreamer_usubscription.deadlines import Deadlines
 from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.records import Packed, put
 from ustreamer_usubscription.tracked import Pair, Tracked
 
 from ustreamer.uprotocol.uuri import UUri
@@ -18,6 +23,12 @@ def directory(*entries: Tracked) -> Directory:
     known = Directory()
     known.apply({entry.pair: entry for entry in entries})
     return known
+
+
+def packed(entries: Iterable[Tracked]) -> Packed:
+    """Subscriptions as they come from the store."""
+    changes = sorted(map(put, entries), key=lambda change: change.key)
+    return Packed([change.key for change in changes], [change.value or b"" for change in changes])
 
 
 def subscribers(known: Directory, topic: UUri = T1) -> list[UUri]:
@@ -125,7 +136,7 @@ def test_loading_gives_what_changing_gave(batches: list[list[tuple[Tracked, bool
     for batch in batches:
         known.apply({entry.pair: entry if stands else None for entry, stands in batch})
     loaded = Directory()
-    loaded.load(known)
+    loaded.load(packed(known))
     assert list(loaded) == list(known)
     assert (loaded.count, loaded.next_expiry_ms()) == (known.count, known.next_expiry_ms())
     assert {e.subscriber: loaded.subscribed_by(e.subscriber) for e in known} == {
@@ -182,3 +193,93 @@ def test_a_renewal_that_makes_the_deadlines_anew_is_not_forgotten() -> None:
     for expire_ms in range(1, 5000):
         known.apply({(T1, S1): Tracked(T1, S1, 0, expire_ms)})
         assert known.next_expiry_ms() == expire_ms
+
+
+# --- decoded when asked for -------------------------------------------------------------------------------------------
+
+FEW = [Tracked(topic, subscriber, 5) for topic in (T1, T2) for subscriber in (S1, S10)]
+
+
+def as_loaded() -> Directory:
+    known = Directory()
+    known.load(packed(FEW))
+    return known
+
+
+def test_what_was_loaded_is_decoded_topic_by_topic_and_once() -> None:
+    known = as_loaded()
+    assert known.count == 4
+    assert known._by_topic == {}
+    row = known.subscribers(T1)
+    assert row == tuple(FEW[:2])
+    assert known.subscribers(T1) is row
+    assert [*known._by_topic] == [T1]
+
+
+def test_a_topic_that_is_not_there_is_not_remembered() -> None:
+    known = as_loaded()
+    assert known.subscribers(UUri("a", 1, 1, 0x8003)) == ()
+    assert known._by_topic == {}
+
+
+def test_one_topic_that_begins_like_another_is_not_taken_for_it() -> None:
+    known = Directory()
+    topics = [
+        UUri("a", 1, 1, 0x8000),
+        UUri("a", 1, 1, 0x800),
+        UUri("a.b", 1, 1, 0x8000),
+        UUri("a", 1, 0x18, 0),
+    ]
+    known.load(packed(Tracked(topic, S1) for topic in topics))
+    assert [subscribers(known, topic) for topic in topics] == [[S1]] * 4
+
+
+@pytest.mark.parametrize("look_first", [True, False])
+def test_a_loaded_topic_whose_last_subscriber_left_does_not_come_back(look_first: bool) -> None:
+    """[utest->req~usubscription-unsubscribe~1]"""
+    known = as_loaded()
+    if look_first:
+        known.subscribers(T1)
+    known.apply({(T1, S1): None, (T1, S10): None})
+    assert known.subscribers(T1) == ()
+    assert known.count == 2
+    assert list(known) == FEW[2:]
+    assert known.subscribers(T1) == ()
+    assert [*known._by_topic] == [T2]
+
+
+@given(BATCHES)
+def test_loaded_and_then_changed_is_as_if_never_stored(batches: list[list[tuple[Tracked, bool]]]) -> None:
+    never, stored = directory(*FEW), as_loaded()
+    for batch in batches:
+        changes = {entry.pair: entry if stays else None for entry, stays in batch}
+        never.apply(changes)
+        stored.apply(changes)
+        assert stored.count == never.count
+        assert {pair: stored.find(pair) for pair in changes} == {pair: never.find(pair) for pair in changes}
+    assert list(stored) == list(never)
+    assert stored.subscribed_by(S1) == never.subscribed_by(S1)
+    assert stored.next_expiry_ms() == never.next_expiry_ms()
+
+
+def test_readers_see_no_row_that_the_writer_has_replaced() -> None:
+    """Readers decode while the writer ends subscriptions: what has ended must not be cached again."""
+    many = [Tracked(UUri("a", 1, 1, 0x8000 + number), S1) for number in range(2000)]
+    known = Directory()
+    known.load(packed(many))
+    going = Event()
+
+    def read() -> None:
+        while not going.is_set():
+            for entry in many:
+                known.subscribers(entry.topic)
+
+    with ThreadPoolExecutor(2) as readers:
+        reading = [readers.submit(read) for _ in range(2)]
+        for entry in many:
+            known.apply({entry.pair: None})
+            assert known.subscribers(entry.topic) == ()
+        going.set()
+    assert [done.result() for done in reading] == [None, None]
+    assert [entry for entry in many if known.subscribers(entry.topic)] == []
+    assert list(known) == []

@@ -35,6 +35,7 @@ class Contents:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.layout: int | None = None
+        self.may_expire = False
         self.lost_records = 0
         self.lost_pages = 0
 
@@ -66,9 +67,13 @@ def read(directory: Path, *, verify: bool) -> Contents:
                 del keys[0], values[0]
             if found.layout < LAYOUT:
                 values[:] = [records.migrated(*record) for record in zip(keys, values, strict=True)]
-            elif keys and not records.whole(keys, values):
+                found.may_expire = True
+            elif keys and (extremes := records.whole(keys, values)):
+                found.may_expire |= records.may_expire(*extremes)
+            else:
                 for key, value in zip(keys, values, strict=True):
                     records.check(key, value)
+                found.may_expire |= bool(keys)
             found.keys += keys
             found.values += values
     if found.layout is None:
@@ -99,7 +104,7 @@ def salvage(directory: Path) -> Contents:
         result.lost_pages = child.lost
     result.keys = sorted(found)
     result.values = [found[key] for key in result.keys]
-    result.layout = LAYOUT
+    result.layout, result.may_expire = LAYOUT, True
     return result
 
 

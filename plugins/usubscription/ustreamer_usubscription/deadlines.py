@@ -35,7 +35,11 @@ class Deadlines:
 
     def rebuild(self) -> None:
         """Keep one deadline for each subscription that has one."""
-        self._heap = [(e.expire_ms, e.pair) for e in self._every() if e.expire_ms is not None]
+        self.load(self._every())
+
+    def load(self, entries: Iterable[Tracked]) -> None:
+        """Keep the deadlines of these subscriptions and forget all others."""
+        self._heap = [(e.expire_ms, e.pair) for e in entries if e.expire_ms is not None]
         heapq.heapify(self._heap)
         self._bound = 2 * len(self._heap) + _SLACK
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One streamer per state directory."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -40,8 +41,8 @@ class StoreLock:
             raise StoreInUse(self.path, pid) from None
         self._descriptor = descriptor
         died = os.fstat(descriptor).st_size > 0
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        with contextlib.suppress(OSError):  # a full disk: what is stored can be served all the same
+            os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
         return died
 
     def release(self, *, orderly: bool = True) -> None:

@@ -4,7 +4,7 @@
 A damaged data.mdb can end the process that reads it (a truncated one by SIGBUS, a wrong page number by an assertion or
 SIGSEGV) or keep it busy for ever. So this process reads it, and its parent believes only what comes out:
 
-    walk      every page that holds records, through LMDB
+    walk      every record, through LMDB; then that every page of the tree is the one it says it is
     verify    the same after LMDB's own verifier, which reads every page, the list of free pages included
     salvage   what the tree still leads to, page by page and without LMDB
 
@@ -51,9 +51,9 @@ def main(mode: str, directory: Path, out: IO[bytes]) -> int:
         else:
             if mode == "verify":
                 _verify(directory)
-            else:
-                _check(directory)
             _walk(out, directory)
+            # Afterwards, while the parent is still busy with what it got; whatever LMDB may have done is done here.
+            _check(directory)
     except (lmdb.Error, Unreadable, OSError, ValueError) as error:
         print(str(error).replace("\n", "; "), file=sys.stderr)
         return DAMAGED

@@ -28,6 +28,7 @@ import re
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -48,6 +49,9 @@ _TRAILER: Final = struct.Struct("<I")
 _LEAST: Final = 1 + _TRAILER.size
 _WHOLE: Final = {0x2144_DF1C}
 """The CRC-32 of anything that is followed by its CRC-32."""
+
+_FOR_EVER: Final = b"\x02\x93\xc0"
+"""How the value of a subscription without an end begins: version, array of three, nil."""
 
 _HEAD_1: Final = struct.Struct(">BI")
 
@@ -234,19 +238,24 @@ def read_observer(key: bytes, value: bytes) -> Observer:
 # --- reading many -----------------------------------------------------------------------------------------------------
 
 
-def whole(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
-    """Whether every one of these is a whole subscription of this layout: 0.4 us each, and no word about which is not."""
+def whole(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, bytes] | None:
+    """The least and the greatest value, if every one of these is a whole subscription of this layout.
+
+    0.3 us each; None, without a word about which is not. At least one record, in ascending order of keys.
+    """
     if set(map(crc32, values, map(crc32, keys))) != _WHOLE:
-        return False
-    if not min(values)[0] == max(values)[0] == _VERSION:
-        return False
+        return None
+    least, greatest = min(values), max(values)
     joined = _NUL.join(keys)
     # By the checksum somebody wrote these keys as they are; what is asked is only whether it was this program.
-    return (
-        all(key.startswith(SUBSCRIPTION) for key in (min(keys), max(keys)))
+    ours = (
+        least[0] == greatest[0] == _VERSION
+        and keys[0].startswith(SUBSCRIPTION)
+        and keys[-1].startswith(SUBSCRIPTION)
         and joined.count(_NUL) == 2 * len(keys) - 1
         and joined.count(b"/") == _SLASHES * len(keys)
     )
+    return (least, greatest) if ours else None
 
 
 def check(key: bytes, value: bytes) -> None:
@@ -261,10 +270,9 @@ def check(key: bytes, value: bytes) -> None:
         raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
 
 
-def may_expire(values: Sequence[bytes]) -> bool:
-    """Whether there may be one among the values of whole subscriptions that expires."""
-    nil = b"\x02\x93\xc0"
-    return bool(values) and not min(values).startswith(nil) & max(values).startswith(nil)
+def may_expire(least: bytes, greatest: bytes) -> bool:
+    """Whether one of the subscriptions whose values lie between these two may expire."""
+    return not (least.startswith(_FOR_EVER) and greatest.startswith(_FOR_EVER))
 
 
 # --- layout 1 ---------------------------------------------------------------------------------------------------------
@@ -300,12 +308,16 @@ def _body_1(key: bytes, value: bytes) -> bytes:
 class Packed:
     """Subscriptions as they came from the store, checked but not yet decoded, in the order of their keys.
 
-    Decoding a million takes 1 to 2 s; routing asks for few topics at first. One thread at a time.
+    Decoding a million takes 2 s, and routing asks for few topics at first. One thread at a time.
     """
 
-    def __init__(self, keys: Sequence[bytes] = (), values: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, keys: Sequence[bytes] = (), values: Sequence[bytes] = (), *, may_expire: bool = True
+    ) -> None:
+        """`may_expire` is False only where it is known that none of them does."""
         self._keys = keys
         self._values = values
+        self._may_expire = may_expire
         self._read = Reader().read
 
     def __len__(self) -> int:
@@ -316,19 +328,22 @@ class Packed:
         return map(self._read, self._keys, self._values)
 
     def row(self, topic: UUri) -> tuple[Tracked, ...]:
-        """The subscriptions of `topic`, in order: 3 us, and 1 us for each of them."""
+        """The subscriptions of `topic`, in order: 4 us, and 2 us for each of them."""
         start, end = self._range(topic)
         return tuple(map(self._read, self._keys[start:end], self._values[start:end]))
 
-    def has(self, topic: UUri) -> bool:
+    def topics(self) -> Iterator[UUri]:
+        """Each topic, in order: 1 us for each topic and 0.15 for each subscription."""
+        end = len(SUBSCRIPTION)
+        return (address(text) for text, _ in groupby(key[end : key.index(_NUL)] for key in self._keys))
+
+    def __contains__(self, topic: UUri) -> bool:
         start, end = self._range(topic)
         return start < end
 
     def expiring(self) -> Iterator[Tracked]:
         """Those that end some day."""
-        if not may_expire(self._values):
-            return iter(())
-        return (entry for entry in self if entry.expire_ms is not None)
+        return (entry for entry in self if entry.expire_ms is not None) if self._may_expire else iter(())
 
     def _range(self, topic: UUri) -> tuple[int, int]:
         prefix = topic_prefix(topic)

@@ -145,7 +145,7 @@ class Store:
     def take(self) -> Packed:
         """The subscriptions that were there when the store was opened; once, the store does not keep them."""
         stored, self._stored = self._stored, Contents()
-        return Packed(*stored.of(SUBSCRIPTION))
+        return Packed(*stored.of(SUBSCRIPTION), may_expire=stored.may_expire)
 
     def load(self) -> Iterator[Tracked]:
         """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
