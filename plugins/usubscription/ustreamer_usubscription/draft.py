@@ -7,10 +7,11 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.topics import Topics, TopicState
 from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
 
 K = TypeVar("K", bound=Hashable)
@@ -33,11 +34,13 @@ class State(msgspec.Struct, frozen=True):
 
     directory: Directory
     observers: Observers
+    topics: Topics
 
     def apply(self, draft: "Draft") -> None:
         """Make a committed draft the state."""
         self.directory.apply(draft.subscriptions.changes)
         self.observers.apply(draft.observers.changes)
+        self.topics.apply(draft.topics.changes)
 
 
 class Overlay(Generic[K, V]):
@@ -102,13 +105,14 @@ class Draft:
         self.observers: Overlay[Pair, Observer] = Overlay(
             state.observers, config.max_registrations, "registrations"
         )
+        self.topics: Overlay[UUri, TopicState] = Overlay(state.topics, config.max_topics, "topics")
         self.events: list[Changed] = []
         self._state = state
         self._watching: dict[UUri, tuple[Observer, ...]] = {}  # of topics that had an event in this draft
 
     @property
     def is_empty(self) -> bool:
-        return not (self.subscriptions.changes or self.observers.changes)
+        return not (self.subscriptions.changes or self.observers.changes or self.topics.changes)
 
     def put(self, entry: Tracked) -> None:
         """Let a subscription stand as `entry` says; RESOURCE_EXHAUSTED if it would be one too many.
@@ -148,12 +152,21 @@ class Draft:
     def clear(self, why: str) -> None:
         """End all subscriptions, then all registrations: in this order, so that those who watch learn of it.
 
+        What producers have declared stays: it is no subscription, and they would not know that they have to say it again.
         [impl->req~usubscription-reset~1]
         """
         for pair, _ in self.subscriptions.standing(entry.pair for entry in self._state.directory):
             self.remove(pair, why)
         for pair, _ in self.observers.standing(each.pair for each in self._state.observers):
             self.unregister(pair)
+
+    def topic_states(self, topic: UUri) -> set[TopicState]:
+        """The states of the declared topics that `topic`, which may have an instance wildcard, stands for."""
+        topics: Iterable[UUri] = [topic]
+        if topic.ue_instance == ANY_INSTANCE:
+            drafted = [each for each in self.topics.changes if topic.matches(each)]
+            topics = [*self._state.topics.of_any_instance(topic), *drafted]
+        return {state for each in topics if (state := self.topics.find(each)) is not None}
 
     def _note(self, entry: Tracked, status: Status, why: str = "") -> None:
         watching = self._watching.get(entry.topic)

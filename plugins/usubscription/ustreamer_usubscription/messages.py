@@ -17,9 +17,14 @@ from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.ustatus import invalid
 from ustreamer.uprotocol.uuri import FIRST_TOPIC, UUri
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.tracked import Tracked
 
 M = TypeVar("M", bound=Message)
+
+EVERYTHING: Final = Policy(UsubscriptionConfig(), "")
+"""The policy of a configuration that says nothing."""
 
 MAX_DETAILS: Final = 4096
 """Bytes that a subscriber may leave for the producer, which are kept with the subscription."""
@@ -35,7 +40,7 @@ class Call(msgspec.Struct, frozen=True):
     """A request, and what is needed to understand it.
 
     `caller` is UAttributes.source. `authority` is the one at which the service was called, and stands in for an empty
-    authority in a payload (X-18); `serves` are those whose topics are local.
+    authority in a payload (X-18); `serves` are those whose topics are local. `permission_level` is the caller's.
     """
 
     caller: UUri
@@ -43,6 +48,8 @@ class Call(msgspec.Struct, frozen=True):
     serves: Container[str]
     payload: bytes = b""
     payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED
+    permission_level: int | None = None
+    policy: Policy = EVERYTHING
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------

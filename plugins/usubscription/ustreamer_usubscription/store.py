@@ -7,6 +7,7 @@ Layout 1. One unnamed database; the first bytes of a key say what kind of record
     layout                                     frame [layout version]
     n/<topic> NUL <entity>                     frame [version of the interface]
     s/<topic> NUL <subscriber>                 frame [period_ns, expire_ms or nil, details]
+    t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
 A record n/ is an entity that registered for notifications of the topic. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
 prefix gives one topic's subscribers, and all subscriptions, in an order that does not change. A frame is
@@ -37,6 +38,7 @@ import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Pair, Tracked
 
 LAYOUT: Final = 1
@@ -45,7 +47,8 @@ _DATA: Final = "data.mdb"
 _LAYOUT_KEY: Final = b"layout"
 _SUBSCRIPTION: Final = b"s/"
 _OBSERVER: Final = b"n/"
-_OTHERS: Final = (_OBSERVER,)
+_TOPIC: Final = b"t/"
+_OTHERS: Final = (_OBSERVER, _TOPIC)
 """Kinds of records that `load` leaves to their own readers."""
 _NUL: Final = b"\0"
 _HEAD: Final = struct.Struct(">BI")
@@ -90,6 +93,10 @@ class _ObserverRecord(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
 
+class _TopicRecord(msgspec.Struct, frozen=True, array_like=True):
+    state: TopicState
+
+
 class _Layout(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
@@ -97,6 +104,7 @@ class _Layout(msgspec.Struct, frozen=True, array_like=True):
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_record: Final = msgspec.msgpack.Decoder(Record).decode
 _decode_observer: Final = msgspec.msgpack.Decoder(_ObserverRecord).decode
+_decode_topic: Final = msgspec.msgpack.Decoder(_TopicRecord).decode
 _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 
 
@@ -123,6 +131,12 @@ def put_observer(observer: Observer) -> Change:
 def delete_observer(pair: Pair) -> Change:
     """The change after which the store knows nothing of this registration."""
     return Change(_key(_OBSERVER, pair), None)
+
+
+def put_topic(topic: UUri, state: TopicState) -> Change:
+    """The change that makes a declared topic stand in the store."""
+    key = _TOPIC + str(topic).encode()
+    return Change(key, _frame(key, _encode(_TopicRecord(state))))
 
 
 def _key(kind: bytes, pair: Pair) -> bytes:
@@ -194,6 +208,14 @@ def _read_observer(key: bytes, value: bytes) -> Observer:
         raise StoreDamaged(f"record {key!r}: {error}, expected a registration of layout {LAYOUT}") from error
 
 
+def _read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
+    body = _body(key, value)
+    try:
+        return _address(key[len(_TOPIC) :]), _decode_topic(body).state
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreDamaged(f"record {key!r}: {error}, expected a topic of layout {LAYOUT}") from error
+
+
 _LAYOUT_VALUE: Final = _frame(_LAYOUT_KEY, _encode(_Layout(LAYOUT)))
 
 
@@ -254,6 +276,10 @@ class Store:
     def observers(self) -> Iterator[Observer]:
         """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
         yield from (_read_observer(key, value) for key, value in self._of_kind(_OBSERVER))
+
+    def topics(self) -> Iterator[tuple[UUri, TopicState]]:
+        """All declared topics. Raises StoreDamaged at the first bad one."""
+        yield from (_read_topic(key, value) for key, value in self._of_kind(_TOPIC))
 
     def _of_kind(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:

@@ -13,11 +13,14 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb.ustatus import UStatus
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription import operations
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft
 from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
+from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
 
 T = TypeVar("T")
@@ -47,20 +50,12 @@ def subscribe(call: Call, draft: Draft) -> pb.SubscriptionResponse:
     request = unpack(pb.SubscriptionRequest, call)
     topic = _topic(request, call)
     _refuse_impostor(request, call)
-    if topic.authority_name not in call.serves:
-        raise UStatusError(
-            UCode.UNIMPLEMENTED,
-            f"topic {topic}: authority {topic.authority_name!r} is remote, and only topics of authorities that this "
-            "uSubscription serves can be subscribed",
-        )
-    entry = track(topic, call.caller, request.attributes)
-    if entry.expired(draft.now_ms):
-        # As version 4 has it; version 3 does not say.
-        why = f"expire, {entry.expire_ms} ms, has passed"
-        draft.remove(entry.pair, why)
-        return _status(topic, pb.SubscriptionStatus.UNSUBSCRIBED, why)
-    draft.put(entry)
-    return _status(topic, pb.SubscriptionStatus.SUBSCRIBED)
+    status, why = operations.subscribe(track(topic, call.caller, request.attributes), call, draft)
+    return pb.SubscriptionResponse(
+        status=pb.SubscriptionStatus(state=int(status), message=why),
+        topic=topic.to_pb(),
+        config=call.policy.delivery_of(topic),
+    )
 
 
 def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
@@ -85,7 +80,7 @@ def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResp
     request = unpack(pb.NotificationsRequest, call)
     topic = _topic(request, call)
     _refuse_impostor(request, call)
-    draft.register(Observer(topic, call.caller, VERSION))
+    operations.register(Observer(topic, call.caller, VERSION), call, draft)
     return pb.NotificationsResponse()
 
 
@@ -122,6 +117,24 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     return pb.ResetResponse()
 
 
+def create_topic(call: Call, draft: Draft) -> UStatus:
+    """Method 4, which the standard had until 2024-04-09. The caller declares one of its topics.
+
+    [impl->LIF-1] [impl->LIF-4] [impl->LIF-9]
+    """
+    operations.create_topic(_topic(unpack(pb.CreateTopicRequest, call), call), call, draft)
+    return UStatus()
+
+
+def deprecate_topic(call: Call, draft: Draft) -> UStatus:
+    """Method 5, which the standard had until 2024-04-09. A topic of the caller's takes no new subscriptions any more.
+
+    [impl->LIF-4] [impl->LIF-6] [impl->LIF-9]
+    """
+    operations.deprecate_topic(_topic(unpack(pb.DeprecateTopicRequest, call), call), call, draft)
+    return UStatus()
+
+
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +153,7 @@ def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.Fetc
     request = unpack(pb.FetchSubscriptionsRequest, call)
     entries, more = _page(_asked_for(request, call, directory), request.offset, limit)
     return pb.FetchSubscriptionsResponse(
-        subscriptions=[_subscription(entry) for entry in entries], has_more_records=more
+        subscriptions=[_subscription(entry, call.policy) for entry in entries], has_more_records=more
     )
 
 
@@ -179,6 +192,12 @@ CHANGES: Final[Mapping[tuple[int, int], Change]] = {
     (VERSION, 7): unregister_for_notifications,
     (VERSION, 9): reset,
 }
+LIFECYCLE: Final[Mapping[tuple[int, int], Change]] = {
+    (VERSION, 4): create_topic,
+    (VERSION, 5): deprecate_topic,
+}
+"""Changes that there are only where a topic lifecycle is kept: today's standard has no method 4 and 5."""
+
 QUESTIONS: Final[Mapping[tuple[int, int], Question]] = {
     (VERSION, 3): fetch_subscriptions,
     (VERSION, 8): fetch_subscribers,
@@ -212,7 +231,9 @@ def _topic(
     request: pb.SubscriptionRequest
     | pb.UnsubscribeRequest
     | pb.NotificationsRequest
-    | pb.FetchSubscribersRequest,
+    | pb.FetchSubscribersRequest
+    | pb.CreateTopicRequest
+    | pb.DeprecateTopicRequest,
     call: Call,
 ) -> UUri:
     if not request.HasField("topic"):
@@ -241,20 +262,15 @@ def _page(entries: Iterable[T], offset: int, limit: int) -> tuple[list[T], Liter
     return page, True if next(rest, None) is not None else None
 
 
-def _status(topic: UUri, state: int, why: str = "") -> pb.SubscriptionResponse:
-    return pb.SubscriptionResponse(
-        status=pb.SubscriptionStatus(state=state, message=why), topic=topic.to_pb()
-    )
-
-
 def _subscriber(subscriber: UUri) -> pb.SubscriberInfo:
     return pb.SubscriberInfo(uri=subscriber.to_pb())
 
 
-def _subscription(entry: Tracked) -> pb.Subscription:
+def _subscription(entry: Tracked, policy: Policy) -> pb.Subscription:
     return pb.Subscription(
         topic=entry.topic.to_pb(),
         subscriber=_subscriber(entry.subscriber),
         status=pb.SubscriptionStatus(state=pb.SubscriptionStatus.SUBSCRIBED),
         attributes=attributes_of(entry),
+        config=policy.delivery_of(entry.topic),
     )
