@@ -168,9 +168,14 @@ def frame(key: bytes, body: bytes, version: int = 1) -> bytes:
 
 def test_the_layout_is_the_documented_one(store: Store) -> None:
     change = put(ENTRY)
-    body = bytes.fromhex("93 ce00fe502b cf0000019ecd9a44e0 c40212 00".replace(" ", ""))
+    body = bytes.fromhex("94 ce00fe502b cf0000019ecd9a44e0 c40212 00 03".replace(" ", ""))
     assert change == Change(KEY, frame(KEY, body))
     assert delete(TOPIC, APP) == Change(KEY, None)
+
+
+def test_a_record_from_before_there_was_a_version_4_is_one_of_version_3(store: Store) -> None:
+    store.commit([Change(KEY, frame(KEY, b"\x93\0\xc0\xc4\0"))])
+    assert list(store.load()) == [Tracked(TOPIC, APP, version=3)]
 
 
 def test_no_flipped_bit_is_believed_in_any_byte_of_key_or_value(store: Store) -> None:

@@ -5,8 +5,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.deadlines import Deadlines
+from ustreamer_usubscription.topics import any_instance
 from ustreamer_usubscription.tracked import Pair, Tracked
 
 
@@ -23,6 +24,7 @@ class Directory:
         self._by_topic: dict[UUri, tuple[Tracked, ...]] = {}
         self._by_subscriber: dict[UUri, dict[UUri, Tracked]] = {}
         self._count = 0
+        self._wild = 0  # topics with an instance wildcard
         # In order; None when a topic has come or gone since it was made.
         self._topics: list[UUri] | None = None
         self._deadlines = Deadlines(self.find, self._every)
@@ -30,7 +32,19 @@ class Directory:
     # --- routing ------------------------------------------------------------------------------------------------------
 
     def subscribers(self, topic: UUri) -> Sequence[Tracked]:
-        """The subscriptions of `topic`, in order: one dict lookup, however many there are. Safe from any thread."""
+        """The subscriptions of `topic`, in order, and then those of this topic of every instance. Safe from any thread.
+
+        One dict lookup, however many there are, and a second only while there is any subscription of the latter kind: the
+        instance is the only part of a topic that may be a wildcard, so the pattern to look for is known.
+        """
+        found = self._by_topic.get(topic, ())
+        if not self._wild or topic.ue_instance == ANY_INSTANCE:
+            return found
+        everywhere = self._by_topic.get(any_instance(topic), ())
+        return (*found, *everywhere) if everywhere else found
+
+    def exactly(self, topic: UUri) -> Sequence[Tracked]:
+        """The subscriptions of just this topic, in order."""
         return self._by_topic.get(topic, ())
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -73,6 +87,7 @@ class Directory:
             row = tuple(group)
             self._by_topic[topic] = row
             self._count += len(row)
+            self._wild += topic.ue_instance == ANY_INSTANCE
             for entry in row:
                 self._index(entry)
         self._deadlines.rebuild()
@@ -111,6 +126,7 @@ class Directory:
             self._by_topic.pop(topic, None)
         if bool(before) != bool(after):
             self._topics = None
+            self._wild += (bool(after) - bool(before)) * (topic.ue_instance == ANY_INSTANCE)
         self._count += len(after) - len(before)
 
     def _index(self, entry: Tracked) -> None:

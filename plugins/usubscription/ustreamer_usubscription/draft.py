@@ -5,9 +5,10 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
+from ustreamer.uprotocol.uuri import ANY, ANY_INSTANCE, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.observers import Observers
@@ -119,10 +120,10 @@ class Draft:
 
         [impl->req~usubscription-subscribe-notifications~1] Told if it is new, and if anything about it has changed.
         """
-        if self.subscriptions.find(entry.pair) == entry:
-            return
+        before = self.subscriptions.find(entry.pair)
         self.subscriptions.put(entry.pair, entry)
-        self._note(entry, Status.SUBSCRIBED)
+        if before is None or replace(before, version=entry.version) != entry:
+            self._note(entry, Status.SUBSCRIBED)
 
     def remove(self, pair: Pair, why: str = "") -> None:
         """End a subscription, if there is one.
@@ -179,6 +180,6 @@ class Draft:
         for pair, observer in self.observers.changes.items():
             if observer is None:
                 found.pop(pair, None)
-            elif pair[0] == topic:
+            elif pair[0] in (topic, ANY):
                 found[pair] = observer
         return tuple(found.values())

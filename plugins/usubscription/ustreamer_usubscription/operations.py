@@ -1,13 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """What subscribing, registering and declaring topics mean, whatever the version of the interface."""
 
+import logging
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from google.protobuf.message import Message
+
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
+from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft
 from ustreamer_usubscription.messages import Call
 from ustreamer_usubscription.policy import is_producer
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Status, Tracked
+
+Change: TypeAlias = Callable[[Call, Draft], Message]
+"""Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
+
+Question: TypeAlias = Callable[[Call, Directory, int], Message]
+"""Answers from the directory, with at most so many records. Raises UStatusError."""
+
+USUBSCRIPTION: Final = 0
+"""ue_id of every core.usubscription: type 0, instance 0."""
+
+log = logging.getLogger("ustreamer.usubscription")
 
 
 def subscribe(entry: Tracked, call: Call, draft: Draft) -> tuple[Status, str]:
@@ -38,6 +56,23 @@ def register(observer: Observer, call: Call, draft: Draft) -> None:
     """Have an entity told of changes. Raises UStatusError: PERMISSION_DENIED, RESOURCE_EXHAUSTED."""
     call.policy.check_observer(observer.entity, observer.topic)
     draft.register(observer)
+
+
+def reset(call: Call, draft: Draft, reason: str) -> None:
+    """End all subscriptions and all registrations, for a caller that is a uSubscription; `reason` is for people.
+
+    [impl->req~usubscription-reset~1]
+    """
+    draft.clear(f"reset by {call.caller}")
+    log.warning("usubscription.reset_requested", extra={"by": str(call.caller), "reason": reason})
+
+
+def no_usubscription(caller: UUri) -> UStatusError:
+    """The refusal of a Reset."""
+    return UStatusError(
+        UCode.PERMISSION_DENIED,
+        f"caller {caller}: only a uSubscription, ue_id {USUBSCRIPTION}, may reset another",
+    )
 
 
 # --- topic lifecycle --------------------------------------------------------------------------------------------------

@@ -26,20 +26,21 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
-from ustreamer_usubscription import v3
+from ustreamer_usubscription import v3, v4
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
 from ustreamer_usubscription.messages import Call, pack
 from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.operations import USUBSCRIPTION
 from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.store import Change, Store, delete, delete_observer, put, put_observer, put_topic
 from ustreamer_usubscription.topics import Topics
 from ustreamer_usubscription.tracked import Changed, Pair, Status, Tracked
 from ustreamer_usubscription.updates import messages
 
-ENTITY: Final = v3.USUBSCRIPTION
+ENTITY: Final = USUBSCRIPTION
 
 MAX_REQUEST: Final = 16_384
 """Bytes of a request's payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
@@ -71,8 +72,9 @@ class UsubscriptionService:
         self._directory = directory
         self._state = State(directory, Observers(), Topics())
         self._policy = Policy(config, context.authority)
-        self._changes = v3.CHANGES if config.topic_lifecycle == "off" else {**v3.CHANGES, **v3.LIFECYCLE}
-        self._questions = v3.QUESTIONS
+        lifecycle = {} if config.topic_lifecycle == "off" else v3.LIFECYCLE
+        self._changes = {**v3.CHANGES, **lifecycle, **v4.CHANGES}
+        self._questions = {**v3.QUESTIONS, **v4.QUESTIONS}
         self._serves = frozenset({context.authority, *context.serves})
         self._store = Store(context.state_dir / "usubscription", config.map_size_mb << 20)
         self._inbox = Inbox(config.max_queued_requests)
@@ -302,7 +304,7 @@ class UsubscriptionService:
         self._forget(undeclared)
 
     def _tell_end(self, entry: Tracked, why: str) -> None:
-        observers = tuple(self._state.observers.of(entry.topic))
+        observers = self._state.observers.of(entry.topic)
         self._updates.append(Changed(entry, Status.UNSUBSCRIBED, observers, why))
 
     def _forget(self, ended: Sequence[Tracked]) -> None:

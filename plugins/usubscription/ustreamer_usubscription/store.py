@@ -6,7 +6,7 @@ Layout 1. One unnamed database; the first bytes of a key say what kind of record
     key                                        value
     layout                                     frame [layout version]
     n/<topic> NUL <entity>                     frame [version of the interface]
-    s/<topic> NUL <subscriber>                 frame [period_ns, expire_ms or nil, details]
+    s/<topic> NUL <subscriber>                 frame [period_ns, expire_ms or nil, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
 A record n/ is an entity that registered for notifications of the topic. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
@@ -87,6 +87,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     period_ns: int
     expire_ms: int | None = None
     details: bytes = b""
+    version: int = 3
 
 
 class _ObserverRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -114,7 +115,9 @@ _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 def put(entry: Tracked) -> Change:
     """The change that makes `entry` stand in the store."""
     key = _key(_SUBSCRIPTION, entry.pair)
-    return Change(key, _frame(key, _encode(Record(entry.period_ns, entry.expire_ms, entry.details))))
+    return Change(
+        key, _frame(key, _encode(Record(entry.period_ns, entry.expire_ms, entry.details, entry.version)))
+    )
 
 
 def delete(topic: UUri, subscriber: UUri) -> Change:
@@ -191,7 +194,12 @@ class _Reader:
                 self._topic_text, self._topic = topic_text, _address(topic_text)
             record = _decode_record(body)
             return Tracked(
-                self._topic, self._subscribers[subscriber], record.period_ns, record.expire_ms, record.details
+                self._topic,
+                self._subscribers[subscriber],
+                record.period_ns,
+                record.expire_ms,
+                record.details,
+                record.version,
             )
         except (msgspec.DecodeError, ValueError) as error:
             raise StoreDamaged(

@@ -5,12 +5,9 @@ Decisions only: a change is drafted, a question is answered from the directory. 
 between a draft and its answer, is the service's business.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Final, Literal, TypeAlias, TypeVar
-
-from google.protobuf.message import Message
+from typing import Final, Literal, TypeVar
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb.ustatus import UStatus
@@ -20,22 +17,13 @@ from ustreamer_usubscription import operations
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft
 from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
+from ustreamer_usubscription.operations import Change, Question
 from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
 
 T = TypeVar("T")
-log = logging.getLogger("ustreamer.usubscription")
-
-Change: TypeAlias = Callable[[Call, Draft], Message]
-"""Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
-
-Question: TypeAlias = Callable[[Call, Directory, int], Message]
-"""Answers from the directory, with at most so many records. Raises UStatusError."""
 
 VERSION: Final = 3
-USUBSCRIPTION: Final = 0
-"""ue_id of every core.usubscription: type 0, instance 0."""
-
 
 # --- changes ----------------------------------------------------------------------------------------------------------
 
@@ -106,14 +94,9 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     this process: from outside, the core refuses it as spoofed. So the caller is the uSubscription of a peer, or we.
     """
     request = unpack(pb.ResetRequest, call)
-    if call.caller.ue_id != USUBSCRIPTION:
-        raise UStatusError(
-            UCode.PERMISSION_DENIED,
-            f"caller {call.caller}: only a uSubscription, ue_id {USUBSCRIPTION}, may reset another",
-        )
-    draft.clear(f"reset by {call.caller}")
-    extra = {"by": str(call.caller), "code": request.reason.code, "reason": request.reason.message}
-    log.warning("usubscription.reset_requested", extra=extra)
+    if call.caller.ue_id != operations.USUBSCRIPTION:
+        raise operations.no_usubscription(call.caller)
+    operations.reset(call, draft, request.reason.message)
     return pb.ResetResponse()
 
 
@@ -179,9 +162,11 @@ def fetch_subscribers(call: Call, directory: Directory, limit: int) -> pb.FetchS
     [impl->req~usubscription-fetch-subscribers-has-more-records~1]
     """
     request = unpack(pb.FetchSubscribersRequest, call)
-    entries, more = _page(directory.subscribers(_topic(request, call)), request.offset, limit)
+    # Whoever subscribed the topic of every instance as well is one subscriber.
+    each = dict.fromkeys(entry.subscriber for entry in directory.subscribers(_topic(request, call)))
+    subscribers, more = _page(each, request.offset, limit)
     return pb.FetchSubscribersResponse(
-        subscribers=[_subscriber(entry.subscriber) for entry in entries], has_more_records=more
+        subscribers=[_subscriber(subscriber) for subscriber in subscribers], has_more_records=more
     )
 
 
