@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from ustreamer.host.check import Report, check, render
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "check"\nauthorities = ["hpc"]\n'
@@ -98,7 +100,13 @@ def test_a_plugin_that_cannot_be_loaded_is_a_problem(
     assert report.problems[0].startswith("plugin 'radar': cannot load 'no_such_module:Plugin'")
 
 
-def test_what_a_plugin_says_against_its_section_is_a_problem_of_the_second_stage(config: Path) -> None:
+def test_what_a_plugin_says_against_its_section_is_a_problem_of_the_second_stage(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UStatusError(UCode.UNIMPLEMENTED, "plugins.usubscription.topic_lifecycle: not on this machine")
+
+    monkeypatch.setattr(UsubscriptionPlugin, "__init__", refuse)
     add(config, '[plugins.usubscription]\ntopic_lifecycle = "track"\n')
     report = check(config, offline=False)
     assert report.stages == ("file",)

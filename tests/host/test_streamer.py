@@ -290,7 +290,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 WITH_USUBSCRIPTION = "[plugins.usubscription]\nmap_size_mb = 1"
-CHANGE_TOPICS = 1  # on which core.usubscription publishes each change; nobody here subscribes them
+CHANGE_TOPICS = 2  # one per version, on which core.usubscription publishes each change; nobody here subscribes them
 QUICK_RETRY = "[egress.default]\nretry = { first_ms = 1, max_ms = 1 }"
 
 

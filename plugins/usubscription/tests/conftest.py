@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 from google.protobuf.message import Message
+from msgspec.structs import replace
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from ustreamer.core.clock import ManualClock
@@ -159,6 +160,7 @@ class Desk:
         version: int = 3,
         payload_format: UPayloadFormat = UPayloadFormat.PROTOBUF,
         ttl: int = 5000,
+        permission_level: int | None = None,
     ) -> UUID:
         """Send a request; its id."""
         if isinstance(payload, Message):
@@ -170,6 +172,9 @@ class Desk:
             data = payload
         sink = UUri(authority, 0, version, method)
         message = request(self._ids.next(), caller, sink, data, payload_format, ttl=ttl)
+        if permission_level is not None:
+            attributes = replace(message.attributes, permission_level=permission_level)
+            message = replace(message, attributes=attributes)
         self.client.send(message)
         return message.id
 

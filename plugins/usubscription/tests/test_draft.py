@@ -6,6 +6,7 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.topics import Topics
 from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -22,7 +23,7 @@ def directory(*entries: Tracked) -> Directory:
 
 
 def draft_on(known: Directory, observers: Observers | None = None, **limits: int) -> Draft:
-    return Draft(State(known, observers or Observers()), UsubscriptionConfig(**limits), 0)  # type: ignore[arg-type]
+    return Draft(State(known, observers or Observers(), Topics()), UsubscriptionConfig(**limits), 0)  # type: ignore[arg-type]
 
 
 def test_a_draft_is_seen_by_itself_and_not_by_the_directory() -> None:
@@ -96,7 +97,7 @@ def test_clearing_ends_what_is_committed_and_what_is_not() -> None:
     assert draft.subscriptions.changes == {(T1, S1): None, (T2, S1): None}
     assert draft.observers.changes == {(T1, S1): None}
     draft.put(Tracked(T2, S10))
-    State(known, observers).apply(draft)
+    State(known, observers, Topics()).apply(draft)
     assert list(known) == [Tracked(T2, S10)]
     assert (list(observers), observers.count) == ([], 0)
 

@@ -688,11 +688,11 @@ def test_every_method_of_the_tables_is_either_a_change_or_a_question() -> None:
     assert sorted([*v3.CHANGES, *v3.QUESTIONS]) == [(3, n) for n in (1, 2, 3, 6, 7, 8, 9)]
 
 
-@pytest.mark.parametrize("version", [0, 2, 4, 0xFE])
+@pytest.mark.parametrize("version", [0, 2, 5, 0xFE])
 def test_a_version_that_is_not_there_is_unimplemented(desk: "Desk", version: int) -> None:
     status = desk.refused(SUBSCRIBE, desk.subscription_request(), version=version)
     assert status.code is UCode.UNIMPLEMENTED
-    assert status.message == f"core.usubscription version {version}: this streamer speaks version 3"
+    assert status.message == f"core.usubscription version {version}: this streamer speaks version 3 and 4"
 
 
 def test_whatever_is_no_request_is_counted_and_ignored(desk: "Desk") -> None:
@@ -820,7 +820,7 @@ def test_answers_that_the_bus_does_not_take_are_counted_said_once_and_end_nothin
         desk.bus.close()
     desk.wait_until(lambda: desk.statistics("updates") == 3, "the answers and updates to be refused")
     assert len(desk.routed()) == 3
-    assert (desk.statistics("unsent"), desk.statistics("updates_unsent")) == (3, 6)
+    assert (desk.statistics("unsent"), desk.statistics("updates_unsent")) == (3, 9)
     assert [record.message for record in caplog.records] == [
         "usubscription.answer_not_sent",
         "usubscription.update_not_sent",

@@ -174,9 +174,14 @@ def frame_1(key: bytes, body: bytes) -> bytes:
 
 def test_the_layout_is_the_documented_one(store: Store) -> None:
     change = put(ENTRY)
-    body = bytes.fromhex("93 cf0000019ecd9a44e0 ce00fe502b c4021200")
+    body = bytes.fromhex("94 cf0000019ecd9a44e0 ce00fe502b c4021200 03")
     assert change == Change(KEY, frame(KEY, body))
     assert delete(TOPIC, APP) == Change(KEY, None)
+
+
+def test_a_record_from_before_there_was_a_version_4_is_one_of_version_3(store: Store) -> None:
+    store.commit([Change(KEY, frame(KEY, b"\x93\xc0\0\xc4\0"))])
+    assert list(store.load()) == [Tracked(TOPIC, APP, version=3)]
 
 
 def test_no_flipped_bit_is_believed_in_any_byte_of_key_or_value(store: Store) -> None:
@@ -240,7 +245,7 @@ def test_a_record_under_a_key_that_we_never_write_is_refused(store: Store, key: 
         list(reopened(store).load())
 
 
-@pytest.mark.parametrize("key", [b"\0", b"r/up://a/1/1/8000", b"t/", b"layout2"])
+@pytest.mark.parametrize("key", [b"\0", b"r/up://a/1/1/8000", b"t", b"u/", b"layout2"])
 def test_a_record_of_no_known_kind_is_refused(store: Store, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
     with pytest.raises(

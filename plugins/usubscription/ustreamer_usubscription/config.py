@@ -1,25 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
 """The section `[plugins.usubscription]`."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
+
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+Lifecycle: TypeAlias = Literal["off", "track", "enforce"]
+
+
+class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Callers of at most this permission level may subscribe the topics of this pattern."""
+
+    topic: str
+    level: Annotated[int, Meta(ge=0)]
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The EventDeliveryConfig of the topics of this pattern; `attributes` go out as StringValue."""
+
+    topic: str
+    id: str = ""
+    type: str = ""
+    attributes: dict[str, str] = {}
 
 
 class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key has a default; README.md explains each.
 
-    `max_subscriptions`, `max_registrations` and `map_size_mb` bound the state, `max_queued_requests` what waits for the
-    disk, `page_size` the records in one answer. `damaged` says what becomes of a damaged store.
+    `max_subscriptions`, `max_registrations`, `max_topics` and `map_size_mb` bound the state, `max_queued_requests` what
+    waits for the disk, `page_size` the records in one answer. `damaged` says what becomes of a damaged store.
     """
 
-    topic_lifecycle: Literal["off", "track", "enforce"] = "off"
+    topic_lifecycle: Lifecycle = "off"
+    register_policy: Literal["open", "strict"] = "open"
+    dispatchers: tuple[str, ...] = ()
+    permission_levels: Annotated[int, Meta(ge=0)] = 5
+    permissions: tuple[Permission, ...] = ()
+    delivery: tuple[Delivery, ...] = ()
     # A million subscriptions written in random order take 322 MB; the file grows only as it is used.
     map_size_mb: Annotated[int, Meta(ge=1, le=65_536)] = 512
     damaged: Literal["quarantine", "refuse"] = "quarantine"
     max_subscriptions: Annotated[int, Meta(ge=1, le=10_000_000)] = 1_000_000
     # Each of them may multiply every change of a subscription.
     max_registrations: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    max_topics: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     max_queued_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+
+    def __post_init__(self) -> None:
+        for place, pattern in self._patterns():
+            try:
+                UUri.parse(pattern)
+            except UStatusError as error:
+                raise ValueError(f"{place}: {error.message}") from error
+        for index, permission in enumerate(self.permissions):
+            if permission.level > self.permission_levels:
+                raise ValueError(
+                    f"permissions[{index}].level: {permission.level} is above permission_levels, {self.permission_levels}"
+                )
+
+    def _patterns(self) -> Iterator[tuple[str, str]]:
+        """(place, text) of every address pattern in the section."""
+        yield from ((f"dispatchers[{index}]", text) for index, text in enumerate(self.dispatchers))
+        yield from (
+            (f"permissions[{index}].topic", each.topic) for index, each in enumerate(self.permissions)
+        )
+        yield from ((f"delivery[{index}].topic", each.topic) for index, each in enumerate(self.delivery))

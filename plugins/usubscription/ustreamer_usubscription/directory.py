@@ -5,9 +5,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.deadlines import Deadlines
 from ustreamer_usubscription.records import Packed
+from ustreamer_usubscription.topics import any_instance
 from ustreamer_usubscription.tracked import Pair, Tracked
 
 
@@ -30,6 +31,7 @@ class Directory:
         self._unpacking = Lock()  # for changes of _by_topic while there is anything packed
         self._by_subscriber: dict[UUri, dict[UUri, Tracked]] | None = None  # made when first asked for
         self._count = 0
+        self._wild = 0  # topics with an instance wildcard
         # In order; None when a topic has come or gone since it was made.
         self._topics: list[UUri] | None = None
         self._deadlines = Deadlines(self.find, self._every)
@@ -37,7 +39,19 @@ class Directory:
     # --- routing ------------------------------------------------------------------------------------------------------
 
     def subscribers(self, topic: UUri) -> tuple[Tracked, ...]:
-        """The subscriptions of `topic`, in order: one dict lookup, however many there are. Safe from any thread."""
+        """The subscriptions of `topic`, in order, and then those of this topic of every instance. Safe from any thread.
+
+        One dict lookup, however many there are, and a second only while there is any subscription of the latter kind: the
+        instance is the only part of a topic that may be a wildcard, so the pattern to look for is known.
+        """
+        found = self.exactly(topic)
+        if not self._wild or topic.ue_instance == ANY_INSTANCE:
+            return found
+        everywhere = self.exactly(any_instance(topic))
+        return (*found, *everywhere) if everywhere else found
+
+    def exactly(self, topic: UUri) -> tuple[Tracked, ...]:
+        """The subscriptions of just this topic, in order."""
         row = self._by_topic.get(topic)
         return self._unpacked(topic) if row is None else row
 
@@ -66,7 +80,7 @@ class Directory:
 
     def find(self, pair: Pair) -> Tracked | None:
         topic, subscriber = pair
-        row = self.subscribers(topic)
+        row = self.exactly(topic)
         at = bisect_left(row, str(subscriber), key=_subscriber_text)
         return row[at] if at < len(row) and row[at].subscriber == subscriber else None
 
@@ -107,6 +121,7 @@ class Directory:
         """Take over everything that a store holds. Only for an empty directory."""
         self._packed = packed
         self._count = len(packed)
+        self._wild = packed.wild_topics()
         self._deadlines.load(packed.expiring())
         self.version += 1
 
@@ -121,7 +136,7 @@ class Directory:
 
     def _apply_to(self, topic: UUri, wishes: Iterable[tuple[UUri, Tracked | None]]) -> bool:
         """Change one topic's subscriptions; whether routing may differ. O(subscribers) for all `wishes` together."""
-        before = self.subscribers(topic)
+        before = self.exactly(topic)
         row, differs = list(before), False
         for subscriber, entry in wishes:
             at = bisect_left(row, str(subscriber), key=_subscriber_text)
@@ -144,6 +159,7 @@ class Directory:
                 self._by_topic.pop(topic, None)
         if bool(before) != bool(after):
             self._topics = None
+            self._wild += (bool(after) - bool(before)) * (topic.ue_instance == ANY_INSTANCE)
         self._count += len(after) - len(before)
 
     def _index(self, entry: Tracked) -> None:

@@ -5,12 +5,14 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, ANY_INSTANCE, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.topics import Topics, TopicState
 from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
 
 K = TypeVar("K", bound=Hashable)
@@ -33,11 +35,13 @@ class State(msgspec.Struct, frozen=True):
 
     directory: Directory
     observers: Observers
+    topics: Topics
 
     def apply(self, draft: "Draft") -> None:
         """Make a committed draft the state."""
         self.directory.apply(draft.subscriptions.changes)
         self.observers.apply(draft.observers.changes)
+        self.topics.apply(draft.topics.changes)
 
 
 class Overlay(Generic[K, V]):
@@ -102,23 +106,24 @@ class Draft:
         self.observers: Overlay[Pair, Observer] = Overlay(
             state.observers, config.max_registrations, "registrations"
         )
+        self.topics: Overlay[UUri, TopicState] = Overlay(state.topics, config.max_topics, "topics")
         self.events: list[Changed] = []
         self._state = state
         self._watching: dict[UUri, tuple[Observer, ...]] = {}  # of topics that had an event in this draft
 
     @property
     def is_empty(self) -> bool:
-        return not (self.subscriptions.changes or self.observers.changes)
+        return not (self.subscriptions.changes or self.observers.changes or self.topics.changes)
 
     def put(self, entry: Tracked) -> None:
         """Let a subscription stand as `entry` says; RESOURCE_EXHAUSTED if it would be one too many.
 
         [impl->req~usubscription-subscribe-notifications~1] Told if it is new, and if anything about it has changed.
         """
-        if self.subscriptions.find(entry.pair) == entry:
-            return
+        before = self.subscriptions.find(entry.pair)
         self.subscriptions.put(entry.pair, entry)
-        self._note(entry, Status.SUBSCRIBED)
+        if before is None or replace(before, version=entry.version) != entry:
+            self._note(entry, Status.SUBSCRIBED)
 
     def remove(self, pair: Pair, why: str = "") -> None:
         """End a subscription, if there is one.
@@ -148,12 +153,21 @@ class Draft:
     def clear(self, why: str) -> None:
         """End all subscriptions, then all registrations: in this order, so that those who watch learn of it.
 
+        What producers have declared stays: it is no subscription, and they would not know that they have to say it again.
         [impl->req~usubscription-reset~1]
         """
         for pair, _ in self.subscriptions.standing(entry.pair for entry in self._state.directory):
             self.remove(pair, why)
         for pair, _ in self.observers.standing(each.pair for each in self._state.observers):
             self.unregister(pair)
+
+    def topic_states(self, topic: UUri) -> set[TopicState]:
+        """The states of the declared topics that `topic`, which may have an instance wildcard, stands for."""
+        topics: Iterable[UUri] = [topic]
+        if topic.ue_instance == ANY_INSTANCE:
+            drafted = [each for each in self.topics.changes if topic.matches(each)]
+            topics = [*self._state.topics.of_any_instance(topic), *drafted]
+        return {state for each in topics if (state := self.topics.find(each)) is not None}
 
     def _note(self, entry: Tracked, status: Status, why: str = "") -> None:
         watching = self._watching.get(entry.topic)
@@ -166,6 +180,6 @@ class Draft:
         for pair, observer in self.observers.changes.items():
             if observer is None:
                 found.pop(pair, None)
-            elif pair[0] == topic:
+            elif pair[0] in (topic, ANY):
                 found[pair] = observer
         return tuple(found.values())

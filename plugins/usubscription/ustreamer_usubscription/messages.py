@@ -17,14 +17,19 @@ from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.ustatus import invalid
 from ustreamer.uprotocol.uuri import FIRST_TOPIC, UUri
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.tracked import Tracked
 
 M = TypeVar("M", bound=Message)
 
+EVERYTHING: Final = Policy(UsubscriptionConfig(), "")
+"""The policy of a configuration that says nothing."""
+
 MAX_DETAILS: Final = 4096
 """Bytes that a subscriber may leave for the producer, which are kept with the subscription."""
 
-_NS_PER_MS: Final = 1_000_000
+NS_PER_MS: Final = 1_000_000
 _TYPE_PREFIX: Final = "type.googleapis.com/"
 _TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999, as protobuf has it
 _PERIOD_FIELD: Final = SubscribeAttributes.SAMPLE_PERIOD_MS_FIELD_NUMBER
@@ -35,7 +40,7 @@ class Call(msgspec.Struct, frozen=True):
     """A request, and what is needed to understand it.
 
     `caller` is UAttributes.source. `authority` is the one at which the service was called, and stands in for an empty
-    authority in a payload (X-18); `serves` are those whose topics are local.
+    authority in a payload (X-18); `serves` are those whose topics are local. `permission_level` is the caller's.
     """
 
     caller: UUri
@@ -43,6 +48,8 @@ class Call(msgspec.Struct, frozen=True):
     serves: Container[str]
     payload: bytes = b""
     payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED
+    permission_level: int | None = None
+    policy: Policy = EVERYTHING
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
@@ -109,11 +116,16 @@ def specific(what: str, message: uri.UUri, call: Call) -> UUri:
 def topic_of(message: uri.UUri, call: Call) -> UUri:
     """The topic that a request names; INVALID_ARGUMENT naming the part that is not as it must be (X-17 to X-19)."""
     topic = specific("topic", message, call)
+    check_topic_resource(topic)
+    return topic
+
+
+def check_topic_resource(topic: UUri) -> None:
+    """INVALID_ARGUMENT for the address of a method or of an entity (X-19)."""
     if not topic.is_topic:
         raise invalid(
             f"topic {topic}: resource {topic.resource_id:X} is not a topic, expected {FIRST_TOPIC:X}..FFFE"
         )
-    return topic
 
 
 # --- attributes of a subscription -------------------------------------------------------------------------------------
@@ -121,7 +133,8 @@ def topic_of(message: uri.UUri, call: Call) -> UUri:
 
 def track(topic: UUri, subscriber: UUri, wish: SubscribeAttributes) -> Tracked:
     """The subscription that is asked for; INVALID_ARGUMENT naming the attribute that makes no sense."""
-    return Tracked(topic, subscriber, _period_ns(wish), _expire_ms(wish), _details(wish))
+    expire_ms = expire_ms_of(wish.expire) if wish.HasField("expire") else None
+    return Tracked(topic, subscriber, _period_ns(wish), expire_ms, _details(wish))
 
 
 def _period_ns(wish: SubscribeAttributes) -> int:
@@ -130,7 +143,7 @@ def _period_ns(wish: SubscribeAttributes) -> int:
     Field 3 is `sample_period_ms` (uint32) or, in a draft, `max_frequency` (double, Hz); where a message has both, the
     slower one holds (X-11).
     """
-    sampled = wish.sample_period_ms * _NS_PER_MS if wish.HasField("sample_period_ms") else UNLIMITED
+    sampled = wish.sample_period_ms * NS_PER_MS if wish.HasField("sample_period_ms") else UNLIMITED
     unknown = UnknownFieldSet(wish)
     frequencies = [
         unknown[i].data
@@ -144,14 +157,17 @@ def _period_ns(wish: SubscribeAttributes) -> int:
     return max(sampled, period_of(hertz))
 
 
-def _expire_ms(wish: SubscribeAttributes) -> int | None:
-    """When the subscription ends, in whole ms and never early; None for never."""
-    if not wish.HasField("expire"):
-        return None
-    seconds, nanos = wish.expire.seconds, wish.expire.nanos
+def expire_ms_of(expire: Timestamp) -> int:
+    """When a subscription ends, in whole ms and never early."""
+    seconds, nanos = expire.seconds, expire.nanos
     if seconds not in _TIMESTAMP_SECONDS or not 0 <= nanos < 1_000_000_000:
         raise invalid(f"expire {seconds} s {nanos} ns: expected the years 1 to 9999 and 0..999999999 ns")
-    return seconds * 1000 - -nanos // _NS_PER_MS
+    return seconds * 1000 - -nanos // NS_PER_MS
+
+
+def timestamp_of(expire_ms: int) -> Timestamp:
+    seconds, ms = divmod(expire_ms, 1000)
+    return Timestamp(seconds=seconds, nanos=ms * NS_PER_MS)
 
 
 def _details(wish: SubscribeAttributes) -> bytes:
@@ -171,8 +187,7 @@ def attributes_of(entry: Tracked) -> SubscribeAttributes:
     """
     attributes = SubscribeAttributes.FromString(entry.details)
     if entry.expire_ms is not None:
-        seconds, ms = divmod(entry.expire_ms, 1000)
-        attributes.expire.CopyFrom(Timestamp(seconds=seconds, nanos=ms * _NS_PER_MS))
-    if entry.period_ns >= _NS_PER_MS:
-        attributes.sample_period_ms = entry.period_ns // _NS_PER_MS
+        attributes.expire.CopyFrom(timestamp_of(entry.expire_ms))
+    if entry.period_ns >= NS_PER_MS:
+        attributes.sample_period_ms = entry.period_ns // NS_PER_MS
     return attributes

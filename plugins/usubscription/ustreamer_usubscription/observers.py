@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer_usubscription.tracked import Observer, Pair
 
 
@@ -18,9 +18,9 @@ class Observers:
         topic, entity = pair
         return self._by_topic.get(topic, {}).get(entity)
 
-    def of(self, topic: UUri) -> Iterable[Observer]:
-        """Who registered for exactly this topic."""
-        return self._by_topic.get(topic, {}).values()
+    def of(self, topic: UUri) -> tuple[Observer, ...]:
+        """Who registered for this topic, and who did for every one."""
+        return (*self._by_topic.get(topic, {}).values(), *self._by_topic.get(ANY, {}).values())
 
     def __iter__(self) -> Iterator[Observer]:
         for entities in self._by_topic.values():

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from ustreamer.core.subscriptions import SubscriptionDirectory
 from ustreamer.hookspecs import PluginContext, Service, hookimpl
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.service import UsubscriptionService
@@ -14,19 +13,12 @@ from ustreamer_usubscription.service import UsubscriptionService
 class UsubscriptionPlugin:
     """Hosts core.usubscription and lets the core route by what was subscribed.
 
-    Construction touches nothing; the service's `start` opens the store. UStatusError(UNIMPLEMENTED) for a topic lifecycle
-    that this version does not keep.
+    Construction touches nothing; the service's `start` opens the store.
     """
 
     Config = UsubscriptionConfig
 
     def __init__(self, config: UsubscriptionConfig, context: PluginContext) -> None:
-        if config.topic_lifecycle != "off":
-            raise UStatusError(
-                UCode.UNIMPLEMENTED,
-                f"plugins.usubscription.topic_lifecycle = {config.topic_lifecycle!r}: this version keeps no topic "
-                "lifecycle, expected 'off'",
-            )
         self.directory = Directory()
         self.service = UsubscriptionService(config, context, self.directory)
 

@@ -26,18 +26,21 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
-from ustreamer_usubscription import v3
+from ustreamer_usubscription import v3, v4
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
 from ustreamer_usubscription.messages import Call, pack
 from ustreamer_usubscription.observers import Observers
-from ustreamer_usubscription.store import Change, Store, delete, delete_observer, put, put_observer
-from ustreamer_usubscription.tracked import Changed, Pair, Status
+from ustreamer_usubscription.operations import USUBSCRIPTION
+from ustreamer_usubscription.policy import Policy
+from ustreamer_usubscription.store import Change, Store, delete, delete_observer, put, put_observer, put_topic
+from ustreamer_usubscription.topics import Topics
+from ustreamer_usubscription.tracked import Changed, Pair, Status, Tracked
 from ustreamer_usubscription.updates import messages
 
-ENTITY: Final = v3.USUBSCRIPTION
+ENTITY: Final = USUBSCRIPTION
 
 MAX_REQUEST: Final = 16_384
 """Bytes of a request's payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
@@ -67,7 +70,11 @@ class UsubscriptionService:
         self._config = config
         self._context = context
         self._directory = directory
-        self._state = State(directory, Observers())
+        self._state = State(directory, Observers(), Topics())
+        self._policy = Policy(config, context.authority)
+        lifecycle = {} if config.topic_lifecycle == "off" else v3.LIFECYCLE
+        self._changes = {**v3.CHANGES, **lifecycle, **v4.CHANGES}
+        self._questions = {**v3.QUESTIONS, **v4.QUESTIONS}
         self._serves = frozenset({context.authority, *context.serves})
         self._store = Store(
             context.state_dir / "usubscription",
@@ -104,7 +111,9 @@ class UsubscriptionService:
             self._store.open()
             self._directory.load(self._store.take())
             self._state.observers.load(self._store.observers())
+            self._state.topics.load(self._store.topics())
             self._bus = bus
+            self._end_undeclared()
             self._serve([])  # what ended while nobody was here
             # A daemon, so that an owner who forgets `stop` can still exit; what is not committed is not acknowledged.
             self._thread = Thread(target=self._run, name="usubscription", daemon=True)
@@ -190,17 +199,27 @@ class UsubscriptionService:
                 raise UStatusError(
                     UCode.DEADLINE_EXCEEDED, f"ttl of {attributes.ttl} ms ran out in the queue"
                 )
-            if method in v3.QUESTIONS:
+            if method in self._questions:
                 return None
-            if method not in v3.CHANGES:
-                raise _unknown(*method)
-            return v3.CHANGES[method](self._call(message), draft)
+            if method not in self._changes:
+                raise self._unknown(*method)
+            return self._changes[method](self._call(message), draft)
         except UStatusError as error:
             return error.status
 
+    def _unknown(self, version: int, method: int) -> UStatusError:
+        methods = [*self._changes, *self._questions]
+        known = sorted(number for of, number in methods if of == version)
+        if not known:
+            speaks = " and ".join(str(each) for each in sorted({of for of, _ in methods}))
+            text = f"core.usubscription version {version}: this streamer speaks version {speaks}"
+        else:
+            text = f"method {method} of core.usubscription version {version}: this streamer has {known}"
+        return UStatusError(UCode.UNIMPLEMENTED, text)
+
     def _ask(self, message: UMessage) -> Outcome:
         try:
-            question = v3.QUESTIONS[_method(message)]
+            question = self._questions[_method(message)]
             return question(self._call(message), self._directory, self._config.page_size)
         except UStatusError as error:
             return error.status
@@ -215,6 +234,8 @@ class UsubscriptionService:
             self._serves,
             message.payload,
             attributes.payload_format,
+            attributes.permission_level,
+            self._policy,
         )
 
     def _save(self, draft: Draft) -> UStatus | None:
@@ -266,13 +287,36 @@ class UsubscriptionService:
 
         [impl->req~usubscription-subscribe-expiration~1]
         """
-        ended = self._directory.pop_expired(now_ms)
-        self._directory.apply(dict.fromkeys([entry.pair for entry in ended]))
-        self._unsaved.update(entry.pair for entry in ended)
-        for entry in ended:
-            observers = tuple(self._state.observers.of(entry.topic))
-            why = f"expire, {entry.expire_ms} ms, has passed"
-            self._updates.append(Changed(entry, Status.UNSUBSCRIBED, observers, why))
+        for entry in (ended := self._directory.pop_expired(now_ms)):
+            self._tell_end(entry, f"expire, {entry.expire_ms} ms, has passed")
+        self._forget(ended)
+
+    def _end_undeclared(self) -> None:
+        """In mode `enforce`, end what was subscribed before it was switched on, if nobody has created the topic.
+
+        [impl->LIF-7]
+        """
+        if self._policy.lifecycle != "enforce":
+            return
+        draft = Draft(self._state, self._config, self._context.clock.wall_ms())
+        undeclared = [
+            entry
+            for entry in self._directory
+            if entry.topic.authority_name in self._serves and not draft.topic_states(entry.topic)
+        ]
+        for entry in undeclared:
+            self._tell_end(entry, "its producer has not called CreateTopic")
+        self._forget(undeclared)
+
+    def _tell_end(self, entry: Tracked, why: str) -> None:
+        observers = self._state.observers.of(entry.topic)
+        self._updates.append(Changed(entry, Status.UNSUBSCRIBED, observers, why))
+
+    def _forget(self, ended: Sequence[Tracked]) -> None:
+        """Take subscriptions out of memory now, and with the next commit out of the store."""
+        pairs = [entry.pair for entry in ended]
+        self._directory.apply(dict.fromkeys(pairs))
+        self._unsaved.update(pairs)
 
     def _arm(self) -> None:
         """Have this thread woken when the next subscription ends, to save what could not be saved, or to tell the rest."""
@@ -304,6 +348,7 @@ class UsubscriptionService:
             **(Counter(dict(self._counts)) + Counter(dict(self._turned_away))),
             "subscriptions": self._directory.count,
             "registrations": self._state.observers.count,
+            "topics": self._state.topics.count,
             "updates_waiting": len(self._updates),
             "queued": len(self._inbox),
             **self._store.statistics(),
@@ -319,6 +364,7 @@ def _records(draft: Draft, unsaved: Iterable[Pair]) -> list[Change]:
             delete_observer(pair) if observer is None else put_observer(observer)
             for pair, observer in draft.observers.changes.items()
         ),
+        *(put_topic(topic, state) for topic, state in draft.topics.changes.items() if state is not None),
     ]
 
 
@@ -327,15 +373,6 @@ def _method(message: UMessage) -> tuple[int, int]:
     sink = message.attributes.sink
     assert sink is not None  # the listener's filter has seen to it
     return sink.ue_version_major, sink.resource_id
-
-
-def _unknown(version: int, method: int) -> UStatusError:
-    known = sorted(number for of, number in {**v3.CHANGES, **v3.QUESTIONS} if of == version)
-    if not known:
-        text = f"core.usubscription version {version}: this streamer speaks version {v3.VERSION}"
-    else:
-        text = f"method {method} of core.usubscription version {version}: this streamer has {known}"
-    return UStatusError(UCode.UNIMPLEMENTED, text)
 
 
 def _refusal(code: UCode) -> str:

@@ -26,6 +26,7 @@ from typing import Final, Literal
 import lmdb
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import contents, records
 from ustreamer_usubscription.contents import Contents
 from ustreamer_usubscription.lock import StoreInUse, StoreLock
@@ -35,6 +36,7 @@ from ustreamer_usubscription.records import (
     LAYOUT_KEY,
     OBSERVER,
     SUBSCRIPTION,
+    TOPIC,
     Change,
     Packed,
     StoreDamaged,
@@ -43,7 +45,9 @@ from ustreamer_usubscription.records import (
     delete_observer,
     put,
     put_observer,
+    put_topic,
 )
+from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Tracked
 
 __all__ = [
@@ -56,6 +60,7 @@ __all__ = [
     "delete_observer",
     "put",
     "put_observer",
+    "put_topic",
 ]
 
 MAX_ASIDE: Final = 3
@@ -163,6 +168,10 @@ class Store:
     def observers(self) -> Iterator[Observer]:
         """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
         return (records.read_observer(key, value) for key, value in self._of_kind(OBSERVER))
+
+    def topics(self) -> Iterator[tuple[UUri, TopicState]]:
+        """All declared topics. Raises StoreDamaged at the first bad one."""
+        return (records.read_topic(key, value) for key, value in self._of_kind(TOPIC))
 
     def _of_kind(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:

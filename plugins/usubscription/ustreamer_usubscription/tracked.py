@@ -17,11 +17,13 @@ class Tracked(Subscription, frozen=True, gc=False):
     """A subscription with what routing does not ask for.
 
     `expire_ms` is wall-clock time since the epoch, None for ever. `details` is a protobuf SubscribeAttributes with the
-    details that the subscriber gave for the producer, and nothing else.
+    details that the subscriber gave for the producer, and nothing else. `version` is that of the interface by which the
+    subscriber asked, and in whose words it is told of changes.
     """
 
     expire_ms: int | None = None
     details: bytes = b""
+    version: int = 3
 
     @property
     def pair(self) -> Pair:

@@ -10,27 +10,31 @@ from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription import v3
+from ustreamer_usubscription import v3, v4
+from ustreamer_usubscription.operations import USUBSCRIPTION
 from ustreamer_usubscription.tracked import Changed
 
 CHANGE: Final = 0x8000
 """The resource of topic SubscriptionChange, in every version."""
 
-_WORDS: Final[Mapping[int, Callable[[Changed], Message]]] = {v3.VERSION: v3.update}
+_WORDS: Final[Mapping[int, Callable[[Changed], Message]]] = {v3.VERSION: v3.update, v4.VERSION: v4.change}
 
 
 def messages(changed: Changed, authority: str, next_id: Callable[[], UUID]) -> Iterator[UMessage]:
     """A Notification to the subscriber, one to each who registered, and a Publish of the same (X-7).
 
-    All come from core.usubscription at `authority`, at the priority that the standard gives to its traffic (X-24).
+    Everybody is told in the words of the interface by which they asked; in both it is published. All come from core.usubscription at `authority`, at the priority that the standard gives to its traffic (X-24).
 
     [impl->dsn~usubscription-change-notification-type~1] [impl->dsn~usubscription-change-notification-topic~1]
+    [impl->req~usubscription-change-notification~1] [impl->req~usubscription-change-notification-resource~1]
+    [impl->req~usubscription-change-topic~1]
     [impl->dsn~usubscription-change-notification-update~1] [impl->req~usubscription-register-notifications~1]
     """
     for version, words in _WORDS.items():
-        source = UUri(authority, v3.USUBSCRIPTION, version, CHANGE)
+        source = UUri(authority, USUBSCRIPTION, version, CHANGE)
         payload = words(changed).SerializeToString()
-        concerned = (changed.entry.subscriber, *(o.entity for o in changed.observers if o.version == version))
+        holder = (changed.entry.subscriber,) if changed.entry.version == version else ()
+        concerned = (*holder, *(each.entity for each in changed.observers if each.version == version))
         for entity in dict.fromkeys(concerned):  # one who subscribed and registered is told once
             yield notification(
                 next_id(),

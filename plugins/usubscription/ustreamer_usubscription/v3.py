@@ -5,34 +5,25 @@ Decisions only: a change is drafted, a question is answered from the directory. 
 between a draft and its answer, is the service's business.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Final, Literal, TypeAlias, TypeVar
-
-from google.protobuf.message import Message
+from typing import Final, Literal, TypeVar
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb.ustatus import UStatus
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription import operations
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft
 from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
+from ustreamer_usubscription.operations import Change, Question
+from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
 
 T = TypeVar("T")
-log = logging.getLogger("ustreamer.usubscription")
-
-Change: TypeAlias = Callable[[Call, Draft], Message]
-"""Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
-
-Question: TypeAlias = Callable[[Call, Directory, int], Message]
-"""Answers from the directory, with at most so many records. Raises UStatusError."""
 
 VERSION: Final = 3
-USUBSCRIPTION: Final = 0
-"""ue_id of every core.usubscription: type 0, instance 0."""
-
 
 # --- changes ----------------------------------------------------------------------------------------------------------
 
@@ -47,20 +38,12 @@ def subscribe(call: Call, draft: Draft) -> pb.SubscriptionResponse:
     request = unpack(pb.SubscriptionRequest, call)
     topic = _topic(request, call)
     _refuse_impostor(request, call)
-    if topic.authority_name not in call.serves:
-        raise UStatusError(
-            UCode.UNIMPLEMENTED,
-            f"topic {topic}: authority {topic.authority_name!r} is remote, and only topics of authorities that this "
-            "uSubscription serves can be subscribed",
-        )
-    entry = track(topic, call.caller, request.attributes)
-    if entry.expired(draft.now_ms):
-        # As version 4 has it; version 3 does not say.
-        why = f"expire, {entry.expire_ms} ms, has passed"
-        draft.remove(entry.pair, why)
-        return _status(topic, pb.SubscriptionStatus.UNSUBSCRIBED, why)
-    draft.put(entry)
-    return _status(topic, pb.SubscriptionStatus.SUBSCRIBED)
+    status, why = operations.subscribe(track(topic, call.caller, request.attributes), call, draft)
+    return pb.SubscriptionResponse(
+        status=pb.SubscriptionStatus(state=int(status), message=why),
+        topic=topic.to_pb(),
+        config=call.policy.delivery_of(topic),
+    )
 
 
 def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
@@ -85,7 +68,7 @@ def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResp
     request = unpack(pb.NotificationsRequest, call)
     topic = _topic(request, call)
     _refuse_impostor(request, call)
-    draft.register(Observer(topic, call.caller, VERSION))
+    operations.register(Observer(topic, call.caller, VERSION), call, draft)
     return pb.NotificationsResponse()
 
 
@@ -111,15 +94,28 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     this process: from outside, the core refuses it as spoofed. So the caller is the uSubscription of a peer, or we.
     """
     request = unpack(pb.ResetRequest, call)
-    if call.caller.ue_id != USUBSCRIPTION:
-        raise UStatusError(
-            UCode.PERMISSION_DENIED,
-            f"caller {call.caller}: only a uSubscription, ue_id {USUBSCRIPTION}, may reset another",
-        )
-    draft.clear(f"reset by {call.caller}")
-    extra = {"by": str(call.caller), "code": request.reason.code, "reason": request.reason.message}
-    log.warning("usubscription.reset_requested", extra=extra)
+    if call.caller.ue_id != operations.USUBSCRIPTION:
+        raise operations.no_usubscription(call.caller)
+    operations.reset(call, draft, request.reason.message)
     return pb.ResetResponse()
+
+
+def create_topic(call: Call, draft: Draft) -> UStatus:
+    """Method 4, which the standard had until 2024-04-09. The caller declares one of its topics.
+
+    [impl->LIF-1] [impl->LIF-4] [impl->LIF-9]
+    """
+    operations.create_topic(_topic(unpack(pb.CreateTopicRequest, call), call), call, draft)
+    return UStatus()
+
+
+def deprecate_topic(call: Call, draft: Draft) -> UStatus:
+    """Method 5, which the standard had until 2024-04-09. A topic of the caller's takes no new subscriptions any more.
+
+    [impl->LIF-4] [impl->LIF-6] [impl->LIF-9]
+    """
+    operations.deprecate_topic(_topic(unpack(pb.DeprecateTopicRequest, call), call), call, draft)
+    return UStatus()
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -140,7 +136,7 @@ def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.Fetc
     request = unpack(pb.FetchSubscriptionsRequest, call)
     entries, more = _page(_asked_for(request, call, directory), request.offset, limit)
     return pb.FetchSubscriptionsResponse(
-        subscriptions=[_subscription(entry) for entry in entries], has_more_records=more
+        subscriptions=[_subscription(entry, call.policy) for entry in entries], has_more_records=more
     )
 
 
@@ -166,9 +162,11 @@ def fetch_subscribers(call: Call, directory: Directory, limit: int) -> pb.FetchS
     [impl->req~usubscription-fetch-subscribers-has-more-records~1]
     """
     request = unpack(pb.FetchSubscribersRequest, call)
-    entries, more = _page(directory.subscribers(_topic(request, call)), request.offset, limit)
+    # Whoever subscribed the topic of every instance as well is one subscriber.
+    each = dict.fromkeys(entry.subscriber for entry in directory.subscribers(_topic(request, call)))
+    subscribers, more = _page(each, request.offset, limit)
     return pb.FetchSubscribersResponse(
-        subscribers=[_subscriber(entry.subscriber) for entry in entries], has_more_records=more
+        subscribers=[_subscriber(subscriber) for subscriber in subscribers], has_more_records=more
     )
 
 
@@ -179,6 +177,12 @@ CHANGES: Final[Mapping[tuple[int, int], Change]] = {
     (VERSION, 7): unregister_for_notifications,
     (VERSION, 9): reset,
 }
+LIFECYCLE: Final[Mapping[tuple[int, int], Change]] = {
+    (VERSION, 4): create_topic,
+    (VERSION, 5): deprecate_topic,
+}
+"""Changes that there are only where a topic lifecycle is kept: today's standard has no method 4 and 5."""
+
 QUESTIONS: Final[Mapping[tuple[int, int], Question]] = {
     (VERSION, 3): fetch_subscriptions,
     (VERSION, 8): fetch_subscribers,
@@ -212,7 +216,9 @@ def _topic(
     request: pb.SubscriptionRequest
     | pb.UnsubscribeRequest
     | pb.NotificationsRequest
-    | pb.FetchSubscribersRequest,
+    | pb.FetchSubscribersRequest
+    | pb.CreateTopicRequest
+    | pb.DeprecateTopicRequest,
     call: Call,
 ) -> UUri:
     if not request.HasField("topic"):
@@ -241,20 +247,15 @@ def _page(entries: Iterable[T], offset: int, limit: int) -> tuple[list[T], Liter
     return page, True if next(rest, None) is not None else None
 
 
-def _status(topic: UUri, state: int, why: str = "") -> pb.SubscriptionResponse:
-    return pb.SubscriptionResponse(
-        status=pb.SubscriptionStatus(state=state, message=why), topic=topic.to_pb()
-    )
-
-
 def _subscriber(subscriber: UUri) -> pb.SubscriberInfo:
     return pb.SubscriberInfo(uri=subscriber.to_pb())
 
 
-def _subscription(entry: Tracked) -> pb.Subscription:
+def _subscription(entry: Tracked, policy: Policy) -> pb.Subscription:
     return pb.Subscription(
         topic=entry.topic.to_pb(),
         subscriber=_subscriber(entry.subscriber),
         status=pb.SubscriptionStatus(state=pb.SubscriptionStatus.SUBSCRIBED),
         attributes=attributes_of(entry),
+        config=policy.delivery_of(entry.topic),
     )

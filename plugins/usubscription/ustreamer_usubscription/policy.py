@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the configuration says about topics and callers: who may subscribe, who may register, how messages are had."""
+
+from typing import Final, NamedTuple
+
+from google.protobuf.wrappers_pb2 import StringValue
+
+from ustreamer.uprotocol.pb.google_any import Any
+from ustreamer.uprotocol.pb.usubscription_v3 import EventDeliveryConfig
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import (
+    ANY,
+    ANY_AUTHORITY,
+    ANY_INSTANCE,
+    ANY_RESOURCE,
+    ANY_TYPE,
+    ANY_VERSION,
+    UUri,
+)
+from ustreamer_usubscription.config import Delivery, Lifecycle, UsubscriptionConfig
+
+_STRING: Final = "type.googleapis.com/google.protobuf.StringValue"
+
+
+class Level(NamedTuple):
+    """The permission level of the topics that a pattern covers."""
+
+    topics: UUri
+    level: int
+
+
+class Route(NamedTuple):
+    """How the topics that a pattern covers are consumed."""
+
+    topics: UUri
+    config: EventDeliveryConfig
+
+
+class Policy:
+    """The configured rules, ready to be asked. In every list the first pattern that covers a topic holds."""
+
+    def __init__(self, config: UsubscriptionConfig, authority: str) -> None:
+        """`authority` stands in for an empty one in a pattern."""
+
+        def pattern(text: str) -> UUri:
+            return UUri.parse(text).with_authority(authority)
+
+        self.lifecycle: Lifecycle = config.topic_lifecycle
+        self._strict = config.register_policy == "strict"
+        self._dispatchers = tuple(map(pattern, config.dispatchers))
+        self._most = config.permission_levels
+        self._levels = tuple(Level(pattern(each.topic), each.level) for each in config.permissions)
+        self._routes = tuple(Route(pattern(each.topic), _delivery(each)) for each in config.delivery)
+
+    # --- permission -----------------------------------------------------------------------------------------------------
+
+    def check_level(self, topic: UUri, level: int | None) -> None:
+        """PERMISSION_DENIED if a caller of `level` may not have `topic`; without a level, each counts as the highest."""
+        caller = self._most if level is None else level
+        wanted = self._level_of(topic)
+        if caller > wanted:
+            raise UStatusError(
+                UCode.PERMISSION_DENIED,
+                f"topic {topic}: permission_level {caller} of the caller, expected at most {wanted}",
+            )
+
+    def _level_of(self, topic: UUri) -> int:
+        """The strictest level of all that `topic`, which may have an instance wildcard, may turn out to be."""
+        strictest = self._most
+        for rule in self._levels:
+            if rule.topics.matches(topic):
+                return min(strictest, rule.level)
+            if _overlap(rule.topics, topic):
+                strictest = min(strictest, rule.level)
+        return strictest
+
+    # --- registration ---------------------------------------------------------------------------------------------------
+
+    def check_observer(self, caller: UUri, topic: UUri) -> None:
+        """PERMISSION_DENIED if `caller` may not watch `topic`; ANY stands for every topic (X-8).
+
+        [impl->LIF-10] [impl->LIF-11] [impl->LIF-12] Under `strict`, a producer may watch its own topics, and whoever is on
+        the list of dispatchers may watch any; version 3 itself has no such rule, hence `open`.
+        """
+        if not self._strict or any(each.matches(caller) for each in self._dispatchers):
+            return
+        if topic == ANY or not is_producer(caller, topic):
+            raise UStatusError(
+                UCode.PERMISSION_DENIED,
+                f"caller {caller}: it neither produces {'every topic' if topic == ANY else topic} nor is it one of the "
+                "configured dispatchers, and register_policy is strict",
+            )
+
+    # --- delivery -------------------------------------------------------------------------------------------------------
+
+    def delivery_of(self, topic: UUri) -> EventDeliveryConfig | None:
+        """What a subscriber has to know to consume `topic`, where that is not the topic's own address.
+
+        [impl->LIF-14]
+        """
+        return next((route.config for route in self._routes if route.topics.matches(topic)), None)
+
+
+def is_producer(caller: UUri, topic: UUri) -> bool:
+    """Whether `caller` is the entity whose topic it is."""
+    return caller.with_resource(0) == topic.with_resource(0)
+
+
+def _overlap(first: UUri, second: UUri) -> bool:
+    """Whether an address may match both patterns."""
+    return all(
+        wildcard in (one, other) or one == other
+        for wildcard, one, other in (
+            (ANY_AUTHORITY, first.authority_name, second.authority_name),
+            (ANY_TYPE, first.ue_type, second.ue_type),
+            (ANY_INSTANCE, first.ue_instance, second.ue_instance),
+            (ANY_VERSION, first.ue_version_major, second.ue_version_major),
+            (ANY_RESOURCE, first.resource_id, second.resource_id),
+        )
+    )
+
+
+def _delivery(section: Delivery) -> EventDeliveryConfig:
+    config = EventDeliveryConfig(id=section.id, type=section.type)
+    for name, text in section.attributes.items():
+        value = StringValue(value=text).SerializeToString()
+        config.attributes[name].CopyFrom(Any(type_url=_STRING, value=value))
+    return config

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The topics that their producers have declared."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
+
+
+class TopicState(IntEnum):
+    """[impl->LIF-1] What a declared topic is; one that was never created has no state, which the standard calls INVALID.
+
+    CreateTopic makes a topic ACTIVE whatever it was, DeprecateTopic makes an ACTIVE one DEPRECATED.
+    """
+
+    ACTIVE = 1
+    DEPRECATED = 2
+
+
+class Topics:
+    """Declared topics and their states, in memory. Belongs to the writer's thread."""
+
+    def __init__(self) -> None:
+        self._states: dict[UUri, TopicState] = {}
+        self._by_pattern: dict[UUri, dict[UUri, None]] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._states)
+
+    def find(self, topic: UUri) -> TopicState | None:
+        return self._states.get(topic)
+
+    def __iter__(self) -> Iterator[UUri]:
+        return iter(self._states)
+
+    def of_any_instance(self, pattern: UUri) -> Iterable[UUri]:
+        """The declared topics that differ from `pattern` in the instance only."""
+        return self._by_pattern.get(pattern, ())
+
+    def load(self, states: Iterable[tuple[UUri, TopicState]]) -> None:
+        """Take over everything that a store holds."""
+        self.apply(dict(states))
+
+    def apply(self, changes: Mapping[UUri, TopicState | None]) -> None:
+        """Put each topic into its state. None is in the type for `Overlay`: a topic is never undeclared."""
+        for topic, state in changes.items():
+            if state is not None:
+                self._states[topic] = state
+                self._by_pattern.setdefault(any_instance(topic), {})[topic] = None
+
+
+def any_instance(topic: UUri) -> UUri:
+    """The pattern of this topic of every instance of its entity."""
+    return UUri(
+        topic.authority_name,
+        ANY_INSTANCE << 16 | topic.ue_type,
+        topic.ue_version_major,
+        topic.resource_id,
+    )
