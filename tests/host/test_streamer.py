@@ -290,7 +290,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 WITH_USUBSCRIPTION = "[plugins.usubscription]\nmap_size_mb = 1"
-CHANGE_TOPICS = 2  # one per version, on which core.usubscription publishes each change; nobody here subscribes them
+# One per version; core.usubscription publishes each change on them, and nobody here subscribes them.
+CHANGE_TOPICS = 2
 QUICK_RETRY = "[egress.default]\nretry = { first_ms = 1, max_ms = 1 }"
 
 

@@ -10,7 +10,7 @@ from ustreamer_usubscription.topics import Topics
 from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, UUri
 
 T1, T2 = UUri("a", 1, 1, 0x8001), UUri("a", 1, 1, 0x8002)
 S1, S2, S10 = UUri("a", 0x1, 1, 0), UUri("a", 0x2, 1, 0), UUri("a", 0x10, 1, 0)
@@ -160,3 +160,14 @@ def test_a_subscription_that_is_refused_is_not_told() -> None:
     with pytest.raises(UStatusError):
         draft.put(Tracked(T1, S2))
     assert draft.events == []
+
+
+def test_whoever_registers_for_everything_in_the_same_draft_is_told() -> None:
+    """[utest->req~usubscription-register-notifications~1]"""
+    everything = Observer(ANY, S2, 4)
+    draft = draft_on(directory())
+    draft.register(everything)
+    draft.put(Tracked(T1, S1))
+    draft.unregister(everything.pair)
+    draft.put(Tracked(T2, S1))
+    assert [event.observers for event in draft.events] == [(everything,), ()]

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri
@@ -18,14 +19,20 @@ if TYPE_CHECKING:
     from tests.conftest import Desk
 
 TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
-ANSWERS: dict[int, type[Message]] = {
-    1: pb.SubscriptionResponse,
-    2: pb.UnsubscribeResponse,
-    3: pb.FetchSubscriptionsResponse,
-    6: pb.NotificationsResponse,
-    7: pb.NotificationsResponse,
-    8: pb.FetchSubscribersResponse,
-    9: pb.ResetResponse,
+ANSWERS: dict[tuple[int, int], type[Message]] = {
+    (3, 1): pb.SubscriptionResponse,
+    (3, 2): pb.UnsubscribeResponse,
+    (3, 3): pb.FetchSubscriptionsResponse,
+    (3, 6): pb.NotificationsResponse,
+    (3, 7): pb.NotificationsResponse,
+    (3, 8): pb.FetchSubscribersResponse,
+    (3, 9): pb.ResetResponse,
+    (4, 1): pb4.SubscribeResponse,
+    (4, 2): pb4.UnsubscribeResponse,
+    (4, 3): pb4.FetchSubscriptionsResponse,
+    (4, 4): pb4.NotificationsResponse,
+    (4, 5): pb4.NotificationsResponse,
+    (4, 6): pb4.ResetResponse,
 }
 REFUSALS = {UCode.INVALID_ARGUMENT, UCode.PERMISSION_DENIED, UCode.UNIMPLEMENTED, UCode.RESOURCE_EXHAUSTED}
 FORMATS = st.sampled_from([f for f in UPayloadFormat if f is not UPayloadFormat.SHM])
@@ -34,6 +41,7 @@ VALID = [
     bytes.fromhex("0a120a076465766963653210ab21180320cd81021a0b0a0608cc93c2d10618e807"),
     bytes.fromhex("0a120a076465766963653210ab21180320cd81021a0919000000000000244018e807"),
     bytes.fromhex("0a120a076465766963653210ab21180320cd8102120d0a0b0a07646576696365311803"),
+    bytes.fromhex("0a120a076465766963653210ab21180320cd8102120608cc93c2d10618e807"),  # version 4
     bytes.fromhex(
         "0a47747970652e676f6f676c65617069732e636f6d2f7570726f746f636f6c2e636f72652e75737562736372697074696f6e2e7633"
         "2e537562736372697074696f6e5265717565737412140a120a076465766963653210ab21180320cd8102"
@@ -66,12 +74,14 @@ FUZZ = settings(
 )
 
 
-@pytest.mark.parametrize("method", ANSWERS)
-def test_any_payload_gets_an_answer_of_its_kind_or_a_typed_refusal(desk: "Desk", method: int) -> None:
+@pytest.mark.parametrize(("version", "method"), ANSWERS)
+def test_any_payload_gets_an_answer_of_its_kind_or_a_typed_refusal(
+    desk: "Desk", version: int, method: int
+) -> None:
     @FUZZ
     @given(st.binary(max_size=200) | mutated(), FORMATS)
     def ask(payload: bytes, payload_format: UPayloadFormat) -> None:
-        answer = desk.call(method, payload, payload_format=payload_format)
+        answer = desk.call(method, payload, version=version, payload_format=payload_format)
         attributes = answer.attributes
         if attributes.commstatus is not None:
             status = decode_status(answer.payload)
@@ -79,7 +89,7 @@ def test_any_payload_gets_an_answer_of_its_kind_or_a_typed_refusal(desk: "Desk",
             assert status.code in REFUSALS
             assert status.message
         elif payload_format is not UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
-            ANSWERS[method].FromString(answer.payload)
+            ANSWERS[version, method].FromString(answer.payload)
 
     ask()
     assert desk.subscribe() == pb.SubscriptionStatus.SUBSCRIBED

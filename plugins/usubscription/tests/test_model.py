@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole service against a plain dict: random requests, restarts and passing time. [R26]"""
+"""The whole service against a plain dict: random requests of both versions, restarts, passing time. [R26]"""
 
 import tempfile
 from collections.abc import Callable
@@ -16,14 +16,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from ustreamer_usubscription.topics import any_instance
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:
     from tests.conftest import Desk
 
 TOPICS = st.sampled_from([UUri(a, 1, 1, r) for a in ("device1", "device2") for r in (0x8000, 0x8001)])
+TOPICS_V4 = TOPICS | st.sampled_from([UUri("device2", 0xFFFF0001, 1, r) for r in (0x8000, 0x8001)])
 APPS = st.sampled_from([UUri("device1", n, 1, 0) for n in (1, 2, 0x10)])
 PERIODS_MS = st.sampled_from([None, 0, 10, 25])
 LIFETIMES_MS = st.sampled_from([None, -1, 0, 700, 1500, 60_000])
@@ -33,6 +36,29 @@ LIMIT = 9
 class Wish(NamedTuple):
     period_ms: int
     expire_ms: int | None
+
+
+Told = tuple[int, UUri, UUri, UUri, int]
+"""(version, to whom, topic, subscriber, state)"""
+
+
+def told_by(desk: "Desk") -> list[Told]:
+    """Every notification since the last call; the state in the numbers of version 3."""
+    desk.fetch()  # ends what has expired
+    desk.fetch()  # and when this is answered, that has been told
+    received, desk.notified[:] = list(desk.notified), []
+    found = []
+    for message in received:
+        version, sink = message.attributes.source.ue_version_major, message.attributes.sink
+        assert sink is not None
+        if version == 3:
+            update = pb.Update.FromString(message.payload)
+            topic, subscriber, state = update.topic, update.subscriber.uri, int(update.status.state)
+        else:
+            change = pb4.Subscription.FromString(message.payload)
+            topic, subscriber, state = change.topic, change.subscriber, change.status - 1
+        found.append((version, sink, UUri.from_pb(topic), UUri.from_pb(subscriber), state))
+    return found
 
 
 class Service(RuleBasedStateMachine):
@@ -46,7 +72,8 @@ class Service(RuleBasedStateMachine):
         self.desk = self.make(Path(self.folder.name), max_subscriptions=LIMIT).start()
         self.model: dict[tuple[UUri, UUri], Wish] = {}
         self.watching: set[tuple[UUri, UUri]] = set()
-        self.to_tell: list[tuple[UUri, UUri, UUri, str]] = []
+        self.versions: dict[tuple[UUri, UUri], int] = {}
+        self.to_tell: list[Told] = []
 
     def teardown(self) -> None:
         self.desk.stop()
@@ -62,17 +89,62 @@ class Service(RuleBasedStateMachine):
 
     def ends(self, pair: tuple[UUri, UUri]) -> None:
         if self.model.pop(pair, None):
-            self.tell(pair, "UNSUBSCRIBED")
+            self.tell(pair, pb.SubscriptionStatus.UNSUBSCRIBED)
 
-    def becomes(self, pair: tuple[UUri, UUri], wish: Wish) -> None:
+    def becomes(self, pair: tuple[UUri, UUri], wish: Wish, version: int = 3) -> None:
+        self.versions[pair] = version  # whoever asks again in other words changes nothing but these
         if self.model.get(pair) != wish:
             self.model[pair] = wish
-            self.tell(pair, "SUBSCRIBED")
+            self.tell(pair, pb.SubscriptionStatus.SUBSCRIBED)
 
-    def tell(self, pair: tuple[UUri, UUri], state: str) -> None:
+    def tell(self, pair: tuple[UUri, UUri], state: int) -> None:
         topic, app = pair
-        concerned = {app} | {entity for watched, entity in self.watching if watched == topic}
-        self.to_tell += [(entity, topic, app, state) for entity in concerned]
+        concerned = {(self.versions[pair], app)}
+        concerned |= {(3, entity) for watched, entity in self.watching if watched == topic}
+        concerned |= {(4, entity) for watched, entity in self.watching if watched == ANY}
+        self.to_tell += [(version, entity, topic, app, state) for version, entity in concerned]
+
+    @rule(topic=TOPICS_V4, app=APPS, period_ms=PERIODS_MS, lifetime_ms=LIFETIMES_MS)
+    def subscribe_in_version_4(
+        self, topic: UUri, app: UUri, period_ms: int | None, lifetime_ms: int | None
+    ) -> None:
+        model = self.standing()
+        expire_ms = None if lifetime_ms is None else self.desk.now_ms + lifetime_ms
+        wanted = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=period_ms)
+        if expire_ms is not None:
+            wanted.expiration.FromMilliseconds(expire_ms)
+        answer = self.desk.call(1, wanted, caller=app, version=4)
+        full = lifetime_ms != -1 and (topic, app) not in model and len(model) == LIMIT
+        assert (answer.attributes.commstatus is not None) is full
+        if full:
+            return
+        status = pb4.SubscribeResponse.FromString(answer.payload).status
+        if lifetime_ms == -1:
+            assert status == pb4.STATUS_UNSUBSCRIBED
+            self.ends((topic, app))
+        else:
+            assert status == pb4.STATUS_SUBSCRIBED
+            self.becomes((topic, app), Wish(period_ms or 0, expire_ms), 4)
+
+    @rule(topic=TOPICS_V4, app=APPS)
+    def unsubscribe_in_version_4(self, topic: UUri, app: UUri) -> None:
+        self.standing()
+        wanted = pb4.UnsubscribeRequest(topic=topic.to_pb())
+        self.desk.asked(pb4.UnsubscribeResponse, 2, wanted, caller=app, version=4)
+        self.ends((topic, app))
+
+    @rule(app=APPS, joins=st.booleans())
+    def watch_everything(self, app: UUri, joins: bool) -> None:
+        self.standing()
+        self.desk.asked(pb4.NotificationsResponse, 4 if joins else 5, caller=app, version=4)
+        (self.watching.add if joins else self.watching.discard)((ANY, app))
+
+    @rule(topics=TOPICS_V4, app=APPS)
+    def fetch_by_filters(self, topics: UUri, app: UUri) -> None:
+        wanted = pb4.FetchSubscriptionsRequest(topic_filter=topics.to_pb(), subscriber_filter=app.to_pb())
+        found = self.desk.asked(pb4.FetchSubscriptionsResponse, 3, wanted, version=4).subscriptions
+        expected = sorted(str(topic) for topic, by in self.standing() if by == app and topics.matches(topic))
+        assert [str(UUri.from_pb(each.topic)) for each in found] == expected
 
     @rule(topic=TOPICS, app=APPS, period_ms=PERIODS_MS, lifetime_ms=LIFETIMES_MS)
     def subscribe(self, topic: UUri, app: UUri, period_ms: int | None, lifetime_ms: int | None) -> None:
@@ -154,12 +226,11 @@ class Service(RuleBasedStateMachine):
     @invariant()
     def everybody_is_told_of_every_change(self) -> None:
         self.standing()
-        told = self.desk.told()
+        told = told_by(self.desk)
         assert sorted(told) == sorted(self.to_tell)
-        for topic, app in {(topic, app) for _, topic, app, _ in told}:
-            heard = [state for to, of, by, state in told if (to, of, by) == (app, topic, app)]
-            expected = [state for to, of, by, state in self.to_tell if (to, of, by) == (app, topic, app)]
-            assert heard == expected
+        for pair in {(topic, app) for _, _, topic, app, _ in told}:
+            heard = [each[-1] for each in told if each[1:4] == (pair[1], *pair)]
+            assert heard == [each[-1] for each in self.to_tell if each[1:4] == (pair[1], *pair)]
         self.to_tell.clear()
         assert self.desk.registered() == self.watching
 
@@ -173,9 +244,12 @@ class Service(RuleBasedStateMachine):
             for s in found
         ] == [(topic, app, wish.period_ms) for topic, app, wish in expected]
         for topic in {topic for topic, _ in model}:
-            assert [(str(app), period // 1_000_000) for app, period in self.desk.routed(topic)] == [
-                (app, wish.period_ms) for of, app, wish in expected if of == str(topic)
-            ]
+            exact = [(app, wish.period_ms) for of, app, wish in expected if of == str(topic)]
+            pattern = str(any_instance(topic))
+            wild = [(app, wish.period_ms) for of, app, wish in expected if of == pattern != str(topic)]
+            assert [
+                (str(app), period // 1_000_000) for app, period in self.desk.routed(topic)
+            ] == exact + wild
 
 
 def drive(make_desk: "Callable[..., Desk]", examples: int, steps: int) -> None:
