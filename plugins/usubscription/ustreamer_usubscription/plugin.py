@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin: what `[plugins.usubscription]` switches on."""
 
+import argparse
 from collections.abc import Sequence
 
 from ustreamer.core.subscriptions import SubscriptionDirectory
 from ustreamer.hookspecs import PluginContext, Service, hookimpl
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer_usubscription.commands import add_subscriptions
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.service import UsubscriptionService
@@ -29,6 +31,11 @@ class UsubscriptionPlugin:
             )
         self.directory = Directory()
         self.service = UsubscriptionService(config, context, self.directory)
+
+    @staticmethod
+    @hookimpl
+    def ustreamer_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+        add_subscriptions(commands)
 
     @hookimpl
     def ustreamer_services(self) -> Sequence[Service]:
