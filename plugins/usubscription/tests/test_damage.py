@@ -153,7 +153,7 @@ def test_a_file_that_ends_the_process_that_reads_it_ends_a_child_and_not_us(tmp_
 
     damage(tmp_path / "s", truncate_behind_the_tree)
     with pytest.raises(StoreDamaged, match="ended the process that read it with SIGBUS"):
-        contents.read(tmp_path / "s", verify=False)
+        contents.read(tmp_path / "s", "walk")
     assert len(contents.salvage(tmp_path / "s")) > 0
 
 
@@ -167,7 +167,7 @@ def test_a_reader_that_does_not_come_to_an_end_is_ended(
     monkeypatch.setattr("sys.executable", str(stuck))
     monkeypatch.setattr(contents, "_LIMIT_S", 0.2)
     with pytest.raises(StoreDamaged, match="took longer than 0 s"):
-        contents.read(tmp_path / "s", verify=False)
+        contents.read(tmp_path / "s", "walk")
 
 
 def test_a_reader_that_cannot_be_run_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_after_a_user_that_died_the_free_pages_are_looked_at_too(tmp_path: Path)
     path = tmp_path / "usubscription"
     filled(path)
     damage(path, hit_free_list)
-    contents.read(path, verify=False)  # what holds the records is whole
+    contents.read(path, "walk")  # what holds the records is whole
     (tmp_path / "usubscription.lock").write_text("4711\n")
     with pytest.raises(StoreDamaged, match="freeDB"):
         a_store(path, "refuse").open()

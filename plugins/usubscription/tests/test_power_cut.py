@@ -8,6 +8,7 @@ that was synced, and of what was not, a random choice of pages. Each image is op
 The same with sync off is the negative control: a harness that finds nothing there finds nothing anywhere.
 """
 
+import io
 import os
 import random
 import re
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple
 import lmdb
 import pytest
 from lmdb import verify
-from ustreamer_usubscription import records
+from ustreamer_usubscription import reader, records
 from ustreamer_usubscription.store import Change, Store, delete, put
 from ustreamer_usubscription.tracked import Tracked
 
@@ -182,6 +183,7 @@ def look() -> None:
         try:
             problems = verify.verify(directory)  # type: ignore[no-untyped-call]
             assert not problems, problems[0]
+            assert reader.main("walk", Path(directory), io.BytesIO()) == 0, "the reader finds damage"
             with (
                 lmdb.open(directory, map_size=MAP) as env,
                 env.begin(write=True) as txn,

@@ -53,14 +53,14 @@ class Contents:
         return self.lost_records + self.lost_pages
 
 
-def read(directory: Path, *, verify: bool) -> Contents:
+def read(directory: Path, mode: Literal["walk", "verify", "beside"]) -> Contents:
     """All that a store of this layout or an older one holds; an older one's records in today's form.
 
-    `verify` has LMDB's verifier look at every page first. Takes at most 20 s and 1 s for each 4 MiB. Raises StoreDamaged
-    unless all of it is right, and StoreTooNew.
+    "verify" has LMDB's verifier look at every page first; "beside" is for a store that a streamer may be using. Takes at
+    most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right, and StoreTooNew.
     """
     found = Contents()
-    with _Child("verify" if verify else "walk", directory) as child:
+    with _Child(mode, directory) as child:
         for keys, values in child.chunks():
             if found.layout is None:
                 found.layout = _layout(directory, keys, values)
@@ -121,7 +121,7 @@ def _layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
 class _Child:
     """The process that reads. Leaving the context ends it, whatever it does."""
 
-    def __init__(self, mode: Literal["walk", "verify", "salvage"], directory: Path) -> None:
+    def __init__(self, mode: Literal["walk", "verify", "beside", "salvage"], directory: Path) -> None:
         self.lost = 0
         self._mode = mode
         self._directory = directory

@@ -54,6 +54,21 @@ class StoreLock:
             self._descriptor = None
 
 
+def holder(path: Path) -> int | None:
+    """The process that holds the lock file now; None if nobody does."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid(descriptor) or 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _pid(descriptor: int) -> int | None:
     text = os.pread(descriptor, 32, 0).strip()
     return int(text) if text.isdigit() else None

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin: what `[plugins.usubscription]` switches on."""
 
+import argparse
 from collections.abc import Sequence
 
 from ustreamer.core.subscriptions import SubscriptionDirectory
 from ustreamer.hookspecs import PluginContext, Service, hookimpl
+from ustreamer_usubscription.commands import add_subscriptions
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.service import UsubscriptionService
@@ -21,6 +23,11 @@ class UsubscriptionPlugin:
     def __init__(self, config: UsubscriptionConfig, context: PluginContext) -> None:
         self.directory = Directory()
         self.service = UsubscriptionService(config, context, self.directory)
+
+    @staticmethod
+    @hookimpl
+    def ustreamer_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+        add_subscriptions(commands)
 
     @hookimpl
     def ustreamer_services(self) -> Sequence[Service]:

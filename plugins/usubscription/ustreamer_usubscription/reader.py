@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a store in a process of its own: `python -m ustreamer_usubscription.reader walk|verify|salvage DIRECTORY`.
+"""Reads a store in a process of its own: `python -m ustreamer_usubscription.reader MODE DIRECTORY`.
 
 A damaged data.mdb can end the process that reads it (a truncated one by SIGBUS, a wrong page number by an assertion or
 SIGSEGV) or keep it busy for ever. So this process reads it, and its parent believes only what comes out:
 
     walk      every record, through LMDB; then that every page of the tree is the one it says it is
     verify    the same after LMDB's own verifier, which reads every page, the list of free pages included
+    beside    every record, through LMDB, as they were at one moment, while a streamer may be writing
     salvage   what the tree still leads to, page by page and without LMDB
 
 On stdout, each after its length in 4 bytes: MessagePack lists [key, value, key, value, ...]; at the end length 0 and, in 4
@@ -51,9 +52,10 @@ def main(mode: str, directory: Path, out: IO[bytes]) -> int:
         else:
             if mode == "verify":
                 _verify(directory)
-            _walk(out, directory)
-            # Afterwards, while the parent is still busy with what it got; whatever LMDB may have done is done here.
-            _check(directory)
+            _walk(out, directory, beside=mode == "beside")
+            if mode != "beside":
+                # Afterwards, while the parent is still busy with what it got; what LMDB does, it does to this process.
+                _check(directory)
     except (lmdb.Error, Unreadable, OSError, ValueError) as error:
         print(str(error).replace("\n", "; "), file=sys.stderr)
         return DAMAGED
@@ -74,6 +76,8 @@ def _check(directory: Path) -> None:
         pass
     if tree.lost:
         raise Unreadable(f"{tree.lost} pages of its tree are none")
+    if tree.missing:
+        raise Unreadable(f"its last {tree.missing} pages are missing")
 
 
 def _verify(directory: Path) -> None:
@@ -87,9 +91,10 @@ def _verify(directory: Path) -> None:
         raise Unreadable(f"{problems[0]} (and {len(problems) - 1} more)" if problems[1:] else problems[0])
 
 
-def _walk(out: IO[bytes], directory: Path) -> None:
+def _walk(out: IO[bytes], directory: Path, *, beside: bool) -> None:
     with (
-        lmdb.open(str(directory), readonly=True, lock=False, create=False) as env,
+        # The lock is what keeps a writer from using pages anew that are being read.
+        lmdb.open(str(directory), readonly=True, lock=beside, create=False) as env,
         env.begin() as txn,
         txn.cursor() as cursor,
     ):
@@ -135,7 +140,13 @@ class Tree:
         self._data = data
         self._size = 4096
         self._seen: set[int] = set()
+        self._last = 0
         self.lost = 0
+
+    @property
+    def missing(self) -> int:
+        """Pages behind the end of the file; known once the root is."""
+        return max(self._last + 1 - len(self._data) // self._size, 0)
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values as they stand there; whether their bytes are right is for the checksums to say."""
@@ -148,11 +159,12 @@ class Tree:
             found = [meta for at in (0, size) if (meta := self._meta(at, size))]
             if found:
                 self._size = size
-                return max(found)[1]
+                _, root, self._last = max(found)
+                return root
         return None
 
-    def _meta(self, at: int, size: int) -> tuple[int, int] | None:
-        """(transaction, root) of a meta page for pages of `size` bytes."""
+    def _meta(self, at: int, size: int) -> tuple[int, int, int] | None:
+        """(transaction, root, last page) of a meta page for pages of `size` bytes."""
         if at + 152 > len(self._data):
             return None
         flags = _PAGE.unpack_from(self._data, at)[2]
@@ -161,8 +173,8 @@ class Tree:
         if (flags, magic, version, pad) != (_META_PAGE, _MAGIC, 1, size):
             return None
         root: int = _DB.unpack_from(self._data, at + 88)[7]
-        transaction: int = _TAIL.unpack_from(self._data, at + 136)[1]
-        return transaction, root
+        last, transaction = _TAIL.unpack_from(self._data, at + 136)
+        return transaction, root, last
 
     def leaves(self) -> Iterator[int]:
         """Where the pages with records begin, in the order of their keys: 2 us each."""

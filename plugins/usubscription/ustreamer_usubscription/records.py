@@ -128,7 +128,9 @@ _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 def put(entry: Tracked) -> Change:
     """The change that makes `entry` stand in the store."""
     key = _key(SUBSCRIPTION, entry.pair)
-    return Change(key, frame(key, _encode(Record(entry.expire_ms, entry.period_ns, entry.details, entry.version))))
+    return Change(
+        key, frame(key, _encode(Record(entry.expire_ms, entry.period_ns, entry.details, entry.version)))
+    )
 
 
 def delete(topic: UUri, subscriber: UUri) -> Change:
@@ -237,7 +239,9 @@ class Reader:
                 f"record {key!r}: {error}, expected a subscription of layout {LAYOUT}"
             ) from error
         topic_uuri, subscriber_uuri = self._addresses[topic], self._addresses[subscriber]
-        return Tracked(topic_uuri, subscriber_uuri, record.period_ns, record.expire_ms, record.details, record.version)
+        return Tracked(
+            topic_uuri, subscriber_uuri, record.period_ns, record.expire_ms, record.details, record.version
+        )
 
 
 def read_observer(key: bytes, value: bytes) -> Observer:

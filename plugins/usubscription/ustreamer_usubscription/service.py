@@ -42,6 +42,9 @@ from ustreamer_usubscription.updates import messages
 
 ENTITY: Final = USUBSCRIPTION
 
+STORE: Final = "usubscription"
+"""The directory of the store in state_dir."""
+
 MAX_REQUEST: Final = 16_384
 """Bytes of a request's payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
 
@@ -77,7 +80,7 @@ class UsubscriptionService:
         self._questions = {**v3.QUESTIONS, **v4.QUESTIONS}
         self._serves = frozenset({context.authority, *context.serves})
         self._store = Store(
-            context.state_dir / "usubscription",
+            context.state_dir / STORE,
             config.map_size_mb << 20,
             damaged=config.damaged,
             wall_ms=context.clock.wall_ms,

@@ -262,7 +262,7 @@ class Store:
     def _read(self, *, verify: bool) -> Contents:
         if not (self.path / DATA).exists():
             raise StoreDamaged(f"store {self.path / DATA}: is missing beside lock.mdb")
-        found = contents.read(self.path, verify=verify)
+        found = contents.read(self.path, "verify" if verify else "walk")
         if found.layout != LAYOUT:
             aside = self._replace(found, f"layout{found.layout}")
             self._counts["store_migrated"] += 1

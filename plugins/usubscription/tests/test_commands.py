@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer subscriptions`, on the store of a stopped and of a running streamer."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ustreamer_usubscription.commands import add_subscriptions
+from ustreamer_usubscription.store import Store, put_observer, put_topic
+from ustreamer_usubscription.topics import TopicState
+from ustreamer_usubscription.tracked import Observer
+
+from ustreamer.host.cli import main
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import Desk
+
+TOPIC, OTHER = UUri("device2", 0x10AB, 3, 0x80CD), UUri("device2", 0x10AB, 3, 0x80CE)
+FIRST, SECOND = UUri("device1", 1, 1, 0), UUri("device1", 2, 1, 0)
+LATER_MS = 4_102_444_800_000  # 2100
+
+
+@pytest.fixture(params=["stopped", "running"])
+def filled(request: pytest.FixtureRequest, make_desk: "Callable[..., Desk]") -> "Desk":
+    desk = make_desk().start()
+    desk.subscribe(TOPIC, caller=FIRST, sample_period_ms=100)
+    desk.subscribe(TOPIC, caller=SECOND, expire_ms=LATER_MS)
+    desk.subscribe(OTHER, caller=FIRST)
+    if request.param == "stopped":
+        desk.stop()
+    return desk
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    assert main(["subscriptions", *map(str, arguments)]) == code
+    return capsys.readouterr().out
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple[str, str]]:
+    found: list[dict[str, Any]] = json.loads(said(capsys, *arguments, "--json"))
+    return [(each["topic"], each["subscriber"]) for each in found]
+
+
+def test_subscriptions_are_listed_with_rate_and_end(
+    filled: "Desk", capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, "ls", "--state-dir", filled.state_dir).splitlines() == [
+        "up://device2/10AB/3/80CD  up://device1/1/1/0  every 100 ms  for ever",
+        "up://device2/10AB/3/80CD  up://device1/2/1/0  every message  until 2100-01-01T00:00:00.000+00:00",
+        "up://device2/10AB/3/80CE  up://device1/1/1/0  every message  for ever",
+    ]
+
+
+def test_they_are_listed_by_topic_and_subscriber(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
+    place = ("--state-dir", filled.state_dir)
+    pairs = [
+        (str(topic), str(subscriber))
+        for topic, subscriber in [(TOPIC, FIRST), (TOPIC, SECOND), (OTHER, FIRST)]
+    ]
+    assert listed(capsys, "ls", *place) == pairs
+    assert listed(capsys, "ls", *place, "--topic", TOPIC) == pairs[:2]
+    assert listed(capsys, "ls", *place, "--topic", "up://*/FFFF10AB/FF/FFFF") == pairs
+    assert listed(capsys, "ls", *place, "--subscriber", FIRST) == [pairs[0], pairs[2]]
+    assert listed(capsys, "ls", *place, "--subscriber", FIRST, "--topic", OTHER) == [pairs[2]]
+
+
+def test_a_topic_is_shown(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(capsys, "show", "--state-dir", filled.state_dir, TOPIC)
+    assert [line.strip() for line in shown.splitlines()][:5] == [
+        str(TOPIC),
+        str(FIRST),
+        "rate     every 100 ms",
+        "ends     for ever",
+        "details  none",
+    ]
+    assert listed(capsys, "show", "--state-dir", filled.state_dir, OTHER) == [(str(OTHER), str(FIRST))]
+    assert main(["subscriptions", "show", "--state-dir", str(filled.state_dir), "up://a/1/1/8000"]) == 1
+    assert "nobody has subscribed it" in capsys.readouterr().err
+
+
+def test_an_export_is_a_line_for_each(
+    filled: "Desk", capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "vehicle.toml"
+    config.write_text(f'state_dir = "{filled.state_dir}"\n', encoding="utf-8")
+    lines = [json.loads(line) for line in said(capsys, "export", config).splitlines()]
+    assert lines[1] == {
+        "topic": str(TOPIC),
+        "subscriber": str(SECOND),
+        "period_ns": 0,
+        "expire_ms": LATER_MS,
+        "details": "",
+    }
+    assert [line["period_ns"] for line in lines] == [100_000_000, 0, 0]
+
+
+def test_a_right_store_is_called_right(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
+    assert "3 subscriptions, layout 2" in said(capsys, "check", "--state-dir", filled.state_dir)
+    report = json.loads(said(capsys, "check", "--state-dir", filled.state_dir, "--json"))
+    assert (report["subscriptions"], report["problem"], report["aside"]) == (3, None, [])
+    assert report["verified"] is (report["used_by"] is None)
+
+
+def test_a_damaged_store_is_called_damaged_by_every_action(
+    make_desk: "Callable[..., Desk]", capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = make_desk().start()
+    desk.subscribe()
+    desk.stop()
+    data = desk.state_dir / "usubscription" / "data.mdb"
+    data.write_bytes(data.read_bytes()[:-4096])
+    assert str(data) in said(capsys, "check", "--state-dir", desk.state_dir, code=74)
+    said(capsys, "ls", "--state-dir", desk.state_dir, code=74)
+    desk.restart()
+    assert "moved aside: usubscription.damaged-1-" in said(capsys, "check", "--state-dir", desk.state_dir)
+
+
+def test_reading_beside_a_writer_does_not_disturb_it(
+    filled: "Desk", capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled.restart()
+    for number in range(10, 20):
+        filled.subscribe(caller=UUri("device1", number, 1, 0))
+        assert len(listed(capsys, "ls", "--state-dir", filled.state_dir)) == number - 6
+    assert filled.statistics("subscriptions") == 13
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "why"),
+    [
+        ('state_dir = "/nowhere/at/all"', 69, "there is no store of subscriptions"),
+        ("state_dir = 1", 78, "expected a path"),
+        ("state_dir = ", 78, "vehicle.toml: "),
+    ],
+)
+def test_a_place_without_a_store_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int, why: str
+) -> None:
+    config = tmp_path / "vehicle.toml"
+    config.write_text(text, encoding="utf-8")
+    assert main(["subscriptions", "ls", str(config)]) == code
+    assert why in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    top = argparse.ArgumentParser()
+    add_subscriptions(top.add_subparsers())
+    with pytest.raises(SystemExit):
+        top.parse_args(["subscriptions", "ls"])
+    assert "--state-dir" in capsys.readouterr().err
+
+
+def test_other_kinds_of_records_are_no_subscriptions(
+    filled: "Desk", capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled.stop()
+    store = Store(filled.state_dir / "usubscription", 1 << 24)
+    store.open()
+    store.commit([put_observer(Observer(TOPIC, FIRST)), put_topic(TOPIC, TopicState.ACTIVE)])
+    store.close()
+    assert len(listed(capsys, "ls", "--state-dir", filled.state_dir)) == 3
+    assert "3 subscriptions, layout 2" in said(capsys, "check", "--state-dir", filled.state_dir)

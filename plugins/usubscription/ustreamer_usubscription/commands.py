@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer subscriptions ls | show | export | check`: what the store of a streamer holds, running or not.
+
+Only reads. The store of a running streamer is read as it was at one moment, which its writer neither waits for nor notices;
+what has been acknowledged by then is in it. That of a stopped one is verified on the way.
+"""
+
+import argparse
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription import contents
+from ustreamer_usubscription.contents import Contents
+from ustreamer_usubscription.lock import holder
+from ustreamer_usubscription.records import SUBSCRIPTION, Packed, StoreDamaged, StoreTooNew
+from ustreamer_usubscription.service import STORE
+from ustreamer_usubscription.tracked import Tracked
+
+_DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
+_OK: Final = 0
+_DAMAGED: Final = 74
+_NS_PER_MS: Final = 1_000_000
+
+
+def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `subscriptions` and what it can do."""
+    top = commands.add_parser("subscriptions", help="what the store of a streamer holds")
+    actions = top.add_subparsers(metavar="ACTION", required=True)
+    place = argparse.ArgumentParser(add_help=False)
+    where = place.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "config", type=Path, metavar="CONFIG", nargs="?", help="the configuration of the streamer"
+    )
+    where.add_argument("--state-dir", type=Path, metavar="DIR", help="or its state_dir")
+    place.add_argument("--json", action="store_true")
+
+    listing = actions.add_parser("ls", parents=[place], help="list subscriptions, by topic and subscriber")
+    listing.add_argument(
+        "--topic", type=UUri.parse, metavar="UURI", help="only those of this topic (wildcards match)"
+    )
+    listing.add_argument(
+        "--subscriber", type=UUri.parse, metavar="UURI", help="only those of this subscriber"
+    )
+    listing.set_defaults(run=_ls)
+
+    showing = actions.add_parser("show", parents=[place], help="all that is known of a topic's subscriptions")
+    showing.add_argument("topic", type=UUri.parse, metavar="TOPIC")
+    showing.set_defaults(run=_show)
+
+    export = actions.add_parser("export", parents=[place], help="all subscriptions, one JSON object per line")
+    export.set_defaults(run=_export)
+
+    check = actions.add_parser(
+        "check", parents=[place], help="whether all of the store is right; exit 74 if not"
+    )
+    check.set_defaults(run=_check)
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    topic, subscriber = arguments.topic, arguments.subscriber
+    found = (
+        entry
+        for entry in _subscriptions(arguments)
+        if (topic is None or topic.matches(entry.topic))
+        and (subscriber is None or subscriber.matches(entry.subscriber))
+    )
+    if arguments.json:
+        print(json.dumps([_plain(entry) for entry in found], indent=2))
+        return _OK
+    for entry in found:
+        print(f"{entry.topic}  {entry.subscriber}  {_rate(entry)}  {_end(entry)}")
+    return _OK
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    found = [entry for entry in _subscriptions(arguments) if entry.topic == arguments.topic]
+    if not found:
+        raise UStatusError(UCode.NOT_FOUND, f"{arguments.topic}: nobody has subscribed it")
+    if arguments.json:
+        print(json.dumps([_plain(entry) for entry in found], indent=2))
+        return _OK
+    print(found[0].topic)
+    for entry in found:
+        print(f"  {entry.subscriber}")
+        print(f"    rate     {_rate(entry)}")
+        print(f"    ends     {_end(entry)}")
+        print(f"    details  {entry.details.hex(' ') or 'none'}")
+    return _OK
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    for entry in _subscriptions(arguments):
+        print(json.dumps(_plain(entry)))
+    return _OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    store = _store(arguments)
+    pid = holder(store.with_name(f"{store.name}.lock"))
+    report: dict[str, object] = {"store": str(store), "used_by": pid, "verified": pid is None}
+    try:
+        found = _read(store)
+        subscriptions = list(Packed(*found.of(SUBSCRIPTION)))
+        report |= {"layout": found.layout, "subscriptions": len(subscriptions), "problem": None}
+    except (StoreDamaged, StoreTooNew) as error:
+        report["problem"] = error.message
+    report["aside"] = sorted(path.name for path in store.parent.glob(f"{store.name}.*-*"))
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print(_told(report))
+    return _OK if report["problem"] is None else _DAMAGED
+
+
+def _told(report: Mapping[str, object]) -> str:
+    if report["problem"] is not None:
+        first = str(report["problem"])
+    else:
+        how = (
+            "every page and record"
+            if report["verified"]
+            else f"every record, beside process {report['used_by']}"
+        )
+        first = f"{report['store']}: {report['subscriptions']} subscriptions, layout {report['layout']}; {how}: right"
+    aside = report["aside"]
+    return "\n".join(
+        [first, *(f"moved aside: {name}" for name in (aside if isinstance(aside, list) else []))]
+    )
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _store(arguments: argparse.Namespace) -> Path:
+    """The directory of the store. INVALID_ARGUMENT for a configuration that does not say where."""
+    if arguments.state_dir is not None:
+        return Path(arguments.state_dir) / STORE
+    try:
+        state_dir = tomllib.loads(arguments.config.read_text(encoding="utf-8")).get(
+            "state_dir", _DEFAULT_STATE_DIR
+        )
+    except (OSError, ValueError) as error:
+        raise invalid(f"{arguments.config}: {error}") from error
+    if not isinstance(state_dir, str):
+        raise invalid(f"{arguments.config}: state_dir = {state_dir!r}: expected a path")
+    return Path(state_dir) / STORE
+
+
+def _read(store: Path) -> Contents:
+    if not store.exists():
+        raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
+    running = holder(store.with_name(f"{store.name}.lock")) is not None
+    return contents.read(store, "beside" if running else "verify")
+
+
+def _subscriptions(arguments: argparse.Namespace) -> Iterator[Tracked]:
+    found = _read(_store(arguments))
+    return iter(Packed(*found.of(SUBSCRIPTION)))
+
+
+# --- saying -----------------------------------------------------------------------------------------------------------
+
+
+def _plain(entry: Tracked) -> dict[str, object]:
+    return {
+        "topic": str(entry.topic),
+        "subscriber": str(entry.subscriber),
+        "period_ns": entry.period_ns,
+        "expire_ms": entry.expire_ms,
+        "details": entry.details.hex(),
+    }
+
+
+def _rate(entry: Tracked) -> str:
+    return f"every {entry.period_ns / _NS_PER_MS:g} ms" if entry.period_ns else "every message"
+
+
+def _end(entry: Tracked) -> str:
+    if entry.expire_ms is None:
+        return "for ever"
+    try:
+        return "until " + datetime.fromtimestamp(entry.expire_ms / 1000, UTC).isoformat(
+            timespec="milliseconds"
+        )
+    except (ValueError, OverflowError):  # beyond the year 9999, or before the first
+        return f"until {entry.expire_ms} ms"
