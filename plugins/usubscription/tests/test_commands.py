@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer subscriptions`, on the store of a stopped and of a running streamer."""
 
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ustreamer_usubscription.commands import add_subscriptions
 
 from ustreamer.host.cli import main
 from ustreamer.uprotocol.uuri import UUri
@@ -122,6 +124,13 @@ def test_reading_beside_a_writer_does_not_disturb_it(
         filled.subscribe(caller=UUri("device1", number, 1, 0))
         assert len(listed(capsys, "ls", "--state-dir", filled.state_dir)) == number - 6
     assert filled.statistics("subscriptions") == 13
+
+
+def test_the_plugin_brings_the_command_with_it() -> None:
+    parser = argparse.ArgumentParser()
+    add_subscriptions(parser.add_subparsers())
+    arguments = parser.parse_args(["subscriptions", "show", "vehicle.toml", str(TOPIC)])
+    assert (arguments.config, arguments.topic) == (Path("vehicle.toml"), TOPIC)
 
 
 @pytest.mark.parametrize(
