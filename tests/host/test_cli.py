@@ -396,7 +396,7 @@ def test_a_damaged_store_ends_with_74(written: Written, tmp_path: Path, capsys: 
     store = tmp_path / "state" / "usubscription"
     store.mkdir(parents=True)
     (store / "data.mdb").write_bytes(b"no store" * 4096)
-    assert ended("run", written(LOCAL, "[plugins.usubscription]")) == 74
+    assert ended("run", written(LOCAL, '[plugins.usubscription]\ndamaged = "refuse"')) == 74
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("DATA_LOSS: ")

@@ -140,6 +140,8 @@ def test_where_damage_is_to_be_refused_nothing_is_touched(
         assert refused.value.code is UCode.DATA_LOSS
     assert (path / "data.mdb").read_bytes() == before
     assert {each.name for each in tmp_path.iterdir()} == {"usubscription", "usubscription.lock"}
+    # Whoever comes next looks at every page.
+    assert (tmp_path / "usubscription.lock").read_text(encoding="ascii").split() == [str(os.getpid())]
 
 
 def test_a_file_that_ends_the_process_that_reads_it_ends_a_child_and_not_us(tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of subscriptions runs, and measures what it says; its limits are for a million, not for this."""
+
+from pathlib import Path
+
+from benchmarks.subscriptions import entry, measured, table, topics_of
+
+
+def test_all_figures_are_measured(tmp_path: Path) -> None:
+    figures = measured(tmp_path, count=2000, repeats=1)
+    assert all(figure > 0 for name, figure in figures.items() if not name.startswith("bytes")), figures
+    assert {"bytes_loaded", "bytes_decoded", "start_ratio", "lookup_ratio"} <= figures.keys()
+    assert "files to routing" in table(figures)
+
+
+def test_topics_are_different_ones_and_spread_over_all() -> None:
+    topics = topics_of(100_000)
+    assert len(set(topics)) == len(topics) == 1000
+    assert topics[-1] == entry(99_900).topic
