@@ -37,10 +37,16 @@ def commands() -> list[str]:
 
 
 def test_the_readme_shows_commands_that_this_test_runs() -> None:
-    assert {shlex.split(command)[1] for command in commands()} == {"check", "run", "plugins", "demo"}
+    assert {shlex.split(command)[1] for command in commands()} == {
+        "check",
+        "run",
+        "plugins",
+        "demo",
+        "subscriptions",
+    }
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if " run " not in c and " demo " not in c])
+@pytest.mark.parametrize("command", [c for c in commands() if c.split()[1] in {"check", "plugins"}])
 def test_a_command_of_the_readme_works(command: str) -> None:
     program, *arguments = shlex.split(command)
     assert program == ".venv/bin/ustreamer"
