@@ -14,7 +14,6 @@ from ustreamer.uprotocol.uattributes import (
     UPayloadFormat,
     UPriority,
     check_attributes,
-    fault,
     is_expired,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -199,13 +198,6 @@ def test_what_w3c_trace_context_calls_invalid_is_not_sent(traceparent: str) -> N
     """Its section 3.2.2: lower case; version ff is invalid, and so are ids of nothing but zeros."""
     with pytest.raises(UStatusError, match="traceparent empty or as W3C"):
         check_attributes(msgspec.structs.replace(VALID[PUBLISH], traceparent=traceparent), strict=True)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_fault_is_the_error_as_a_value(strict: bool) -> None:
-    assert fault(VALID[PUBLISH], strict=strict) is None
-    found = fault(msgspec.structs.replace(VALID[PUBLISH], reqid=ID), strict=strict)
-    assert (found is not None) is strict
 
 
 # ---------------------------------------------------------------------------------------------------------- small facts

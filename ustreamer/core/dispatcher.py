@@ -75,7 +75,10 @@ class Ingress:
         self._unicast: dict[str, Delivery] = {}
 
     def dispatch(self, message: UMessage) -> None:
-        """Decide about `message` and hand it on. Never raises, never waits for a network."""
+        """Decide about `message` and hand it on. Never waits for a network.
+
+        Raises nothing of its own. What a plugin's filter or tap raises goes to the transport, which reports it.
+        """
         now_ns = self._monotonic_ns()
         attributes = message.attributes
         id = message.id

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, invalid
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, ANY_VERSION, UUri
 
@@ -201,15 +201,6 @@ def check_attributes(attributes: UAttributes, *, strict: bool = False) -> None:
 
 def _show(value: object) -> str:
     return "none" if value is None else str(value)
-
-
-def fault(attributes: UAttributes, *, strict: bool = False) -> UStatusError | None:
-    """The error that `check_attributes` would raise, as a value."""
-    try:
-        check_attributes(attributes, strict=strict)
-    except UStatusError as error:
-        return error
-    return None
 
 
 def is_expired(id_time_ms: int, ttl: int | None, wall_ms: int) -> bool:
