@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ustreamer_usubscription import service
-from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 from ustreamer_usubscription.updates import messages
 
 from ustreamer.core.routes import Places, Router

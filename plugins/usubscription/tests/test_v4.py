@@ -9,7 +9,8 @@ from google.protobuf.message import Message
 from ustreamer_usubscription import v4
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.records import Packed, put
-from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 from ustreamer_usubscription.updates import messages
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
@@ -213,11 +214,6 @@ def test_a_directory_without_wildcards_asks_one_table_only() -> None:
 def test_version_3_still_refuses_such_a_topic(desk: "Desk") -> None:
     subscribe(desk, EVERY)
     assert desk.refused(2, pb3.UnsubscribeRequest(topic=EVERY.to_pb())).code is UCode.INVALID_ARGUMENT
-
-
-def test_a_remote_topic_is_refused(desk: "Desk") -> None:
-    wanted = pb.SubscribeRequest(topic=UUri("device3", 1, 1, 0x8000).to_pb())
-    assert refused(desk, SUBSCRIBE, wanted).code is UCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["new", "subscribed"])

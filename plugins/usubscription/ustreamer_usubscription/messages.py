@@ -60,12 +60,17 @@ def unpack(kind: type[M], call: Call) -> M:
 
     up-rust wraps requests in Any, up-python does not, and SOME/IP cannot say which: UNSPECIFIED is read as PROTOBUF.
     """
-    match call.payload_format:
+    return read(kind, call.payload, call.payload_format)
+
+
+def read(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
+    """The message in a payload; INVALID_ARGUMENT if it is none."""
+    match payload_format:
         case UPayloadFormat.PROTOBUF | UPayloadFormat.UNSPECIFIED:
-            return _parse(kind, call.payload)
+            return _parse(kind, payload)
         case UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
             # Nothing at all is an empty message, wrapped or not.
-            return _unwrap(kind, _parse(Any, call.payload)) if call.payload else kind()
+            return _unwrap(kind, _parse(Any, payload)) if payload else kind()
         case other:
             raise invalid(f"payload format {other.name}: expected PROTOBUF or PROTOBUF_WRAPPED_IN_ANY")
 

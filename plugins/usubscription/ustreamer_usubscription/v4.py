@@ -15,7 +15,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer_usubscription import operations
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft
+from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import (
     NS_PER_MS,
     Call,
@@ -25,7 +25,8 @@ from ustreamer_usubscription.messages import (
     unpack,
 )
 from ustreamer_usubscription.operations import Change, Question
-from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 
 VERSION: Final = 4
 
@@ -105,7 +106,7 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.FetchSubscriptionsResponse:
+def fetch_subscriptions(call: Call, state: State, limit: int) -> pb.FetchSubscriptionsResponse:
     """Method 3. The subscriptions that both filters match. More than `limit` of them are RESOURCE_EXHAUSTED.
 
     Version 4 has neither an offset nor a way to say that a list is incomplete, so none is.
@@ -122,7 +123,7 @@ def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.Fetc
     subscribers = _filter(request.subscriber_filter, call) if request.HasField("subscriber_filter") else ANY
     matching = (
         each
-        for each in _candidates(topics, subscribers, directory)
+        for each in _candidates(topics, subscribers, state.directory)
         if topics.matches(each.topic) and subscribers.matches(each.subscriber)
     )
     found = list(islice(matching, limit + 1))
@@ -132,7 +133,7 @@ def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.Fetc
             f"more than {limit} subscriptions match, page_size; use narrower filters",
         )
     return pb.FetchSubscriptionsResponse(
-        subscriptions=[_subscription(each, Status.SUBSCRIBED) for each in found]
+        subscriptions=[_subscription(each, state.status_of(each.topic)) for each in found]
     )
 
 
