@@ -98,13 +98,7 @@ class UsubscriptionService:
         self._inbox = Inbox(config.max_queued_requests)
         self._ids = UuidSource(context.clock.wall_ms)
         self._refusal_ids = UuidSource(context.clock.wall_ms)  # the listener's thread is another one
-        self._upstream = Upstream(
-            self._state,
-            context.authority,
-            context.links,
-            self._ids,
-            config,
-        )
+        self._upstream = Upstream(self._state, context.authority, context.links, self._ids, config)
         self._decisions: Mapping[UMessageType, Callable[[UMessage, Draft], Outcome | None]] = {
             UMessageType.REQUEST: self._decide,
             UMessageType.RESPONSE: self._upstream.hear,
