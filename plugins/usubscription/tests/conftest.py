@@ -19,6 +19,7 @@ from ustreamer.core.timers import TimerQueue
 from ustreamer.hookspecs import PluginContext
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, request, response
@@ -272,16 +273,33 @@ class Desk:
         return call
 
     def asked_for(self) -> list[tuple[int, UUri, int, int | None]]:
-        """(method, topic, sample_period_ms, expire_ms) of the requests to version 3 elsewhere since the last time."""
-        return [asked_in(call) for call in self.calls()]
+        """(method, topic, sample_period_ms, expire_ms) of the requests to others since the last time."""
+        return [self.asked_in(call) for call in self.calls()]
+
+    @staticmethod
+    def asked_in(call: UMessage) -> tuple[int, UUri, int, int | None]:
+        """(method, topic, sample_period_ms, expire_ms) of a request to another uSubscription."""
+        sink = call.attributes.sink
+        assert sink is not None
+        if sink.ue_version_major == 4:
+            new = pb4.SubscribeRequest.FromString(call.payload)
+            end = new.expiration.ToMilliseconds() if new.HasField("expiration") else None
+            return sink.resource_id, UUri.from_pb(new.topic), new.sample_period, end
+        old = pb.SubscriptionRequest.FromString(call.payload)
+        wish = old.attributes
+        end = wish.expire.ToMilliseconds() if wish.HasField("expire") else None
+        return sink.resource_id, UUri.from_pb(old.topic), wish.sample_period_ms, end
 
     def grant(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
         """Answer a request as another uSubscription does; on return that has been taken in."""
+        method, topic, _, _ = self.asked_in(call)
         assert call.attributes.sink is not None
         answer: Message = pb.UnsubscribeResponse()
-        if call.attributes.sink.resource_id == 1:
-            topic = pb.SubscriptionRequest.FromString(call.payload).topic
-            answer = pb.SubscriptionResponse(status=pb.SubscriptionStatus(state=state), topic=topic)
+        if method == 1 and call.attributes.sink.ue_version_major == 4:
+            answer = pb4.SubscribeResponse(topic=topic.to_pb(), status=state + 1)
+        elif method == 1:
+            status = pb.SubscriptionStatus(state=state)
+            answer = pb.SubscriptionResponse(status=status, topic=topic.to_pb())
         payload = answer.SerializeToString()
         self.client.send(response(self._ids.next(), call, payload, UPayloadFormat.PROTOBUF))
         self.fetch()
@@ -347,16 +365,6 @@ class Desk:
     def pairs(self) -> list[tuple[UUri, UUri]]:
         """(topic, subscriber) of every subscription, as FetchSubscriptions lists them."""
         return [(UUri.from_pb(s.topic), UUri.from_pb(s.subscriber.uri)) for s in self.fetch().subscriptions]
-
-
-def asked_in(call: UMessage) -> tuple[int, UUri, int, int | None]:
-    """(method, topic, sample_period_ms, expire_ms) of a request to version 3."""
-    sink = call.attributes.sink
-    assert sink is not None
-    asked = pb.SubscriptionRequest.FromString(call.payload)
-    wish = asked.attributes
-    expire_ms = wish.expire.ToMilliseconds() if wish.HasField("expire") else None
-    return sink.resource_id, UUri.from_pb(asked.topic), wish.sample_period_ms, expire_ms
 
 
 @pytest.fixture
