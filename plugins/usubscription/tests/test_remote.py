@@ -323,6 +323,16 @@ def test_whoever_comes_back_before_the_other_side_has_answered_subscribes_anew(d
     assert states(desk) == {APP: SUBSCRIBED}
 
 
+def test_whoever_leaves_and_comes_back_in_the_same_moment_is_asked_for_anew(desk: "Desk") -> None:
+    granted(desk)
+    with desk.held():
+        desk.post(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
+        back = desk.post(SUBSCRIBE, desk.subscription_request(REMOTE))
+    assert pb.SubscriptionResponse.FromString(desk.answer(back).payload).status.state == PENDING
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
 def test_a_subscription_that_expires_is_ended_there_too(desk: "Desk") -> None:
     """[utest->req~usubscription-subscribe-expiration~1]"""
     granted(desk, expire_ms=desk.now_ms + 1000)

@@ -84,8 +84,8 @@ class Calls:
 
     # --- what is to be true -------------------------------------------------------------------------------------------
 
-    def require(self, topic: UUri, wish: Tracked | None) -> None:
-        """Have `topic` subscribed as `wish` says, or (None) unsubscribed.
+    def require(self, topic: UUri, wish: Tracked | None, *, again: bool = False) -> None:
+        """Have `topic` subscribed as `wish` says, or (None) unsubscribed; `again` even if that was granted before.
 
         A call of the other kind that is under way is given up: the new one comes after it and outdoes it. One of the same
         kind is waited for, then it shows whether what it asked for is still what is wanted.
@@ -100,7 +100,7 @@ class Calls:
             peer.ready[topic] = None
             return
         errand.wish = wish
-        if errand.done and errand.asked != wish:
+        if errand.done and (again or errand.asked != wish):
             self._make_ready(errand)
 
     def release(self, topic: UUri) -> None:

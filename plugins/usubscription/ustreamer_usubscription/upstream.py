@@ -111,7 +111,8 @@ class Upstream:
         """Take over what a draft has changed if it is `committed`, and be done with the answers that led to it."""
         if committed:
             for topic in self._concerned(draft):
-                self._require(topic)
+                # Whoever left and came back within one draft waits for an answer like anybody else.
+                self._require(topic, again=draft.remotes.changes.get(topic) is Status.SUBSCRIBE_PENDING)
         for errand, reply, id in self._heard:
             done = committed and reply.event is not None
             (self._calls.succeeded if done else self._calls.failed)(errand, now_ns, _jitter(id))
@@ -121,14 +122,14 @@ class Upstream:
         subscribed = (topic for topic, _ in draft.subscriptions.changes if self._state.is_remote(topic))
         return dict.fromkeys([*draft.remotes.changes, *subscribed])
 
-    def _require(self, topic: UUri) -> None:
+    def _require(self, topic: UUri, *, again: bool = False) -> None:
         status = self._state.remotes.find(topic)
         if status is None:
             self._calls.release(topic)
         elif status is Status.UNSUBSCRIBE_PENDING:
             self._calls.require(topic, None)
         else:
-            self._calls.require(topic, self._wish(topic))
+            self._calls.require(topic, self._wish(topic), again=again)
 
     def _wish(self, topic: UUri) -> Tracked:
         """What all who subscribe `topic` want together: the fastest rate, the latest end, the details of each.
