@@ -163,10 +163,20 @@ def test_the_service_is_core_usubscription_which_is_entity_0(
     assert status.message.startswith(f"method 127 of core.usubscription version {version}")
 
 
+def test_the_bytes_of_unregistering_undo_those_of_registering(desk: "Desk") -> None:
+    """[utest->dsn~usubscription-register-notifications-protobuf~1]
+    [utest->dsn~usubscription-unregister-notifications-protobuf~1]
+    """
+    for method, kept in ((6, {(TOPIC, APP)}), (7, set())):
+        answer = desk.call(method, bytes.fromhex(TOPIC_FIELD))
+        assert (answer.payload, answer.attributes.commstatus) == (b"", None)
+        assert desk.registered() == kept
+
+
 # --- version 4 on the wire --------------------------------------------------------------------------------------------
 
 T_HEX, APP_HEX = "0a076465766963653210ab21180320cd8102", "0a076465766963653110ef810c1804"
-OTHER_APP_HEX = "0a0764657669636531104218" + "01"
+OTHER_APP_HEX = "0a0764657669636531" + "10421801"
 TOPIC_FIELD = "0a12" + T_HEX
 ENTRY = TOPIC_FIELD + "120f" + APP_HEX + "1803"  # topic, subscriber, SUBSCRIBED
 
@@ -178,6 +188,7 @@ def test_each_method_of_version_4_has_its_number_its_question_and_its_answer(des
     [utest->req~usubscription-fetch-subscriptions-response-signature~1]
     [utest->req~usubscription-register-notifications-method_id~1]
     [utest->req~usubscription-unregister-notifications-method_id~1] [utest->req~usubscription-reset-method_id~1]
+    [utest->req~usubscription-subscribe-request-signature~1] [utest->req~usubscription-unsubscribe-request-signature~1]
     """
 
     def said(method: int, request: str = "", caller: UUri = APP) -> str:
@@ -185,6 +196,9 @@ def test_each_method_of_version_4_has_its_number_its_question_and_its_answer(des
         assert answer.attributes.commstatus is None
         return answer.payload.hex()
 
+    assert said(1, TOPIC_FIELD + "120608cc93c2d10618e807") == TOPIC_FIELD + "1003"
+    [entry] = desk.plugin.directory.subscribers(TOPIC)
+    assert (entry.period_ns, entry.expire_ms) == (1000 * MS, 1_781_565_900_000)
     assert said(1, TOPIC_FIELD) == TOPIC_FIELD + "1003"
     listed = "0a27" + ENTRY
     assert len(bytes.fromhex(ENTRY)) == 0x27
