@@ -639,7 +639,7 @@ def test_timers_do_not_pile_up(desk: "Desk") -> None:
 
 
 def test_subscriptions_survive_a_restart_as_they_were(desk: "Desk") -> None:
-    """[utest->req~usubscription-subscribe~1]"""
+    """[utest->req~usubscription-subscribe~1] [utest->req~usubscription-subscribe-persistency~1]"""
     desk.subscribe(caller=APP, sample_period_ms=40, expire_ms=desk.now_ms + 10_000)
     desk.subscribe(caller=OTHER_APP)
     desk.subscribe(OTHER_TOPIC)

@@ -284,7 +284,9 @@ def test_a_list_that_is_too_long_is_refused_rather_than_cut(make_desk: MakeDesk)
 
 
 def test_a_change_speaks_the_bytes_of_the_standard() -> None:
-    """[utest->req~usubscription-change-message-type~1] [utest->req~usubscription-change-notification-resource~1]"""
+    """[utest->req~usubscription-change-message-type~1] [utest->req~usubscription-change-notification-resource~1]
+    [utest->req~usubscription-change-topic~1]
+    """
     changed = Changed(Tracked(TOPIC, APP, version=4), Status.SUBSCRIBED)
     sent = [m for m in messages(changed, OWN, UuidSource(lambda: 0).next) if m.attributes.source == SOURCE4]
     assert [(m.attributes.type.name, m.attributes.sink) for m in sent] == [

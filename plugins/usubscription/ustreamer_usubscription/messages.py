@@ -109,7 +109,7 @@ def pack(answer: Message, asked_in: UPayloadFormat) -> tuple[bytes, UPayloadForm
 def specific(what: str, message: uri.UUri, call: Call) -> UUri:
     """The address of one entity or topic; INVALID_ARGUMENT naming the part that is malformed or a wildcard.
 
-    [impl->dsn~usubscription-uri-version-major~1] A wildcard version is refused here, too.
+    [impl->dsn~usubscription-uri-version-major~1] [impl->LIF-9] A wildcard version is refused here, too.
     """
     address = UUri.from_pb(message).with_authority(call.authority)
     part = address.wildcard()

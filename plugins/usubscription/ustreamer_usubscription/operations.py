@@ -23,7 +23,7 @@ Question: TypeAlias = Callable[[Call, State, int], Message]
 """Answers from what is committed, with at most so many records. Raises UStatusError."""
 
 USUBSCRIPTION: Final = 0
-"""ue_id of every core.usubscription: type 0, instance 0."""
+"""[impl->req~usubscription-uentity_id~1] ue_id of every core.usubscription: type 0, instance 0."""
 
 log = logging.getLogger("ustreamer.usubscription")
 

@@ -75,7 +75,10 @@ log = logging.getLogger("ustreamer.usubscription")
 
 
 class UsubscriptionService:
-    """core.usubscription at every authority that the streamer serves. A `ustreamer.hookspecs.Service`."""
+    """core.usubscription at every authority that the streamer serves. A `ustreamer.hookspecs.Service`.
+
+    [impl->req~usubscription-service_name~1]
+    """
 
     _bus: UTransport  # from `start` on
 
@@ -124,7 +127,8 @@ class UsubscriptionService:
     def start(self, bus: UTransport) -> None:
         """Open the store, load the directory, listen. Raises what `Store.open` raises.
 
-        [impl->req~usubscription-subscribe~1] What was acknowledged before a restart is routed by before the first message.
+        [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-persistency~1] What was acknowledged
+        before a restart is routed by before the first message.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)

@@ -30,7 +30,10 @@ class Tracked(Subscription, frozen=True, gc=False):
         return self.topic, self.subscriber
 
     def expired(self, now_ms: int) -> bool:
-        """Whether `expire_ms` has passed: at that very millisecond the subscription still stands."""
+        """Whether `expire_ms` has passed: at that very millisecond the subscription still stands.
+
+        [impl->req~usubscription-subscribe-no-expiration~1]
+        """
         return self.expire_ms is not None and now_ms > self.expire_ms
 
 

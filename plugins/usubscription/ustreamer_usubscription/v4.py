@@ -41,6 +41,8 @@ def subscribe(call: Call, draft: Draft) -> pb.SubscribeResponse:
     [impl->req~usubscription-past-subscription-expiration~1]
     [impl->req~usubscription-subscribe-expiration-extension-past~1]
     [impl->dsn~usubscription-subscription-expiration-datatype~1] [impl->dsn~usubscription-sample-period-datatype~1]
+    [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-multiple~1]
+    [impl->req~usubscription-subscribe-expiration-extension~1]
     """
     request = unpack(pb.SubscribeRequest, call)
     topic = _topic(request)
@@ -55,7 +57,7 @@ def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
 
     [impl->req~usubscription-unsubscribe-method_id~1] [impl->req~usubscription-unsubscribe-request-signature~1]
     [impl->req~usubscription-unsubscribe-response-signature~1]
-    [impl->dsn~usubscription-unsubscribe-valid-topic-uuris~1]
+    [impl->dsn~usubscription-unsubscribe-valid-topic-uuris~1] [impl->req~usubscription-unsubscribe~1]
     """
     draft.remove((_topic(unpack(pb.UnsubscribeRequest, call)), call.caller))
     return pb.UnsubscribeResponse()
@@ -67,6 +69,7 @@ def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResp
     [impl->req~usubscription-register-notifications-method_id~1]
     [impl->req~usubscription-register-notifications-request-signature~1]
     [impl->req~usubscription-register-notifications-response-signature~1]
+    [impl->req~usubscription-register-notifications~1]
     """
     unpack(pb.NotificationsRequest, call)
     operations.register(Observer(ANY, call.caller, VERSION), call, draft)
@@ -79,6 +82,7 @@ def unregister_for_notifications(call: Call, draft: Draft) -> pb.NotificationsRe
     [impl->req~usubscription-unregister-notifications-method_id~1]
     [impl->req~usubscription-unregister-notifications-request-signature~1]
     [impl->req~usubscription-unregister-notifications-response-signature~1]
+    [impl->req~usubscription-unregister-notifications~1]
     """
     unpack(pb.NotificationsRequest, call)
     draft.unregister((ANY, call.caller))
@@ -89,7 +93,8 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     """Method 6. All subscriptions and then all registrations end, those of version 3 as well.
 
     [impl->req~usubscription-reset-method_id~1] [impl->req~usubscription-reset-request-signature~1]
-    [impl->req~usubscription-reset-response-signature~1] [impl->req~usubscription-reset-only-usubscription~1]
+    [impl->req~usubscription-reset-response-signature~1] [impl->req~usubscription-reset~1]
+    [impl->req~usubscription-reset-only-usubscription~1]
     Of the caller's ue_id only the type counts (X-20). That is believed as in version 3, with one exception: ue_id 0 at an
     authority that we serve is known to be us, while another instance of type 0 there is whoever claims to be it.
     """
