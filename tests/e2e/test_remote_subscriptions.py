@@ -172,8 +172,7 @@ WRITTEN: Final = {
     ),
     "UAttributes of a remote Subscribe": (
         _CALL.encode(),
-        "0a12090070e0a88e548d0111010000000000008010021a0b0a07646576696365311803220d0a07646576696365321803200128"
-        "0530e0a7126002",
+        "0a12090070e0a88e548d0111010000000000008010021a0b0a07646576696365311803220d0a076465766963653218032001280530e0a7126002",
     ),
 }
 
@@ -501,6 +500,16 @@ def test_who_unsubscribes_before_the_far_side_is_back_is_not_subscribed(scene: S
     assert scene.near.listed(scene.topic) == NOBODY
     scene.both.start()
     scene.await_unsubscribed()
+
+
+# [itest->req~usubscription-unsubscribe-subscribe-pending~1]
+def test_who_unsubscribes_before_the_far_side_has_answered_is_not_subscribed(scene: Scene) -> None:
+    subscribe_unanswered(scene)
+    scene.reader.unsubscribe(scene.topic)
+    assert scene.near.listed(scene.topic) == NOBODY
+    scene.far.thaw()  # it answers the Subscribe now, which is too late to matter
+    scene.await_unsubscribed()
+    assert scene.reader.told(scene.topic) == [SUBSCRIBE_PENDING, UNSUBSCRIBED]
 
 
 # --- the far side says no -------------------------------------------------------------------------------------------------
