@@ -1,0 +1,656 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole life of a remote subscription: two streamers with networks of their own, subscribers here, publishers there.
+
+What the near uSubscription asks of the far one is heard by a spy on the network between them; what becomes of it when one
+of them dies, in whatever state, is told by their lists and by what flows.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Final, NamedTuple
+
+import pytest
+import zenoh
+
+from tests.e2e import wire
+from tests.e2e.peers import Metronome, Sample, ZenohPeer, eventually
+from tests.e2e.rates import assert_rate
+from tests.e2e.subscriber import (
+    CHANGE,
+    SUBSCRIBE_PENDING,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    Subscriber,
+    Update,
+    subscribe_request_v4,
+    subscription_request,
+)
+from tests.e2e.two_streamers import A, B, TwoStreamers, two_streamers
+from tests.e2e.wire import Uri
+
+NEAR: Final = Uri(A, 0, 3)
+"""The uSubscription of the near side, which is the subscriber at the far side."""
+FAR: Final = Uri(B, 0, 3)
+
+NOBODY: Final[dict[Uri, int]] = {}
+
+CREATE_TOPIC, DEPRECATE_TOPIC, RESET = 4, 5, 9
+
+_numbers: Final = count(1)
+
+
+@pytest.fixture(scope="module")
+def streamers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoStreamers]:
+    with two_streamers(tmp_path_factory.mktemp("two")) as running:
+        yield running
+
+
+class Scene:
+    """Both streamers up and linked, and applications of one test."""
+
+    def __init__(self, both: TwoStreamers, applications: ExitStack) -> None:
+        self.both, self.near, self.far = both, both.near, both.far
+        self._applications = applications
+        self.publisher = self.at_far()
+        self.reader = self.at_near()
+        self.topic = self.publisher.address.at(0x8001)
+
+    def at_near(self) -> Subscriber:
+        return self._applications.enter_context(self.near.application())
+
+    def at_far(self) -> Subscriber:
+        return self._applications.enter_context(self.far.application())
+
+    def spy(self) -> ZenohPeer:
+        return self._applications.enter_context(self.both.spy())
+
+    def publish(self, topic: Uri | None = None) -> bytes:
+        """Publish something unmistakable; its payload."""
+        payload = b"publication %d" % next(_numbers)
+        self.publisher.publish(topic or self.topic, payload)
+        return payload
+
+    def assert_flows(self, *to: ZenohPeer) -> None:
+        """A publication reaches each of them, once."""
+        payload = self.publish()
+        for peer in to:
+            peer.inbox.one(lambda each: each.is_event and each.payload == payload)
+            assert len(peer.inbox.all(lambda each: each.is_event and each.payload == payload)) == 1
+
+    def assert_quiet(self, *others: ZenohPeer) -> None:
+        """A publication reaches neither the near side nor `others`, while one on a topic that is subscribed now does."""
+        marker = self.publisher.address.at(0x9000 + next(_numbers))
+        self.reader.subscribe_and_wait(marker)
+        silent, heard = self.publish(), self.publish(marker)
+        for peer in (self.reader, *others):
+            peer.inbox.one(lambda each: each.is_event and each.payload == heard)
+            assert peer.inbox.all(lambda each: each.payload == silent) == []
+
+    def await_subscribed(self) -> None:
+        """Both sides come to list what the reader has subscribed, and it flows."""
+        eventually(lambda: self.far.listed(self.topic), {NEAR: SUBSCRIBED})
+        eventually(lambda: self.near.listed(self.topic), {self.reader.address: SUBSCRIBED})
+        self.assert_flows(self.reader)
+
+    def await_unsubscribed(self) -> None:
+        """Neither side comes to list anybody, and nothing flows."""
+        eventually(lambda: self.near.listed(self.topic), NOBODY)
+        eventually(lambda: self.far.listed(self.topic), NOBODY)
+        self.assert_quiet()
+        assert self.far.listed(self.topic) == NOBODY
+
+
+@pytest.fixture
+def scene(streamers: TwoStreamers) -> Iterator[Scene]:
+    streamers.start()  # what an earlier test that failed has left dead or frozen
+    with ExitStack() as applications:
+        yield Scene(streamers, applications)
+
+
+# --- what is asked of the far side ----------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A call of the far uSubscription: its method and payload."""
+
+    method: int
+    payload: bytes
+
+
+def subscribe(topic: Uri, *, period_ms: int | None = None, expire_s: int | None = None) -> Asked:
+    return Asked(wire.SUBSCRIBE, subscription_request(topic, period_ms=period_ms, expire_s=expire_s))
+
+
+def unsubscribe(topic: Uri) -> Asked:
+    return Asked(wire.UNSUBSCRIBE, wire.on_topic(topic))
+
+
+def _about(topic: Uri) -> Callable[[Sample], bool]:
+    methods = {FAR.at(wire.SUBSCRIBE), FAR.at(wire.UNSUBSCRIBE)}
+    asked = wire.on_topic(topic)
+    return lambda each: each.head.sink in methods and each.payload.startswith(asked)
+
+
+def asked_for(spy: ZenohPeer, topic: Uri) -> list[Asked]:
+    """What was asked of the far uSubscription about a topic so far, in order."""
+    found = spy.inbox.all(_about(topic))
+    return [Asked(each.head.sink.resource, each.payload) for each in found if each.head.sink]
+
+
+def assert_asked(spy: ZenohPeer, topic: Uri, *expected: Asked) -> None:
+    """Wait until so much was asked about a topic, and insist that it was this."""
+    spy.inbox.wait(_about(topic), len(expected))
+    assert asked_for(spy, topic) == list(expected)
+
+
+# --- what these tests write and read by hand ------------------------------------------------------------------------------
+
+_TOPIC: Final = Uri("device2", 0x10AB, 3, 0x80CD)
+_SUBSCRIBER: Final = Uri("device1", 0x300EF, 4)
+_IN_2026: Final = 1_781_565_900
+_CALL: Final = wire.Attributes(
+    wire.Id(0x018D548EA8E07000, 0x8000000000000001),
+    wire.REQUEST,
+    Uri("device1", 0, 3),
+    Uri("device2", 0, 3, 1),
+    priority=wire.CS4,
+    ttl=300_000,
+    payload_format=wire.PROTOBUF,
+)
+
+# What protobuf's own compiler and library make of the same messages.
+WRITTEN: Final = {
+    "SubscriptionRequest": (
+        subscription_request(_TOPIC, expire_s=_IN_2026, period_ms=1000),
+        "0a120a076465766963653210ab21180320cd81021a0b0a0608cc93c2d10618e807",
+    ),
+    "SubscribeRequest of version 4": (
+        subscribe_request_v4(_TOPIC, expire_s=_IN_2026, period_ms=1000),
+        "0a120a076465766963653210ab21180320cd8102120608cc93c2d10618e807",
+    ),
+    "UAttributes of a remote Subscribe": (
+        _CALL.encode(),
+        "0a12090070e0a88e548d0111010000000000008010021a0b0a07646576696365311803220d0a076465766963653218032001280530e0a7126002",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_by_hand_is_as_a_library_writes_it(name: str) -> None:
+    by_hand, by_library = WRITTEN[name]
+    assert by_hand.hex() == by_library
+
+
+def test_what_is_read_by_hand_is_as_a_library_writes_it() -> None:
+    topic, subscriber = "0a120a076465766963653210ab21180320cd8102", "0a0f0a076465766963653110ef810c1804"
+    answer = bytes.fromhex("0a0208011a12" + topic[4:])
+    assert wire.Subscribed.decode(answer) == (SUBSCRIBE_PENDING, _TOPIC)
+    update = bytes.fromhex(topic + "1211" + subscriber + "1a020802")
+    assert Update.decode(update) == Update(_TOPIC, _SUBSCRIBER, SUBSCRIBED)
+    change = bytes.fromhex(topic + "120f" + subscriber[4:] + "1803")
+    assert Update.decode_v4(change) == Update(_TOPIC, _SUBSCRIBER, SUBSCRIBED)
+
+
+# --- the whole life -------------------------------------------------------------------------------------------------------
+
+
+# [itest->req~usubscription-subscribe-remote~1] [itest->req~usubscription-subscribe-remote-pending~1]
+# [itest->req~usubscription-subscribe-remote-response~1] [itest->req~usubscription-unsubscribe-last-remote~1]
+# [itest->dsn~usubscription-subscribe-remote-subscriber-change~1]
+def test_a_remote_topic_flows_from_the_first_subscriber_to_the_last(scene: Scene) -> None:
+    reader, second, neighbour = scene.reader, scene.at_near(), scene.at_far()
+    topic, spy = scene.topic, scene.spy()
+
+    assert reader.request_subscription(topic) == SUBSCRIBE_PENDING
+    reader.wait_told(topic, SUBSCRIBED)
+    assert reader.told(topic) == [SUBSCRIBE_PENDING, SUBSCRIBED]
+    assert scene.near.listed(topic) == {reader.address: SUBSCRIBED}
+    assert scene.far.subscribers(topic) == [NEAR]
+    scene.assert_flows(reader, spy)
+
+    assert neighbour.request_subscription(topic) == SUBSCRIBED  # at home there is nobody to wait for
+    assert scene.far.subscribers(topic) == sorted([NEAR, neighbour.address])
+    assert second.request_subscription(topic) == SUBSCRIBED  # the topic flows already
+    assert scene.near.listed(topic) == {reader.address: SUBSCRIBED, second.address: SUBSCRIBED}
+    scene.assert_flows(reader, second, neighbour, spy)
+
+    reader.unsubscribe(topic)
+    reader.wait_told(topic, UNSUBSCRIBED)
+    assert scene.near.listed(topic) == {second.address: SUBSCRIBED}
+    scene.assert_flows(second, neighbour, spy)
+    assert scene.far.subscribers(topic) == sorted([NEAR, neighbour.address])
+
+    second.unsubscribe(topic)
+    second.wait_told(topic, UNSUBSCRIBED)
+    assert scene.near.listed(topic) == NOBODY
+    eventually(lambda: scene.far.subscribers(topic), [neighbour.address])
+    scene.assert_quiet(spy)
+    scene.assert_flows(neighbour)
+    assert len(spy.events(topic)) == len(reader.events(topic)) == 3
+
+
+# [itest->req~usubscription-change-topic~1]
+def test_every_change_is_published_as_well(scene: Scene) -> None:
+    observer, changes = scene.at_near(), NEAR.at(CHANGE)
+    assert observer.request_subscription(changes) == SUBSCRIBED
+    scene.reader.subscribe_and_wait(scene.topic)
+    scene.reader.unsubscribe(scene.topic)
+
+    def heard() -> list[int]:
+        updates = [Update.decode(each.payload) for each in observer.events(changes)]
+        return [each.state for each in updates if each[:2] == (scene.topic, scene.reader.address)]
+
+    eventually(heard, [SUBSCRIBE_PENDING, SUBSCRIBED, UNSUBSCRIBED])
+
+
+# --- one call for all -----------------------------------------------------------------------------------------------------
+
+
+# [itest->req~usubscription-remote-max-timeout~1] [itest->dsn~usubscription-unsubscribe-remote-subscriber-change~1]
+@pytest.mark.parametrize(
+    "wish", [{}, {"period_ms": 1000, "expire_s": 4_102_444_800}], ids=["no wish", "a wish"]
+)
+def test_what_is_asked_of_the_far_side_is_as_the_standard_has_it(scene: Scene, wish: dict[str, int]) -> None:
+    topic, spy = scene.topic, scene.spy()
+    asked = subscribe(topic, **wish)
+    scene.reader.subscribe_and_wait(topic, asked.payload)
+    scene.reader.unsubscribe(topic)
+    assert_asked(spy, topic, asked, unsubscribe(topic))
+    for method, sample in zip((1, 2), spy.inbox.all(_about(topic)), strict=True):
+        head = wire.Attributes(
+            sample.head.id,
+            wire.REQUEST,
+            NEAR,
+            FAR.at(method),
+            priority=wire.CS4,
+            ttl=300_000,
+            payload_format=wire.PROTOBUF,
+        )
+        assert sample.attachment == head.attachment
+        assert sample.head.id.is_version_7
+        assert abs(sample.head.id.time_ms - time.time() * 1000) < 10_000
+        assert sample.key == f"up/a.vin1/0/0/3/0/b.vin1/0/0/3/{method}"
+        assert sample.priority == zenoh.Priority.INTERACTIVE_LOW
+
+
+def test_the_far_side_is_asked_once_however_many_subscribe(scene: Scene) -> None:
+    topic, spy = scene.topic, scene.spy()
+    readers = [scene.reader, *(scene.at_near() for _ in range(7))]
+    requests = [each.request(NEAR.at(wire.SUBSCRIBE), wire.on_topic(topic)) for each in readers]
+    for reader, request in zip(readers, requests, strict=True):
+        answered = wire.Subscribed.decode(reader.answer(request).payload).state
+        assert answered in {SUBSCRIBE_PENDING, SUBSCRIBED}
+        if answered == SUBSCRIBE_PENDING:
+            reader.wait_told(topic, SUBSCRIBED)
+    assert scene.near.listed(topic) == {each.address: SUBSCRIBED for each in readers}
+    last = readers.pop()
+    for reader in readers:
+        reader.unsubscribe(topic)
+    scene.assert_flows(last)
+    last.unsubscribe(topic)
+    assert_asked(spy, topic, subscribe(topic), unsubscribe(topic))
+    scene.assert_quiet(spy)
+    assert asked_for(spy, topic) == [subscribe(topic), unsubscribe(topic)]
+
+
+# --- rate and end ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_far_side_is_asked_for_the_fastest_rate(scene: Scene) -> None:
+    topic, spy = scene.topic, scene.spy()
+    slow, fast, every = scene.reader, scene.at_near(), scene.at_near()
+    expected = [subscribe(topic, period_ms=100)]
+    slow.subscribe_and_wait(topic, subscription_request(topic, max_frequency=10.0))
+    assert_asked(spy, topic, *expected)
+    assert_crosses_at(10, scene, spy)
+
+    fast.request_subscription(topic, subscription_request(topic, period_ms=20))
+    expected.append(subscribe(topic, period_ms=20))
+    assert_asked(spy, topic, *expected)
+    eventually(lambda: wishes(scene), {wire.field(3, 20)})
+    assert_crosses_at(50, scene, spy)
+
+    every.request_subscription(topic)
+    expected.append(subscribe(topic))
+    assert_asked(spy, topic, *expected)
+    every.unsubscribe(topic)
+    expected.append(subscribe(topic, period_ms=20))
+    assert_asked(spy, topic, *expected)
+    fast.unsubscribe(topic)
+    expected.append(subscribe(topic, period_ms=100))
+    assert_asked(spy, topic, *expected)
+    slow.unsubscribe(topic)
+    assert_asked(spy, topic, *expected, unsubscribe(topic))
+
+
+def assert_crosses_at(hz: float, scene: Scene, spy: ZenohPeer) -> None:
+    """Publish at 100 Hz for a second: so much of it crosses the network between the streamers."""
+    witness, before = (
+        scene.at_far(),
+        len(spy.events(scene.topic)),
+    )  # who listens there hears every publication
+
+    def beat(_: int) -> None:
+        scene.publish()
+
+    with Metronome(100, beat):
+        witness.wait_events(scene.topic, 100)
+    assert_rate(spy.events(scene.topic)[before:], hz, witness.events(scene.topic), tolerance=0.05)
+
+
+def wishes(scene: Scene) -> set[bytes]:
+    """The attributes with which the near side is listed at the far side."""
+    answer = scene.far.witness.ask(FAR.at(wire.FETCH_SUBSCRIPTIONS), wire.on_topic(scene.topic))
+    return {each.attributes or b"" for each in wire.subscriptions_in(answer.payload)}
+
+
+def test_the_far_side_is_asked_for_the_latest_end(scene: Scene) -> None:
+    topic, spy = scene.topic, scene.spy()
+    soon, late = int(time.time()) + 600, int(time.time()) + 1200
+    first, second, forever = scene.reader, scene.at_near(), scene.at_near()
+    expected = [subscribe(topic, expire_s=soon)]
+    first.subscribe_and_wait(topic, expected[0].payload)
+    second.request_subscription(topic, subscription_request(topic, expire_s=late))
+    expected.append(subscribe(topic, expire_s=late))
+    assert_asked(spy, topic, *expected)
+    forever.request_subscription(topic)
+    expected.append(subscribe(topic))
+    assert_asked(spy, topic, *expected)
+    forever.unsubscribe(topic)
+    expected.append(subscribe(topic, expire_s=late))
+    assert_asked(spy, topic, *expected)
+    second.unsubscribe(topic)
+    expected.append(subscribe(topic, expire_s=soon))
+    assert_asked(spy, topic, *expected)
+    eventually(lambda: wishes(scene), {wire.field(1, wire.field(1, soon))})
+
+
+def test_a_slower_subscriber_changes_nothing_at_the_far_side(scene: Scene) -> None:
+    topic, spy = scene.topic, scene.spy()
+    slower = scene.at_near()
+    scene.reader.subscribe_and_wait(topic, subscription_request(topic, period_ms=20))
+    assert slower.request_subscription(topic, subscription_request(topic, period_ms=50)) == SUBSCRIBED
+    slower.unsubscribe(topic)
+    scene.reader.unsubscribe(topic)
+    assert_asked(spy, topic, subscribe(topic, period_ms=20), unsubscribe(topic))
+
+
+# [itest->req~usubscription-subscribe-expiration~1]
+def test_a_subscription_that_ends_by_itself_ends_at_the_far_side(scene: Scene) -> None:
+    topic, rest = scene.topic, scene.at_near()
+    rest.subscribe_and_wait(topic, subscription_request(topic, period_ms=100))
+    soon = int(time.time()) + 2
+    scene.reader.request_subscription(topic, subscription_request(topic, period_ms=20, expire_s=soon))
+    eventually(lambda: wishes(scene), {wire.field(3, 20)})
+    scene.reader.wait_told(topic, UNSUBSCRIBED)
+    eventually(lambda: wishes(scene), {wire.field(3, 100)})
+    rest.unsubscribe(topic)
+    scene.await_unsubscribed()
+
+
+# --- death in every state -------------------------------------------------------------------------------------------------
+
+
+def subscribe_unsent(scene: Scene) -> None:
+    """SUBSCRIBE_PENDING, and the far side has been dead since before."""
+    scene.far.kill()
+    assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
+    assert scene.near.listed(scene.topic) == {scene.reader.address: SUBSCRIBE_PENDING}
+
+
+def subscribe_unanswered(scene: Scene) -> None:
+    """SUBSCRIBE_PENDING, and the far side has been sent the request and has not read it."""
+    scene.far.freeze()
+    assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
+    assert scene.near.listed(scene.topic) == {scene.reader.address: SUBSCRIBE_PENDING}
+
+
+def subscribed(scene: Scene) -> None:
+    scene.reader.subscribe_and_wait(scene.topic)
+    scene.assert_flows(scene.reader)
+
+
+def unsubscribe_unsent(scene: Scene) -> None:
+    """UNSUBSCRIBE_PENDING, and the far side has been dead since before."""
+    subscribed(scene)
+    scene.far.kill()
+    scene.reader.unsubscribe(scene.topic)
+    assert scene.near.listed(scene.topic) == NOBODY
+
+
+def unsubscribe_unanswered(scene: Scene) -> None:
+    """UNSUBSCRIBE_PENDING, and the far side has been sent the request and has not read it."""
+    subscribed(scene)
+    scene.far.freeze()
+    scene.reader.unsubscribe(scene.topic)
+    assert scene.near.listed(scene.topic) == NOBODY
+
+
+def far_dies(scene: Scene) -> None:
+    if scene.far.running:
+        scene.far.kill()
+    scene.both.start()
+
+
+def far_dies_and_forgets(scene: Scene) -> None:
+    if scene.far.running:
+        scene.far.kill()
+    scene.far.lose_state()
+    scene.both.start()
+
+
+def near_dies(scene: Scene) -> None:
+    """And comes back before the far side does, if that is dead too."""
+    scene.near.kill()
+    scene.far.thaw()
+    scene.near.start()
+    scene.both.start()
+
+
+def both_die(scene: Scene) -> None:
+    scene.near.kill()
+    far_dies(scene)
+
+
+STATES: Final = (
+    subscribe_unsent,
+    subscribe_unanswered,
+    subscribed,
+    unsubscribe_unsent,
+    unsubscribe_unanswered,
+)
+DEATHS: Final = (far_dies, far_dies_and_forgets, near_dies, both_die)
+
+
+def _name(function: Callable[[Scene], None]) -> str:
+    return function.__name__.replace("_", " ")
+
+
+# [itest->req~usubscription-remote-retry-indefinitely~1] [itest->req~usubscription-subscribe-persistency~1]
+@pytest.mark.parametrize("death", DEATHS, ids=_name)
+@pytest.mark.parametrize("state", STATES, ids=_name)
+def test_whoever_dies_in_whatever_state_the_end_is_right(
+    scene: Scene, state: Callable[[Scene], None], death: Callable[[Scene], None]
+) -> None:
+    state(scene)
+    death(scene)
+    if state in {unsubscribe_unsent, unsubscribe_unanswered}:
+        scene.await_unsubscribed()
+    else:
+        scene.reader.wait_told(scene.topic, SUBSCRIBED)
+        scene.await_subscribed()
+
+
+# [itest->req~usubscription-subscribe-unsubscribe-pending~1]
+def test_who_subscribes_again_before_the_far_side_is_back_is_subscribed(scene: Scene) -> None:
+    unsubscribe_unsent(scene)
+    assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
+    scene.both.start()
+    scene.reader.wait_told(scene.topic, SUBSCRIBED, times=2)
+    scene.await_subscribed()
+
+
+# [itest->req~usubscription-unsubscribe-subscribe-pending~1]
+def test_who_unsubscribes_before_the_far_side_is_back_is_not_subscribed(scene: Scene) -> None:
+    subscribe_unsent(scene)
+    scene.reader.unsubscribe(scene.topic)
+    scene.reader.wait_told(scene.topic, UNSUBSCRIBED)
+    assert scene.near.listed(scene.topic) == NOBODY
+    scene.both.start()
+    scene.await_unsubscribed()
+
+
+# [itest->req~usubscription-unsubscribe-subscribe-pending~1]
+def test_who_unsubscribes_before_the_far_side_has_answered_is_not_subscribed(scene: Scene) -> None:
+    subscribe_unanswered(scene)
+    scene.reader.unsubscribe(scene.topic)
+    assert scene.near.listed(scene.topic) == NOBODY
+    scene.far.thaw()  # it answers the Subscribe now, which is too late to matter
+    scene.await_unsubscribed()
+    assert scene.reader.told(scene.topic) == [SUBSCRIBE_PENDING, UNSUBSCRIBED]
+
+
+# --- the far side says no -------------------------------------------------------------------------------------------------
+
+_STRICT: Final = """\
+topic_lifecycle = "enforce"
+permissions = [{ topic = "//b.vin1/FFFFFFFF/1/A000", level = 0 }]
+"""
+PERMITTED, FORBIDDEN = 0x8001, 0xA000
+
+
+def never_created(scene: Scene) -> Uri:
+    return scene.publisher.address.at(PERMITTED)
+
+
+def deprecated(scene: Scene) -> Uri:
+    topic = scene.publisher.address.at(PERMITTED)
+    for method in (CREATE_TOPIC, DEPRECATE_TOPIC):
+        scene.publisher.ask(FAR.at(method), wire.on_topic(topic))
+    return topic
+
+
+def forbidden(scene: Scene) -> Uri:
+    return scene.publisher.address.at(FORBIDDEN)
+
+
+@pytest.fixture(scope="module")
+def strict_streamers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoStreamers]:
+    with two_streamers(tmp_path_factory.mktemp("strict"), _STRICT) as running:
+        yield running
+
+
+@pytest.fixture
+def strict_scene(strict_streamers: TwoStreamers) -> Iterator[Scene]:
+    strict_streamers.start()
+    with ExitStack() as applications:
+        yield Scene(strict_streamers, applications)
+
+
+@pytest.mark.parametrize("refused", [never_created, deprecated, forbidden], ids=_name)
+def test_a_refusal_of_the_far_side_ends_every_subscription_and_says_why(
+    strict_scene: Scene, refused: Callable[[Scene], Uri]
+) -> None:
+    scene = strict_scene
+    readers = scene.reader, scene.at_near()
+    topic = refused(scene)
+    scene.far.freeze()  # so that both are there when the answer comes
+    for reader in readers:
+        assert reader.request_subscription(topic) == SUBSCRIBE_PENDING
+    scene.far.thaw()
+    for reader in readers:
+        assert reader.wait_told(topic, UNSUBSCRIBED).message
+    assert scene.near.listed(topic) == NOBODY
+    assert scene.far.listed(topic) == NOBODY
+
+
+def test_after_a_refusal_one_may_ask_again(strict_scene: Scene) -> None:
+    scene, topic = strict_scene, strict_scene.topic
+    assert scene.reader.request_subscription(topic) == SUBSCRIBE_PENDING
+    scene.reader.wait_told(topic, UNSUBSCRIBED)
+    scene.publisher.ask(FAR.at(CREATE_TOPIC), wire.on_topic(topic))
+    scene.reader.subscribe_and_wait(topic)
+    scene.await_subscribed()
+
+
+def test_a_refusal_is_heard_after_a_death_as_well(strict_scene: Scene) -> None:
+    scene, topic = strict_scene, strict_scene.topic
+    subscribe_unsent(scene)
+    scene.both.start()
+    assert scene.reader.wait_told(topic, UNSUBSCRIBED).message
+    assert scene.near.listed(topic) == NOBODY
+
+
+# [itest->req~usubscription-reset~1]
+def test_what_a_reset_of_the_far_side_ends_is_subscribed_anew(scene: Scene) -> None:
+    subscribed(scene)
+    spy = scene.spy()
+    # Only a uSubscription may do that; on the wire it is whoever has its address behind its link.
+    reset = wire.Attributes(
+        wire.new_id(),
+        wire.REQUEST,
+        NEAR,
+        FAR.at(RESET),
+        priority=wire.CS4,
+        ttl=5000,
+        payload_format=wire.PROTOBUF,
+    )
+    spy.send(reset)
+    ended = spy.inbox.one(
+        lambda each: (
+            (each.head.type, each.head.source, each.head.sink) == (wire.NOTIFICATION, FAR.at(CHANGE), NEAR)
+            and Update.decode(each.payload)[:3] == (scene.topic, NEAR, UNSUBSCRIBED)
+        )
+    )
+    assert ended.head.id.time_ms >= reset.id.time_ms
+    scene.await_subscribed()
+
+
+# --- version 4 ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_of_version_4_gets_every_instance_of_a_remote_topic(scene: Scene) -> None:
+    reader, publisher, version_4 = scene.reader, scene.publisher, NEAR._replace(version=4)
+    kind = publisher.address.ue_id
+    topic = Uri(B, 0xFFFF0000 | kind, 1, 0x8001)
+    instances = [topic._replace(ue_id=instance << 16 | kind) for instance in (0, 1, 0x2A)]
+
+    answer = reader.ask(version_4.at(wire.SUBSCRIBE), subscribe_request_v4(topic))
+    assert answer.payload == wire.field(1, topic.encode()) + wire.field(2, SUBSCRIBE_PENDING + 1)
+    told = reader.inbox.wait(
+        lambda each: (
+            (each.head.type, each.head.source, each.head.sink)
+            == (wire.NOTIFICATION, version_4.at(CHANGE), reader.address)
+        ),
+        2,
+    )
+    assert [Update.decode_v4(each.payload) for each in told] == [
+        Update(topic, reader.address, SUBSCRIBE_PENDING),
+        Update(topic, reader.address, SUBSCRIBED),
+    ]
+
+    [holder] = far_holders_v4(scene, topic)
+    assert (holder.authority, holder.ue_id, holder.resource) == (A, 0, 0)
+    for instance in instances:
+        payload = scene.publish(instance)
+        [event] = reader.wait_events(instance)
+        assert event.payload == payload
+
+    assert reader.ask(version_4.at(wire.UNSUBSCRIBE), wire.on_topic(topic)).payload == b""
+    eventually(lambda: far_holders_v4(scene, topic), list[Uri]())
+    before = [len(reader.events(instance)) for instance in instances]
+    for instance in instances:
+        scene.publish(instance)
+    scene.assert_quiet()
+    assert [len(reader.events(instance)) for instance in instances] == before
+
+
+def far_holders_v4(scene: Scene, topic: Uri) -> list[Uri]:
+    """Who has subscribed exactly this topic at the far side, which may be one of every instance."""
+    method = FAR._replace(version=4).at(wire.FETCH_SUBSCRIPTIONS)
+    answer = scene.far.witness.ask(method, wire.field(1, topic.encode()))
+    entries = wire.fields(answer.payload).get(1, [])
+    updates = [Update.decode_v4(each) for each in entries if isinstance(each, bytes)]
+    return [each.subscriber for each in updates if each.topic == topic]
