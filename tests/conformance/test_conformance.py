@@ -47,7 +47,6 @@ def test_every_tag_names_a_rule_and_stands_where_it_should(found: Trace) -> None
     assert found.wrong_tags == ()
 
 
-@pytest.mark.xfail(strict=True, reason="remote topics are being built")
 def test_every_rule_is_covered(found: Trace) -> None:
     assert found.gaps == []
 

@@ -2,7 +2,6 @@
 """The whole service against plain dicts: requests of both versions, restarts, passing time, and another device. [R26]
 
 The other device's answers come, come late, are lost, or are refusals by somebody on the way; its link goes and comes.
-[utest->dsn~usubscription-state-machine~1]
 """
 
 import tempfile
@@ -412,6 +411,7 @@ def drive(make_desk: "Callable[..., Desk]", examples: int, steps: int) -> None:
 
 
 def test_the_service_is_what_a_dict_is(make_desk: "Callable[..., Desk]") -> None:
+    """[utest->dsn~usubscription-state-machine~1]"""
     drive(make_desk, examples=20, steps=25)
 
 

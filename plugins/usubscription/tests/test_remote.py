@@ -343,6 +343,15 @@ def test_a_subscription_that_expires_is_ended_there_too(desk: "Desk") -> None:
     assert desk.statistics("remote_topics") == 0
 
 
+def test_when_the_fastest_expires_the_others_rate_is_asked_for(desk: "Desk") -> None:
+    """[utest->LIF-20]"""
+    granted(desk, sample_period_ms=100)
+    desk.subscribe(REMOTE, caller=OTHER_APP, expire_ms=desk.now_ms + 1000)
+    desk.grant(desk.called())
+    desk.advance(ms=1001)
+    assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 100, None)]
+
+
 def test_a_reset_ends_the_subscriptions_elsewhere(desk: "Desk") -> None:
     """[utest->req~usubscription-reset~1]"""
     granted(desk)

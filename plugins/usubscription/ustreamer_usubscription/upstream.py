@@ -120,7 +120,7 @@ class Upstream:
 
     def _concerned(self, draft: Draft) -> Iterable[UUri]:
         subscribed = (topic for topic, _ in draft.subscriptions.changes if self._state.is_remote(topic))
-        return dict.fromkeys([*draft.remotes.changes, *subscribed])
+        return dict.fromkeys([*draft.settled, *draft.remotes.changes, *subscribed])
 
     def _require(self, topic: UUri, *, again: bool = False) -> None:
         status = self._state.remotes.find(topic)
@@ -194,7 +194,10 @@ class Upstream:
 
 
 def _meaning(errand: Errand, answer: UMessage) -> Reply:
-    """[impl->req~usubscription-remote-retry-indefinitely~1] An answer from on the way is none, and one that says nothing."""
+    """An answer from somebody on the way is none, and neither is one that says nothing.
+
+    [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
+    """
     code = answer.attributes.commstatus or UCode.OK
     if code in NOT_DELIVERED:
         return Reply(None)
