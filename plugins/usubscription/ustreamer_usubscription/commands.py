@@ -18,7 +18,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import contents
 from ustreamer_usubscription.contents import Contents
 from ustreamer_usubscription.lock import holder
-from ustreamer_usubscription.records import SUBSCRIPTION, Packed, StoreDamaged, StoreTooNew
+from ustreamer_usubscription.records import StoreDamaged, StoreTooNew
 from ustreamer_usubscription.service import STORE
 from ustreamer_usubscription.tracked import Tracked
 
@@ -109,7 +109,7 @@ def _check(arguments: argparse.Namespace) -> int:
     report: dict[str, object] = {"store": str(store), "used_by": pid, "verified": pid is None}
     try:
         found = _read(store)
-        subscriptions = list(Packed(*found.of(SUBSCRIPTION)))
+        subscriptions = list(found.subscriptions)
         report |= {"layout": found.layout, "subscriptions": len(subscriptions), "problem": None}
     except (StoreDamaged, StoreTooNew) as error:
         report["problem"] = error.message
@@ -163,8 +163,7 @@ def _read(store: Path) -> Contents:
 
 
 def _subscriptions(arguments: argparse.Namespace) -> Iterator[Tracked]:
-    found = _read(_store(arguments))
-    return iter(Packed(*found.of(SUBSCRIPTION)))
+    return iter(_read(_store(arguments)).subscriptions)
 
 
 # --- saying -----------------------------------------------------------------------------------------------------------

@@ -27,9 +27,7 @@ Layout 1 had frames of version 1: the checksum (of key and body, big endian) bet
 
 import re
 import struct
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -61,7 +59,6 @@ _HEAD_1: Final = struct.Struct(">BI")
 _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION + _UURI + _NUL + _UURI)
 _TOPIC_KEY: Final = re.compile(TOPIC + _UURI)
-_ANY_INSTANCE_KEY: Final = re.compile(SUBSCRIPTION + rb"up://[^/]+/FFFF[0-9A-F]{4}/[^\0]+")
 _OBSERVER_KEY: Final = re.compile(OBSERVER + _UURI + _NUL + _UURI)
 _SLASHES: Final = 11  # in such a key
 
@@ -334,57 +331,3 @@ def _body_1(key: bytes, value: bytes) -> bytes:
     if version != 1 or crc32(body, crc32(key)) != checksum:
         raise StoreDamaged(f"record {key!r}: version {version}, and its checksum is not {checksum:08x}")
     return body
-
-
-# --- many, packed -----------------------------------------------------------------------------------------------------
-
-
-class Packed:
-    """Subscriptions as they came from the store, checked but not yet decoded, in the order of their keys.
-
-    Decoding a million takes 2 s, and routing asks for few topics at first. One thread at a time.
-    """
-
-    def __init__(
-        self, keys: Sequence[bytes] = (), values: Sequence[bytes] = (), *, may_expire: bool = True
-    ) -> None:
-        """`may_expire` is False only where it is known that none of them does."""
-        self._keys = keys
-        self._values = values
-        self._may_expire = may_expire
-        self._read = Reader().read
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[Tracked]:
-        """All of them, each decoded anew."""
-        return map(self._read, self._keys, self._values)
-
-    def row(self, topic: UUri) -> tuple[Tracked, ...]:
-        """The subscriptions of `topic`, in order: 4 us, and 2 us for each of them."""
-        start, end = self._range(topic)
-        return tuple(map(self._read, self._keys[start:end], self._values[start:end]))
-
-    def topics(self) -> Iterator[UUri]:
-        """Each topic, in order: 1 us for each topic and 0.15 for each subscription."""
-        end = len(SUBSCRIPTION)
-        return (address(text) for text, _ in groupby(key[end : key.index(_NUL)] for key in self._keys))
-
-    def wild_topics(self) -> int:
-        """How many topics have an instance wildcard: 0.05 us for each subscription, most of which have none."""
-        found = (_ANY_INSTANCE_KEY.match(key) for key in self._keys if b"/FFFF" in key)
-        return len({match[0] for match in found if match})
-
-    def __contains__(self, topic: UUri) -> bool:
-        start, end = self._range(topic)
-        return start < end
-
-    def expiring(self) -> Iterator[Tracked]:
-        """Those that end some day."""
-        return (entry for entry in self if entry.expire_ms is not None) if self._may_expire else iter(())
-
-    def _range(self, topic: UUri) -> tuple[int, int]:
-        prefix = topic_prefix(topic)
-        start = bisect_left(self._keys, prefix)
-        return start, bisect_left(self._keys, prefix[:-1] + b"\x01", start)

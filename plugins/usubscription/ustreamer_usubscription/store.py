@@ -30,6 +30,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import contents, records
 from ustreamer_usubscription.contents import Contents
 from ustreamer_usubscription.lock import StoreInUse, StoreLock
+from ustreamer_usubscription.packed import Packed
 from ustreamer_usubscription.reader import DATA
 from ustreamer_usubscription.records import (
     LAYOUT,
@@ -38,7 +39,6 @@ from ustreamer_usubscription.records import (
     SUBSCRIPTION,
     TOPIC,
     Change,
-    Packed,
     StoreDamaged,
     StoreTooNew,
     delete,
@@ -150,7 +150,7 @@ class Store:
     def take(self) -> Packed:
         """The subscriptions that were there when the store was opened; once, the store does not keep them."""
         stored, self._stored = self._stored, Contents()
-        return Packed(*stored.of(SUBSCRIPTION), may_expire=stored.may_expire)
+        return stored.subscriptions
 
     def load(self) -> Iterator[Tracked]:
         """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
@@ -257,7 +257,7 @@ class Store:
         directory.mkdir(parents=True)
         with self._open_in(directory) as env, env.begin(write=True) as txn, txn.cursor() as cursor:
             cursor.putmulti([(LAYOUT_KEY, records.layout_value())])
-            cursor.putmulti(zip(found.keys, found.values, strict=True), append=True)
+            cursor.putmulti(found.records(), append=True)
 
     def _read(self, *, verify: bool) -> Contents:
         if not (self.path / DATA).exists():
