@@ -33,7 +33,7 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Every key has a default; README.md explains each.
 
     `max_subscriptions`, `max_registrations`, `max_topics` and `map_size_mb` bound the state, `max_queued_requests` what
-    waits for the disk, `page_size` the records in one answer. `damaged` says what becomes of a damaged store.
+    waits for the disk, `page_size` the records in one answer, `history` the events that are kept. `damaged` says what becomes of a damaged store.
     """
 
     topic_lifecycle: Lifecycle = "off"
@@ -49,6 +49,8 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     # Each of them may multiply every change of a subscription.
     max_registrations: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     max_topics: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
+    # At 130 bytes each it is 1.3 MB; a smaller one takes effect with the next change.
+    history: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     max_queued_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
 

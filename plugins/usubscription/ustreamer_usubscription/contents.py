@@ -19,7 +19,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_usubscription import records
 from ustreamer_usubscription.packed import BLOCK, Packed, unpack
 from ustreamer_usubscription.reader import DATA, LENGTH
-from ustreamer_usubscription.records import LAYOUT, LAYOUT_KEY, SUBSCRIPTION, StoreDamaged, StoreTooNew
+from ustreamer_usubscription.records import LAYOUT, LAYOUT_KEY, PAST, SUBSCRIPTION, StoreDamaged, StoreTooNew
 
 _LIMIT_S: Final = 20.0
 _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s here
@@ -61,7 +61,8 @@ class Contents:
             may_expire = extremes is None or records.may_expire(*extremes)
             self.subscriptions.add(keys, values, block, may_expire=may_expire)
         else:
-            _check(keys, values)
+            if kind != PAST or not records.whole_events(keys, values):
+                _check(keys, values)
             self.others += zip(keys, values, strict=True)
 
     def of(self, kind: bytes) -> list[tuple[bytes, bytes]]:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands in the store, byte by byte.
 
-Layout 2. One unnamed database; the first bytes of a key say what kind of record it is:
+Layout 3. One unnamed database; the first bytes of a key say what kind of record it is:
 
     key                                        value
     layout                                     frame [layout version]
     n/<topic> NUL <entity>                     frame [version of the interface]
+    p/<number, 16 hex digits>                  frame [time_ms, topic, subscriber, status, why, version]
     s/<topic> NUL <subscriber>                 frame [expire_ms or nil, period_ns, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
-A record n/ is an entity that registered for notifications of the topic. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
+A record n/ is an entity that registered for notifications of the topic. The records p/ are the past: what has happened to
+subscriptions, numbered without end, of which the last are kept; status is that of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
 prefix gives one topic's subscribers, and all subscriptions, in an order that does not change. A frame is
 
     1 byte  version of the record, 2
@@ -21,6 +23,10 @@ stands last, so that the CRC of key and frame is the same number for every recor
 checked by calls into C alone, in 0.3 s. `expire_ms` is first, so that the least and the greatest of many values say
 whether any of them expires.
 
+No key is less than `layout`: whoever reads in order knows the layout before anything else, and a program of former times
+refuses a store of this layout by its number instead of taking it for damaged.
+
+Layout 2 had no records p/, and its others are those of layout 3: a migration writes the layout record and nothing else.
 Layout 1 had frames of version 1: the checksum (of key and body, big endian) between version and body, and the body
 [period_ns, expire_ms or nil, details].
 """
@@ -35,12 +41,14 @@ import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer, Pair, Tracked
+from ustreamer_usubscription.tracked import Observer, Pair, Status, Tracked
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 LAYOUT_KEY: Final = b"layout"
 OBSERVER: Final = b"n/"
+PAST: Final = b"p/"
 SUBSCRIPTION: Final = b"s/"
 TOPIC: Final = b"t/"
 
@@ -60,6 +68,9 @@ _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION + _UURI + _NUL + _UURI)
 _TOPIC_KEY: Final = re.compile(TOPIC + _UURI)
 _OBSERVER_KEY: Final = re.compile(OBSERVER + _UURI + _NUL + _UURI)
+_PAST_KEY: Final = re.compile(PAST + rb"[0-9a-f]{16}")
+_PAST_KEYS: Final = {len(PAST) + 16}  # their lengths
+_ADDRESS: Final = re.compile(_UURI)
 _SLASHES: Final = 11  # in such a key
 
 
@@ -101,6 +112,15 @@ class _TopicRecord(msgspec.Struct, frozen=True, array_like=True):
     state: TopicState
 
 
+class _EventRecord(msgspec.Struct, frozen=True, array_like=True):
+    time_ms: int
+    topic: str
+    subscriber: str
+    status: Status
+    why: str
+    version: int
+
+
 class _Record1(msgspec.Struct, frozen=True, array_like=True):
     period_ns: int
     expire_ms: int | None = None
@@ -116,6 +136,7 @@ _decode_record: Final = msgspec.msgpack.Decoder(Record).decode
 _decode_record_1: Final = msgspec.msgpack.Decoder(_Record1).decode
 _decode_observer: Final = msgspec.msgpack.Decoder(_ObserverRecord).decode
 _decode_topic: Final = msgspec.msgpack.Decoder(_TopicRecord).decode
+_decode_event: Final = msgspec.msgpack.Decoder(_EventRecord).decode
 _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 
 
@@ -166,6 +187,27 @@ def put_topic(topic: UUri, state: TopicState) -> Change:
     """The change that makes a declared topic stand in the store."""
     key = TOPIC + str(topic).encode()
     return Change(key, frame(key, _encode(_TopicRecord(state))))
+
+
+def put_event(number: int, event: Event) -> Change:
+    """The change that makes an event stand in the store."""
+    key = _past_key(number)
+    topic, subscriber = str(event.topic), str(event.subscriber)
+    body = _EventRecord(event.time_ms, topic, subscriber, event.status, event.why, event.version)
+    return Change(key, frame(key, _encode(body)))
+
+
+def delete_event(number: int) -> Change:
+    """The change after which the store knows nothing of an event."""
+    return Change(_past_key(number), None)
+
+
+def event_number(key: bytes) -> int:
+    return int(key[len(PAST) :], 16)
+
+
+def _past_key(number: int) -> bytes:
+    return b"%s%016x" % (PAST, number)
 
 
 def _key(kind: bytes, pair: Pair) -> bytes:
@@ -264,6 +306,21 @@ def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
         raise StoreDamaged(f"record {key!r}: {error}, expected a topic of layout {LAYOUT}") from error
 
 
+def read_event(key: bytes, value: bytes) -> Event:
+    """The event that a record is; StoreDamaged unless it is whole and one that this program writes."""
+    body = body_of(key, value)
+    try:
+        if not _PAST_KEY.fullmatch(key):
+            raise ValueError("no number")
+        found = _decode_event(body)
+        topic, subscriber = found.topic.encode(), found.subscriber.encode()
+        if not (_ADDRESS.fullmatch(topic) and _ADDRESS.fullmatch(subscriber)):
+            raise ValueError("no pair of addresses")
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreDamaged(f"record {key!r}: {error}, expected an event of layout {LAYOUT}") from error
+    return Event(found.time_ms, address(topic), address(subscriber), found.status, found.why, found.version)
+
+
 # --- reading many -----------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +344,16 @@ def whole(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, bytes]
     return (least, greatest) if ours else None
 
 
+def whole_events(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
+    """Whether every one of these is a whole record of the past; all their keys begin as one does. 0.3 us each."""
+    versions = min(values)[0], max(values)[0]
+    return (
+        set(map(crc32, values, map(crc32, keys))) == _WHOLE
+        and versions == (_VERSION, _VERSION)
+        and set(map(len, keys)) == _PAST_KEYS
+    )
+
+
 def check(key: bytes, value: bytes) -> None:
     """StoreDamaged, saying why, unless this is a whole record of a known kind."""
     if key == LAYOUT_KEY:
@@ -297,6 +364,8 @@ def check(key: bytes, value: bytes) -> None:
         read_observer(key, value)
     elif key.startswith(TOPIC):
         read_topic(key, value)
+    elif key.startswith(PAST):
+        read_event(key, value)
     else:  # passed over, a record whose first bytes were hit would be lost in silence
         raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
 
