@@ -152,8 +152,8 @@ class Desk:
     # --- the client's part --------------------------------------------------------------------------------------------
 
     def _receive(self, message: UMessage) -> None:
-        reqid, sink = message.attributes.reqid, message.attributes.sink
-        if sink == UUri(OWN, 0, 3, 0):
+        reqid = message.attributes.reqid
+        if message.attributes.source.authority_name in FAR:
             return  # what other uSubscriptions say to this one
         if reqid is None:
             self.notified.append(message)

@@ -99,7 +99,7 @@ def test_an_export_is_a_line_for_each(
 
 
 def test_a_right_store_is_called_right(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
-    assert "3 subscriptions, layout 2" in said(capsys, "check", "--state-dir", filled.state_dir)
+    assert "3 subscriptions, layout 3" in said(capsys, "check", "--state-dir", filled.state_dir)
     report = json.loads(said(capsys, "check", "--state-dir", filled.state_dir, "--json"))
     assert (report["subscriptions"], report["problem"], report["aside"]) == (3, None, [])
     assert report["verified"] is (report["used_by"] is None)
@@ -163,4 +163,4 @@ def test_other_kinds_of_records_are_no_subscriptions(
     store.commit([put_observer(Observer(TOPIC, FIRST)), put_topic(TOPIC, TopicState.ACTIVE)])
     store.close()
     assert len(listed(capsys, "ls", "--state-dir", filled.state_dir)) == 3
-    assert "3 subscriptions, layout 2" in said(capsys, "check", "--state-dir", filled.state_dir)
+    assert "3 subscriptions, layout 3" in said(capsys, "check", "--state-dir", filled.state_dir)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ustreamer_usubscription.deadlines import Deadlines
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.records import Packed, put
+from ustreamer_usubscription.packed import Packed
+from ustreamer_usubscription.records import put
 from ustreamer_usubscription.tracked import Pair, Tracked
 
 from ustreamer.uprotocol.uuri import UUri

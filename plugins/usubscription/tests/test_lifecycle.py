@@ -260,7 +260,7 @@ def test_a_topic_in_a_state_that_nobody_knows_is_not_believed(tmp_path: "Path", 
     store.commit([change])
     assert list(store.topics()) == [(TOPIC, TopicState.ACTIVE)]
     store.commit([put_topic(TOPIC, state)])  # type: ignore[arg-type]
-    with pytest.raises(StoreDamaged, match="expected a topic of layout 2"):
+    with pytest.raises(StoreDamaged, match="expected a topic of layout 3"):
         list(store.topics())
     store.commit([Change(change.key, b"\2" * 9)])
     with pytest.raises(StoreDamaged, match="checksum"):

@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores of former layouts: `store_of_layout1.mdb.gz` was written by the last version that had layout 1."""
+"""Stores of former layouts: each `store_of_layout<n>.mdb.gz` was written by the last version that had that layout."""
 
+import errno
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
+import lmdb
 import pytest
-from ustreamer_usubscription.store import Store, StoreDamaged, put
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription import contents, records
+from ustreamer_usubscription.events import Event
+from ustreamer_usubscription.records import LAYOUT_KEY
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.store import Change, Store, StoreDamaged, put
+from ustreamer_usubscription.topics import TopicState
+from ustreamer_usubscription.tracked import Observer, Tracked
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
 MB = 1 << 20
-OLD = gzip.decompress(Path(__file__).with_name("store_of_layout1.mdb.gz").read_bytes())
+
+
+def kept_of(layout: int) -> bytes:
+    return gzip.decompress(Path(__file__).with_name(f"store_of_layout{layout}.mdb.gz").read_bytes())
+
+
+OLD, OLD_2 = kept_of(1), kept_of(2)
 
 
 def subscription(number: int) -> Tracked:
@@ -65,3 +79,88 @@ def test_without_room_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
         store.open()
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
     assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD
+
+
+# --- layout 2: in place -------------------------------------------------------------------------------------------------
+
+IN_2 = [
+    *(subscription(number) for number in (1, 2, 3)),
+    Tracked(TOPIC, UUri("device1", 4, 1, 0), 4_000_000, 1_781_565_900_004, version=4),
+]
+
+
+def test_a_store_of_layout_2_is_migrated_where_it_is_and_nothing_but_its_layout_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[utest->req~usubscription-subscribe~1]"""
+    caplog.set_level("INFO")
+    before = dict(contents.read(put_down(tmp_path / "s", OLD_2), "walk").records())
+    store = Store(tmp_path / "s", MB, history=10)
+    for _ in range(2):
+        store.open()
+        assert list(store.take()) == IN_2
+        assert list(store.observers()) == [Observer(TOPIC, UUri("device1", 1, 1, 0), 4)]
+        assert list(store.topics()) == [(TOPIC, TopicState.DEPRECATED)]
+        assert store.statistics()["store_migrated"] == 1
+        store.close()
+    found = contents.read(tmp_path / "s", "verify")
+    assert (found.layout, dict(found.records())) == (3, before)
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "s.lock"}  # nothing was copied
+    assert caplog.messages == ["usubscription.store_migrated"]
+    store.open()
+    store.commit([], [Event(1, TOPIC, TOPIC, Status.SUBSCRIBED)])
+    store.close()
+    # What comes first is what a program of layout 2 refuses the store by: it sees a number, not damage.
+    with lmdb.open(str(tmp_path / "s")) as env, env.begin() as txn, txn.cursor() as cursor:
+        assert cursor.first()
+        assert (cursor.key(), records.layout_of(cursor.value())) == (LAYOUT_KEY, 3)
+
+
+def test_a_damaged_store_of_layout_2_is_salvaged_into_this_one(tmp_path: Path) -> None:
+    hit = OLD_2.replace(b"\0up://device1/2/1/0", b"\0up://device1/2/1/1")
+    store = Store(put_down(tmp_path / "s", hit), MB, damaged="quarantine")
+    store.open()
+    assert list(store.take()) == [IN_2[0], *IN_2[2:]]
+    assert (store.statistics()["store_lost"], store.statistics()["store_migrated"]) == (1, 0)
+    store.close()
+    assert contents.read(tmp_path / "s", "verify").layout == 3
+
+
+def full_of_layout_2(path: Path) -> int:
+    """A store of layout 2 in whose map nothing fits any more; how many records it has."""
+    put_down(path, OLD_2)
+    number = 0
+    with lmdb.open(str(path), map_size=MB) as env:
+        for size in (4000, 100, 1):
+            while True:
+                change = put(Tracked(TOPIC, UUri("device1", 0x100 + number, 1, 0), details=b"d" * size))
+                try:
+                    with env.begin(write=True) as txn:
+                        txn.put(change.key, change.value or b"")
+                except lmdb.MapFullError:
+                    break
+                number += 1
+    return number + len(IN_2)
+
+
+def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
+    count = full_of_layout_2(tmp_path / "s")
+    store = Store(tmp_path / "s", MB)
+    store.open()
+    assert len(store.take()) == count
+    store.close()
+    assert contents.read(tmp_path / "s", "verify").layout == 3
+
+
+def test_a_disk_without_room_for_the_layout_record_leaves_the_store_as_it_was(
+    tmp_path: Path,
+) -> None:
+    class FullDisk(Store):
+        def _write(self, changes: Sequence[Change]) -> None:
+            raise lmdb.DiskError("mdb_txn_commit", errno.ENOSPC)
+
+    store = FullDisk(put_down(tmp_path / "s", OLD_2), MB)
+    with pytest.raises(UStatusError, match="not migrated to layout 3") as refused:
+        store.open()
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD_2

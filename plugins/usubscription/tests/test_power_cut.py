@@ -183,7 +183,7 @@ def look() -> None:
         try:
             problems = verify.verify(directory)  # type: ignore[no-untyped-call]
             assert not problems, problems[0]
-            assert reader.main("walk", Path(directory), io.BytesIO()) == 0, "the reader finds damage"
+            assert reader.main("walk", directory, io.BytesIO()) == 0, "the reader finds damage"
             with (
                 lmdb.open(directory, map_size=MAP) as env,
                 env.begin(write=True) as txn,

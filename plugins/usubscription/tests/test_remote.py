@@ -602,7 +602,7 @@ def test_an_answer_that_finds_no_room_on_the_disk_is_asked_for_again(
     store = desk.plugin.service._store
     commit = store.commit
 
-    def full(_: object) -> None:
+    def full(*_: object) -> None:
         raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
 
     monkeypatch.setattr(store, "commit", full)

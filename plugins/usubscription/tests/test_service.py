@@ -916,7 +916,7 @@ def test_a_subscription_ends_in_memory_though_the_disk_refuses_and_in_the_store_
 ) -> None:
     desk.subscribe(expire_ms=desk.now_ms + 500)
 
-    def full(_: object) -> None:
+    def full(*_: object) -> None:
         raise UStatusError(UCode.RESOURCE_EXHAUSTED, "no room")
 
     before = desk.statistics("transactions")

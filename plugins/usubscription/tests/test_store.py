@@ -241,7 +241,7 @@ def test_a_whole_record_that_is_no_subscription_is_refused_when_it_is_read(
 )
 def test_a_record_under_a_key_that_we_never_write_is_refused(store: Store, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
-    with pytest.raises(StoreDamaged, match="expected a subscription of layout 2"):
+    with pytest.raises(StoreDamaged, match="expected a subscription of layout 3"):
         list(reopened(store).load())
 
 
@@ -249,7 +249,7 @@ def test_a_record_under_a_key_that_we_never_write_is_refused(store: Store, key: 
 def test_a_record_of_no_known_kind_is_refused(store: Store, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
     with pytest.raises(
-        StoreDamaged, match=f"record {key!r}: of no kind that layout 2 has".replace("\\", "\\\\")
+        StoreDamaged, match=f"record {key!r}: of no kind that layout 3 has".replace("\\", "\\\\")
     ):
         list(reopened(store).load())
 
@@ -270,8 +270,8 @@ def test_a_damaged_layout_record_is_refused(store: Store, value: bytes) -> None:
 
 
 def test_a_store_of_a_later_layout_is_refused_plainly(store: Store) -> None:
-    replace(store, b"layout", frame(b"layout", b"\x92\x03\xc0", version=7))  # this much will stay as it is
-    with pytest.raises(StoreTooNew, match="layout 3, this program reads layout 2") as refused:
+    replace(store, b"layout", frame(b"layout", b"\x92\x04\xc0", version=7))  # this much will stay as it is
+    with pytest.raises(StoreTooNew, match="layout 4, this program reads layout 3") as refused:
         store.open()
     assert refused.value.code is UCode.FAILED_PRECONDITION
 

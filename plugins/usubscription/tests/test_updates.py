@@ -223,7 +223,7 @@ def test_changes_of_one_transaction_are_told_in_the_order_of_the_requests(desk: 
 
 
 def test_what_is_not_committed_is_not_told(desk: "Desk", monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: object) -> None:
+    def full(*_: object) -> None:
         raise UStatusError(UCode.RESOURCE_EXHAUSTED, "no room")
 
     with monkeypatch.context() as patched:

@@ -8,7 +8,8 @@ import pytest
 from google.protobuf.message import Message
 from ustreamer_usubscription import v4
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.records import Packed, put
+from ustreamer_usubscription.packed import Packed
+from ustreamer_usubscription.records import put
 from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 from ustreamer_usubscription.updates import messages

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer subscriptions ls | show | export | check`: what the store of a streamer holds, running or not.
+"""`ustreamer subscriptions ls | show | export | history | check`: what the store of a streamer holds, running or not.
 
 Only reads. The store of a running streamer is read as it was at one moment, which its writer neither waits for nor notices;
 what has been acknowledged by then is in it. That of a stopped one is verified on the way.
@@ -17,8 +17,9 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import contents
 from ustreamer_usubscription.contents import Contents
+from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.lock import holder
-from ustreamer_usubscription.records import SUBSCRIPTION, Packed, StoreDamaged, StoreTooNew
+from ustreamer_usubscription.records import PAST, StoreDamaged, StoreTooNew, read_event
 from ustreamer_usubscription.service import STORE
 from ustreamer_usubscription.tracked import Tracked
 
@@ -40,12 +41,14 @@ def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     where.add_argument("--state-dir", type=Path, metavar="DIR", help="or its state_dir")
     place.add_argument("--json", action="store_true")
 
-    listing = actions.add_parser("ls", parents=[place], help="list subscriptions, by topic and subscriber")
-    listing.add_argument(
+    which = argparse.ArgumentParser(add_help=False)
+    which.add_argument(
         "--topic", type=UUri.parse, metavar="UURI", help="only those of this topic (wildcards match)"
     )
-    listing.add_argument(
-        "--subscriber", type=UUri.parse, metavar="UURI", help="only those of this subscriber"
+    which.add_argument("--subscriber", type=UUri.parse, metavar="UURI", help="only those of this subscriber")
+
+    listing = actions.add_parser(
+        "ls", parents=[place, which], help="list subscriptions, by topic and subscriber"
     )
     listing.set_defaults(run=_ls)
 
@@ -55,6 +58,12 @@ def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
     export = actions.add_parser("export", parents=[place], help="all subscriptions, one JSON object per line")
     export.set_defaults(run=_export)
+
+    past = actions.add_parser(
+        "history", parents=[place, which], help="what happened to subscriptions, oldest first"
+    )
+    past.add_argument("--limit", type=_count, metavar="N", help="only the last N")
+    past.set_defaults(run=_history)
 
     check = actions.add_parser(
         "check", parents=[place], help="whether all of the store is right; exit 74 if not"
@@ -66,13 +75,7 @@ def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    topic, subscriber = arguments.topic, arguments.subscriber
-    found = (
-        entry
-        for entry in _subscriptions(arguments)
-        if (topic is None or topic.matches(entry.topic))
-        and (subscriber is None or subscriber.matches(entry.subscriber))
-    )
+    found = (entry for entry in _subscriptions(arguments) if _wanted(arguments, entry))
     if arguments.json:
         print(json.dumps([_plain(entry) for entry in found], indent=2))
         return _OK
@@ -103,13 +106,27 @@ def _export(arguments: argparse.Namespace) -> int:
     return _OK
 
 
+def _history(arguments: argparse.Namespace) -> int:
+    records = _read(_store(arguments)).of(PAST)
+    found = [event for event in (read_event(*record) for record in records) if _wanted(arguments, event)]
+    if arguments.limit is not None:
+        del found[: -arguments.limit]
+    if arguments.json:
+        print(json.dumps([_plain_event(event) for event in found], indent=2))
+        return _OK
+    for event in found:
+        words = (_time(event.time_ms), event.topic, event.subscriber, event.status.name, event.why)
+        print("  ".join(map(str, words)).rstrip())
+    return _OK
+
+
 def _check(arguments: argparse.Namespace) -> int:
     store = _store(arguments)
     pid = holder(store.with_name(f"{store.name}.lock"))
     report: dict[str, object] = {"store": str(store), "used_by": pid, "verified": pid is None}
     try:
         found = _read(store)
-        subscriptions = list(Packed(*found.of(SUBSCRIPTION)))
+        subscriptions = list(found.subscriptions)
         report |= {"layout": found.layout, "subscriptions": len(subscriptions), "problem": None}
     except (StoreDamaged, StoreTooNew) as error:
         report["problem"] = error.message
@@ -162,9 +179,22 @@ def _read(store: Path) -> Contents:
     return contents.read(store, "beside" if running else "verify")
 
 
+def _wanted(arguments: argparse.Namespace, found: Tracked | Event) -> bool:
+    topic, subscriber = arguments.topic, arguments.subscriber
+    return (topic is None or topic.matches(found.topic)) and (
+        subscriber is None or subscriber.matches(found.subscriber)
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("expected at least 1")
+    return number
+
+
 def _subscriptions(arguments: argparse.Namespace) -> Iterator[Tracked]:
-    found = _read(_store(arguments))
-    return iter(Packed(*found.of(SUBSCRIPTION)))
+    return iter(_read(_store(arguments)).subscriptions)
 
 
 # --- saying -----------------------------------------------------------------------------------------------------------
@@ -180,6 +210,17 @@ def _plain(entry: Tracked) -> dict[str, object]:
     }
 
 
+def _plain_event(event: Event) -> dict[str, object]:
+    return {
+        "time_ms": event.time_ms,
+        "topic": str(event.topic),
+        "subscriber": str(event.subscriber),
+        "status": event.status.name,
+        "why": event.why,
+        "version": event.version,
+    }
+
+
 def _rate(entry: Tracked) -> str:
     return f"every {entry.period_ns / _NS_PER_MS:g} ms" if entry.period_ns else "every message"
 
@@ -187,9 +228,11 @@ def _rate(entry: Tracked) -> str:
 def _end(entry: Tracked) -> str:
     if entry.expire_ms is None:
         return "for ever"
+    return f"until {_time(entry.expire_ms)}"
+
+
+def _time(ms: int) -> str:
     try:
-        return "until " + datetime.fromtimestamp(entry.expire_ms / 1000, UTC).isoformat(
-            timespec="milliseconds"
-        )
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError):  # beyond the year 9999, or before the first
-        return f"until {entry.expire_ms} ms"
+        return f"{ms} ms"

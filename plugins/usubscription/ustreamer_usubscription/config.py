@@ -33,8 +33,8 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Every key has a default; README.md explains each.
 
     `max_subscriptions`, `max_registrations`, `max_topics`, `max_remote_topics` and `map_size_mb` bound the state,
-    `max_queued_requests` what waits for the disk, `page_size` the records in one answer. `damaged` says what becomes of a
-    damaged store. `remote_refresh_s` says how often what another device granted is
+    `max_queued_requests` what waits for the disk, `page_size` the records in one answer, `history` the events that are
+    kept. `damaged` says what becomes of a damaged store, `remote_refresh_s` how often what another device granted is
     confirmed; `legacy_subscriber_field` names us in calls to other devices as services of before 2024-08-07 need it.
     """
 
@@ -53,6 +53,8 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     max_topics: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     # Those that are still to be unsubscribed count, too: a device that is away must not make them pile up.
     max_remote_topics: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+    # At 130 bytes each it is 1.3 MB; a smaller one takes effect with the next change.
+    history: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     max_queued_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     remote_refresh_s: Annotated[int, Meta(ge=0, le=31_536_000)] = 3600
     legacy_subscriber_field: bool = False

@@ -9,48 +9,84 @@ import subprocess
 import sys
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from threading import Timer
-from typing import IO, Final, Literal, Self
-
-import msgspec
+from typing import IO, Final, Literal, Self, TypeAlias
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_usubscription import records
+from ustreamer_usubscription.packed import BLOCK, Packed, unpack
 from ustreamer_usubscription.reader import DATA, LENGTH
-from ustreamer_usubscription.records import LAYOUT, LAYOUT_KEY, StoreDamaged, StoreTooNew
+from ustreamer_usubscription.records import LAYOUT, LAYOUT_KEY, PAST, SUBSCRIPTION, StoreDamaged, StoreTooNew
 
 _LIMIT_S: Final = 20.0
 _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s here
 _PIPE: Final = 1 << 20  # the most that an unprivileged process may ask for
 _LONGEST: Final = 1 << 28  # bytes of one message
-_decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
+_KIND: Final = len(SUBSCRIPTION)  # bytes by which a key says what kind of record it is
+
+Chunk: TypeAlias = tuple[bytes, list[bytes], list[bytes]]
+"""What a reader sends at a time: as it came, and the keys and values in it."""
 
 
 class Contents:
     """Records other than the layout record, in the order of their keys; and what was passed over in a salvage."""
 
     def __init__(self) -> None:
-        self.keys: list[bytes] = []
-        self.values: list[bytes] = []
+        self.subscriptions = Packed()
+        self.others: list[tuple[bytes, bytes]] = []
+        """Keys and values of the other kinds."""
         self.layout: int | None = None
-        self.may_expire = False
         self.lost_records = 0
         self.lost_pages = 0
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.subscriptions) + len(self.others)
 
-    def of(self, kind: bytes) -> tuple[list[bytes], list[bytes]]:
-        """Keys and values of the records whose keys begin with `kind`."""
-        start, end = bisect_left(self.keys, kind), bisect_left(self.keys, kind[:-1] + b"0")  # "0" follows "/"
-        return self.keys[start:end], self.values[start:end]
+    def add(self, keys: list[bytes], values: list[bytes], block: bytes = b"") -> None:
+        """Take in what comes next, `block` as for `Packed`. Raises StoreDamaged if one of them is not right."""
+        if not keys:
+            return
+        kind, last = keys[0][:_KIND], keys[-1][:_KIND]
+        if kind != last:
+            for _, run in groupby(zip(keys, values, strict=True), key=_kind):
+                some = list(run)
+                self.add([key for key, _ in some], [value for _, value in some])
+        elif kind == SUBSCRIPTION:
+            extremes = records.whole(keys, values)
+            if extremes is None:
+                _check(keys, values)
+            may_expire = extremes is None or records.may_expire(*extremes)
+            self.subscriptions.add(keys, values, block, may_expire=may_expire)
+        else:
+            if kind != PAST or not records.whole_events(keys, values):
+                _check(keys, values)
+            self.others += zip(keys, values, strict=True)
+
+    def of(self, kind: bytes) -> list[tuple[bytes, bytes]]:
+        """Keys and values of the records whose keys begin with `kind`, which is none of subscriptions."""
+        return [record for record in self.others if record[0].startswith(kind)]
+
+    def records(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of all."""
+        after = bisect_left(self.others, (SUBSCRIPTION,))
+        return chain(self.others[:after], self.subscriptions.records(), self.others[after:])
 
     @property
     def lost(self) -> int:
         """Records and pages that could not be read, each counted as one."""
         return self.lost_records + self.lost_pages
+
+
+def _kind(record: tuple[bytes, bytes]) -> bytes:
+    return record[0][:_KIND]
+
+
+def _check(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+    for key, value in zip(keys, values, strict=True):
+        records.check(key, value)
 
 
 def read(directory: Path, mode: Literal["walk", "verify", "beside"]) -> Contents:
@@ -59,23 +95,23 @@ def read(directory: Path, mode: Literal["walk", "verify", "beside"]) -> Contents
     "verify" has LMDB's verifier look at every page first; "beside" is for a store that a streamer may be using. Takes at
     most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right, and StoreTooNew.
     """
-    found = Contents()
     with _Child(mode, directory) as child:
-        for keys, values in child.chunks():
-            if found.layout is None:
-                found.layout = _layout(directory, keys, values)
-                del keys[0], values[0]
-            if found.layout < LAYOUT:
-                values[:] = [records.migrated(*record) for record in zip(keys, values, strict=True)]
-                found.may_expire = True
-            elif keys and (extremes := records.whole(keys, values)):
-                found.may_expire |= records.may_expire(*extremes)
-            else:
-                for key, value in zip(keys, values, strict=True):
-                    records.check(key, value)
-                found.may_expire |= bool(keys)
-            found.keys += keys
-            found.values += values
+        return gathered(directory, child.chunks())
+
+
+def gathered(directory: Path, chunks: Iterable[Chunk]) -> Contents:
+    """What came from a reader, if all of it is right; `directory` is for what is said if it is not."""
+    found = Contents()
+    for block, keys, values in chunks:
+        fresh = block
+        if found.layout is None:
+            found.layout = _layout(directory, keys, values)
+            fresh = b""
+            del keys[0], values[0]
+        if found.layout == 1:
+            values[:] = [records.migrated(*record) for record in zip(keys, values, strict=True)]
+            fresh = b""
+        found.add(keys, values, fresh)
     if found.layout is None:
         raise StoreDamaged(f"store {directory / DATA}: record {LAYOUT_KEY!r} is missing")
     return found
@@ -87,25 +123,36 @@ def salvage(directory: Path) -> Contents:
     Bounded as `read`. What cannot be read at all gives nothing.
     """
     found: dict[bytes, bytes] = {}
-    result = Contents()
+    lost_records = lost_pages = 0
     with contextlib.suppress(StoreDamaged), _Child("salvage", directory) as child:
-        for keys, values in child.chunks():
-            for key, value in zip(keys, values, strict=True):
-                if key == LAYOUT_KEY:
-                    continue
-                try:
-                    if value[:1] == b"\x01":
-                        found[key] = records.migrated(key, value)
-                    else:
-                        records.check(key, value)
-                        found[key] = value
-                except StoreDamaged:
-                    result.lost_records += 1
-        result.lost_pages = child.lost
-    result.keys = sorted(found)
-    result.values = [found[key] for key in result.keys]
-    result.layout, result.may_expire = LAYOUT, True
+        for _, keys, values in child.chunks():
+            lost_records += salvaged(keys, values, found)
+        lost_pages = child.lost
+    result = Contents()
+    keys = sorted(found)
+    for at in range(0, len(keys), BLOCK):
+        some = keys[at : at + BLOCK]
+        result.add(some, [found[key] for key in some])
+    result.lost_records, result.lost_pages = lost_records, lost_pages
+    result.layout = LAYOUT
     return result
+
+
+def salvaged(keys: Sequence[bytes], values: Sequence[bytes], found: dict[bytes, bytes]) -> int:
+    """Put those records that are right into `found`; how many are not."""
+    lost = 0
+    for key, value in zip(keys, values, strict=True):
+        if key == LAYOUT_KEY:
+            continue
+        try:
+            if value[:1] == b"\x01":
+                found[key] = records.migrated(key, value)
+            else:
+                records.check(key, value)
+                found[key] = value
+        except StoreDamaged:
+            lost += 1
+    return lost
 
 
 def _layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
@@ -166,14 +213,13 @@ class _Child:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def chunks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    def chunks(self) -> Iterator[Chunk]:
         """Keys and values, some at a time. Raises StoreDamaged where the process does not come to a good end."""
         while length := self._number():
             data = self._out.read(length) if length <= _LONGEST else b""
             if len(data) < length:
                 raise self._failure()
-            flat = _decode(data)
-            yield flat[::2], flat[1::2]
+            yield data, *unpack(data)
         lost = self._number()
         if lost is None or self._process.wait():
             raise self._failure()

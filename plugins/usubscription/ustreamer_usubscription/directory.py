@@ -7,7 +7,7 @@ from threading import Lock
 
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.deadlines import Deadlines
-from ustreamer_usubscription.records import Packed
+from ustreamer_usubscription.packed import Packed
 from ustreamer_usubscription.topics import any_instance
 from ustreamer_usubscription.tracked import Pair, Tracked
 

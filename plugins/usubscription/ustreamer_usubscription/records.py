@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands in the store, byte by byte.
 
-Layout 2. One unnamed database; the first bytes of a key say what kind of record it is:
+Layout 3. One unnamed database; the first bytes of a key say what kind of record it is:
 
     key                                        value
     layout                                     frame [layout version]
     n/<topic> NUL <entity>                     frame [version of the interface]
+    p/<number, 16 hex digits>                  frame [time_ms, topic, subscriber, status, why, version]
     r/<topic>                                  frame [state]: 1 subscribe pending, 2 subscribed, 3 unsubscribe pending
     s/<topic> NUL <subscriber>                 frame [expire_ms or nil, period_ns, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
 A record n/ is an entity that registered for notifications of the topic, r/ a topic of another device and what the
-uSubscription there knows of it. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
+uSubscription there knows of it. The records p/ are the past: what has happened to subscriptions, numbered without end, of
+which the last are kept; status is that of version 3. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
 prefix gives one topic's subscribers, and all subscriptions, in an order that does not change. A frame is
 
     1 byte  version of the record, 2
@@ -23,15 +25,17 @@ stands last, so that the CRC of key and frame is the same number for every recor
 checked by calls into C alone, in 0.3 s. `expire_ms` is first, so that the least and the greatest of many values say
 whether any of them expires.
 
+No key is less than `layout`: whoever reads in order knows the layout before anything else, and a program of former times
+refuses a store of this layout by its number instead of taking it for damaged.
+
+Layout 2 had no records p/, and its others are those of layout 3: a migration writes the layout record and nothing else.
 Layout 1 had frames of version 1: the checksum (of key and body, big endian) between version and body, and the body
 [period_ns, expire_ms or nil, details].
 """
 
 import re
 import struct
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
@@ -39,14 +43,16 @@ import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Pair, Tracked
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 LAYOUT_KEY: Final = b"layout"
 OBSERVER: Final = b"n/"
 REMOTE: Final = b"r/"
+PAST: Final = b"p/"
 SUBSCRIPTION: Final = b"s/"
 TOPIC: Final = b"t/"
 
@@ -65,9 +71,11 @@ _HEAD_1: Final = struct.Struct(">BI")
 _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION + _UURI + _NUL + _UURI)
 _TOPIC_KEY: Final = re.compile(TOPIC + _UURI)
-_ANY_INSTANCE_KEY: Final = re.compile(SUBSCRIPTION + rb"up://[^/]+/FFFF[0-9A-F]{4}/[^\0]+")
 _REMOTE_KEY: Final = re.compile(REMOTE + _UURI)
 _OBSERVER_KEY: Final = re.compile(OBSERVER + _UURI + _NUL + _UURI)
+_PAST_KEY: Final = re.compile(PAST + rb"[0-9a-f]{16}")
+_PAST_KEYS: Final = {len(PAST) + 16}  # their lengths
+_ADDRESS: Final = re.compile(_UURI)
 _SLASHES: Final = 11  # in such a key
 
 
@@ -113,6 +121,15 @@ class _RemoteRecord(msgspec.Struct, frozen=True, array_like=True):
     state: Literal[1, 2, 3]
 
 
+class _EventRecord(msgspec.Struct, frozen=True, array_like=True):
+    time_ms: int
+    topic: str
+    subscriber: str
+    status: Status
+    why: str
+    version: int
+
+
 class _Record1(msgspec.Struct, frozen=True, array_like=True):
     period_ns: int
     expire_ms: int | None = None
@@ -129,6 +146,7 @@ _decode_record_1: Final = msgspec.msgpack.Decoder(_Record1).decode
 _decode_observer: Final = msgspec.msgpack.Decoder(_ObserverRecord).decode
 _decode_remote: Final = msgspec.msgpack.Decoder(_RemoteRecord).decode
 _decode_topic: Final = msgspec.msgpack.Decoder(_TopicRecord).decode
+_decode_event: Final = msgspec.msgpack.Decoder(_EventRecord).decode
 _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 
 
@@ -190,6 +208,27 @@ def put_remote(topic: UUri, state: Status) -> Change:
 def delete_remote(topic: UUri) -> Change:
     """The change after which the store knows nothing of this remote topic."""
     return Change(REMOTE + str(topic).encode(), None)
+
+
+def put_event(number: int, event: Event) -> Change:
+    """The change that makes an event stand in the store."""
+    key = _past_key(number)
+    topic, subscriber = str(event.topic), str(event.subscriber)
+    body = _EventRecord(event.time_ms, topic, subscriber, event.status, event.why, event.version)
+    return Change(key, frame(key, _encode(body)))
+
+
+def delete_event(number: int) -> Change:
+    """The change after which the store knows nothing of an event."""
+    return Change(_past_key(number), None)
+
+
+def event_number(key: bytes) -> int:
+    return int(key[len(PAST) :], 16)
+
+
+def _past_key(number: int) -> bytes:
+    return b"%s%016x" % (PAST, number)
 
 
 def _key(kind: bytes, pair: Pair) -> bytes:
@@ -299,6 +338,21 @@ def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
         raise StoreDamaged(f"record {key!r}: {error}, expected a remote topic of layout {LAYOUT}") from error
 
 
+def read_event(key: bytes, value: bytes) -> Event:
+    """The event that a record is; StoreDamaged unless it is whole and one that this program writes."""
+    body = body_of(key, value)
+    try:
+        if not _PAST_KEY.fullmatch(key):
+            raise ValueError("no number")
+        found = _decode_event(body)
+        topic, subscriber = found.topic.encode(), found.subscriber.encode()
+        if not (_ADDRESS.fullmatch(topic) and _ADDRESS.fullmatch(subscriber)):
+            raise ValueError("no pair of addresses")
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreDamaged(f"record {key!r}: {error}, expected an event of layout {LAYOUT}") from error
+    return Event(found.time_ms, address(topic), address(subscriber), found.status, found.why, found.version)
+
+
 # --- reading many -----------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +376,16 @@ def whole(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, bytes]
     return (least, greatest) if ours else None
 
 
+def whole_events(keys: Sequence[bytes], values: Sequence[bytes]) -> bool:
+    """Whether every one of these is a whole record of the past; all their keys begin as one does. 0.3 us each."""
+    versions = min(values)[0], max(values)[0]
+    return (
+        set(map(crc32, values, map(crc32, keys))) == _WHOLE
+        and versions == (_VERSION, _VERSION)
+        and set(map(len, keys)) == _PAST_KEYS
+    )
+
+
 def check(key: bytes, value: bytes) -> None:
     """StoreDamaged, saying why, unless this is a whole record of a known kind."""
     if key == LAYOUT_KEY:
@@ -334,6 +398,8 @@ def check(key: bytes, value: bytes) -> None:
         read_topic(key, value)
     elif key.startswith(REMOTE):
         read_remote(key, value)
+    elif key.startswith(PAST):
+        read_event(key, value)
     else:  # passed over, a record whose first bytes were hit would be lost in silence
         raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
 
@@ -368,71 +434,3 @@ def _body_1(key: bytes, value: bytes) -> bytes:
     if version != 1 or crc32(body, crc32(key)) != checksum:
         raise StoreDamaged(f"record {key!r}: version {version}, and its checksum is not {checksum:08x}")
     return body
-
-
-# --- many, packed -----------------------------------------------------------------------------------------------------
-
-
-class Packed:
-    """Subscriptions as they came from the store, checked but not yet decoded, in the order of their keys.
-
-    Decoding a million takes 2 s, and routing asks for few topics at first. One thread at a time.
-    """
-
-    def __init__(
-        self, keys: Sequence[bytes] = (), values: Sequence[bytes] = (), *, may_expire: bool = True
-    ) -> None:
-        """`may_expire` is False only where it is known that none of them does."""
-        self._keys = keys
-        self._values = values
-        self._may_expire = may_expire
-        self._read = Reader().read
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[Tracked]:
-        """All of them, each decoded anew."""
-        return map(self._read, self._keys, self._values)
-
-    def row(self, topic: UUri) -> tuple[Tracked, ...]:
-        """The subscriptions of `topic`, in order: 4 us, and 2 us for each of them."""
-        start, end = self._range(topic)
-        return tuple(map(self._read, self._keys[start:end], self._values[start:end]))
-
-    def topics(self) -> Iterator[UUri]:
-        """Each topic, in order: 1 us for each topic and 0.15 for each subscription."""
-        end = len(SUBSCRIPTION)
-        return (address(text) for text, _ in groupby(key[end : key.index(_NUL)] for key in self._keys))
-
-    def wild_topics(self) -> int:
-        """How many topics have an instance wildcard: 0.05 us for each subscription, most of which have none."""
-        found = (_ANY_INSTANCE_KEY.match(key) for key in self._keys if b"/FFFF" in key)
-        return len({match[0] for match in found if match})
-
-    def topics_elsewhere(self, authorities: Iterable[str]) -> Iterator[UUri]:
-        """Each topic of other authorities than these, in order; the subscriptions of these are not looked at."""
-        end, after = len(SUBSCRIPTION), 0
-        ranges = sorted(self._range_of(authority) for authority in authorities)
-        for start, behind in [*ranges, (len(self._keys), 0)]:
-            for text, _ in groupby(key[end : key.index(_NUL)] for key in self._keys[after:start]):
-                yield address(text)
-            after = behind
-
-    def _range_of(self, authority: str) -> tuple[int, int]:
-        prefix = b"%sup://%s/" % (SUBSCRIPTION, authority.encode())
-        start = bisect_left(self._keys, prefix)
-        return start, bisect_left(self._keys, prefix[:-1] + b"0", start)  # "0" follows "/"
-
-    def __contains__(self, topic: UUri) -> bool:
-        start, end = self._range(topic)
-        return start < end
-
-    def expiring(self) -> Iterator[Tracked]:
-        """Those that end some day."""
-        return (entry for entry in self if entry.expire_ms is not None) if self._may_expire else iter(())
-
-    def _range(self, topic: UUri) -> tuple[int, int]:
-        prefix = topic_prefix(topic)
-        start = bisect_left(self._keys, prefix)
-        return start, bisect_left(self._keys, prefix[:-1] + b"\x01", start)

@@ -30,6 +30,7 @@ from ustreamer_usubscription import v3, v4
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
+from ustreamer_usubscription.history import Unwritten
 from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
 from ustreamer_usubscription.messages import Call, pack
 from ustreamer_usubscription.operations import USUBSCRIPTION
@@ -96,6 +97,7 @@ class UsubscriptionService:
             context.state_dir / STORE,
             config.map_size_mb << 20,
             damaged=config.damaged,
+            history=config.history,
             wall_ms=context.clock.wall_ms,
         )
         self._inbox = Inbox(config.max_queued_requests)
@@ -112,6 +114,7 @@ class UsubscriptionService:
         # Ended subscriptions that the store may still have: memory drops them at once, whatever the disk says.
         self._unsaved: set[Pair] = set()
         self._unsettled: set[UUri] = set()  # topics whose subscriptions changed without a draft
+        self._unwritten = Unwritten(config.history)
         self._armed_ns: int | None = None
         self._updates: deque[Changed] = deque()
         self._heard = False  # whether there are endpoints by which updates would reach anybody
@@ -295,12 +298,17 @@ class UsubscriptionService:
     def _save(self, draft: Draft) -> UStatus | None:
         """Commit the draft, and with it what is still to be deleted; the reason if the draft is not on disk now."""
         if draft.is_empty and not self._unsaved:
+            self._unwritten.keep(draft)
             return None
         try:
-            self._store.commit(_records(draft, self._unsaved))
+            self._store.commit(_records(draft, self._unsaved), self._unwritten.with_those_of(draft))
         except UStatusError as error:
-            return None if draft.is_empty else error.status
+            if not draft.is_empty:
+                return error.status
+            self._unwritten.keep(draft)
+            return None
         self._unsaved.clear()
+        self._unwritten.clear()
         return None
 
     def _answer(self, message: UMessage, outcome: Outcome) -> None:
@@ -369,7 +377,9 @@ class UsubscriptionService:
 
     def _tell_end(self, entry: Tracked, why: str) -> None:
         observers = self._state.observers.of(entry.topic)
-        self._updates.append(Changed(entry, Status.UNSUBSCRIBED, observers, why))
+        changed = Changed(entry, Status.UNSUBSCRIBED, observers, why)
+        self._updates.append(changed)
+        self._unwritten.note(changed, self._context.clock.wall_ms())
 
     def _forget(self, ended: Sequence[Tracked]) -> None:
         """Take subscriptions out of memory now, and with the next commit out of the store."""

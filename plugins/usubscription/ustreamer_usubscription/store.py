@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
@@ -29,17 +30,20 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import contents, records
 from ustreamer_usubscription.contents import Contents
+from ustreamer_usubscription.events import Event
+from ustreamer_usubscription.history import History, most
 from ustreamer_usubscription.lock import StoreInUse, StoreLock
+from ustreamer_usubscription.packed import Packed
 from ustreamer_usubscription.reader import DATA
 from ustreamer_usubscription.records import (
     LAYOUT,
     LAYOUT_KEY,
     OBSERVER,
+    PAST,
     REMOTE,
     SUBSCRIPTION,
     TOPIC,
     Change,
-    Packed,
     StoreDamaged,
     StoreTooNew,
     delete,
@@ -76,6 +80,11 @@ _FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
 # LMDB reports a write that the file system cut short as EIO, whatever the reason was.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
+_IN_PLACE: Final = 2
+"""The layout of which nothing but its number differs from a store of today without a history."""
+
+_LAYOUT_RECORD: Final = Change(LAYOUT_KEY, records.layout_value())
+
 log = logging.getLogger("ustreamer.usubscription")
 
 
@@ -83,7 +92,7 @@ class Store:
     """The LMDB environment in directory `path`. Constructing it touches nothing.
 
     `damaged` says what becomes of a store that is damaged: "refuse" leaves it alone; "quarantine" moves it aside and goes
-    on with what can be read of it. `wall_ms` is the clock that dates what is moved aside, in ms since the epoch. One
+    on with what can be read of it. `history` is how many events to keep, if they take no more than an eighth of the map. `wall_ms` is the clock that dates what is moved aside, in ms since the epoch. One
     thread at a time; a store is opened once at a time.
     """
 
@@ -93,6 +102,7 @@ class Store:
         map_size: int,
         *,
         damaged: Literal["refuse", "quarantine"] = "refuse",
+        history: int = 0,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.path = path
@@ -104,7 +114,9 @@ class Store:
         self._lock = StoreLock(_beside(path, "lock"))
         self._env: lmdb.Environment | None = None
         self._stored = Contents()
-        self._counts = {"store_quarantined": 0, "store_salvaged": 0, "store_lost": 0, "store_migrated": 0}
+        self._history = History(most(history, map_size))
+        names = ("store_quarantined", "store_salvaged", "store_lost", "store_migrated", "history_skipped")
+        self._counts = dict.fromkeys(names, 0)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -140,6 +152,9 @@ class Store:
                     raise
                 self._stored = self._quarantine(error)
         self._env = self._open_in(self.path)
+        self._history.load([key for key, _ in self._stored.of(PAST)])
+        if self._stored.layout == _IN_PLACE:
+            self._relabel()
 
     def close(self) -> None:
         """Close the store; what was committed is on disk already. May be repeated."""
@@ -156,7 +171,7 @@ class Store:
     def take(self) -> Packed:
         """The subscriptions that were there when the store was opened; once, the store does not keep them."""
         stored, self._stored = self._stored, Contents()
-        return Packed(*stored.of(SUBSCRIPTION), may_expire=stored.may_expire)
+        return stored.subscriptions
 
     def load(self) -> Iterator[Tracked]:
         """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
@@ -192,29 +207,46 @@ class Store:
             raise StoreDamaged(f"store {self.path / DATA}: {error}") from error
 
     def statistics(self) -> Mapping[str, int]:
-        """What opening it took: stores quarantined and migrated, records salvaged, records and pages lost."""
+        """What opening it took: stores quarantined and migrated, records salvaged, records and pages lost; and what was
+        left out of the history because the map was full.
+        """
         return {**self._counts, "transactions": self.transactions}
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
         """Make all of `changes`, or none, in one transaction; on return they survive a power cut.
+
+        With them the last of `events` go into the history, and its oldest out. Where there is no room for that the changes
+        are made all the same: a full map is to be emptied, not filled with the news of it.
 
         Raises UStatusError: RESOURCE_EXHAUSTED where map or disk is full (what is stored stays readable, and a full map
         does not keep anything from being deleted), INTERNAL for any other refusal of LMDB.
         """
+        told = self._history.changes(events)
         try:
-            try:
-                self._write(changes)
-            except lmdb.MapFullError:
-                self._write_in_full_map(changes)
+            if told and self._fits([*changes, *told]):
+                self._history.written(events)
+            else:
+                self._counts["history_skipped"] += len(events) if told else 0
+                if not self._fits(changes):
+                    self._write_in_full_map(changes)
         except lmdb.Error as error:
-            full = isinstance(error, _FULL) or error.code in _NO_ROOM
-            code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
-            raise UStatusError(
-                code, f"store {self.path}: {len(changes)} changes not made: {error}"
-            ) from error
+            raise self._refused(error, f"{len(changes)} changes not made") from error
         self.transactions += 1
+
+    def _refused(self, error: lmdb.Error, what: str) -> UStatusError:
+        full = isinstance(error, _FULL) or error.code in _NO_ROOM
+        code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
+        return UStatusError(code, f"store {self.path}: {what}: {error}")
+
+    def _fits(self, changes: Sequence[Change]) -> bool:
+        """Make these changes, unless the map is full."""
+        try:
+            self._write(changes)
+        except lmdb.MapFullError:
+            return False
+        return True
 
     def _write(self, changes: Sequence[Change]) -> None:
         with self._opened().begin(write=True) as txn:
@@ -231,17 +263,32 @@ class Store:
         afterwards it makes the map no smaller than what is in use. What a transaction frees is for the second one after
         it, and one that fails does not count: hence the one in between, which changes nothing.
         """
-        env = self._opened()
         deletions = all(value is None for _, value in changes)
-        env.set_mapsize(2 * self._map_size)
-        try:
-            self._write([Change(LAYOUT_KEY, records.layout_value())])
+        with self._larger_map():
+            self._write([_LAYOUT_RECORD])
             if deletions:
                 self._write(changes)
-        finally:
-            env.set_mapsize(self._map_size)
         if not deletions:
             self._write(changes)
+
+    @contextmanager
+    def _larger_map(self) -> Iterator[None]:
+        env = self._opened()
+        env.set_mapsize(2 * self._map_size)
+        try:
+            yield
+        finally:
+            env.set_mapsize(self._map_size)
+
+    def _relabel(self) -> None:
+        """Make a store of layout 2 one of this layout; RESOURCE_EXHAUSTED where the disk has no room for it."""
+        try:
+            if not self._fits([_LAYOUT_RECORD]):
+                with self._larger_map():
+                    self._write([_LAYOUT_RECORD])
+        except lmdb.Error as error:
+            raise self._refused(error, f"not migrated to layout {LAYOUT}") from error
+        self._migrated(self._stored, self.path)
 
     # --- making and replacing -----------------------------------------------------------------------------------------
 
@@ -267,18 +314,21 @@ class Store:
         directory.mkdir(parents=True)
         with self._open_in(directory) as env, env.begin(write=True) as txn, txn.cursor() as cursor:
             cursor.putmulti([(LAYOUT_KEY, records.layout_value())])
-            cursor.putmulti(zip(found.keys, found.values, strict=True), append=True)
+            cursor.putmulti(found.records(), append=True)
 
     def _read(self, *, verify: bool) -> Contents:
         if not (self.path / DATA).exists():
             raise StoreDamaged(f"store {self.path / DATA}: is missing beside lock.mdb")
         found = contents.read(self.path, "verify" if verify else "walk")
-        if found.layout != LAYOUT:
-            aside = self._replace(found, f"layout{found.layout}")
-            self._counts["store_migrated"] += 1
-            extra = {"store": str(self.path), "records": len(found), "before": str(aside), "layout": LAYOUT}
-            log.info("usubscription.store_migrated", extra=extra)
+        if found.layout not in {LAYOUT, _IN_PLACE}:
+            self._migrated(found, self._replace(found, f"layout{found.layout}"))
         return found
+
+    def _migrated(self, found: Contents, before: Path) -> None:
+        """Say that these records are in a store of this layout now; `before` is where the older one is."""
+        self._counts["store_migrated"] += 1
+        extra = {"store": str(self.path), "records": len(found), "before": str(before), "layout": LAYOUT}
+        log.info("usubscription.store_migrated", extra=extra)
 
     def _quarantine(self, reason: StoreDamaged) -> Contents:
         found = contents.salvage(self.path)
