@@ -49,10 +49,22 @@ def test_subscriptions_are_listed_with_rate_and_end(
     filled: "Desk", capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(capsys, "ls", "--state-dir", filled.state_dir).splitlines() == [
-        "up://device2/10AB/3/80CD  up://device1/1/1/0  every 100 ms  for ever",
-        "up://device2/10AB/3/80CD  up://device1/2/1/0  every message  until 2100-01-01T00:00:00.000+00:00",
-        "up://device2/10AB/3/80CE  up://device1/1/1/0  every message  for ever",
+        "up://device2/10AB/3/80CD  up://device1/1/1/0  SUBSCRIBED  every 100 ms  for ever",
+        "up://device2/10AB/3/80CD  up://device1/2/1/0  SUBSCRIBED  every message  until 2100-01-01T00:00:00.000+00:00",
+        "up://device2/10AB/3/80CE  up://device1/1/1/0  SUBSCRIBED  every message  for ever",
     ]
+
+
+def test_what_another_device_has_not_answered_is_pending(
+    make_desk: "Callable[..., Desk]", capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = make_desk().start()
+    remote = UUri("device3", 1, 1, 0x8000)
+    desk.subscribe(remote)
+    place = ("--state-dir", desk.state_dir)
+    assert said(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBE_PENDING"
+    desk.grant(desk.called())
+    assert said(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBED"
 
 
 def test_they_are_listed_by_topic_and_subscriber(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +83,7 @@ def test_they_are_listed_by_topic_and_subscriber(filled: "Desk", capsys: pytest.
 def test_a_topic_is_shown(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(capsys, "show", "--state-dir", filled.state_dir, TOPIC)
     assert [line.strip() for line in shown.splitlines()][:5] == [
-        str(TOPIC),
+        f"{TOPIC}  SUBSCRIBED",
         str(FIRST),
         "rate     every 100 ms",
         "ends     for ever",
@@ -91,6 +103,7 @@ def test_an_export_is_a_line_for_each(
     assert lines[1] == {
         "topic": str(TOPIC),
         "subscriber": str(SECOND),
+        "status": "SUBSCRIBED",
         "period_ns": 0,
         "expire_ms": LATER_MS,
         "details": "",

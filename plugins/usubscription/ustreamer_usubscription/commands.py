@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
@@ -19,8 +19,9 @@ from ustreamer_usubscription import contents
 from ustreamer_usubscription.contents import Contents
 from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.lock import holder
-from ustreamer_usubscription.records import PAST, StoreDamaged, StoreTooNew, read_event
+from ustreamer_usubscription.records import PAST, REMOTE, StoreDamaged, StoreTooNew, read_event, read_remote
 from ustreamer_usubscription.service import STORE
+from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Tracked
 
 _DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
@@ -75,24 +76,24 @@ def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    found = (entry for entry in _subscriptions(arguments) if _wanted(arguments, entry))
+    found = (listed for listed in _listed(arguments) if _wanted(arguments, listed.entry))
     if arguments.json:
-        print(json.dumps([_plain(entry) for entry in found], indent=2))
+        print(json.dumps([_plain(*listed) for listed in found], indent=2))
         return _OK
-    for entry in found:
-        print(f"{entry.topic}  {entry.subscriber}  {_rate(entry)}  {_end(entry)}")
+    for entry, status in found:
+        print(f"{entry.topic}  {entry.subscriber}  {status.name}  {_rate(entry)}  {_end(entry)}")
     return _OK
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = [entry for entry in _subscriptions(arguments) if entry.topic == arguments.topic]
+    found = [listed for listed in _listed(arguments) if listed.entry.topic == arguments.topic]
     if not found:
         raise UStatusError(UCode.NOT_FOUND, f"{arguments.topic}: nobody has subscribed it")
     if arguments.json:
-        print(json.dumps([_plain(entry) for entry in found], indent=2))
+        print(json.dumps([_plain(*listed) for listed in found], indent=2))
         return _OK
-    print(found[0].topic)
-    for entry in found:
+    print(f"{arguments.topic}  {found[0].status.name}")
+    for entry, _ in found:
         print(f"  {entry.subscriber}")
         print(f"    rate     {_rate(entry)}")
         print(f"    ends     {_end(entry)}")
@@ -101,8 +102,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    for entry in _subscriptions(arguments):
-        print(json.dumps(_plain(entry)))
+    for listed in _listed(arguments):
+        print(json.dumps(_plain(*listed)))
     return _OK
 
 
@@ -193,17 +194,27 @@ def _count(text: str) -> int:
     return number
 
 
-def _subscriptions(arguments: argparse.Namespace) -> Iterator[Tracked]:
-    return iter(_read(_store(arguments)).subscriptions)
+class Listed(NamedTuple):
+    """A subscription, and what its subscriber is to the topic."""
+
+    entry: Tracked
+    status: Status
+
+
+def _listed(arguments: argparse.Namespace) -> Iterator[Listed]:
+    found = _read(_store(arguments))
+    remote = dict(read_remote(*record) for record in found.of(REMOTE))
+    return (Listed(entry, remote.get(entry.topic, Status.SUBSCRIBED)) for entry in found.subscriptions)
 
 
 # --- saying -----------------------------------------------------------------------------------------------------------
 
 
-def _plain(entry: Tracked) -> dict[str, object]:
+def _plain(entry: Tracked, status: Status) -> dict[str, object]:
     return {
         "topic": str(entry.topic),
         "subscriber": str(entry.subscriber),
+        "status": status.name,
         "period_ns": entry.period_ns,
         "expire_ms": entry.expire_ms,
         "details": entry.details.hex(),
