@@ -594,6 +594,23 @@ def test_remote_topics_are_bounded_with_those_that_are_still_to_be_unsubscribed(
     desk.subscribe()  # a local one
 
 
+def test_a_question_is_answered_although_an_expiry_elsewhere_finds_no_room(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted(desk, expire_ms=desk.now_ms + 1000)
+
+    def full(*_: object) -> None:
+        raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.plugin.service._store, "commit", full)
+        desk.advance(ms=1001)
+        assert states(desk) == {}
+        assert desk.calls() == []  # only what is on disk is said
+    desk.advance(s=1)
+    assert desk.called().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+
+
 def test_an_answer_that_finds_no_room_on_the_disk_is_asked_for_again(
     desk: "Desk", monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -826,7 +826,9 @@ def test_should_the_thread_fail_callers_are_told_and_routing_goes_on(
     desk: "Desk", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.subscribe()
-    monkeypatch.setattr(desk.plugin.service, "_answer", None)  # a mistake of ours, whatever it would be
+    monkeypatch.setattr(
+        desk.plugin.service._outbox, "answer", None
+    )  # a mistake of ours, whatever it would be
     desk.post(FETCH_SUBSCRIPTIONS)
     desk.wait_until(lambda: not desk.plugin.service._thread.is_alive(), "the thread to fail")  # type: ignore[union-attr]
     status = desk.refused(FETCH_SUBSCRIPTIONS)

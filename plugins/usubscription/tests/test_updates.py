@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from ustreamer_usubscription import service
+from ustreamer_usubscription import outbox
 from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 from ustreamer_usubscription.updates import messages
@@ -239,7 +239,7 @@ def test_a_flood_of_changes_is_told_bit_by_bit_and_in_order(
     for caller in callers:
         desk.subscribe(caller=caller)
     desk.told()
-    monkeypatch.setattr(service, "UPDATES_PER_TURN", 3)
+    monkeypatch.setattr(outbox, "UPDATES_PER_TURN", 3)
     desk.reset()
     desk.wait_until(lambda: len(desk.notified) == 3, "the first three to be told")
     assert desk.statistics("updates_waiting") == 5
@@ -256,7 +256,7 @@ def test_what_waits_at_the_stop_is_counted_and_said(
     for number in range(1, 9):
         desk.subscribe(caller=UUri(OWN, number, 1, 0))
     desk.told()
-    monkeypatch.setattr(service, "UPDATES_PER_TURN", 3)
+    monkeypatch.setattr(outbox, "UPDATES_PER_TURN", 3)
     desk.reset()
     desk.stop()
     assert len(desk.notified) == 6

@@ -11,18 +11,16 @@ Where a shared commit fails, each of its requests is tried alone: one that needs
 """
 
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from threading import Thread
-from typing import Final, Literal, TypeAlias
-
-from google.protobuf.message import Message
+from typing import Final
 
 from ustreamer.hookspecs import PluginContext
 from ustreamer.uprotocol.uattributes import UMessageType, is_expired
-from ustreamer.uprotocol.umessage import UMessage, error_response, response
-from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
@@ -30,26 +28,18 @@ from ustreamer_usubscription import v3, v4
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
-from ustreamer_usubscription.history import Unwritten
 from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
-from ustreamer_usubscription.messages import Call, pack
+from ustreamer_usubscription.messages import Call
 from ustreamer_usubscription.operations import USUBSCRIPTION
+from ustreamer_usubscription.outbox import Outbox, Outcome
 from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import (
-    Change,
     Store,
-    delete,
-    delete_observer,
-    delete_remote,
-    put,
-    put_observer,
-    put_remote,
-    put_topic,
 )
-from ustreamer_usubscription.tracked import Changed, Pair, Tracked
-from ustreamer_usubscription.updates import messages
+from ustreamer_usubscription.tracked import Changed, Tracked
 from ustreamer_usubscription.upstream import Upstream
+from ustreamer_usubscription.writer import Writer
 
 ENTITY: Final = USUBSCRIPTION
 
@@ -59,19 +49,12 @@ STORE: Final = "usubscription"
 MAX_REQUEST: Final = 16_384
 """Bytes of a request's payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
 
-UPDATES_PER_TURN: Final = 2 * MAX_BATCH
-"""Changes told at most before requests are looked at again, and then every 100 ms.
-
-A Reset may end a million subscriptions at once, and an egress queue holds 10 000 messages. A batch of requests makes at
-most half as many changes, apart from a Reset; so what waits is never more than there were subscriptions, and shrinks.
-"""
 _PAUSE_MS: Final = 100
 
 # The wall clock may jump, the timer's does not: look at the wall clock this often while any subscription is to end.
 _LONGEST_WAIT_MS: Final = 1000
 _NS_PER_MS: Final = 1_000_000
 
-Outcome: TypeAlias = Message | UStatus
 log = logging.getLogger("ustreamer.usubscription")
 
 
@@ -102,7 +85,6 @@ class UsubscriptionService:
         )
         self._inbox = Inbox(config.max_queued_requests)
         self._ids = UuidSource(context.clock.wall_ms)
-        self._refusal_ids = UuidSource(context.clock.wall_ms)  # the listener's thread is another one
         self._upstream = Upstream(self._state, context.authority, context.links, self._ids, config)
         self._decisions: Mapping[UMessageType, Callable[[UMessage, Draft], Outcome | None]] = {
             UMessageType.REQUEST: self._decide,
@@ -111,15 +93,13 @@ class UsubscriptionService:
         }
         self._thread: Thread | None = None
         self._running = ExitStack()
-        # Ended subscriptions that the store may still have: memory drops them at once, whatever the disk says.
-        self._unsaved: set[Pair] = set()
-        self._unsettled: set[UUri] = set()  # topics whose subscriptions changed without a draft
-        self._unwritten = Unwritten(config.history)
+        self._writer = Writer(self._store, config.history)
+        self._outbox = Outbox(self._send, context.authority, self._ids.next)
+        self._unsettled: set[UUri] = set()  # remote topics whose subscriptions changed without a draft
         self._armed_ns: int | None = None
-        self._updates: deque[Changed] = deque()
         self._heard = False  # whether there are endpoints by which updates would reach anybody
-        self._counts: Counter[str] = Counter()
-        self._turned_away: Counter[str] = Counter()  # as _counts, on the listener's thread
+        # On the listener's thread, with ids and counters of its own.
+        self._refusals = Outbox(self._send, context.authority, UuidSource(context.clock.wall_ms).next)
 
     @property
     def entities(self) -> Sequence[UUri]:
@@ -175,9 +155,7 @@ class UsubscriptionService:
         self._inbox.close()
         if self._thread is not None:
             self._thread.join()
-        if self._updates:
-            log.warning("usubscription.updates_not_sent", extra={"count": len(self._updates)})
-            self._updates.clear()
+        self._outbox.close()
 
     # --- the listener's thread ----------------------------------------------------------------------------------------
 
@@ -190,14 +168,14 @@ class UsubscriptionService:
             case UMessageType.NOTIFICATION:
                 self._receive_other(message)
             case _:
-                self._turned_away["ignored"] += 1
+                self._refusals.counts["ignored"] += 1
 
     def _receive_other(self, message: UMessage, reserve: int = 0) -> None:
         """Nobody waits for a word about these; a Response that finds no room is asked for again, later."""
         try:
             self._inbox.put_nowait(message, reserve=reserve)
         except UStatusError:
-            self._turned_away["ignored"] += 1
+            self._refusals.counts["ignored"] += 1
 
     def _receive_request(self, message: UMessage) -> None:
         try:
@@ -205,8 +183,10 @@ class UsubscriptionService:
                 raise invalid(f"payload of {len(message.payload)} bytes: a request has at most {MAX_REQUEST}")
             self._inbox.put_nowait(message)
         except UStatusError as refused:
-            self._turned_away[_refusal(refused.code)] += 1
-            self._send(error_response(self._refusal_ids.next(), message, refused.status), self._turned_away)
+            self._refusals.answer(message, refused.status)
+
+    def _send(self, message: UMessage) -> None:
+        self._bus.send(message)
 
     # --- the service's own thread -------------------------------------------------------------------------------------
 
@@ -227,10 +207,10 @@ class UsubscriptionService:
         for topic in self._unsettled:
             draft.settle(topic)
         outcomes = [self._decisions[message.attributes.type](message, draft) for message in batch]
-        failure = self._save(draft)
+        failure = self._writer.save(draft)
         if failure is None:
             self._state.apply(draft)
-            self._updates.extend(draft.events)
+            self._outbox.tell(draft.events)
             self._unsettled.clear()
         self._upstream.follow(draft, self._context.clock.monotonic_ns(), committed=failure is None)
         if failure is not None and len(batch) > 1:
@@ -239,7 +219,7 @@ class UsubscriptionService:
             return
         for message, outcome in zip(batch, outcomes, strict=True):
             if message.attributes.type is UMessageType.REQUEST:
-                self._answer(message, failure or (self._ask(message) if outcome is None else outcome))
+                self._outbox.answer(message, self._ask(message) if outcome is None else failure or outcome)
         self._send_updates()
         self._call_others()
         self._arm()
@@ -295,52 +275,9 @@ class UsubscriptionService:
             self._policy,
         )
 
-    def _save(self, draft: Draft) -> UStatus | None:
-        """Commit the draft, and with it what is still to be deleted; the reason if the draft is not on disk now."""
-        if draft.is_empty and not self._unsaved:
-            self._unwritten.keep(draft)
-            return None
-        try:
-            self._store.commit(_records(draft, self._unsaved), self._unwritten.with_those_of(draft))
-        except UStatusError as error:
-            if not draft.is_empty:
-                return error.status
-            self._unwritten.keep(draft)
-            return None
-        self._unsaved.clear()
-        self._unwritten.clear()
-        return None
-
-    def _answer(self, message: UMessage, outcome: Outcome) -> None:
-        id = self._ids.next()
-        if isinstance(outcome, UStatus):
-            self._counts[_refusal(outcome.code)] += 1
-            answer = error_response(id, message, outcome)
-        else:
-            self._counts["answered"] += 1
-            answer = response(id, message, *pack(outcome, message.attributes.payload_format))
-        self._send(answer, self._counts)
-
     def _send_updates(self) -> None:
-        """Tell the next changes, oldest first; the rest is for the next turn."""
-        if not self._heard:
-            return
-        for _ in range(min(UPDATES_PER_TURN, len(self._updates))):
-            for message in messages(self._updates.popleft(), self._context.authority, self._ids.next):
-                self._send(message, self._counts, "update")
-            self._counts["updates"] += 1
-
-    def _send(
-        self, message: UMessage, counts: Counter[str], what: Literal["answer", "update"] = "answer"
-    ) -> None:
-        try:
-            self._bus.send(message)
-        except UStatusError as error:
-            unsent = "unsent" if what == "answer" else "updates_unsent"
-            if not counts[unsent]:  # said once, always counted
-                extra = {"to": str(message.attributes.sink), "reason": str(error)}
-                log.warning("usubscription.%s_not_sent", what, extra=extra)
-            counts[unsent] += 1
+        if self._heard:
+            self._outbox.send_updates()
 
     def _call_others(self) -> None:
         """Make the calls to other devices that are due; before the endpoints are up, none would leave the house."""
@@ -354,9 +291,8 @@ class UsubscriptionService:
 
         [impl->req~usubscription-subscribe-expiration~1]
         """
-        for entry in (ended := self._directory.pop_expired(now_ms)):
-            self._tell_end(entry, f"expire, {entry.expire_ms} ms, has passed")
-        self._forget(ended)
+        ended = self._directory.pop_expired(now_ms)
+        self._end([(entry, f"expire, {entry.expire_ms} ms, has passed") for entry in ended], now_ms)
 
     def _end_undeclared(self) -> None:
         """In mode `enforce`, end what was subscribed before it was switched on, if nobody has created the topic.
@@ -365,28 +301,23 @@ class UsubscriptionService:
         """
         if self._policy.lifecycle != "enforce":
             return
-        draft = Draft(self._state, self._config, self._context.clock.wall_ms())
+        now_ms = self._context.clock.wall_ms()
+        draft = Draft(self._state, self._config, now_ms)
         undeclared = [
-            entry
+            (entry, "its producer has not called CreateTopic")
             for entry in self._directory
-            if entry.topic.authority_name in self._serves and not draft.topic_states(entry.topic)
+            if not self._state.is_remote(entry.topic) and not draft.topic_states(entry.topic)
         ]
-        for entry in undeclared:
-            self._tell_end(entry, "its producer has not called CreateTopic")
-        self._forget(undeclared)
+        self._end(undeclared, now_ms)
 
-    def _tell_end(self, entry: Tracked, why: str) -> None:
-        observers = self._state.observers.of(entry.topic)
-        changed = Changed(entry, Status.UNSUBSCRIBED, observers, why)
-        self._updates.append(changed)
-        self._unwritten.note(changed, self._context.clock.wall_ms())
-
-    def _forget(self, ended: Sequence[Tracked]) -> None:
-        """Take subscriptions out of memory now, and with the next commit out of the store."""
-        pairs = [entry.pair for entry in ended]
-        self._directory.apply(dict.fromkeys(pairs))
-        self._unsaved.update(pairs)
-        self._unsettled.update(topic for topic, _ in pairs if topic.authority_name not in self._serves)
+    def _end(self, ended: Sequence[tuple[Tracked, str]], now_ms: int) -> None:
+        """Take subscriptions out of memory now, each for a reason, and with the next commit out of the store."""
+        of = self._state.observers.of
+        changes = [Changed(entry, Status.UNSUBSCRIBED, of(entry.topic), why) for entry, why in ended]
+        self._directory.apply(dict.fromkeys(entry.pair for entry, _ in ended))
+        self._outbox.tell(changes)
+        self._writer.forget(changes, now_ms)
+        self._unsettled.update(entry.topic for entry, _ in ended if self._state.is_remote(entry.topic))
 
     def _arm(self) -> None:
         """Have this thread woken when the next subscription ends or call is due, to save what is not saved, or to tell on."""
@@ -394,11 +325,11 @@ class UsubscriptionService:
         now_ns = clock.monotonic_ns()
         if self._armed_ns is not None and self._armed_ns <= now_ns:
             self._armed_ns = None  # that timer has fired
-        waits_ms = [_LONGEST_WAIT_MS] if self._unsaved or self._unsettled else []
+        waits_ms = [_LONGEST_WAIT_MS] if self._writer.is_behind or self._unsettled else []
         next_ms = self._directory.next_expiry_ms()
         if next_ms is not None:
             waits_ms.append(next_ms + 1 - clock.wall_ms())
-        if self._updates and self._heard:
+        if self._outbox and self._heard:
             waits_ms.append(_PAUSE_MS)
         whens_ns = [now_ns + min(max(min(waits_ms), 0), _LONGEST_WAIT_MS) * _NS_PER_MS] if waits_ms else []
         if self._heard and (call_ns := self._upstream.next_ns()) is not None:
@@ -418,33 +349,16 @@ class UsubscriptionService:
         `answered`, `ignored`, `unsent` (answers), one `refused_<code>` each, `updates` (changes told), `updates_unsent`.
         """
         return {
-            **(Counter(dict(self._counts)) + Counter(dict(self._turned_away))),
+            **(Counter(dict(self._outbox.counts)) + Counter(dict(self._refusals.counts))),
             "subscriptions": self._directory.count,
             "registrations": self._state.observers.count,
             "topics": self._state.topics.count,
             "remote_topics": self._state.remotes.count,
             **self._upstream.statistics(),
-            "updates_waiting": len(self._updates),
+            "updates_waiting": len(self._outbox),
             "queued": len(self._inbox),
             **self._store.statistics(),
         }
-
-
-def _records(draft: Draft, unsaved: Iterable[Pair]) -> list[Change]:
-    """The records to write for a draft and for what is still to be deleted."""
-    subscriptions = dict.fromkeys(unsaved) | draft.subscriptions.changes
-    return [
-        *(delete(*pair) if entry is None else put(entry) for pair, entry in subscriptions.items()),
-        *(
-            delete_observer(pair) if observer is None else put_observer(observer)
-            for pair, observer in draft.observers.changes.items()
-        ),
-        *(
-            delete_remote(topic) if status is None else put_remote(topic, status)
-            for topic, status in draft.remotes.changes.items()
-        ),
-        *(put_topic(topic, state) for topic, state in draft.topics.changes.items() if state is not None),
-    ]
 
 
 def _method(message: UMessage) -> tuple[int, int]:
@@ -452,7 +366,3 @@ def _method(message: UMessage) -> tuple[int, int]:
     sink = message.attributes.sink
     assert sink is not None  # the listener's filter has seen to it
     return sink.ue_version_major, sink.resource_id
-
-
-def _refusal(code: UCode) -> str:
-    return f"refused_{code.name.lower()}"
