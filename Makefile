@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test lint bench soak proto clean help
+.PHONY: demo test lint conformance bench soak proto clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -37,6 +37,9 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 	$(foreach t,$(wildcard plugins/*/tests),$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
 
+conformance: $(DEV) ## docs/conformance.md anew: each rule, its code, its tests, their result
+	@$(BIN)/python -m tests.conformance $(ARGS)
+
 bench: $(DEV) ## messages/s and latency against a bare forwarder, side by side
 	@$(BIN)/python -m benchmarks $(ARGS)
 
@@ -52,7 +55,7 @@ clean: ## remove .venv, caches and build leftovers
 	@find ustreamer plugins tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-14s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-20s%s\n", $$1, $$2 }'
 
 define newline
 

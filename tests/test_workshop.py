@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 REPO = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
-TARGETS = ["demo", "test", "lint", "bench", "soak", "proto", "clean", "help"]
+TARGETS = ["demo", "test", "lint", "conformance", "bench", "soak", "proto", "clean", "help"]
 DEVELOPMENT_ONLY = {
     "pytest",
     "mypy",

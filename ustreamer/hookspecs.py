@@ -24,6 +24,7 @@ import pluggy
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, Schedule
+from ustreamer.core.links import Links
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import UUri
@@ -38,7 +39,7 @@ class PluginContext(msgspec.Struct, frozen=True):
 
     `authority` is the streamer's own; `serves` are the authorities its uSubscription answers for (the own one and those
     behind transports without a uSubscription); `state_dir` may not exist yet; `schedule` makes a call at a monotonic
-    time in ns, on a thread of the host that must not be held up.
+    time in ns, on a thread of the host that must not be held up; `links` tells which authorities can be reached.
     """
 
     authority: str
@@ -46,6 +47,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     state_dir: Path
     clock: Clock
     schedule: Schedule
+    links: Links = msgspec.field(default_factory=Links)
 
 
 class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,6 +103,13 @@ class EndpointTransport(UTransport):
     def subscriptions(self) -> Sequence[Subscription]:
         """Subscriptions that the endpoint's configuration fixes, for peers that cannot subscribe by themselves."""
         return ()
+
+    def watch_link(self, changed: Callable[[bool], None]) -> None:
+        """Have `changed` called whenever the link to everybody behind the endpoint comes up (True) or is lost.
+
+        Called before `open`, which tells the state it finds, up or down, as soon as `send` works. `changed` runs on a
+        thread of the transport or on that of `open`, and must be quick. A transport that cannot tell never calls it.
+        """
 
     @abstractmethod
     def statistics(self) -> Mapping[str, int]:

@@ -205,3 +205,19 @@ def test_what_known_libraries_get_wrong_is_let_in() -> None:
         priority=answer(CHASSIS_METHOD, APP).priority,
     )
     assert router().decide("someip", lax) == Decision((Target("zenoh"),))
+
+
+@pytest.mark.parametrize(
+    ("authorities", "authority", "endpoint"),
+    [
+        (AUTHORITIES, "chassis", "someip"),
+        (AUTHORITIES, "hpc", "zenoh"),  # whatever is hosted there
+        (AUTHORITIES, "mars", None),
+        ({**AUTHORITIES, "*": "wamp"}, "mars", "wamp"),
+        ({**AUTHORITIES, "*": "wamp"}, "chassis", "someip"),
+    ],
+)
+def test_an_authority_lives_behind_the_endpoint_that_names_it_or_the_one_for_everyone_else(
+    authorities: dict[str, str], authority: str, endpoint: str | None
+) -> None:
+    assert Places(authorities, HOSTED).endpoint_of_authority(authority) == endpoint

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/plugins.md: its plugin runs, and it has a section for every hook."""
+"""docs/plugins.md: its plugin runs, it has a section for every hook and a row for all that a plugin gets."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,7 @@ from ustreamer.core.chain import Delivery, Transmit
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher
 from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.core.links import Link, Links
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, Subscription
 from ustreamer.hookspecs import PROJECT, Hooks, PluginContext
@@ -39,6 +40,21 @@ def test_the_plugin_of_the_page_has_about_thirty_lines() -> None:
 def test_every_hook_has_a_section() -> None:
     hooks = {name for name in vars(Hooks) if name.startswith("ustreamer_")}
     assert set(re.findall(r"^### (ustreamer_\w+)$", PAGE, re.MULTILINE)) == hooks
+
+
+def test_every_field_of_the_context_has_a_row() -> None:
+    table = PAGE.split("## What a plugin is given")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(PluginContext.__struct_fields__)
+
+
+def test_the_link_of_the_page_is_down_when_a_test_says_so() -> None:
+    [made] = re.findall(r"`(Links\(.*?\.get\))`", PAGE)
+    [said] = re.findall(r"`(links\.turn\(.*?\))`", PAGE)
+    links = eval(made, {"Links": Links})
+    assert links.of("chassis") == Link(up=True, times_up=0)
+    eval(said, {"links": links})
+    assert links.of("chassis") == Link(up=False, times_up=0)
+    assert links.of("cloud") == Link(up=True, times_up=0)
 
 
 class Lane:

@@ -13,7 +13,7 @@ from tests.e2e.vehicle import Vehicle, free_ports, running_vehicle, write_config
 APP = 0x10A0
 
 
-# [itest->req~usubscription-subscribe-persistency~1]
+# [itest->req~usubscription-subscribe~1] [itest->req~usubscription-subscribe-persistency~1]
 def test_subscriptions_survive_a_kill(tmp_path: Path) -> None:
     ports = free_ports()
     config = write_config(tmp_path, ports)

@@ -16,7 +16,8 @@ def payloads(samples: list[Sample]) -> list[bytes]:
     return [sample.payload for sample in samples]
 
 
-# [itest->req~usubscription-subscribe~1]
+# [itest->req~usubscription-subscribe~1] [itest->dsn~usubscription-interaction-subscriber~1]
+# [itest->aou~usubscription-interaction-subscriber~1] The application listens all the time; alone that brings nothing.
 def test_an_event_reaches_a_subscriber_only_after_it_subscribed(vehicle: Vehicle, app: ZenohPeer) -> None:
     wanted, marker = vehicle.fresh_topic(), vehicle.fresh_topic()
     app.subscribe(marker)

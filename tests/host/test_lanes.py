@@ -420,6 +420,89 @@ def test_pauses_grow_on_while_messages_only_grow_too_old(
     assert len(caplog.records) == 1
 
 
+# ----------------------------------------------------------------------------------------------------- link up
+
+SLOW = EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000, max_age_ms=3_600_000)
+
+
+def test_a_pause_ends_when_the_link_comes_up(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(DOWN), SLOW).start()
+    rig.offer(*events(3))
+    rig.wait_retries(1)
+    rig.lane.link_up()
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0, 1, 2]
+    assert rig.verdicts[0] == (0, Verdict.DELIVERED, None, 2)
+
+
+def test_each_link_up_is_one_try_and_no_more(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(then=DOWN), SLOW).start()
+    rig.offer(event(0))
+    for n in range(1, 4):
+        rig.wait_retries(n)
+        assert len(rig.wire.attempts) == n
+        rig.lane.link_up()
+    rig.wait_retries(4)
+    assert len(rig.wire.attempts) == 4
+
+
+def test_a_link_that_comes_up_between_the_refused_send_and_the_pause_is_not_overlooked(
+    make_rig: MakeRig,
+) -> None:
+    # The send is refused by the outage, and returns when it is over: the pause would last an hour.
+    rig = make_rig(Wire(DOWN), SLOW).start()
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.wait_attempts(1)
+    rig.lane.link_up()
+    rig.wire.gate.set()
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0]
+    assert rig.lane.statistics().retries == 1
+
+
+def test_a_link_that_came_up_before_the_refused_send_cuts_no_pause_short(make_rig: MakeRig) -> None:
+    watch = Stopwatch()
+    rig = make_rig(Wire(OK, DOWN), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0)
+    watch.attach(rig.lane)
+    rig.start()
+    rig.lane.link_up()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    rig.lane.link_up()
+    rig.offer(event(1))
+    rig.wait_settled(2)
+    assert watch.pauses_ms == [4]
+
+
+def test_a_row_of_failures_starts_anew_when_the_link_comes_up(make_rig: MakeRig) -> None:
+    watch = Stopwatch()
+
+    class UpAtTheFourth(Wire):
+        def send(self, message: UMessage) -> None:
+            if len(self.attempts) == 3:
+                rig.lane.link_up()  # during the fourth send, which is tried again without a pause
+            super().send(message)
+
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=1000)
+    rig = make_rig(UpAtTheFourth(*[DOWN] * 6), limits, watch.clock, lambda: 1.0)
+    watch.attach(rig.lane)
+    rig.offer(event(0))
+    rig.start().wait_settled(1)
+    assert watch.pauses_ms == [4, 8, 16, 4, 8]
+    assert rig.lane.statistics().retries == 6
+
+
+def test_a_lane_that_closes_stays_closed_whatever_its_link_does(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(DOWN), SLOW).start()
+    rig.offer(event(0))
+    rig.wait_retries(1)
+    rig.lane.close(DEADLINE_S)
+    rig.lane.link_up()
+    assert rig.sent == []
+    assert rig.books().queued == 1
+
+
 def test_a_pause_is_real_time(make_rig: MakeRig) -> None:
     rig = make_rig(
         Wire(DOWN, DOWN), EgressLimits(retry_first_ms=10, retry_max_ms=10), rng=lambda: 1.0

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from ustreamer.core.clock import ManualClock
+from ustreamer.core.links import Link
 from ustreamer.hookspecs import (
     EndpointConfig,
     EndpointContext,
@@ -354,3 +355,9 @@ def test_a_plugin_adds_transports_without_being_made() -> None:
 )
 def test_a_transport_that_two_offer_is_refused(loaded: dict[str, type[Noting]], name: str) -> None:
     assert refusal(lambda: kinds(**loaded)) == f"transport {name!r} is offered by two plugins"
+
+
+def test_a_context_made_without_links_has_some_of_its_own_and_everything_is_up() -> None:
+    other = PluginContext("hpc", ("hpc",), Path("state"), CONTEXT.clock, CONTEXT.schedule)
+    assert CONTEXT.links.of("chassis") == Link(up=True, times_up=0)
+    assert CONTEXT.links is not other.links

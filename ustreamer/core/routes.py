@@ -54,7 +54,11 @@ class Places:
         """The endpoint behind which `entity` lives; None if nobody knows its authority."""
         if (entity.authority_name, entity.ue_id) in self._services:
             return SELF
-        return self._authorities.get(entity.authority_name, self._default)
+        return self.endpoint_of_authority(entity.authority_name)
+
+    def endpoint_of_authority(self, authority: str) -> str | None:
+        """The endpoint behind which whoever is at `authority` and is not hosted here lives; None if nobody knows it."""
+        return self._authorities.get(authority, self._default)
 
 
 class Router:

@@ -72,6 +72,7 @@ class Lane:
         self._idle = True
         self._closing = False
         self._failures = 0
+        self._link_ups = 0
         self._retries = 0
         self._reported: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
@@ -157,10 +158,11 @@ class Lane:
             if self._closing:
                 self._keep(batch[position:])
                 return
+            link_ups = self._link_ups
             status = self._send(item)
             if status is not None and status.code is UCode.UNAVAILABLE:
                 self._keep(batch[position:])
-                self._pause(status)
+                self._pause(status, link_ups)
                 return
 
     def _send(self, item: Queued) -> UStatus | None:
@@ -201,16 +203,31 @@ class Lane:
             self._queue.put_back(unsent)
             self._in_air = 0
 
-    def _pause(self, status: UStatus) -> None:
-        """The link takes nothing now: wait before the next try, longer each time in a row."""
-        self._failures += 1
-        if self._failures == 1:
+    def _pause(self, status: UStatus, link_ups: int) -> None:
+        """The link takes nothing now: wait before the next try, longer each time in a row, at most until it comes up.
+
+        `link_ups` is from before the refused send: a link that came up since then ends the pause before it begins.
+        """
+        if not self._failures:
             log.warning("egress_unavailable", extra={"endpoint": self.name, "reason": str(status)})
-        until_ns = self._clock.monotonic_ns() + retry_delay_ns(self._limits, self._failures, self._rng)
         with self._lock:
             self._retries += 1
-            while not self._closing and (left_ns := until_ns - self._clock.monotonic_ns()) > 0:
+            if link_ups != self._link_ups:
+                return
+            self._failures += 1
+            until_ns = self._clock.monotonic_ns() + retry_delay_ns(self._limits, self._failures, self._rng)
+            while not self._closing and link_ups == self._link_ups:
+                left_ns = until_ns - self._clock.monotonic_ns()
+                if left_ns <= 0:
+                    return
                 self._changed.wait(left_ns / _NS_PER_S)
+
+    def link_up(self) -> None:
+        """The link came up: what waits for the next try is tried at once, and failures count anew. From any thread."""
+        with self._lock:
+            self._link_ups += 1
+            self._failures = 0
+            self._changed.notify_all()
 
     # --- stopping and reading -------------------------------------------------------------------------------------------
 

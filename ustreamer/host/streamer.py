@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
 from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.core.links import Links
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
 from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
@@ -49,12 +51,15 @@ class Streamer:
         """Build everything and touch nothing. Raises PluginError or UStatusError for what cannot be built."""
         self._clock = clock
         self._timers = TimerThread(clock)
+        authorities = _authorities(config)
+        self._links = Links(Places(authorities).endpoint_of_authority)
         context = PluginContext(
             authority=config.authority,
             serves=serves(config, kinds),
             state_dir=config.state_dir,
             clock=clock,
             schedule=self._timers.schedule,
+            links=self._links,
         )
         self._plugins = plugins.configured(plugin_classes, config.plugins, context)
         self._services: Sequence[Service] = [
@@ -67,7 +72,8 @@ class Streamer:
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
             self.transports[name] = kind.make(section, EndpointContext(name, config.authority, clock))
-        self._places = _places(config, self._services)
+        hosted = [entity for service in self._services for entity in service.entities]
+        self._places = Places(authorities, hosted)
         self._lanes: dict[str, Lane] = {}
         self.dispatcher = self._dispatcher(config)
         for name, transport in self.transports.items():
@@ -111,6 +117,7 @@ class Streamer:
         try:
             self._timers.start()
             self._listen()
+            self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
             for service in self._services:
@@ -133,6 +140,15 @@ class Streamer:
             dispatch = self.dispatcher.ingress(name).dispatch
             for source, sink in self._filters_of(name):
                 transport.register_listener(source, sink, dispatch)
+
+    def _watch_links(self) -> None:
+        for name, transport in self.transports.items():
+            transport.watch_link(partial(self._link_turned, name))
+
+    def _link_turned(self, name: str, up: bool) -> None:
+        if up:
+            self._lanes[name].link_up()  # first: what waits here must not depend on a plugin that watches
+        self._links.turn(name, up=up)
 
     def _filters_of(self, endpoint: str) -> list[tuple[UUri, UUri | None]]:
         """What to listen for at an endpoint.
@@ -228,11 +244,11 @@ class Streamer:
         return self._plugins
 
 
-def _places(config: StreamerConfig, services: Sequence[Service]) -> Places:
-    authorities = {
+def _authorities(config: StreamerConfig) -> dict[str, str]:
+    """The endpoint behind which each authority lives."""
+    return {
         authority: name for name, section in config.endpoints.items() for authority in section.authorities
     }
-    return Places(authorities, [entity for service in services for entity in service.entities])
 
 
 def _flatten(offered: Iterable[Sequence[Service]]) -> list[Service]:

@@ -14,16 +14,18 @@ from msgspec.structs import replace
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from ustreamer.core.clock import ManualClock
+from ustreamer.core.links import Links
 from ustreamer.core.timers import TimerQueue
 from ustreamer.hookspecs import PluginContext
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any
-from ustreamer.uprotocol.uattributes import UPayloadFormat
-from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UUID, UuidSource
-from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, ANY_ENTITY, ANY_VERSION, UUri
+from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer.uprotocol.wire import decode_status
 
 T = TypeVar("T")
@@ -34,6 +36,8 @@ SERVED = "device2"  # lives behind a transport without a uSubscription
 APP = UUri(OWN, 0x300EF, 4, 0)
 OTHER_APP = UUri(OWN, 0x42, 1, 0)
 PEER = UUri("device3", 0, 3, 0)  # another streamer's uSubscription
+FAR = ("device3", "device4")  # with uSubscriptions of their own
+REMOTE = UUri("device3", 0x10AB, 3, 0x80CD)
 TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
 DEADLINE_S = 20.0
 
@@ -45,9 +49,10 @@ class Desk:
     is started by `start`, and anew, on what it has stored, by `restart`.
     """
 
-    def __init__(self, state_dir: Path, **config: object) -> None:
+    def __init__(self, state_dir: Path, serves: tuple[str, ...] = (OWN, SERVED), **config: object) -> None:
         self.state_dir = state_dir
         self.config = config
+        self.serves = serves
         self.clock = ManualClock()
         network = LocalNetwork()
         self.bus, self.client = LocalTransport(network, OWN), LocalTransport(network, OWN)
@@ -57,19 +62,26 @@ class Desk:
         self.notified: list[UMessage] = []
         self.published: list[UMessage] = []
         self.on_answer: Callable[[UMessage], None] = lambda _: None
+        self.links = Links(lambda authority: authority)
         self._ids = UuidSource(self.clock.clock().wall_ms)
+        self._calls: list[UMessage] = []
         self._answers: dict[UUID, UMessage] = {}
         self._changed = threading.Condition()
         self._timers = TimerQueue()
         self._timers_lock = threading.Lock()
         self.client.register_listener(ANY, UUri(ANY_AUTHORITY, ANY_ENTITY, ANY_VERSION, 0), self._receive)
         self.client.register_listener(ANY, None, self.published.append)
+        for authority in FAR:
+            everything = UUri(authority, 0, ANY_VERSION, ANY_RESOURCE)
+            self.client.register_listener(ANY, everything, self._be_called)
         self.plugin = self._new_plugin()
 
     # --- the streamer's part ------------------------------------------------------------------------------------------
 
     def _new_plugin(self) -> UsubscriptionPlugin:
-        context = PluginContext(OWN, (OWN, SERVED), self.state_dir, self.clock.clock(), self._schedule)
+        context = PluginContext(
+            OWN, self.serves, self.state_dir, self.clock.clock(), self._schedule, self.links
+        )
         return UsubscriptionPlugin(UsubscriptionPlugin.Config(**self.config), context)  # type: ignore[arg-type]
 
     def _schedule(self, when_ns: int, action: Callable[[], None]) -> None:
@@ -140,7 +152,9 @@ class Desk:
     # --- the client's part --------------------------------------------------------------------------------------------
 
     def _receive(self, message: UMessage) -> None:
-        reqid = message.attributes.reqid
+        reqid, sink = message.attributes.reqid, message.attributes.sink
+        if sink == UUri(OWN, 0, 3, 0):
+            return  # what other uSubscriptions say to this one
         if reqid is None:
             self.notified.append(message)
             return
@@ -240,6 +254,79 @@ class Desk:
     def reset(self, *, caller: UUri = PEER) -> None:
         self.asked(pb.ResetResponse, 9, caller=caller)
 
+    # --- the part of other devices ------------------------------------------------------------------------------------
+
+    def _be_called(self, message: UMessage) -> None:
+        if message.attributes.type is UMessageType.REQUEST:
+            self._calls.append(message)
+
+    def calls(self) -> list[UMessage]:
+        """The requests to other uSubscriptions since the last time; all that are due have been made."""
+        self.fetch()
+        self.fetch()
+        calls, self._calls[:] = list(self._calls), []
+        return calls
+
+    def called(self) -> UMessage:
+        """The one request to another uSubscription since the last time."""
+        [call] = self.calls()
+        return call
+
+    def asked_for(self) -> list[tuple[int, UUri, int, int | None]]:
+        """(method, topic, sample_period_ms, expire_ms) of the requests to others since the last time."""
+        return [self.asked_in(call) for call in self.calls()]
+
+    @staticmethod
+    def asked_in(call: UMessage) -> tuple[int, UUri, int, int | None]:
+        """(method, topic, sample_period_ms, expire_ms) of a request to another uSubscription."""
+        sink = call.attributes.sink
+        assert sink is not None
+        if sink.ue_version_major == 4:
+            new = pb4.SubscribeRequest.FromString(call.payload)
+            end = new.expiration.ToMilliseconds() if new.HasField("expiration") else None
+            return sink.resource_id, UUri.from_pb(new.topic), new.sample_period, end
+        old = pb.SubscriptionRequest.FromString(call.payload)
+        wish = old.attributes
+        end = wish.expire.ToMilliseconds() if wish.HasField("expire") else None
+        return sink.resource_id, UUri.from_pb(old.topic), wish.sample_period_ms, end
+
+    def grant(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
+        """Answer a request as another uSubscription does; on return that has been taken in."""
+        method, topic, _, _ = self.asked_in(call)
+        assert call.attributes.sink is not None
+        answer: Message = pb.UnsubscribeResponse()
+        if method == 1 and call.attributes.sink.ue_version_major == 4:
+            answer = pb4.SubscribeResponse(topic=topic.to_pb(), status=state + 1)
+        elif method == 1:
+            status = pb.SubscriptionStatus(state=state)
+            answer = pb.SubscriptionResponse(status=status, topic=topic.to_pb())
+        payload = answer.SerializeToString()
+        self.client.send(response(self._ids.next(), call, payload, UPayloadFormat.PROTOBUF))
+        self.fetch()
+
+    def refuse(self, call: UMessage, code: UCode, text: str = "no") -> None:
+        """Answer a request with an error."""
+        self.client.send(error_response(self._ids.next(), call, UStatus(code, text)))
+        self.fetch()
+
+    def hint(
+        self, topic: UUri, state: int, source: UUri | None = None, subscriber: UUri | None = None
+    ) -> None:
+        """Notify the service of a change, as another uSubscription does."""
+        update = pb.Update(
+            topic=topic.to_pb(),
+            subscriber=pb.SubscriberInfo(uri=(subscriber or UUri(OWN, 0, 3, 0)).to_pb()),
+            status=pb.SubscriptionStatus(state=state),
+        )
+        source = source or UUri(topic.authority_name, 0, 3, 0x8000)
+        payload = update.SerializeToString()
+        self.client.send(
+            notification(self._ids.next(), source, UUri(OWN, 0, 3, 0), payload, UPayloadFormat.PROTOBUF)
+        )
+        self.fetch()
+
+    # --- the client's part, in words -----------------------------------------------------------------------------------
+
     def told(self) -> list[tuple[UUri, UUri, UUri, str]]:
         """(to whom, topic, subscriber, state) of each v3 notification since the last call, in order.
 
@@ -286,7 +373,7 @@ def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
     desks: list[Desk] = []
 
     def make(state_dir: Path | None = None, **config: object) -> Desk:
-        desks.append(Desk(state_dir or tmp_path / f"state{len(desks)}", **config))
+        desks.append(Desk(state_dir or tmp_path / f"state{len(desks)}", **config))  # type: ignore[arg-type]
         return desks[-1]
 
     yield make

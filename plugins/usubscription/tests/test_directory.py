@@ -179,13 +179,21 @@ def test_a_deadline_that_changed_and_changed_back_ends_once() -> None:
 
 
 def test_renewing_without_end_does_not_make_the_deadlines_grow() -> None:
-    current: dict[Pair, Tracked] = {}
-    deadlines = Deadlines(current.get, current.values)
-    for expire_ms in range(10_000):
-        current[T1, S1] = Tracked(T1, S1, 0, expire_ms)
-        deadlines.add(current[T1, S1])
+    current: dict[str, int] = {}
+    deadlines = Deadlines(current.get, lambda: [(when, key) for key, when in current.items()])
+    for when in range(10_000):
+        current["a"] = when
+        deadlines.add(when, "a")
     assert len(deadlines) <= 1003
-    assert deadlines.next_ms() == 9999
+    assert deadlines.next() == 9999
+
+
+def test_things_without_an_order_may_be_due_at_the_same_time() -> None:
+    deadlines: Deadlines[complex] = Deadlines(lambda _: 5, list)
+    deadlines.add(5, 2j)
+    deadlines.add(5, 1j)
+    assert deadlines.pop_before(5) == []
+    assert deadlines.pop_before(6) == [2j, 1j]
 
 
 def test_a_renewal_that_makes_the_deadlines_anew_is_not_forgotten() -> None:

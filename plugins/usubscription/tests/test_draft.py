@@ -6,8 +6,8 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.observers import Observers
-from ustreamer_usubscription.topics import Topics
-from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Pair, Tracked
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri
@@ -22,8 +22,15 @@ def directory(*entries: Tracked) -> Directory:
     return known
 
 
-def draft_on(known: Directory, observers: Observers | None = None, **limits: int) -> Draft:
-    return Draft(State(known, observers or Observers(), Topics()), UsubscriptionConfig(**limits), 0)  # type: ignore[arg-type]
+def state_of(known: Directory, *observers: Observer) -> State:
+    state = State({"a"}, known)
+    state.observers.load(observers)
+    return state
+
+
+def draft_on(state: State | Directory, **limits: int) -> Draft:
+    state = state_of(state) if isinstance(state, Directory) else state
+    return Draft(state, UsubscriptionConfig(**limits), 0)  # type: ignore[arg-type]
 
 
 def test_a_draft_is_seen_by_itself_and_not_by_the_directory() -> None:
@@ -69,9 +76,7 @@ def test_the_limit_counts_what_the_draft_adds_and_removes() -> None:
 
 
 def test_registrations_have_a_limit_of_their_own() -> None:
-    observers = Observers()
-    observers.load([Observer(T1, S1)])
-    draft = draft_on(directory(Tracked(T1, S1)), observers, max_registrations=2)
+    draft = draft_on(state_of(directory(Tracked(T1, S1)), Observer(T1, S1)), max_registrations=2)
     draft.register(Observer(T1, S2))
     with pytest.raises(UStatusError, match="2 registrations are kept, max_registrations is 2") as refused:
         draft.register(Observer(T2, S2))
@@ -87,9 +92,9 @@ def test_registrations_have_a_limit_of_their_own() -> None:
 
 
 def test_clearing_ends_what_is_committed_and_what_is_not() -> None:
-    known, observers = directory(Tracked(T1, S1), Tracked(T2, S1)), Observers()
-    observers.load([Observer(T1, S1)])
-    draft = draft_on(known, observers)
+    known = directory(Tracked(T1, S1), Tracked(T2, S1))
+    state = state_of(known, Observer(T1, S1))
+    draft = draft_on(state)
     draft.put(Tracked(T1, S2))
     draft.remove((T2, S1))
     draft.register(Observer(T2, S2))
@@ -97,9 +102,9 @@ def test_clearing_ends_what_is_committed_and_what_is_not() -> None:
     assert draft.subscriptions.changes == {(T1, S1): None, (T2, S1): None}
     assert draft.observers.changes == {(T1, S1): None}
     draft.put(Tracked(T2, S10))
-    State(known, observers, Topics()).apply(draft)
+    state.apply(draft)
     assert list(known) == [Tracked(T2, S10)]
-    assert (list(observers), observers.count) == ([], 0)
+    assert (list(state.observers), state.observers.count) == ([], 0)
 
 
 def test_registrations_are_found_by_topic_and_forgotten_when_they_end() -> None:
@@ -136,9 +141,7 @@ def test_every_step_is_told_though_a_later_one_undoes_it() -> None:
 def test_whoever_watches_at_that_moment_is_told() -> None:
     """[utest->req~usubscription-register-notifications~1] [utest->req~usubscription-unregister-notifications~1]"""
     first, second, elsewhere = Observer(T1, S2), Observer(T1, S10), Observer(T2, S2)
-    observers = Observers()
-    observers.load([first, elsewhere])
-    draft = draft_on(directory(), observers)
+    draft = draft_on(state_of(directory(), first, elsewhere))
     draft.put(Tracked(T1, S1, 1))
     draft.register(second)
     draft.put(Tracked(T1, S1, 2))

@@ -11,11 +11,11 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import Call
-from ustreamer_usubscription.observers import Observers
 from ustreamer_usubscription.policy import Policy
+from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Change, Store, StoreDamaged, put_topic
 from ustreamer_usubscription.topics import Topics, TopicState, any_instance
-from ustreamer_usubscription.tracked import Status, Tracked
+from ustreamer_usubscription.tracked import Tracked
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -226,12 +226,12 @@ def test_a_topic_of_every_instance_may_be_had_as_long_as_one_may(
 ) -> None:
     """[utest->LIF-2] Version 4 has such topics."""
     config = msgspec.convert({"topic_lifecycle": mode}, UsubscriptionConfig)
-    state = State(Directory(), Observers(), Topics())
+    state = State({OWN, SERVED}, Directory())
     if not drafted:
         state.topics.apply(states)
     draft = Draft(state, config, 0)
     for topic, declared in states.items() if drafted else ():
-        draft.topics.put(topic, declared)
+        draft.declare(topic, declared)
     call = Call(APP, OWN, {SERVED}, policy=Policy(config, OWN))
     code = {"off": None, "track": tracked, "enforce": enforced}[mode]
     if code is None:

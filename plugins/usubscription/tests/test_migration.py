@@ -31,7 +31,7 @@ def put_down(path: Path, data: bytes = OLD) -> Path:
 def test_a_store_of_layout_1_is_migrated_once_and_kept_as_it_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """[utest->req~usubscription-subscribe~1]"""
+    """[utest->req~usubscription-subscribe-persistency~1]"""
     caplog.set_level("INFO")
     store = Store(put_down(tmp_path / "s"), MB)
     for _ in range(2):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole service against a plain dict: random requests of both versions, restarts, passing time. [R26]"""
+"""The whole service against plain dicts: requests of both versions, restarts, passing time, and another device. [R26]
+
+The other device's answers come, come late, are lost, or are refusals by somebody on the way; its link goes and comes.
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -20,13 +23,33 @@ from ustreamer_usubscription.topics import any_instance
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:
     from tests.conftest import Desk
 
-TOPICS = st.sampled_from([UUri(a, 1, 1, r) for a in ("device1", "device2") for r in (0x8000, 0x8001)])
-TOPICS_V4 = TOPICS | st.sampled_from([UUri("device2", 0xFFFF0001, 1, r) for r in (0x8000, 0x8001)])
+FAR = "device3"
+TOPICS = st.sampled_from([UUri(a, 1, 1, r) for a in ("device1", "device2", FAR) for r in (0x8000, 0x8001)])
+TOPICS_V4 = TOPICS | st.sampled_from([UUri(a, 0xFFFF0001, 1, 0x8000) for a in ("device2", FAR)])
+UNSUBSCRIBED, PENDING, SUBSCRIBED, LEAVING = range(4)
+SUBSCRIBE, UNSUBSCRIBE = 1, 2
+MEANINGS = {SUBSCRIBED: "granted", PENDING: "deferred", UNSUBSCRIBED: "refused"}
+# As the standard's diagram has it; what is not in here changes nothing.
+MACHINE = {
+    (UNSUBSCRIBED, "wanted"): PENDING,
+    (PENDING, "granted"): SUBSCRIBED,
+    (PENDING, "refused"): UNSUBSCRIBED,
+    (PENDING, "unwanted"): LEAVING,
+    (SUBSCRIBED, "deferred"): PENDING,
+    (SUBSCRIBED, "refused"): UNSUBSCRIBED,
+    (SUBSCRIBED, "unwanted"): LEAVING,
+    (LEAVING, "wanted"): PENDING,
+    (LEAVING, "answered"): UNSUBSCRIBED,
+}
+METHOD = {PENDING: SUBSCRIBE, SUBSCRIBED: SUBSCRIBE, LEAVING: UNSUBSCRIBE}
+ON_THE_WAY = [UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED]
 APPS = st.sampled_from([UUri("device1", n, 1, 0) for n in (1, 2, 0x10)])
 PERIODS_MS = st.sampled_from([None, 0, 10, 25])
 LIFETIMES_MS = st.sampled_from([None, -1, 0, 700, 1500, 60_000])
@@ -74,8 +97,13 @@ class Service(RuleBasedStateMachine):
         self.watching: set[tuple[UUri, UUri]] = set()
         self.versions: dict[tuple[UUri, UUri], int] = {}
         self.to_tell: list[Told] = []
+        self.remote: dict[UUri, int] = {}
+        self.open: dict[UUri, UMessage] = {}
+        self.late: list[UMessage] = []
+        self.said: dict[UUri, tuple[int, UUri, int, int | None]] = {}
 
     def teardown(self) -> None:
+        self.everything_comes_to_rest()
         self.desk.stop()
         self.folder.cleanup()
 
@@ -89,13 +117,117 @@ class Service(RuleBasedStateMachine):
 
     def ends(self, pair: tuple[UUri, UUri]) -> None:
         if self.model.pop(pair, None):
-            self.tell(pair, pb.SubscriptionStatus.UNSUBSCRIBED)
+            self.tell(pair, UNSUBSCRIBED)
+            if not self.clients(pair[0]):
+                self.happens(pair[0], "unwanted")
 
-    def becomes(self, pair: tuple[UUri, UUri], wish: Wish, version: int = 3) -> None:
+    def becomes(self, pair: tuple[UUri, UUri], wish: Wish, version: int = 3) -> int:
+        """The state in which the subscription is now."""
         self.versions[pair] = version  # whoever asks again in other words changes nothing but these
-        if self.model.get(pair) != wish:
-            self.model[pair] = wish
-            self.tell(pair, pb.SubscriptionStatus.SUBSCRIBED)
+        changed = self.model.get(pair) != wish
+        self.model[pair] = wish
+        self.happens(pair[0], "wanted")
+        if changed:
+            self.tell(pair, self.state_of(pair[0]))
+        return self.state_of(pair[0])
+
+    # --- the other device ---------------------------------------------------------------------------------------------
+
+    def clients(self, topic: UUri) -> list[tuple[UUri, UUri]]:
+        return [pair for pair in self.model if pair[0] == topic]
+
+    def state_of(self, topic: UUri) -> int:
+        return self.remote.get(topic, UNSUBSCRIBED) if topic.authority_name == FAR else SUBSCRIBED
+
+    def happens(self, topic: UUri, event: str) -> None:
+        if topic.authority_name != FAR:
+            return
+        before = self.remote.pop(topic, UNSUBSCRIBED)
+        after = MACHINE.get((before, event), before)
+        if after != UNSUBSCRIBED:
+            self.remote[topic] = after
+        if METHOD.get(before) != METHOD.get(after) and topic in self.open:
+            self.late.append(self.open.pop(topic))
+        if after != before and event in MEANINGS.values():
+            for pair in self.clients(topic):
+                self.tell(pair, after)
+                if after == UNSUBSCRIBED:
+                    del self.model[pair]
+
+    @invariant()
+    def the_calls_of_the_service_are_noted(self) -> None:
+        self.standing()
+        for call in self.desk.calls():
+            method, topic, _, _ = asked = self.desk.asked_in(call)
+            assert METHOD[self.remote[topic]] == method
+            if topic in self.open:
+                self.late.append(self.open[topic])
+            self.open[topic], self.said[topic] = call, asked
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), state=st.sampled_from(sorted(MEANINGS)))
+    def the_other_device_answers(self, data: st.DataObject, state: int) -> None:
+        self.standing()
+        topic = data.draw(st.sampled_from(sorted(self.open)))
+        if topic in self.open:
+            self.answer(topic, state)
+
+    def answer(self, topic: UUri, state: int) -> None:
+        call = self.open.pop(topic)
+        subscribes = self.desk.asked_in(call)[0] == SUBSCRIBE
+        self.desk.grant(call, state)
+        self.happens(topic, MEANINGS[state] if subscribes else "answered")
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), code=st.sampled_from([*ON_THE_WAY, UCode.NOT_FOUND, UCode.PERMISSION_DENIED]))
+    def the_other_device_or_somebody_on_the_way_refuses(self, data: st.DataObject, code: UCode) -> None:
+        self.standing()
+        topic = data.draw(st.sampled_from(sorted(self.open)))
+        call = self.open.pop(topic)
+        self.desk.refuse(call, code)
+        if code not in ON_THE_WAY:
+            self.happens(topic, "refused" if self.desk.asked_in(call)[0] == SUBSCRIBE else "answered")
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data(), state=st.sampled_from(sorted(MEANINGS)))
+    def an_answer_comes_too_late(self, data: st.DataObject, state: int) -> None:
+        self.desk.grant(data.draw(st.sampled_from(self.late)), state)
+
+    @precondition(lambda self: self.remote)
+    @rule(data=st.data(), state=st.integers(0, 3))
+    def the_other_device_tells_of_a_change(self, data: st.DataObject, state: int) -> None:
+        self.desk.hint(data.draw(st.sampled_from(sorted(self.remote))), state)
+
+    @rule(up=st.booleans())
+    def the_link_turns(self, up: bool) -> None:
+        self.desk.links.turn(FAR, up=up)
+
+    @rule()
+    def answers_are_awaited_in_vain(self) -> None:
+        self.desk.advance(s=300)
+        self.late += self.open.values()  # a new call for each, or none while the link is down
+        self.open.clear()
+
+    def everything_comes_to_rest(self) -> None:
+        """When the link is up and all is answered, the other device has been told what is wanted, and nothing is open."""
+        self.desk.links.turn(FAR, up=True)
+        for _ in range(4):
+            self.standing()
+            self.desk.advance(s=60)
+            self.the_calls_of_the_service_are_noted()
+            for topic in list(self.open):
+                self.answer(topic, SUBSCRIBED)
+        self.the_calls_of_the_service_are_noted()
+        assert self.open == {}
+        assert set(self.remote.values()) <= {SUBSCRIBED}
+        for topic in self.remote:
+            wishes = [self.model[pair] for pair in self.clients(topic)]
+            ends = [wish.expire_ms for wish in wishes]
+            end = None if None in ends else max(each for each in ends if each is not None)
+            assert self.said[topic] == (SUBSCRIBE, topic, min(wish.period_ms for wish in wishes), end)
+        assert self.desk.statistics("remote_topics") == len(self.remote)
+
+    # --- clients ------------------------------------------------------------------------------------------------------
 
     def tell(self, pair: tuple[UUri, UUri], state: int) -> None:
         topic, app = pair
@@ -123,8 +255,7 @@ class Service(RuleBasedStateMachine):
             assert status == pb4.STATUS_UNSUBSCRIBED
             self.ends((topic, app))
         else:
-            assert status == pb4.STATUS_SUBSCRIBED
-            self.becomes((topic, app), Wish(period_ms or 0, expire_ms), 4)
+            assert status - 1 == self.becomes((topic, app), Wish(period_ms or 0, expire_ms), 4)
 
     @rule(topic=TOPICS_V4, app=APPS)
     def unsubscribe_in_version_4(self, topic: UUri, app: UUri) -> None:
@@ -154,14 +285,13 @@ class Service(RuleBasedStateMachine):
         answer = self.desk.call(1, wanted, caller=app)
         if lifetime_ms == -1:
             self.ends((topic, app))
-            state = pb.SubscriptionStatus.UNSUBSCRIBED
+            state = UNSUBSCRIBED
         elif (topic, app) not in model and len(model) == LIMIT:
             assert answer.attributes.commstatus is not None
             assert answer.attributes.commstatus.name == "RESOURCE_EXHAUSTED"
             return
         else:
-            self.becomes((topic, app), Wish(period_ms or 0, expire_ms))
-            state = pb.SubscriptionStatus.SUBSCRIBED
+            state = self.becomes((topic, app), Wish(period_ms or 0, expire_ms))
         assert answer.attributes.commstatus is None
         assert pb.SubscriptionResponse.FromString(answer.payload).status.state == state
 
@@ -193,6 +323,7 @@ class Service(RuleBasedStateMachine):
     @rule(calls=st.lists(st.tuples(TOPICS, APPS, st.booleans()), min_size=2, max_size=6))
     def several_at_once(self, calls: list[tuple[UUri, UUri, bool]]) -> None:
         model = self.standing()
+        open_before = {topic: (call, METHOD[self.remote[topic]]) for topic, call in self.open.items()}
         with self.desk.held():
             waiting = [
                 self.desk.post(1, self.desk.subscription_request(topic), caller=app)
@@ -207,6 +338,13 @@ class Service(RuleBasedStateMachine):
                 self.ends((topic, app))
             elif not refused:
                 self.becomes((topic, app), Wish(0, None))
+        for topic, (
+            call,
+            method,
+        ) in open_before.items():  # there and back in one transaction: nobody was called
+            if call in self.late and METHOD.get(self.remote.get(topic, UNSUBSCRIBED)) == method:
+                self.late.remove(call)
+                self.open[topic] = call
 
     @rule(ms=st.sampled_from([1, 500, 1000, 2000]))
     def time_passes(self, ms: int) -> None:
@@ -215,6 +353,8 @@ class Service(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.desk.restart()
+        self.late += self.open.values()
+        self.open.clear()
 
     @precondition(lambda self: self.model)
     @rule(app=APPS, offset=st.integers(0, 4))
@@ -240,9 +380,14 @@ class Service(RuleBasedStateMachine):
         model = self.standing()
         expected = sorted((str(topic), str(app), wish) for (topic, app), wish in model.items())
         assert [
-            (str(UUri.from_pb(s.topic)), str(UUri.from_pb(s.subscriber.uri)), s.attributes.sample_period_ms)
+            (
+                str(UUri.from_pb(s.topic)),
+                str(UUri.from_pb(s.subscriber.uri)),
+                s.attributes.sample_period_ms,
+                s.status.state,
+            )
             for s in found
-        ] == [(topic, app, wish.period_ms) for topic, app, wish in expected]
+        ] == [(topic, app, wish.period_ms, self.state_of(UUri.parse(topic))) for topic, app, wish in expected]
         for topic in {topic for topic, _ in model}:
             exact = [(app, wish.period_ms) for of, app, wish in expected if of == str(topic)]
             pattern = str(any_instance(topic))
@@ -266,6 +411,7 @@ def drive(make_desk: "Callable[..., Desk]", examples: int, steps: int) -> None:
 
 
 def test_the_service_is_what_a_dict_is(make_desk: "Callable[..., Desk]") -> None:
+    """[utest->dsn~usubscription-state-machine~1]"""
     drive(make_desk, examples=20, steps=25)
 
 

@@ -328,7 +328,7 @@ def needs_strace() -> None:
 def test_no_power_cut_loses_what_was_acknowledged_and_without_sync_it_does(
     tmp_path: Path, synced: int, unsynced: int
 ) -> None:
-    """[utest->req~usubscription-subscribe~1]"""
+    """[utest->req~usubscription-subscribe~1] [utest->req~usubscription-subscribe-persistency~1]"""
     needs_strace()
     (tmp_path / "synced").mkdir()
     (tmp_path / "unsynced").mkdir()

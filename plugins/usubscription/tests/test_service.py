@@ -16,7 +16,7 @@ from ustreamer.core.routes import Places, Router, Target
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
-from ustreamer.uprotocol.umessage import notification, publish, request
+from ustreamer.uprotocol.umessage import publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
@@ -205,13 +205,6 @@ def test_the_legacy_subscriber_field_may_leave_the_authority_out_or_be_empty(des
     for subscriber in (info(UUri("", 0x300EF, 4, 0)), pb.SubscriberInfo()):
         wanted = pb.SubscriptionRequest(topic=TOPIC.to_pb(), subscriber=subscriber)
         assert desk.asked(pb.SubscriptionResponse, SUBSCRIBE, wanted).status.state == SUBSCRIBED
-
-
-def test_a_remote_topic_is_refused_by_name(desk: "Desk") -> None:
-    status = desk.refused(SUBSCRIBE, desk.subscription_request(UUri("device3", 1, 1, 0x8000)))
-    assert status.code is UCode.UNIMPLEMENTED
-    assert "topic up://device3/1/1/8000: authority 'device3' is remote" in status.message
-    assert desk.pairs() == []
 
 
 def test_attributes_that_make_no_sense_are_refused(desk: "Desk") -> None:
@@ -646,7 +639,7 @@ def test_timers_do_not_pile_up(desk: "Desk") -> None:
 
 
 def test_subscriptions_survive_a_restart_as_they_were(desk: "Desk") -> None:
-    """[utest->req~usubscription-subscribe~1]"""
+    """[utest->req~usubscription-subscribe~1] [utest->req~usubscription-subscribe-persistency~1]"""
     desk.subscribe(caller=APP, sample_period_ms=40, expire_ms=desk.now_ms + 10_000)
     desk.subscribe(caller=OTHER_APP)
     desk.subscribe(OTHER_TOPIC)
@@ -695,8 +688,9 @@ def test_a_version_that_is_not_there_is_unimplemented(desk: "Desk", version: int
     assert status.message == f"core.usubscription version {version}: this streamer speaks version 3 and 4"
 
 
-def test_whatever_is_no_request_is_counted_and_ignored(desk: "Desk") -> None:
-    desk.client.send(notification(UUID(0x7000, 2 << 62), TOPIC, UUri(OWN, 0, 3, 0)))
+def test_an_answer_that_nobody_waits_for_is_counted_and_ignored(desk: "Desk") -> None:
+    asked = request(UUID(0x7000, 2 << 62), UUri(OWN, 0, 3, 0), UUri("device3", 0, 3, 1), ttl=1000)
+    desk.client.send(response(UUID(0x7001, 2 << 62), asked))
     desk.client.send(publish(UUID(0x7000, 2 << 62), TOPIC))
     assert desk.statistics("ignored") == 1  # a publication does not even come here
 

@@ -245,7 +245,7 @@ def test_a_record_under_a_key_that_we_never_write_is_refused(store: Store, key: 
         list(reopened(store).load())
 
 
-@pytest.mark.parametrize("key", [b"\0", b"r/up://a/1/1/8000", b"t", b"u/", b"layout2"])
+@pytest.mark.parametrize("key", [b"\0", b"v/up://a/1/1/8000", b"t", b"u/", b"layout2"])
 def test_a_record_of_no_known_kind_is_refused(store: Store, key: bytes) -> None:
     replace(store, key, frame(key, NEVER))
     with pytest.raises(

@@ -84,7 +84,7 @@ def killed(make_desk: "Callable[..., Desk]", state_dir: Path, dice: random.Rando
 def test_a_kill_loses_and_resurrects_nothing_that_was_acknowledged(
     make_desk: "Callable[..., Desk]", tmp_path: Path, kills: int
 ) -> None:
-    """[utest->req~usubscription-subscribe~1]"""
+    """[utest->req~usubscription-subscribe~1] [utest->req~usubscription-subscribe-persistency~1]"""
     acknowledged = lost = resurrected = 0
     for seed in range(kills):
         figures = killed(make_desk, tmp_path / "state", random.Random(seed))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ustreamer_usubscription import service
-from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 from ustreamer_usubscription.updates import messages
 
 from ustreamer.core.routes import Places, Router
@@ -33,7 +34,7 @@ IN, OUT = "SUBSCRIBED", "UNSUBSCRIBED"
 
 def test_an_update_speaks_the_bytes_of_the_standard() -> None:
     """[utest->dsn~usubscription-change-notification-type~1] [utest->dsn~usubscription-change-notification-topic~1]
-    [utest->dsn~usubscription-change-notification-update~1]
+    [utest->dsn~usubscription-change-notification-update~1] [utest->LIF-13]
     """
     changed = Changed(Tracked(TOPIC, UUri("device1", 0x300EF, 4, 0)), Status.SUBSCRIBED)
     told, published, _ = messages(changed, OWN, UuidSource(lambda: 0).next)
@@ -80,7 +81,7 @@ def test_one_who_subscribed_and_registered_is_told_once() -> None:
 
 def test_a_subscriber_is_told_what_becomes_of_its_subscription(desk: "Desk") -> None:
     """[utest->dsn~usubscription-change-notification-update~1] [utest->req~usubscription-subscribe-notifications~1]
-    [utest->req~usubscription-unsubscribe-notifications~1]
+    [utest->req~usubscription-unsubscribe-notifications~1] [utest->LIF-10]
     """
     desk.subscribe()
     desk.subscribe()  # nothing changes

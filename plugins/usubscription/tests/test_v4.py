@@ -9,7 +9,8 @@ from google.protobuf.message import Message
 from ustreamer_usubscription import v4
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.records import Packed, put
-from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 from ustreamer_usubscription.updates import messages
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
@@ -215,11 +216,6 @@ def test_version_3_still_refuses_such_a_topic(desk: "Desk") -> None:
     assert desk.refused(2, pb3.UnsubscribeRequest(topic=EVERY.to_pb())).code is UCode.INVALID_ARGUMENT
 
 
-def test_a_remote_topic_is_refused(desk: "Desk") -> None:
-    wanted = pb.SubscribeRequest(topic=UUri("device3", 1, 1, 0x8000).to_pb())
-    assert refused(desk, SUBSCRIBE, wanted).code is UCode.UNIMPLEMENTED
-
-
 @pytest.mark.parametrize("before", [False, True], ids=["new", "subscribed"])
 def test_a_past_expiration_registers_nothing_and_ends_what_there_was(desk: "Desk", before: bool) -> None:
     """[utest->req~usubscription-past-subscription-expiration~1]
@@ -288,7 +284,9 @@ def test_a_list_that_is_too_long_is_refused_rather_than_cut(make_desk: MakeDesk)
 
 
 def test_a_change_speaks_the_bytes_of_the_standard() -> None:
-    """[utest->req~usubscription-change-message-type~1] [utest->req~usubscription-change-notification-resource~1]"""
+    """[utest->req~usubscription-change-message-type~1] [utest->req~usubscription-change-notification-resource~1]
+    [utest->req~usubscription-change-topic~1]
+    """
     changed = Changed(Tracked(TOPIC, APP, version=4), Status.SUBSCRIBED)
     sent = [m for m in messages(changed, OWN, UuidSource(lambda: 0).next) if m.attributes.source == SOURCE4]
     assert [(m.attributes.type.name, m.attributes.sink) for m in sent] == [

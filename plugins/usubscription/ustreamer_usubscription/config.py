@@ -32,8 +32,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key has a default; README.md explains each.
 
-    `max_subscriptions`, `max_registrations`, `max_topics` and `map_size_mb` bound the state, `max_queued_requests` what
-    waits for the disk, `page_size` the records in one answer. `damaged` says what becomes of a damaged store.
+    `max_subscriptions`, `max_registrations`, `max_topics`, `max_remote_topics` and `map_size_mb` bound the state,
+    `max_queued_requests` what waits for the disk, `page_size` the records in one answer. `damaged` says what becomes of a
+    damaged store. `remote_refresh_s` says how often what another device granted is
+    confirmed; `legacy_subscriber_field` names us in calls to other devices as services of before 2024-08-07 need it.
     """
 
     topic_lifecycle: Lifecycle = "off"
@@ -49,7 +51,11 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     # Each of them may multiply every change of a subscription.
     max_registrations: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     max_topics: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
+    # Those that are still to be unsubscribed count, too: a device that is away must not make them pile up.
+    max_remote_topics: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     max_queued_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    remote_refresh_s: Annotated[int, Meta(ge=0, le=31_536_000)] = 3600
+    legacy_subscriber_field: bool = False
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
 
     def __post_init__(self) -> None:

@@ -1,67 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which subscription ends next."""
+"""What is due next, among many things that change their minds."""
 
 import heapq
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, Generic, TypeVar
 
-from ustreamer_usubscription.tracked import Pair, Tracked
+K = TypeVar("K", bound=Hashable)
 
 _SLACK: Final = 1000
 
 
-class Deadlines:
-    """The ends of subscriptions, as a heap that forgets lazily.
+class Deadlines(Generic[K]):
+    """Times by which things are due, as a heap that forgets lazily.
 
-    A changed or ended subscription leaves its old deadline behind; `current` tells those from the valid ones. When they
-    outnumber the valid ones the heap is made again, so a client that renews without end cannot make it grow.
+    Whatever moves or goes leaves its old time behind; `current` tells those from the valid ones. When they outnumber the
+    valid ones the heap is made again, so one that is moved without end cannot make it grow. Any clock, any unit.
     """
 
     def __init__(
-        self, current: Callable[[Pair], Tracked | None], every: Callable[[], Iterable[Tracked]]
+        self, current: Callable[[K], int | None], every: Callable[[], Iterable[tuple[int, K]]]
     ) -> None:
-        """`current` is what the directory knows of a subscription now, `every` all that it knows."""
+        """`current` is when a thing is due now, `every` all that are; None is for one that is not due at all."""
         self._current = current
         self._every = every
-        self._heap: list[tuple[int, Pair]] = []
+        self._heap: list[tuple[int, int, K]] = []
+        self._added = 0  # keeps the keys, which have no order, from being compared
         self._bound = _SLACK
 
-    def add(self, entry: Tracked) -> None:
-        if entry.expire_ms is None:
-            return
-        heapq.heappush(self._heap, (entry.expire_ms, entry.pair))
+    def add(self, when: int, key: K) -> None:
+        """Note that `key`, for which `current` says the same by now, is due at `when`."""
+        self._added += 1
+        heapq.heappush(self._heap, (when, self._added, key))
         if len(self._heap) > self._bound:
-            self.rebuild()
+            self.load(self._every())
 
-    def rebuild(self) -> None:
-        """Keep one deadline for each subscription that has one."""
-        self.load(self._every())
-
-    def load(self, entries: Iterable[Tracked]) -> None:
-        """Keep the deadlines of these subscriptions and forget all others."""
-        self._heap = [(e.expire_ms, e.pair) for e in entries if e.expire_ms is not None]
+    def load(self, every: Iterable[tuple[int, K]]) -> None:
+        """Keep these and forget all others."""
+        self._heap = [(when, number, key) for number, (when, key) in enumerate(every)]
+        self._added = len(self._heap)
         heapq.heapify(self._heap)
         self._bound = 2 * len(self._heap) + _SLACK
 
-    def next_ms(self) -> int | None:
-        """The wall-clock time after which a subscription ends; None if none will."""
+    def next(self) -> int | None:
+        """When the next thing is due; None if nothing is."""
         while self._heap:
-            expire_ms, pair = self._heap[0]
-            entry = self._current(pair)
-            if entry is not None and entry.expire_ms == expire_ms:
-                return expire_ms
+            when, _, key = self._heap[0]
+            if self._current(key) == when:
+                return when
             heapq.heappop(self._heap)
         return None
 
-    def pop_expired(self, now_ms: int) -> list[Tracked]:
-        """Take out the subscriptions that have ended."""
-        ended: dict[Pair, Tracked] = {}
-        while self._heap and self._heap[0][0] < now_ms:
-            _, pair = heapq.heappop(self._heap)
-            entry = self._current(pair)
-            if entry is not None and entry.expired(now_ms):
-                ended[pair] = entry
-        return list(ended.values())
+    def pop_before(self, now: int) -> list[K]:
+        """Take out what was due before `now`, each once."""
+        due: dict[K, None] = {}
+        while self._heap and self._heap[0][0] < now:
+            _, _, key = heapq.heappop(self._heap)
+            when = self._current(key)
+            if when is not None and when < now:
+                due[key] = None
+        return list(due)
 
     def __len__(self) -> int:
         return len(self._heap)

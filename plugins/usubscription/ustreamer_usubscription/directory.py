@@ -34,7 +34,7 @@ class Directory:
         self._wild = 0  # topics with an instance wildcard
         # In order; None when a topic has come or gone since it was made.
         self._topics: list[UUri] | None = None
-        self._deadlines = Deadlines(self.find, self._every)
+        self._deadlines: Deadlines[Pair] = Deadlines(self._expiry_of, self._expiries)
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
@@ -109,11 +109,12 @@ class Directory:
 
     def next_expiry_ms(self) -> int | None:
         """The wall-clock time after which a subscription ends; None if none will."""
-        return self._deadlines.next_ms()
+        return self._deadlines.next()
 
     def pop_expired(self, now_ms: int) -> list[Tracked]:
         """The subscriptions that have ended since the last call; what they are to become is for `apply`."""
-        return self._deadlines.pop_expired(now_ms)
+        found = map(self.find, self._deadlines.pop_before(now_ms))
+        return [entry for entry in found if entry is not None]
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class Directory:
         self._packed = packed
         self._count = len(packed)
         self._wild = packed.wild_topics()
-        self._deadlines.load(packed.expiring())
+        self._deadlines.load(_expiries(packed.expiring()))
         self.version += 1
 
     def apply(self, changes: Mapping[Pair, Tracked | None]) -> None:
@@ -137,7 +138,7 @@ class Directory:
     def _apply_to(self, topic: UUri, wishes: Iterable[tuple[UUri, Tracked | None]]) -> bool:
         """Change one topic's subscriptions; whether routing may differ. O(subscribers) for all `wishes` together."""
         before = self.exactly(topic)
-        row, differs = list(before), False
+        row, differs, renewed = list(before), False, list[tuple[int, Pair]]()
         for subscriber, entry in wishes:
             at = bisect_left(row, str(subscriber), key=_subscriber_text)
             old = row[at] if at < len(row) and row[at].subscriber == subscriber else None
@@ -145,10 +146,12 @@ class Directory:
             differs |= _period(old) != _period(entry)
             if entry is not None:
                 self._index(entry)
-                self._deadlines.add(entry)
+                renewed += [(entry.expire_ms, entry.pair)] if entry.expire_ms is not None else []
             elif old is not None:
                 self._unindex(old)
         self._replace(topic, before, tuple(row))
+        for expire_ms, pair in renewed:
+            self._deadlines.add(expire_ms, pair)
         return differs
 
     def _replace(self, topic: UUri, before: tuple[Tracked, ...], after: tuple[Tracked, ...]) -> None:
@@ -174,9 +177,20 @@ class Directory:
         if not topics:
             del self._by_subscriber[entry.subscriber]
 
+    def _expiry_of(self, pair: Pair) -> int | None:
+        entry = self.find(pair)
+        return None if entry is None else entry.expire_ms
+
+    def _expiries(self) -> Iterable[tuple[int, Pair]]:
+        return _expiries(self._every())
+
     def _every(self) -> Iterable[Tracked]:
         self._unpack_all()
         return (entry for row in self._by_topic.values() for entry in row)
+
+
+def _expiries(entries: Iterable[Tracked]) -> Iterator[tuple[int, Pair]]:
+    return ((entry.expire_ms, entry.pair) for entry in entries if entry.expire_ms is not None)
 
 
 def _period(entry: Tracked | None) -> int | None:

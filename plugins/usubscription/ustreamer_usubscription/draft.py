@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the service knows, and what it is about to change."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -12,8 +11,10 @@ from ustreamer.uprotocol.uuri import ANY, ANY_INSTANCE, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.observers import Observers
+from ustreamer_usubscription.remotes import Remotes
+from ustreamer_usubscription.states import Event, Status, step
 from ustreamer_usubscription.topics import Topics, TopicState
-from ustreamer_usubscription.tracked import Changed, Observer, Pair, Status, Tracked
+from ustreamer_usubscription.tracked import Changed, Observer, Pair, Tracked
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -30,18 +31,31 @@ class Table(Protocol[K_contra, V_co]):
     def find(self, key: K_contra, /) -> V_co | None: ...
 
 
-class State(msgspec.Struct, frozen=True):
+class State:
     """Everything that is kept, in memory. One thread writes; what others may read, `Directory` says."""
 
-    directory: Directory
-    observers: Observers
-    topics: Topics
+    def __init__(self, serves: Container[str], directory: Directory) -> None:
+        """Topics of the authorities in `serves` are local, all others remote."""
+        self.directory = directory
+        self.observers = Observers()
+        self.topics = Topics()
+        self.remotes = Remotes()
+        self._serves = serves
+
+    def is_remote(self, topic: UUri) -> bool:
+        """Whether the topic is in the books of another uSubscription, too."""
+        return topic.authority_name not in self._serves
+
+    def status_of(self, topic: UUri) -> Status:
+        """What those who subscribed `topic` are to it."""
+        return self.remotes.find(topic) or Status.SUBSCRIBED
 
     def apply(self, draft: "Draft") -> None:
         """Make a committed draft the state."""
         self.directory.apply(draft.subscriptions.changes)
         self.observers.apply(draft.observers.changes)
         self.topics.apply(draft.topics.changes)
+        self.remotes.apply(draft.remotes.changes)
 
 
 class Overlay(Generic[K, V]):
@@ -61,15 +75,17 @@ class Overlay(Generic[K, V]):
     def find(self, key: K) -> V | None:
         return self.changes[key] if key in self.changes else self._table.find(key)
 
+    def check_room(self, key: K) -> None:
+        """RESOURCE_EXHAUSTED if something at `key` would be one too many."""
+        if self._count >= self._limit and self.find(key) is None:
+            raise UStatusError(
+                UCode.RESOURCE_EXHAUSTED,
+                f"{self._count} {self._noun} are kept, max_{self._noun} is {self._limit}",
+            )
+
     def put(self, key: K, value: V) -> None:
-        """Let `value` stand; RESOURCE_EXHAUSTED if it would be one too many."""
-        if self.find(key) is None:
-            if self._count >= self._limit:
-                raise UStatusError(
-                    UCode.RESOURCE_EXHAUSTED,
-                    f"{self._count} {self._noun} are kept, max_{self._noun} is {self._limit}",
-                )
-            self._count += 1
+        """Let `value` stand, whatever the limit: ask `check_room` before somebody gets something new."""
+        self._count += self.find(key) is None
         self._set(key, value)
 
     def remove(self, key: K) -> None:
@@ -107,38 +123,117 @@ class Draft:
             state.observers, config.max_registrations, "registrations"
         )
         self.topics: Overlay[UUri, TopicState] = Overlay(state.topics, config.max_topics, "topics")
+        self.remotes: Overlay[UUri, Status] = Overlay(
+            state.remotes, config.max_remote_topics, "remote_topics"
+        )
         self.events: list[Changed] = []
+        self.settled: list[UUri] = []  # remote topics whose subscriptions changed without a draft
         self._state = state
         self._watching: dict[UUri, tuple[Observer, ...]] = {}  # of topics that had an event in this draft
+        self._clients: dict[
+            UUri, int
+        ] = {}  # how many subscribe a remote topic that this draft has to do with
 
     @property
     def is_empty(self) -> bool:
-        return not (self.subscriptions.changes or self.observers.changes or self.topics.changes)
+        overlays = (self.subscriptions, self.observers, self.topics, self.remotes)
+        return not any(each.changes for each in overlays)
 
-    def put(self, entry: Tracked) -> None:
-        """Let a subscription stand as `entry` says; RESOURCE_EXHAUSTED if it would be one too many.
+    # --- subscriptions ------------------------------------------------------------------------------------------------
+
+    def put(self, entry: Tracked) -> Status:
+        """Let a subscription stand as `entry` says; its status then. RESOURCE_EXHAUSTED if it would be one too many.
 
         [impl->req~usubscription-subscribe-notifications~1] Told if it is new, and if anything about it has changed.
         """
+        topic = entry.topic
+        self.subscriptions.check_room(entry.pair)
+        if self._state.is_remote(topic):
+            self.remotes.check_room(topic)
         before = self.subscriptions.find(entry.pair)
+        if before is None:
+            self._count(topic, +1)
         self.subscriptions.put(entry.pair, entry)
+        status = self._step(topic, Event.WANTED)
         if before is None or replace(before, version=entry.version) != entry:
-            self._note(entry, Status.SUBSCRIBED)
+            self._note(entry, status)
+        return status
 
     def remove(self, pair: Pair, why: str = "") -> None:
         """End a subscription, if there is one.
 
         [impl->req~usubscription-unsubscribe-notifications~1] Its end is told, to its subscriber too, as the sequence
         diagrams have it. Without subscriptions nothing about a topic can change, so after the last one nothing is told.
+        [impl->req~usubscription-remote-unsubscribe-notifications~1]
         """
         entry = self.subscriptions.find(pair)
         if entry is None:
             return
+        self._count(entry.topic, -1)
         self.subscriptions.remove(pair)
         self._note(entry, Status.UNSUBSCRIBED, why)
+        if not self._clients.get(entry.topic, 1):
+            self._step(entry.topic, Event.UNWANTED)
+
+    # --- remote topics ------------------------------------------------------------------------------------------------
+
+    def status_of(self, topic: UUri) -> Status:
+        """The state of a remote topic."""
+        return self.remotes.find(topic) or Status.UNSUBSCRIBED
+
+    def hear(self, topic: UUri, event: Event, why: str = "") -> None:
+        """What the uSubscription of a remote topic answered holds for all its clients, and is told to each.
+
+        [impl->req~usubscription-subscribe-remote-response~1] `why` is for people.
+        """
+        before = self.status_of(topic)
+        after = self._step(topic, event)
+        if after is before:
+            return
+        for entry in self._standing_at(topic):
+            if after is Status.UNSUBSCRIBED:
+                self._count(topic, -1)
+                self.subscriptions.remove(entry.pair)
+            self._note(entry, after, why)
+
+    def settle(self, topic: UUri) -> None:
+        """Let the state of a topic follow from who subscribes it: for what changed without a draft."""
+        if not self._state.is_remote(topic):
+            self.remotes.remove(topic)  # of the time before the configuration made it local
+        else:
+            self._count(topic, 0)
+            self._step(topic, Event.WANTED if self._clients[topic] else Event.UNWANTED)
+            self.settled.append(topic)
+
+    def _step(self, topic: UUri, event: Event) -> Status:
+        if not self._state.is_remote(topic):
+            return step(Status.SUBSCRIBED, event, remote=False)
+        status = step(self.status_of(topic), event, remote=True)
+        if status is Status.UNSUBSCRIBED:
+            self.remotes.remove(topic)
+        else:
+            self.remotes.put(topic, status)
+        return status
+
+    def _count(self, topic: UUri, change: int) -> None:
+        if self._state.is_remote(topic):
+            known = self._clients.get(topic)
+            self._clients[topic] = (
+                len(self._state.directory.exactly(topic)) if known is None else known
+            ) + change
+
+    def _standing_at(self, topic: UUri) -> list[Tracked]:
+        """Who subscribes just this topic: O(its subscriptions + changes drafted)."""
+        committed = [entry.pair for entry in self._state.directory.exactly(topic)]
+        drafted = [pair for pair in self.subscriptions.changes if pair[0] == topic]
+        found = (self.subscriptions.find(pair) for pair in dict.fromkeys([*committed, *drafted]))
+        return [entry for entry in found if entry is not None]
+
+    # --- registrations and topics -------------------------------------------------------------------------------------
 
     def register(self, observer: Observer) -> None:
         """Have an entity told of changes; RESOURCE_EXHAUSTED if it would be one too many."""
+        self.observers.check_room(observer.pair)
         self.observers.put(observer.pair, observer)
         self._watching.clear()
 
@@ -149,6 +244,11 @@ class Draft:
         """
         self.observers.remove(pair)
         self._watching.clear()
+
+    def declare(self, topic: UUri, state: TopicState) -> None:
+        """Let a topic be in this state; RESOURCE_EXHAUSTED if it would be one too many."""
+        self.topics.check_room(topic)
+        self.topics.put(topic, state)
 
     def clear(self, why: str) -> None:
         """End all subscriptions, then all registrations: in this order, so that those who watch learn of it.

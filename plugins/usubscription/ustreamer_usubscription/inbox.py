@@ -22,12 +22,15 @@ class Inbox:
         self._woken = False
         self._closed = False
 
-    def put_nowait(self, message: UMessage) -> None:
-        """Accept a request. Raises UStatusError: RESOURCE_EXHAUSTED when full, UNAVAILABLE once closed."""
+    def put_nowait(self, message: UMessage, *, reserve: int = 0) -> None:
+        """Accept a message. Raises UStatusError: RESOURCE_EXHAUSTED when full, UNAVAILABLE once closed.
+
+        `reserve` places more than usual are open to a message that others wait for.
+        """
         with self._changed:
             if self._closed:
                 raise UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
-            if len(self._waiting) >= self._limit:
+            if len(self._waiting) >= self._limit + reserve:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED,
                     f"{self._limit} requests wait for core.usubscription, max_queued_requests; try again later",

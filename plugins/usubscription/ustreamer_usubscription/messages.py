@@ -60,12 +60,17 @@ def unpack(kind: type[M], call: Call) -> M:
 
     up-rust wraps requests in Any, up-python does not, and SOME/IP cannot say which: UNSPECIFIED is read as PROTOBUF.
     """
-    match call.payload_format:
+    return read(kind, call.payload, call.payload_format)
+
+
+def read(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
+    """The message in a payload; INVALID_ARGUMENT if it is none."""
+    match payload_format:
         case UPayloadFormat.PROTOBUF | UPayloadFormat.UNSPECIFIED:
-            return _parse(kind, call.payload)
+            return _parse(kind, payload)
         case UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
             # Nothing at all is an empty message, wrapped or not.
-            return _unwrap(kind, _parse(Any, call.payload)) if call.payload else kind()
+            return _unwrap(kind, _parse(Any, payload)) if payload else kind()
         case other:
             raise invalid(f"payload format {other.name}: expected PROTOBUF or PROTOBUF_WRAPPED_IN_ANY")
 
@@ -104,7 +109,7 @@ def pack(answer: Message, asked_in: UPayloadFormat) -> tuple[bytes, UPayloadForm
 def specific(what: str, message: uri.UUri, call: Call) -> UUri:
     """The address of one entity or topic; INVALID_ARGUMENT naming the part that is malformed or a wildcard.
 
-    [impl->dsn~usubscription-uri-version-major~1] A wildcard version is refused here, too.
+    [impl->dsn~usubscription-uri-version-major~1] [impl->LIF-9] A wildcard version is refused here, too.
     """
     address = UUri.from_pb(message).with_authority(call.authority)
     part = address.wildcard()

@@ -9,21 +9,21 @@ from google.protobuf.message import Message
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
-from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft
+from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import Call
 from ustreamer_usubscription.policy import is_producer
+from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer, Status, Tracked
+from ustreamer_usubscription.tracked import Observer, Tracked
 
 Change: TypeAlias = Callable[[Call, Draft], Message]
 """Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
 
-Question: TypeAlias = Callable[[Call, Directory, int], Message]
-"""Answers from the directory, with at most so many records. Raises UStatusError."""
+Question: TypeAlias = Callable[[Call, State, int], Message]
+"""Answers from what is committed, with at most so many records. Raises UStatusError."""
 
 USUBSCRIPTION: Final = 0
-"""ue_id of every core.usubscription: type 0, instance 0."""
+"""[impl->req~usubscription-uentity_id~1] ue_id of every core.usubscription: type 0, instance 0."""
 
 log = logging.getLogger("ustreamer.usubscription")
 
@@ -31,25 +31,19 @@ log = logging.getLogger("ustreamer.usubscription")
 def subscribe(entry: Tracked, call: Call, draft: Draft) -> tuple[Status, str]:
     """Let the caller's subscription become `entry`; its status then, and for people why it is not SUBSCRIBED.
 
-    Raises UStatusError: UNIMPLEMENTED for a remote topic, PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND,
-    RESOURCE_EXHAUSTED.
+    A remote topic is SUBSCRIBE_PENDING until its own uSubscription has agreed; for further clients then SUBSCRIBED.
+    Raises UStatusError: PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED.
     """
     topic = entry.topic
-    if topic.authority_name not in call.serves:
-        raise UStatusError(
-            UCode.UNIMPLEMENTED,
-            f"topic {topic}: authority {topic.authority_name!r} is remote, and only topics of authorities that this "
-            "uSubscription serves can be subscribed",
-        )
     call.policy.check_level(topic, call.permission_level)
-    _check_declared(topic, call, draft)
+    if topic.authority_name in call.serves:  # what other devices have declared is their business (LIF-8)
+        _check_declared(topic, call, draft)
     if entry.expired(draft.now_ms):
         # As version 4 has it; version 3 does not say.
         why = f"expire, {entry.expire_ms} ms, has passed"
         draft.remove(entry.pair, why)
         return Status.UNSUBSCRIBED, why
-    draft.put(entry)
-    return Status.SUBSCRIBED, ""
+    return draft.put(entry), ""
 
 
 def register(observer: Observer, call: Call, draft: Draft) -> None:
@@ -84,7 +78,7 @@ def create_topic(topic: UUri, call: Call, draft: Draft) -> None:
     [impl->LIF-1] [impl->LIF-3]
     """
     _check_producer(topic, call)
-    draft.topics.put(topic, TopicState.ACTIVE)
+    draft.declare(topic, TopicState.ACTIVE)
 
 
 def deprecate_topic(topic: UUri, call: Call, draft: Draft) -> None:
@@ -95,7 +89,7 @@ def deprecate_topic(topic: UUri, call: Call, draft: Draft) -> None:
     _check_producer(topic, call)
     if call.policy.lifecycle == "enforce" and draft.topics.find(topic) is None:
         raise _never_created(topic)
-    draft.topics.put(topic, TopicState.DEPRECATED)
+    draft.declare(topic, TopicState.DEPRECATED)
 
 
 def _check_producer(topic: UUri, call: Call) -> None:

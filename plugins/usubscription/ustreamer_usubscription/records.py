@@ -6,10 +6,12 @@ Layout 2. One unnamed database; the first bytes of a key say what kind of record
     key                                        value
     layout                                     frame [layout version]
     n/<topic> NUL <entity>                     frame [version of the interface]
+    r/<topic>                                  frame [state]: 1 subscribe pending, 2 subscribed, 3 unsubscribe pending
     s/<topic> NUL <subscriber>                 frame [expire_ms or nil, period_ns, details, version]
     t/<topic>                                  frame [state]: 1 active, 2 deprecated
 
-A record n/ is an entity that registered for notifications of the topic. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
+A record n/ is an entity that registered for notifications of the topic, r/ a topic of another device and what the
+uSubscription there knows of it. Topic, subscriber and entity are UUri texts (`up://authority/ue/version/resource`, never an empty authority), so a scan of a
 prefix gives one topic's subscribers, and all subscriptions, in an order that does not change. A frame is
 
     1 byte  version of the record, 2
@@ -28,21 +30,23 @@ Layout 1 had frames of version 1: the checksum (of key and body, big endian) bet
 import re
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Pair, Tracked
 
 LAYOUT: Final = 2
 LAYOUT_KEY: Final = b"layout"
 OBSERVER: Final = b"n/"
+REMOTE: Final = b"r/"
 SUBSCRIPTION: Final = b"s/"
 TOPIC: Final = b"t/"
 
@@ -62,6 +66,7 @@ _UURI: Final = rb"up://[^/\0]{1,128}/[0-9A-F]{1,8}/[0-9A-F]{1,2}/[0-9A-F]{1,4}"
 _SUBSCRIPTION_KEY: Final = re.compile(SUBSCRIPTION + _UURI + _NUL + _UURI)
 _TOPIC_KEY: Final = re.compile(TOPIC + _UURI)
 _ANY_INSTANCE_KEY: Final = re.compile(SUBSCRIPTION + rb"up://[^/]+/FFFF[0-9A-F]{4}/[^\0]+")
+_REMOTE_KEY: Final = re.compile(REMOTE + _UURI)
 _OBSERVER_KEY: Final = re.compile(OBSERVER + _UURI + _NUL + _UURI)
 _SLASHES: Final = 11  # in such a key
 
@@ -104,6 +109,10 @@ class _TopicRecord(msgspec.Struct, frozen=True, array_like=True):
     state: TopicState
 
 
+class _RemoteRecord(msgspec.Struct, frozen=True, array_like=True):
+    state: Literal[1, 2, 3]
+
+
 class _Record1(msgspec.Struct, frozen=True, array_like=True):
     period_ns: int
     expire_ms: int | None = None
@@ -118,6 +127,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_record: Final = msgspec.msgpack.Decoder(Record).decode
 _decode_record_1: Final = msgspec.msgpack.Decoder(_Record1).decode
 _decode_observer: Final = msgspec.msgpack.Decoder(_ObserverRecord).decode
+_decode_remote: Final = msgspec.msgpack.Decoder(_RemoteRecord).decode
 _decode_topic: Final = msgspec.msgpack.Decoder(_TopicRecord).decode
 _decode_layout: Final = msgspec.msgpack.Decoder(_Layout).decode
 
@@ -169,6 +179,17 @@ def put_topic(topic: UUri, state: TopicState) -> Change:
     """The change that makes a declared topic stand in the store."""
     key = TOPIC + str(topic).encode()
     return Change(key, frame(key, _encode(_TopicRecord(state))))
+
+
+def put_remote(topic: UUri, state: Status) -> Change:
+    """The change that makes the state of a remote topic, which is not UNSUBSCRIBED, stand in the store."""
+    key = REMOTE + str(topic).encode()
+    return Change(key, frame(key, _encode([int(state)])))
+
+
+def delete_remote(topic: UUri) -> Change:
+    """The change after which the store knows nothing of this remote topic."""
+    return Change(REMOTE + str(topic).encode(), None)
 
 
 def _key(kind: bytes, pair: Pair) -> bytes:
@@ -267,6 +288,17 @@ def read_topic(key: bytes, value: bytes) -> tuple[UUri, TopicState]:
         raise StoreDamaged(f"record {key!r}: {error}, expected a topic of layout {LAYOUT}") from error
 
 
+def read_remote(key: bytes, value: bytes) -> tuple[UUri, Status]:
+    """The remote topic that a record is; StoreDamaged unless it is whole and one that this program writes."""
+    body = body_of(key, value)
+    try:
+        if not _REMOTE_KEY.fullmatch(key):
+            raise ValueError("no address")
+        return address(key[len(REMOTE) :]), Status(_decode_remote(body).state)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreDamaged(f"record {key!r}: {error}, expected a remote topic of layout {LAYOUT}") from error
+
+
 # --- reading many -----------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +332,8 @@ def check(key: bytes, value: bytes) -> None:
         read_observer(key, value)
     elif key.startswith(TOPIC):
         read_topic(key, value)
+    elif key.startswith(REMOTE):
+        read_remote(key, value)
     else:  # passed over, a record whose first bytes were hit would be lost in silence
         raise StoreDamaged(f"record {key!r}: of no kind that layout {LAYOUT} has")
 
@@ -375,6 +409,20 @@ class Packed:
         """How many topics have an instance wildcard: 0.05 us for each subscription, most of which have none."""
         found = (_ANY_INSTANCE_KEY.match(key) for key in self._keys if b"/FFFF" in key)
         return len({match[0] for match in found if match})
+
+    def topics_elsewhere(self, authorities: Iterable[str]) -> Iterator[UUri]:
+        """Each topic of other authorities than these, in order; the subscriptions of these are not looked at."""
+        end, after = len(SUBSCRIPTION), 0
+        ranges = sorted(self._range_of(authority) for authority in authorities)
+        for start, behind in [*ranges, (len(self._keys), 0)]:
+            for text, _ in groupby(key[end : key.index(_NUL)] for key in self._keys[after:start]):
+                yield address(text)
+            after = behind
+
+    def _range_of(self, authority: str) -> tuple[int, int]:
+        prefix = b"%sup://%s/" % (SUBSCRIPTION, authority.encode())
+        start = bisect_left(self._keys, prefix)
+        return start, bisect_left(self._keys, prefix[:-1] + b"0", start)  # "0" follows "/"
 
     def __contains__(self, topic: UUri) -> bool:
         start, end = self._range(topic)

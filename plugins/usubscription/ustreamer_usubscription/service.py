@@ -12,7 +12,7 @@ Where a shared commit fails, each of its requests is tried alone: one that needs
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from threading import Thread
 from typing import Final, Literal, TypeAlias
@@ -32,13 +32,23 @@ from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
 from ustreamer_usubscription.messages import Call, pack
-from ustreamer_usubscription.observers import Observers
 from ustreamer_usubscription.operations import USUBSCRIPTION
 from ustreamer_usubscription.policy import Policy
-from ustreamer_usubscription.store import Change, Store, delete, delete_observer, put, put_observer, put_topic
-from ustreamer_usubscription.topics import Topics
-from ustreamer_usubscription.tracked import Changed, Pair, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.store import (
+    Change,
+    Store,
+    delete,
+    delete_observer,
+    delete_remote,
+    put,
+    put_observer,
+    put_remote,
+    put_topic,
+)
+from ustreamer_usubscription.tracked import Changed, Pair, Tracked
 from ustreamer_usubscription.updates import messages
+from ustreamer_usubscription.upstream import Upstream
 
 ENTITY: Final = USUBSCRIPTION
 
@@ -65,7 +75,10 @@ log = logging.getLogger("ustreamer.usubscription")
 
 
 class UsubscriptionService:
-    """core.usubscription at every authority that the streamer serves. A `ustreamer.hookspecs.Service`."""
+    """core.usubscription at every authority that the streamer serves. A `ustreamer.hookspecs.Service`.
+
+    [impl->req~usubscription-service_name~1]
+    """
 
     _bus: UTransport  # from `start` on
 
@@ -73,12 +86,12 @@ class UsubscriptionService:
         self._config = config
         self._context = context
         self._directory = directory
-        self._state = State(directory, Observers(), Topics())
+        self._serves = frozenset({context.authority, *context.serves})
+        self._state = State(self._serves, directory)
         self._policy = Policy(config, context.authority)
         lifecycle = {} if config.topic_lifecycle == "off" else v3.LIFECYCLE
         self._changes = {**v3.CHANGES, **lifecycle, **v4.CHANGES}
         self._questions = {**v3.QUESTIONS, **v4.QUESTIONS}
-        self._serves = frozenset({context.authority, *context.serves})
         self._store = Store(
             context.state_dir / STORE,
             config.map_size_mb << 20,
@@ -88,10 +101,17 @@ class UsubscriptionService:
         self._inbox = Inbox(config.max_queued_requests)
         self._ids = UuidSource(context.clock.wall_ms)
         self._refusal_ids = UuidSource(context.clock.wall_ms)  # the listener's thread is another one
+        self._upstream = Upstream(self._state, context.authority, context.links, self._ids, config)
+        self._decisions: Mapping[UMessageType, Callable[[UMessage, Draft], Outcome | None]] = {
+            UMessageType.REQUEST: self._decide,
+            UMessageType.RESPONSE: self._upstream.hear,
+            UMessageType.NOTIFICATION: self._consider,
+        }
         self._thread: Thread | None = None
         self._running = ExitStack()
         # Ended subscriptions that the store may still have: memory drops them at once, whatever the disk says.
         self._unsaved: set[Pair] = set()
+        self._unsettled: set[UUri] = set()  # topics whose subscriptions changed without a draft
         self._armed_ns: int | None = None
         self._updates: deque[Changed] = deque()
         self._heard = False  # whether there are endpoints by which updates would reach anybody
@@ -107,14 +127,20 @@ class UsubscriptionService:
     def start(self, bus: UTransport) -> None:
         """Open the store, load the directory, listen. Raises what `Store.open` raises.
 
-        [impl->req~usubscription-subscribe~1] What was acknowledged before a restart is routed by before the first message.
+        [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-persistency~1] What was acknowledged
+        before a restart is routed by before the first message.
         """
         with ExitStack() as undo:
             undo.callback(self._store.close)
             self._store.open()
-            self._directory.load(self._store.take())
+            stored = self._store.take()
+            self._directory.load(stored)
             self._state.observers.load(self._store.observers())
             self._state.topics.load(self._store.topics())
+            self._state.remotes.load(self._store.remotes())
+            self._upstream.load()
+            # The configuration may have changed who is remote; and a salvaged store may have lost one record of two.
+            self._unsettled.update(self._state.remotes, stored.topics_elsewhere(self._serves))
             self._bus = bus
             self._end_undeclared()
             self._serve([])  # what ended while nobody was here
@@ -126,6 +152,7 @@ class UsubscriptionService:
                 everything = entity.with_resource(ANY_RESOURCE)
                 bus.register_listener(ANY, everything, self._receive)
                 undo.callback(bus.unregister_listener, ANY, everything, self._receive)
+            self._context.links.watch(self._inbox.wake)
             self._running = undo.pop_all()
         log.info(
             "usubscription.started",
@@ -152,9 +179,24 @@ class UsubscriptionService:
     # --- the listener's thread ----------------------------------------------------------------------------------------
 
     def _receive(self, message: UMessage) -> None:
-        if message.attributes.type is not UMessageType.REQUEST:
+        match message.attributes.type:
+            case UMessageType.REQUEST:
+                self._receive_request(message)
+            case UMessageType.RESPONSE if self._upstream.expects(message):
+                self._receive_other(message, reserve=MAX_BATCH)
+            case UMessageType.NOTIFICATION:
+                self._receive_other(message)
+            case _:
+                self._turned_away["ignored"] += 1
+
+    def _receive_other(self, message: UMessage, reserve: int = 0) -> None:
+        """Nobody waits for a word about these; a Response that finds no room is asked for again, later."""
+        try:
+            self._inbox.put_nowait(message, reserve=reserve)
+        except UStatusError:
             self._turned_away["ignored"] += 1
-            return
+
+    def _receive_request(self, message: UMessage) -> None:
         try:
             if len(message.payload) > MAX_REQUEST:
                 raise invalid(f"payload of {len(message.payload)} bytes: a request has at most {MAX_REQUEST}")
@@ -175,22 +217,28 @@ class UsubscriptionService:
             self._inbox.close()  # should this thread ever fail, callers are told instead of being left waiting
 
     def _serve(self, batch: Sequence[UMessage]) -> None:
-        """Decide, commit, apply, answer, tell: in this order and all of `batch` together."""
+        """Decide, commit, apply, answer, tell, call: in this order and all of `batch` together."""
         now_ms = self._context.clock.wall_ms()
         self._end_expired(now_ms)
         draft = Draft(self._state, self._config, now_ms)
-        outcomes = [self._decide(message, draft) for message in batch]
+        for topic in self._unsettled:
+            draft.settle(topic)
+        outcomes = [self._decisions[message.attributes.type](message, draft) for message in batch]
         failure = self._save(draft)
         if failure is None:
             self._state.apply(draft)
             self._updates.extend(draft.events)
-        elif len(batch) > 1:
+            self._unsettled.clear()
+        self._upstream.follow(draft, self._context.clock.monotonic_ns(), committed=failure is None)
+        if failure is not None and len(batch) > 1:
             for message in batch:
                 self._serve([message])
             return
         for message, outcome in zip(batch, outcomes, strict=True):
-            self._answer(message, failure or (self._ask(message) if outcome is None else outcome))
+            if message.attributes.type is UMessageType.REQUEST:
+                self._answer(message, failure or (self._ask(message) if outcome is None else outcome))
         self._send_updates()
+        self._call_others()
         self._arm()
 
     def _decide(self, message: UMessage, draft: Draft) -> Outcome | None:
@@ -210,6 +258,9 @@ class UsubscriptionService:
         except UStatusError as error:
             return error.status
 
+    def _consider(self, message: UMessage, _draft: Draft) -> None:
+        self._upstream.consider(message, self._context.clock.monotonic_ns())
+
     def _unknown(self, version: int, method: int) -> UStatusError:
         methods = [*self._changes, *self._questions]
         known = sorted(number for of, number in methods if of == version)
@@ -223,7 +274,7 @@ class UsubscriptionService:
     def _ask(self, message: UMessage) -> Outcome:
         try:
             question = self._questions[_method(message)]
-            return question(self._call(message), self._directory, self._config.page_size)
+            return question(self._call(message), self._state, self._config.page_size)
         except UStatusError as error:
             return error.status
 
@@ -283,6 +334,11 @@ class UsubscriptionService:
                 log.warning("usubscription.%s_not_sent", what, extra=extra)
             counts[unsent] += 1
 
+    def _call_others(self) -> None:
+        """Make the calls to other devices that are due; before the endpoints are up, none would leave the house."""
+        if self._heard:
+            self._upstream.call(self._bus.send, self._context.clock.monotonic_ns())
+
     # --- the end of subscriptions -------------------------------------------------------------------------------------
 
     def _end_expired(self, now_ms: int) -> None:
@@ -320,22 +376,26 @@ class UsubscriptionService:
         pairs = [entry.pair for entry in ended]
         self._directory.apply(dict.fromkeys(pairs))
         self._unsaved.update(pairs)
+        self._unsettled.update(topic for topic, _ in pairs if topic.authority_name not in self._serves)
 
     def _arm(self) -> None:
-        """Have this thread woken when the next subscription ends, to save what could not be saved, or to tell the rest."""
+        """Have this thread woken when the next subscription ends or call is due, to save what is not saved, or to tell on."""
         clock = self._context.clock
         now_ns = clock.monotonic_ns()
         if self._armed_ns is not None and self._armed_ns <= now_ns:
             self._armed_ns = None  # that timer has fired
-        waits_ms = [_LONGEST_WAIT_MS] if self._unsaved else []
+        waits_ms = [_LONGEST_WAIT_MS] if self._unsaved or self._unsettled else []
         next_ms = self._directory.next_expiry_ms()
         if next_ms is not None:
             waits_ms.append(next_ms + 1 - clock.wall_ms())
         if self._updates and self._heard:
             waits_ms.append(_PAUSE_MS)
-        if not waits_ms:
+        whens_ns = [now_ns + min(max(min(waits_ms), 0), _LONGEST_WAIT_MS) * _NS_PER_MS] if waits_ms else []
+        if self._heard and (call_ns := self._upstream.next_ns()) is not None:
+            whens_ns.append(call_ns)
+        if not whens_ns:
             return
-        when_ns = now_ns + min(max(min(waits_ms), 0), _LONGEST_WAIT_MS) * _NS_PER_MS
+        when_ns = min(whens_ns)
         if self._armed_ns is None or when_ns < self._armed_ns:
             self._armed_ns = when_ns
             self._context.schedule(when_ns, self._inbox.wake)
@@ -352,6 +412,8 @@ class UsubscriptionService:
             "subscriptions": self._directory.count,
             "registrations": self._state.observers.count,
             "topics": self._state.topics.count,
+            "remote_topics": self._state.remotes.count,
+            **self._upstream.statistics(),
             "updates_waiting": len(self._updates),
             "queued": len(self._inbox),
             **self._store.statistics(),
@@ -366,6 +428,10 @@ def _records(draft: Draft, unsaved: Iterable[Pair]) -> list[Change]:
         *(
             delete_observer(pair) if observer is None else put_observer(observer)
             for pair, observer in draft.observers.changes.items()
+        ),
+        *(
+            delete_remote(topic) if status is None else put_remote(topic, status)
+            for topic, status in draft.remotes.changes.items()
         ),
         *(put_topic(topic, state) for topic, state in draft.topics.changes.items() if state is not None),
     ]

@@ -35,6 +35,7 @@ from ustreamer_usubscription.records import (
     LAYOUT,
     LAYOUT_KEY,
     OBSERVER,
+    REMOTE,
     SUBSCRIPTION,
     TOPIC,
     Change,
@@ -43,10 +44,13 @@ from ustreamer_usubscription.records import (
     StoreTooNew,
     delete,
     delete_observer,
+    delete_remote,
     put,
     put_observer,
+    put_remote,
     put_topic,
 )
+from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Tracked
 
@@ -58,8 +62,10 @@ __all__ = [
     "StoreTooNew",
     "delete",
     "delete_observer",
+    "delete_remote",
     "put",
     "put_observer",
+    "put_remote",
     "put_topic",
 ]
 
@@ -172,6 +178,10 @@ class Store:
     def topics(self) -> Iterator[tuple[UUri, TopicState]]:
         """All declared topics. Raises StoreDamaged at the first bad one."""
         return (records.read_topic(key, value) for key, value in self._of_kind(TOPIC))
+
+    def remotes(self) -> Iterator[tuple[UUri, Status]]:
+        """All remote topics. Raises StoreDamaged at the first bad one."""
+        return (records.read_remote(key, value) for key, value in self._of_kind(REMOTE))
 
     def _of_kind(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:

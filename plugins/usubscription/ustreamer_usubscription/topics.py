@@ -39,7 +39,7 @@ class Topics:
         return self._by_pattern.get(pattern, ())
 
     def load(self, states: Iterable[tuple[UUri, TopicState]]) -> None:
-        """Take over everything that a store holds."""
+        """Take over everything that a store holds. [impl->LIF-3]"""
         self.apply(dict(states))
 
     def apply(self, changes: Mapping[UUri, TopicState | None]) -> None:

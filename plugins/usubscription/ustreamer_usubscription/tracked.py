@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A subscription, and who watches it, as this service knows them."""
 
-from enum import IntEnum
 from typing import TypeAlias
 
 import msgspec
 
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.states import Status
 
 Pair: TypeAlias = tuple[UUri, UUri]
 """(topic, subscriber) or (topic, entity): what identifies a subscription or a registration."""
@@ -30,7 +30,10 @@ class Tracked(Subscription, frozen=True, gc=False):
         return self.topic, self.subscriber
 
     def expired(self, now_ms: int) -> bool:
-        """Whether `expire_ms` has passed: at that very millisecond the subscription still stands."""
+        """Whether `expire_ms` has passed: at that very millisecond the subscription still stands.
+
+        [impl->req~usubscription-subscribe-no-expiration~1]
+        """
         return self.expire_ms is not None and now_ms > self.expire_ms
 
 
@@ -44,15 +47,6 @@ class Observer(msgspec.Struct, frozen=True, gc=False):
     @property
     def pair(self) -> Pair:
         return self.topic, self.entity
-
-
-class Status(IntEnum):
-    """What a subscriber is to a topic; the numbers are those of version 3."""
-
-    UNSUBSCRIBED = 0
-    SUBSCRIBE_PENDING = 1
-    SUBSCRIBED = 2
-    UNSUBSCRIBE_PENDING = 3
 
 
 class Changed(msgspec.Struct, frozen=True):

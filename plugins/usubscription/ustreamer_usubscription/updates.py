@@ -27,7 +27,7 @@ def messages(changed: Changed, authority: str, next_id: Callable[[], UUID]) -> I
 
     [impl->dsn~usubscription-change-notification-type~1] [impl->dsn~usubscription-change-notification-topic~1]
     [impl->req~usubscription-change-notification~1] [impl->req~usubscription-change-notification-resource~1]
-    [impl->req~usubscription-change-topic~1]
+    [impl->req~usubscription-change-topic~1] [impl->LIF-10] [impl->LIF-11] [impl->LIF-13]
     [impl->dsn~usubscription-change-notification-update~1] [impl->req~usubscription-register-notifications~1]
     """
     for version, words in _WORDS.items():

@@ -15,11 +15,12 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import operations
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft
+from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
 from ustreamer_usubscription.operations import Change, Question
 from ustreamer_usubscription.policy import Policy
-from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ def deprecate_topic(call: Call, draft: Draft) -> UStatus:
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.FetchSubscriptionsResponse:
+def fetch_subscriptions(call: Call, state: State, limit: int) -> pb.FetchSubscriptionsResponse:
     """Method 3. The subscriptions of a topic or of a subscriber; of everybody if neither is named (X-27).
 
     [impl->dsn~usubscription-fetch-subscriptions-protobuf~1]
@@ -134,9 +135,9 @@ def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.Fetc
     [impl->req~usubscription-fetch-subscriptions-has-more-records~1]
     """
     request = unpack(pb.FetchSubscriptionsRequest, call)
-    entries, more = _page(_asked_for(request, call, directory), request.offset, limit)
+    entries, more = _page(_asked_for(request, call, state.directory), request.offset, limit)
     return pb.FetchSubscriptionsResponse(
-        subscriptions=[_subscription(entry, call.policy) for entry in entries], has_more_records=more
+        subscriptions=[_subscription(entry, state, call.policy) for entry in entries], has_more_records=more
     )
 
 
@@ -152,7 +153,7 @@ def _asked_for(request: pb.FetchSubscriptionsRequest, call: Call, directory: Dir
             return directory
 
 
-def fetch_subscribers(call: Call, directory: Directory, limit: int) -> pb.FetchSubscribersResponse:
+def fetch_subscribers(call: Call, state: State, limit: int) -> pb.FetchSubscribersResponse:
     """Method 8. The subscribers of a topic.
 
     [impl->dsn~usubscription-fetch-subscribers-protobuf~1] [impl->req~usubscription-fetch-subscribers~1]
@@ -163,7 +164,7 @@ def fetch_subscribers(call: Call, directory: Directory, limit: int) -> pb.FetchS
     """
     request = unpack(pb.FetchSubscribersRequest, call)
     # Whoever subscribed the topic of every instance as well is one subscriber.
-    each = dict.fromkeys(entry.subscriber for entry in directory.subscribers(_topic(request, call)))
+    each = dict.fromkeys(entry.subscriber for entry in state.directory.subscribers(_topic(request, call)))
     subscribers, more = _page(each, request.offset, limit)
     return pb.FetchSubscribersResponse(
         subscribers=[_subscriber(subscriber) for subscriber in subscribers], has_more_records=more
@@ -251,11 +252,11 @@ def _subscriber(subscriber: UUri) -> pb.SubscriberInfo:
     return pb.SubscriberInfo(uri=subscriber.to_pb())
 
 
-def _subscription(entry: Tracked, policy: Policy) -> pb.Subscription:
+def _subscription(entry: Tracked, state: State, policy: Policy) -> pb.Subscription:
     return pb.Subscription(
         topic=entry.topic.to_pb(),
         subscriber=_subscriber(entry.subscriber),
-        status=pb.SubscriptionStatus(state=pb.SubscriptionStatus.SUBSCRIBED),
+        status=pb.SubscriptionStatus(state=int(state.status_of(entry.topic))),
         attributes=attributes_of(entry),
         config=policy.delivery_of(entry.topic),
     )

@@ -15,7 +15,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer_usubscription import operations
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft
+from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import (
     NS_PER_MS,
     Call,
@@ -25,7 +25,8 @@ from ustreamer_usubscription.messages import (
     unpack,
 )
 from ustreamer_usubscription.operations import Change, Question
-from ustreamer_usubscription.tracked import Changed, Observer, Status, Tracked
+from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 
 VERSION: Final = 4
 
@@ -40,6 +41,8 @@ def subscribe(call: Call, draft: Draft) -> pb.SubscribeResponse:
     [impl->req~usubscription-past-subscription-expiration~1]
     [impl->req~usubscription-subscribe-expiration-extension-past~1]
     [impl->dsn~usubscription-subscription-expiration-datatype~1] [impl->dsn~usubscription-sample-period-datatype~1]
+    [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-multiple~1]
+    [impl->req~usubscription-subscribe-expiration-extension~1]
     """
     request = unpack(pb.SubscribeRequest, call)
     topic = _topic(request)
@@ -54,7 +57,7 @@ def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
 
     [impl->req~usubscription-unsubscribe-method_id~1] [impl->req~usubscription-unsubscribe-request-signature~1]
     [impl->req~usubscription-unsubscribe-response-signature~1]
-    [impl->dsn~usubscription-unsubscribe-valid-topic-uuris~1]
+    [impl->dsn~usubscription-unsubscribe-valid-topic-uuris~1] [impl->req~usubscription-unsubscribe~1]
     """
     draft.remove((_topic(unpack(pb.UnsubscribeRequest, call)), call.caller))
     return pb.UnsubscribeResponse()
@@ -66,6 +69,7 @@ def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResp
     [impl->req~usubscription-register-notifications-method_id~1]
     [impl->req~usubscription-register-notifications-request-signature~1]
     [impl->req~usubscription-register-notifications-response-signature~1]
+    [impl->req~usubscription-register-notifications~1]
     """
     unpack(pb.NotificationsRequest, call)
     operations.register(Observer(ANY, call.caller, VERSION), call, draft)
@@ -78,6 +82,7 @@ def unregister_for_notifications(call: Call, draft: Draft) -> pb.NotificationsRe
     [impl->req~usubscription-unregister-notifications-method_id~1]
     [impl->req~usubscription-unregister-notifications-request-signature~1]
     [impl->req~usubscription-unregister-notifications-response-signature~1]
+    [impl->req~usubscription-unregister-notifications~1]
     """
     unpack(pb.NotificationsRequest, call)
     draft.unregister((ANY, call.caller))
@@ -88,7 +93,8 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     """Method 6. All subscriptions and then all registrations end, those of version 3 as well.
 
     [impl->req~usubscription-reset-method_id~1] [impl->req~usubscription-reset-request-signature~1]
-    [impl->req~usubscription-reset-response-signature~1] [impl->req~usubscription-reset-only-usubscription~1]
+    [impl->req~usubscription-reset-response-signature~1] [impl->req~usubscription-reset~1]
+    [impl->req~usubscription-reset-only-usubscription~1]
     Of the caller's ue_id only the type counts (X-20). That is believed as in version 3, with one exception: ue_id 0 at an
     authority that we serve is known to be us, while another instance of type 0 there is whoever claims to be it.
     """
@@ -105,7 +111,7 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.FetchSubscriptionsResponse:
+def fetch_subscriptions(call: Call, state: State, limit: int) -> pb.FetchSubscriptionsResponse:
     """Method 3. The subscriptions that both filters match. More than `limit` of them are RESOURCE_EXHAUSTED.
 
     Version 4 has neither an offset nor a way to say that a list is incomplete, so none is.
@@ -122,7 +128,7 @@ def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.Fetc
     subscribers = _filter(request.subscriber_filter, call) if request.HasField("subscriber_filter") else ANY
     matching = (
         each
-        for each in _candidates(topics, subscribers, directory)
+        for each in _candidates(topics, subscribers, state.directory)
         if topics.matches(each.topic) and subscribers.matches(each.subscriber)
     )
     found = list(islice(matching, limit + 1))
@@ -132,7 +138,7 @@ def fetch_subscriptions(call: Call, directory: Directory, limit: int) -> pb.Fetc
             f"more than {limit} subscriptions match, page_size; use narrower filters",
         )
     return pb.FetchSubscriptionsResponse(
-        subscriptions=[_subscription(each, Status.SUBSCRIBED) for each in found]
+        subscriptions=[_subscription(each, state.status_of(each.topic)) for each in found]
     )
 
 

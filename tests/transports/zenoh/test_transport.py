@@ -360,6 +360,101 @@ def test_nothing_is_sent_while_nobody_is_connected_and_nothing_is_lost_when_they
         receiver.close()
 
 
+class LinkNotes:
+    """A listener of a link."""
+
+    def __init__(self, transport: ZenohTransport) -> None:
+        self.states: list[bool] = []
+        self.threads: set[str] = set()
+        transport.watch_link(self)
+
+    def __call__(self, up: bool) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.states.append(up)
+
+    def wait(self, *states: bool) -> None:
+        wait_until(lambda: len(self.states) >= len(states), f"{states}, have {self.states}")
+        assert self.states == list(states)
+
+
+def test_a_link_is_told_as_it_is_at_opening_and_then_as_nodes_come_and_go() -> None:
+    here = free_locator()
+    transport = endpoint(ALPHA, listen=(here,))
+    notes = LinkNotes(transport)
+    assert notes.states == []
+    transport.open()
+    try:
+        notes.wait(False)
+        for before in ([False], [False, True, False]):
+            with plain_session(connect=[here]):
+                notes.wait(*before, True)
+            notes.wait(*before, True, False)
+        assert notes.threads == {threading.current_thread().name, "zenoh backbone links"}
+    finally:
+        transport.close()
+    assert len(notes.states) == 5
+
+
+def test_a_link_is_up_as_long_as_one_node_is_left() -> None:
+    here = free_locator()
+    transport = endpoint(ALPHA, listen=(here,))
+    notes = LinkNotes(transport)
+    transport.open()
+    try:
+        with plain_session(connect=[here]):
+            with plain_session(connect=[here]):
+                wait_until(lambda: transport.statistics()["links"] == 2, "both nodes")
+            wait_until(lambda: transport.statistics()["links"] == 1, "the end of one")
+            notes.wait(False, True)
+        notes.wait(False, True, False)
+    finally:
+        transport.close()
+
+
+def test_a_link_that_is_up_at_opening_is_told_once_and_takes_messages_in_the_call() -> None:
+    here = free_locator()
+    with plain_session("router", listen=[here]) as router:
+        subscriber = router.declare_subscriber("up/**")
+        transport = endpoint(ALPHA, mode="client", connect=(here,))  # a client is open when it has its router
+        codes: list[UCode] = []
+
+        def send(up: bool) -> None:
+            codes.append(code_of(lambda: transport.send(publish(new_id(), TOPIC, b"at once"))))
+
+        notes = LinkNotes(transport)
+        transport.watch_link(send)
+        transport.open()
+        try:
+            assert notes.states == [True]
+            assert codes == [UCode.OK]
+            assert subscriber.recv().payload.to_bytes() == b"at once"
+        finally:
+            transport.close()
+    assert notes.states == [True]
+
+
+def test_a_link_listener_that_fails_is_logged_once_per_kind_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(up: bool) -> None:
+        raise ValueError(up)
+
+    here = free_locator()
+    transport = endpoint(ALPHA, listen=(here,))
+    transport.watch_link(broken)
+    notes = LinkNotes(transport)  # comes after the broken one
+    with caplog.at_level(logging.ERROR, "ustreamer.zenoh"):
+        transport.open()
+        try:
+            with plain_session(connect=[here]):
+                notes.wait(False, True)
+            notes.wait(False, True, False)
+        finally:
+            transport.close()
+    assert [record.message for record in caplog.records] == ["zenoh.link_watcher_failed"]
+    assert caplog.records[0].exc_info is not None
+
+
 def test_waiting_for_a_subscriber_ends_when_the_transport_closes() -> None:
     here = free_locator()
     sender = endpoint(ALPHA, listen=(here,))

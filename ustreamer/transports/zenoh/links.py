@@ -6,6 +6,7 @@ exception). So a send asks here first, and answers UNAVAILABLE, which makes the 
 """
 
 import logging
+from collections.abc import Callable
 from threading import Thread
 from typing import Final
 
@@ -30,9 +31,15 @@ class Links:
         self.settled_ns = 0
         """Monotonic time until which subscribers may be on their way: a put that nobody matches yet had better wait."""
         self._context = context
+        self._watchers: list[Callable[[bool], None]] = []
+        self._reported: set[type[Exception]] = set()
         self._nodes: set[tuple[str, bool]] = set()
         self._listener: zenoh.TransportEventsListener[zenoh.Handler[zenoh.TransportEvent]] | None = None
         self._thread: Thread | None = None
+
+    def tell(self, changed: Callable[[bool], None]) -> None:
+        """Have `changed(up)` called when `watch` has found out how it is, and whenever that changes until `close`."""
+        self._watchers.append(changed)
 
     def watch(self, session: zenoh.Session) -> None:
         """Begin; nodes that are connected already count before this returns."""
@@ -42,6 +49,7 @@ class Links:
         events = self._listener.handler
         while (event := events.try_recv()) is not None:
             self._note(event)
+        self._call()
         self._thread = Thread(
             target=self._run, args=(events,), name=f"zenoh {self._context.name} links", daemon=True
         )
@@ -54,16 +62,20 @@ class Links:
             except zenoh.ZError:  # undeclared, or the session is closed
                 self.up = False
                 return
-            self._note(event)
+            if self._note(event):
+                self._call()
 
-    def _note(self, event: zenoh.TransportEvent) -> None:
+    def _note(self, event: zenoh.TransportEvent) -> bool:
+        """Count a node that came or went; whether the link came up or was lost by it."""
         node = str(event.transport.zid), event.transport.is_multicast
         if event.kind == zenoh.SampleKind.PUT:
             self._nodes.add(node)
         else:
             self._nodes.discard(node)
-        if self.up is not bool(self._nodes):
-            self._turn(up=not self.up)
+        if self.up is bool(self._nodes):
+            return False
+        self._turn(up=not self.up)
+        return True
 
     def _turn(self, *, up: bool) -> None:
         if up:
@@ -71,6 +83,16 @@ class Links:
             self.settled_ns = self._context.clock.monotonic_ns() + settling_ns
         self.up = up
         log.info("zenoh.link_up" if up else "zenoh.link_down", extra={"endpoint": self._context.name})
+
+    def _call(self) -> None:
+        for changed in self._watchers:
+            try:
+                changed(self.up)
+            # Foreign code must end neither the thread that notices outages nor the opening: said once per kind.
+            except Exception as error:
+                if type(error) not in self._reported:
+                    self._reported.add(type(error))
+                    log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
 
     def __len__(self) -> int:
         return len(self._nodes)

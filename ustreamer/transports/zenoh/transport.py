@@ -7,7 +7,7 @@ import logging
 import re
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -90,10 +90,10 @@ class ZenohTransport(EndpointTransport):
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         # Python waits for no daemon thread at its end, and one that is inside Zenoh then aborts the process.
         atexit.register(self.close)
-        self._links.watch(session)
+        self._sender = Sender(session, self._links, self._context)
+        self._links.watch(session)  # after the sender: who is told that the link is up sends at once
         with self._lock:
             self._session = session
-            self._sender = Sender(session, self._links, self._context)
             for reception in self._receptions.values():
                 reception.start(session)
 
@@ -133,6 +133,10 @@ class ZenohTransport(EndpointTransport):
             message.check(strict=False)
             raise UStatusError(UCode.UNAVAILABLE, f"{self!r} is not open")
         sender.send(message)
+
+    def watch_link(self, changed: Callable[[bool], None]) -> None:
+        """As EndpointTransport says; the link is up while at least one Zenoh node is connected."""
+        self._links.tell(changed)
 
     # --- listeners ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,614 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of other devices, asked over a bus: the service and its store are real, the other uSubscription is a script."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.pb.google_any import Any
+from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
+from ustreamer.uprotocol.umessage import response
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import encode
+
+if TYPE_CHECKING:
+    from tests.conftest import Desk
+
+MakeDesk = Callable[..., "Desk"]
+
+OWN, FAR = "device1", "device3"
+APP, OTHER_APP = UUri(OWN, 0x300EF, 4, 0), UUri(OWN, 0x42, 1, 0)
+US = UUri(OWN, 0, 3, 0)
+REMOTE, ELSEWHERE = UUri(FAR, 0x10AB, 3, 0x80CD), UUri("device4", 1, 1, 0x8000)
+EVERY = UUri(FAR, 0xFFFF0001, 1, 0x8000)
+UNSUBSCRIBED, PENDING, SUBSCRIBED, LEAVING = range(4)
+SUBSCRIBE, UNSUBSCRIBE = 1, 2
+TIMEOUT_S = 300
+
+
+def states(desk: "Desk") -> dict[UUri, int]:
+    """The state of each subscriber of REMOTE, as FetchSubscriptions has it."""
+    return {UUri.from_pb(each.subscriber.uri): each.status.state for each in desk.fetch(REMOTE).subscriptions}
+
+
+def changes(desk: "Desk") -> list[tuple[UUri, str]]:
+    """(subscriber, state) of each change that a subscriber itself was told since the last time."""
+    return [(subscriber, state) for to, _, subscriber, state in desk.told() if to == subscriber]
+
+
+def granted(desk: "Desk", **wish: int) -> None:
+    """Let APP's subscription of REMOTE be granted."""
+    desk.subscribe(REMOTE, **wish)  # type: ignore[arg-type]
+    desk.grant(desk.called())
+    desk.told()
+
+
+def pending_unsubscribe(desk: "Desk") -> None:
+    """Let APP's subscription of REMOTE be granted and ended, and the answer to that fail to come."""
+    granted(desk)
+    desk.unsubscribe(REMOTE)
+    desk.called()
+    desk.told()
+
+
+# --- Subscribe --------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_subscriber_waits_for_the_other_device_and_is_told(desk: "Desk") -> None:
+    """[utest->req~usubscription-subscribe-remote~1] [utest->req~usubscription-subscribe-remote-pending~1]
+    [utest->req~usubscription-subscribe-remote-response~1]
+    """
+    assert desk.subscribe(REMOTE) == PENDING
+    assert states(desk) == {APP: PENDING}
+    call = desk.called()
+    desk.grant(call)
+    assert states(desk) == {APP: SUBSCRIBED}
+    assert changes(desk) == [(APP, "SUBSCRIBE_PENDING"), (APP, "SUBSCRIBED")]
+    assert desk.routed(REMOTE) == [(APP, 0)]
+
+
+def test_what_arrives_while_the_answer_is_on_its_way_is_routed_already(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    assert desk.routed(REMOTE) == [(APP, 0)]
+
+
+def test_the_request_is_the_one_of_the_standard(desk: "Desk") -> None:
+    """[utest->dsn~usubscription-subscribe-remote-subscriber-change~1] [utest->LIF-15]
+    [utest->req~usubscription-remote-max-timeout~1]
+    """
+    desk.subscribe(REMOTE.with_authority(FAR), sample_period_ms=1000, expire_ms=1_781_565_900_000)
+    call = desk.called()
+    assert (call.attributes.source, call.attributes.sink) == (US, UUri(FAR, 0, 3, 1))
+    assert (call.attributes.ttl, call.attributes.priority) == (300_000, UPriority.CS4)
+    vector = "0a120a076465766963653310ab21180320cd81021a0b0a0608cc93c2d10618e807"  # section 4.8, at device3
+    assert call.payload.hex() == vector
+    header = encode(UUID(0x018D548EA8E07000, 0x8000000000000001), call.attributes)
+    assert header.hex() == (
+        "0a12090070e0a88e548d0111010000000000008010021a0b0a07646576696365311803220d0a076465766963653318032001280530e0a7126002"
+    )
+
+
+def test_the_request_to_end_it_comes_from_us_as_well(desk: "Desk") -> None:
+    """[utest->dsn~usubscription-unsubscribe-remote-subscriber-change~1] [utest->LIF-15]
+    [utest->req~usubscription-unsubscribe-last-remote~1]
+    """
+    granted(desk)
+    desk.unsubscribe(REMOTE)
+    call = desk.called()
+    assert (call.attributes.source, call.attributes.sink) == (US, UUri(FAR, 0, 3, 2))
+    assert call.attributes.ttl == 300_000
+    assert pb.UnsubscribeRequest.FromString(call.payload) == pb.UnsubscribeRequest(topic=REMOTE.to_pb())
+
+
+def test_the_subscriber_is_named_only_to_those_who_need_it(make_desk: MakeDesk) -> None:
+    desk = make_desk(legacy_subscriber_field=True).start()
+    granted(desk)
+    desk.unsubscribe(REMOTE)
+    call = desk.called()
+    assert UUri.from_pb(pb.UnsubscribeRequest.FromString(call.payload).subscriber.uri) == US
+
+
+def test_others_while_it_is_pending_wait_with_the_first_and_cause_no_call(desk: "Desk") -> None:
+    """[utest->req~usubscription-subscribe-multiple~1]"""
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    assert desk.subscribe(REMOTE, caller=OTHER_APP) == PENDING
+    assert desk.subscribe(REMOTE) == PENDING
+    assert desk.calls() == []
+    desk.grant(call)
+    assert states(desk) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
+    assert sorted(changes(desk)) == sorted(
+        (app, state) for app in (APP, OTHER_APP) for state in ("SUBSCRIBE_PENDING", "SUBSCRIBED")
+    )
+    assert desk.calls() == []
+
+
+def test_others_after_it_was_granted_are_subscribed_at_once(desk: "Desk") -> None:
+    granted(desk)
+    assert desk.subscribe(REMOTE, caller=OTHER_APP) == SUBSCRIBED
+    assert desk.calls() == []
+    assert changes(desk) == [(OTHER_APP, "SUBSCRIBED")]
+
+
+def test_many_who_subscribe_in_the_same_moment_cause_one_call(desk: "Desk") -> None:
+    with desk.held():
+        waiting = [
+            desk.post(SUBSCRIBE, desk.subscription_request(REMOTE), caller=UUri(OWN, 1 + number, 1, 0))
+            for number in range(100)
+        ]
+    answers = [pb.SubscriptionResponse.FromString(desk.answer(each).payload) for each in waiting]
+    assert {answer.status.state for answer in answers} == {PENDING}
+    assert len(desk.calls()) == 1
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_answer_may_be_wrapped_in_any(desk: "Desk", wrapped: bool) -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    payload = pb.SubscriptionResponse(status=pb.SubscriptionStatus(state=SUBSCRIBED)).SerializeToString()
+    if wrapped:
+        name = "type.googleapis.com/uprotocol.core.usubscription.v3.SubscriptionResponse"
+        payload = Any(type_url=name, value=payload).SerializeToString()
+    style = UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY if wrapped else UPayloadFormat.PROTOBUF
+    desk.client.send(response(UUID(0x7000, 2 << 62), call, payload, style))
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_unsubscribed_ends_it_for_everybody(desk: "Desk") -> None:
+    """[utest->req~usubscription-subscribe-remote-response~1] [utest->LIF-19]"""
+    desk.subscribe(REMOTE)
+    desk.subscribe(REMOTE, caller=OTHER_APP)
+    call = desk.called()
+    desk.told()
+    desk.grant(call, UNSUBSCRIBED)
+    assert (states(desk), desk.routed(REMOTE)) == ({}, [])
+    assert changes(desk) == [(APP, "UNSUBSCRIBED"), (OTHER_APP, "UNSUBSCRIBED")]
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() == []
+    assert desk.statistics("remote_topics") == 0
+
+
+LAST_WORDS = [
+    code
+    for code in UCode
+    if code not in {UCode.OK, UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED}
+]
+
+
+@pytest.mark.parametrize("code", LAST_WORDS, ids=[code.name for code in LAST_WORDS])
+def test_an_error_of_the_other_usubscription_is_its_last_word(desk: "Desk", code: UCode) -> None:
+    """[utest->LIF-19]"""
+    desk.subscribe(REMOTE)
+    desk.refuse(desk.called(), code, "because")
+    assert states(desk) == {}
+    update = pb.Update.FromString(desk.notified[-1].payload)
+    assert update.status.state == UNSUBSCRIBED
+    assert update.status.message == f"core.usubscription of 'device3': {code.name}: because"
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() == []
+
+
+@pytest.mark.parametrize("code", [UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED])
+@pytest.mark.parametrize("ends", [False, True], ids=["subscribe", "unsubscribe"])
+def test_an_error_of_a_dispatcher_on_the_way_is_no_answer(desk: "Desk", code: UCode, ends: bool) -> None:
+    """[utest->req~usubscription-remote-retry-indefinitely~1] [utest->LIF-17]"""
+    if ends:
+        granted(desk)
+        desk.unsubscribe(REMOTE)
+    else:
+        desk.subscribe(REMOTE)
+    for pause_s in (1, 2, 4, 8, 16, 32, 60, 60):
+        desk.refuse(desk.called(), code)
+        assert desk.calls() == []
+        desk.advance(s=pause_s)
+    assert states(desk) == ({} if ends else {APP: PENDING})
+    call = desk.called()
+    desk.grant(call)
+    assert states(desk) == ({} if ends else {APP: SUBSCRIBED})
+
+
+@pytest.mark.parametrize("payload", [b"\xff\xff", bytes.fromhex("0a020809")], ids=["noise", "state 9"])
+def test_an_answer_that_says_nothing_is_none(desk: "Desk", payload: bytes) -> None:
+    desk.subscribe(REMOTE)
+    desk.client.send(response(UUID(0x7000, 2 << 62), desk.called(), payload, UPayloadFormat.PROTOBUF))
+    assert states(desk) == {APP: PENDING}
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_nobody_else_answers_for_a_device(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    forged = response(UUID(0x7000, 2 << 62), call)
+    attributes = replace(forged.attributes, source=UUri("device4", 0, 3, 1))
+    desk.client.send(replace(forged, attributes=attributes))
+    assert states(desk) == {APP: PENDING}
+    assert desk.statistics("remote_late") == 1
+    desk.grant(call)
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_a_topic_that_is_pending_there_too_is_pending_here_until_it_is_not(desk: "Desk") -> None:
+    """The other device may have to ask a third one."""
+    desk.subscribe(REMOTE)
+    desk.grant(desk.called(), PENDING)
+    assert states(desk) == {APP: PENDING}
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() == []
+    desk.hint(REMOTE, SUBSCRIBED)
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+# --- Unsubscribe ------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_unsubscribes_is_unsubscribed_at_once_and_the_last_one_there_too(desk: "Desk") -> None:
+    """[utest->req~usubscription-unsubscribe-last-remote~1] [utest->req~usubscription-unsubscribe-remote-unsubscribed~1]"""
+    granted(desk)
+    desk.subscribe(REMOTE, caller=OTHER_APP)
+    desk.unsubscribe(REMOTE)
+    assert desk.calls() == []
+    assert states(desk) == {OTHER_APP: SUBSCRIBED}
+    desk.told()
+    desk.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert (states(desk), desk.routed(REMOTE)) == ({}, [])
+    assert changes(desk) == [(OTHER_APP, "UNSUBSCRIBED")]
+    assert desk.statistics("remote_topics") == 1
+    call = desk.called()
+    assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    desk.grant(call)
+    desk.fetch()
+    assert desk.statistics("remote_topics") == 0
+
+
+@pytest.mark.parametrize("code", LAST_WORDS, ids=[code.name for code in LAST_WORDS])
+def test_whatever_the_other_side_says_to_an_unsubscribe_it_is_the_end(desk: "Desk", code: UCode) -> None:
+    """[utest->req~usubscription-unsubscribe-remote-unsubscribed~1]"""
+    granted(desk)
+    desk.unsubscribe(REMOTE)
+    desk.refuse(desk.called(), code)
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() == []
+    assert desk.statistics("remote_topics") == 0
+
+
+def test_the_last_who_leaves_while_it_is_pending_calls_the_subscribe_off(desk: "Desk") -> None:
+    """[utest->req~usubscription-unsubscribe-subscribe-pending~1] [utest->req~usubscription-remote-retry-indefinitely~1]"""
+    desk.subscribe(REMOTE)
+    subscribe = desk.called()
+    desk.unsubscribe(REMOTE)
+    assert states(desk) == {}
+    unsubscribe = desk.called()
+    assert unsubscribe.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    desk.grant(subscribe)  # too late
+    assert (states(desk), desk.statistics("remote_topics")) == ({}, 1)
+    desk.grant(unsubscribe)
+    desk.fetch()
+    assert desk.statistics("remote_topics") == 0
+    assert changes(desk) == [(APP, "SUBSCRIBE_PENDING"), (APP, "UNSUBSCRIBED")]
+
+
+def test_after_the_last_unsubscribe_nothing_is_told_of_the_topic(desk: "Desk") -> None:
+    """[utest->req~usubscription-unsubscribe-notifications~1] [utest->req~usubscription-remote-unsubscribe-notifications~1]"""
+    desk.register(REMOTE)
+    granted(desk)
+    desk.unsubscribe(REMOTE)
+    call = desk.called()
+    desk.told()
+    desk.published.clear()
+    desk.grant(call)
+    assert desk.told() == []
+    assert desk.published == []
+
+
+def test_whoever_comes_back_before_the_other_side_has_answered_subscribes_anew(desk: "Desk") -> None:
+    """[utest->req~usubscription-subscribe-unsubscribe-pending~1]"""
+    pending_unsubscribe(desk)
+    assert desk.subscribe(REMOTE) == PENDING
+    call = desk.called()
+    assert call.attributes.sink == UUri(FAR, 0, 3, SUBSCRIBE)
+    desk.grant(call)
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_whoever_leaves_and_comes_back_in_the_same_moment_is_asked_for_anew(desk: "Desk") -> None:
+    granted(desk)
+    with desk.held():
+        desk.post(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
+        back = desk.post(SUBSCRIBE, desk.subscription_request(REMOTE))
+    assert pb.SubscriptionResponse.FromString(desk.answer(back).payload).status.state == PENDING
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_a_subscription_that_expires_is_ended_there_too(desk: "Desk") -> None:
+    """[utest->req~usubscription-subscribe-expiration~1]"""
+    granted(desk, expire_ms=desk.now_ms + 1000)
+    desk.advance(ms=1001)
+    assert changes(desk) == [(APP, "UNSUBSCRIBED")]
+    desk.grant(desk.called())
+    desk.fetch()
+    assert desk.statistics("remote_topics") == 0
+
+
+def test_when_the_fastest_expires_the_others_rate_is_asked_for(desk: "Desk") -> None:
+    """[utest->LIF-20]"""
+    granted(desk, sample_period_ms=100)
+    desk.subscribe(REMOTE, caller=OTHER_APP, expire_ms=desk.now_ms + 1000)
+    desk.grant(desk.called())
+    desk.advance(ms=1001)
+    assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 100, None)]
+
+
+def test_a_reset_ends_the_subscriptions_elsewhere(desk: "Desk") -> None:
+    """[utest->req~usubscription-reset~1]"""
+    granted(desk)
+    desk.reset()
+    assert changes(desk) == [(APP, "UNSUBSCRIBED")]
+    assert desk.called().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def test_the_fastest_rate_and_the_latest_end_are_asked_for_and_changes_follow(desk: "Desk") -> None:
+    """[utest->LIF-20]"""
+    soon, late = desk.now_ms + 10_000, desk.now_ms + 20_000
+    granted(desk, sample_period_ms=100, expire_ms=soon)
+    desk.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=20, expire_ms=late)
+    call = desk.called()
+    assert states(desk) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
+    desk.subscribe(REMOTE, caller=APP, sample_period_ms=50)  # not while one is under way
+    assert desk.calls() == []
+    desk.grant(call)
+    assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 20, None)]
+    desk.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_a_slower_or_shorter_wish_changes_nothing_there(desk: "Desk") -> None:
+    granted(desk, sample_period_ms=20)
+    desk.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=100, expire_ms=desk.now_ms + 1000)
+    desk.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert desk.calls() == []
+
+
+def test_when_the_fastest_leaves_the_others_rate_is_asked_for(desk: "Desk") -> None:
+    """[utest->LIF-20]"""
+    granted(desk, sample_period_ms=100)
+    desk.subscribe(REMOTE, caller=OTHER_APP)
+    desk.grant(desk.called())
+    desk.unsubscribe(REMOTE, caller=OTHER_APP)
+    assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 100, None)]
+
+
+def test_the_producer_gets_the_details_of_all(desk: "Desk") -> None:
+    call = None
+    for app, text in ((APP, b"one"), (OTHER_APP, b"two")):
+        wanted = desk.subscription_request(REMOTE)
+        wanted.attributes.details.append(Any(type_url="t", value=text))
+        desk.call(SUBSCRIBE, wanted, caller=app)
+        call = desk.called()
+        desk.grant(call)
+    assert call is not None
+    asked = pb.SubscriptionRequest.FromString(call.payload)
+    assert sorted(each.value for each in asked.attributes.details) == [b"one", b"two"]
+
+
+def test_a_topic_of_every_instance_is_asked_for_in_version_4(desk: "Desk") -> None:
+    wanted = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=40)
+    answer = desk.asked(pb4.SubscribeResponse, SUBSCRIBE, wanted, version=4)
+    assert answer.status == pb4.STATUS_SUBSCRIBE_PENDING
+    call = desk.called()
+    assert (call.attributes.source, call.attributes.sink) == (UUri(OWN, 0, 4, 0), UUri(FAR, 0, 4, SUBSCRIBE))
+    assert pb4.SubscribeRequest.FromString(call.payload) == wanted
+    granted = pb4.SubscribeResponse(topic=EVERY.to_pb(), status=pb4.STATUS_SUBSCRIBED)
+    desk.client.send(
+        response(UUID(0x7000, 2 << 62), call, granted.SerializeToString(), UPayloadFormat.PROTOBUF)
+    )
+    [listed] = desk.asked(
+        pb4.FetchSubscriptionsResponse, 3, pb4.FetchSubscriptionsRequest(), version=4
+    ).subscriptions
+    assert listed.status == pb4.STATUS_SUBSCRIBED
+    desk.asked(pb4.UnsubscribeResponse, UNSUBSCRIBE, pb4.UnsubscribeRequest(topic=EVERY.to_pb()), version=4)
+    assert desk.called().attributes.sink == UUri(FAR, 0, 4, UNSUBSCRIBE)
+
+
+def test_a_device_that_forgot_is_asked_again(desk: "Desk") -> None:
+    """It was reset, say; and it tells us so, as it tells every subscriber."""
+    granted(desk)
+    desk.hint(REMOTE, UNSUBSCRIBED)
+    assert desk.calls() == []
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+    assert changes(desk) == []
+
+
+HINTS = {
+    "what we know": {"state": SUBSCRIBED},
+    "of somebody else": {"state": UNSUBSCRIBED, "subscriber": UUri(OWN, 1, 1, 0)},
+    "of another device's topic": {"state": UNSUBSCRIBED, "source": UUri("device4", 0, 3, 0x8000)},
+    "from some entity": {"state": UNSUBSCRIBED, "source": UUri(FAR, 7, 3, 0x8000)},
+    "on another topic": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 3, 0x8001)},
+    "in an unknown version": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 9, 0x8000)},
+    "in an unknown state": {"state": 9},
+}
+
+
+@pytest.mark.parametrize("hint", HINTS)
+def test_other_notifications_cause_no_call(desk: "Desk", hint: str) -> None:
+    granted(desk)
+    desk.hint(REMOTE, **HINTS[hint])  # type: ignore[arg-type]
+    desk.advance(s=10)
+    assert desk.calls() == []
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+# --- time, links and restarts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["subscribe", "unsubscribe"])
+def test_a_call_without_an_answer_is_made_again_and_again(desk: "Desk", ends: bool) -> None:
+    """[utest->req~usubscription-remote-retry-indefinitely~1] [utest->req~usubscription-remote-max-timeout~1]
+    [utest->LIF-16] [utest->LIF-17]
+    """
+    if ends:
+        pending_unsubscribe(desk)
+    else:
+        desk.subscribe(REMOTE)
+        desk.called()
+    for _ in range(5):
+        desk.advance(s=TIMEOUT_S - 1)
+        assert desk.calls() == []
+        desk.advance(s=1)
+        assert len(desk.calls()) == 1
+    desk.advance(s=TIMEOUT_S)
+    desk.grant(desk.called())
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() == []
+
+
+def test_nobody_is_called_while_the_link_is_down(desk: "Desk") -> None:
+    """[utest->LIF-18]"""
+    desk.links.turn(FAR, up=False)
+    assert desk.subscribe(REMOTE) == PENDING
+    desk.subscribe(ELSEWHERE)
+    assert desk.called().attributes.sink == UUri("device4", 0, 3, SUBSCRIBE)
+    desk.advance(s=TIMEOUT_S - 1)
+    assert desk.calls() == []
+    desk.links.turn(FAR, up=True)
+    desk.wait_until(lambda: len(desk._calls) == 1, "the call at link-up")
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_at_link_up_everything_is_asked_for_anew(desk: "Desk") -> None:
+    """[utest->LIF-18] What was on its way may be lost, and who was away may have forgotten."""
+    desk.links.turn(FAR, up=True)
+    granted(desk)
+    desk.subscribe(UUri(FAR, 1, 1, 0x8000))
+    desk.called()
+    desk.links.turn(FAR, up=False)
+    desk.links.turn(FAR, up=True)
+    assert [topic for _, topic, _, _ in desk.asked_for()] == [REMOTE, UUri(FAR, 1, 1, 0x8000)]
+    assert states(desk) == {APP: SUBSCRIBED}  # a confirmation is nobody's business
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("before", ["subscribe", "granted", "unsubscribe"])
+def test_after_a_restart_pending_work_goes_on(make_desk: MakeDesk, before: str, died: bool) -> None:
+    """[utest->req~usubscription-subscribe-persistency~1] [utest->req~usubscription-remote-retry-indefinitely~1]"""
+    desk = make_desk().start()
+    if before == "unsubscribe":
+        pending_unsubscribe(desk)
+    else:
+        desk.subscribe(REMOTE)
+        call = desk.called()
+        if before == "granted":
+            desk.grant(call)
+            desk.fetch()
+    if died:
+        desk.plugin.service._store._close_env()  # nothing more is written
+        desk.plugin.service._store._lock.release(orderly=False)
+    desk.restart()
+    expected = {"subscribe": PENDING, "granted": SUBSCRIBED}
+    assert states(desk) == ({APP: expected[before]} if before in expected else {})
+    call = desk.called()
+    assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE if before == "unsubscribe" else SUBSCRIBE)
+    desk.grant(call)
+    assert states(desk) == ({APP: SUBSCRIBED} if before in expected else {})
+    desk.restart()
+    assert len(desk.calls()) == (before in expected)
+
+
+def test_before_the_endpoints_are_up_nobody_is_called(make_desk: MakeDesk) -> None:
+    desk = make_desk().start()
+    desk.subscribe(REMOTE)
+    desk.called()
+    desk.stop()
+    desk.plugin = desk._new_plugin()
+    desk.plugin.service.start(desk.bus)
+    assert desk._calls == []
+    desk.plugin.ustreamer_started()
+    desk.wait_until(lambda: len(desk._calls) == 1, "the call")
+
+
+def test_what_expired_while_nobody_was_here_is_ended_there(make_desk: MakeDesk) -> None:
+    desk = make_desk().start()
+    granted(desk, expire_ms=desk.now_ms + 1000)
+    desk.stop()
+    desk.advance(ms=1001)
+    desk.plugin = desk._new_plugin()
+    desk.start()
+    assert desk.called().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    assert desk.pairs() == []
+
+
+def test_a_topic_that_the_configuration_made_local_needs_nobody_else(make_desk: MakeDesk) -> None:
+    desk = make_desk().start()
+    desk.subscribe(REMOTE)
+    desk.called()
+    desk.serves = (OWN, FAR)
+    desk.restart()
+    assert states(desk) == {APP: SUBSCRIBED}
+    assert (desk.calls(), desk.statistics("remote_topics")) == ([], 0)
+
+
+def test_a_topic_that_the_configuration_made_remote_is_asked_for(make_desk: MakeDesk) -> None:
+    desk = make_desk(serves=(OWN, FAR)).start()
+    assert desk.subscribe(REMOTE) == SUBSCRIBED
+    desk.serves = (OWN,)
+    desk.restart()
+    assert states(desk) == {APP: PENDING}
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_remote_topics_are_bounded_with_those_that_are_still_to_be_unsubscribed(make_desk: MakeDesk) -> None:
+    desk = make_desk(max_remote_topics=2).start()
+    for number in range(2):
+        desk.subscribe(UUri(FAR, 1, 1, 0x8000 + number))
+    desk.unsubscribe(UUri(FAR, 1, 1, 0x8000))
+    status = desk.refused(SUBSCRIBE, desk.subscription_request(REMOTE))
+    assert status.code is UCode.RESOURCE_EXHAUSTED
+    assert "2 remote_topics are kept, max_remote_topics is 2" in status.message
+    assert desk.pairs() == [(UUri(FAR, 1, 1, 0x8001), APP)]
+    assert desk.subscribe(UUri(FAR, 1, 1, 0x8001), caller=OTHER_APP) == PENDING  # it is there already
+    assert desk.subscribe(UUri(FAR, 1, 1, 0x8000)) == PENDING
+    desk.subscribe()  # a local one
+
+
+def test_an_answer_that_finds_no_room_on_the_disk_is_asked_for_again(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    store = desk.plugin.service._store
+    commit = store.commit
+
+    def full(_: object) -> None:
+        raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
+
+    monkeypatch.setattr(store, "commit", full)
+    desk.grant(call)
+    assert states(desk) == {APP: PENDING}
+    monkeypatch.setattr(store, "commit", commit)
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/conformance.md. The same tree with the same outcomes gives the same bytes: no dates, no times, no line numbers."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.conformance.rules import Rule, Specification
+from tests.conformance.run import Outcome
+from tests.conformance.tags import Case
+from tests.conformance.trace import Trace
+
+PLACE: Final = Path("docs/conformance.md")
+"""Where a tree has its page, one level below its root."""
+
+MISSING: Final = "**missing**"
+_NOT_NEEDED: Final = "see [exceptions](#exceptions)"
+_ROW: Final = re.compile(r"^\| `([^`]+)`.* \| ([^|]+) \|$", re.MULTILINE)
+
+_HEAD: Final = """\
+<!-- SPDX-License-Identifier: Apache-2.0 -->
+<!-- Made by `make conformance`; a test compares all but the results with the sources. -->
+# Conformance
+
+Each rule of the specifications that [plugins/usubscription](../plugins/usubscription/README.md) claims to meet: the code that
+meets it, the tests that show it, and what became of them when this page was made. Code and tests carry the ids as tags,
+`[impl->ID]`, `[utest->ID]` and `[itest->ID]` (over real sockets). `make conformance` runs the tests and fails if a rule has no
+code or no test, if a test fails, or if a tag names no rule. The list of rules is
+[rules.toml](../tests/conformance/rules.toml).
+"""
+
+_LEGEND: Final = """\
+A test counts once for each of its parameters. "v4 too" stands on a rule that version 4 has under the same id. X-n numbers the
+places where the specifications contradict each other or themselves; what we do there follows it in words.
+"""
+
+
+def render(trace: Trace, outcomes: Mapping[str, Outcome]) -> str:
+    """The page; `outcomes` are by rule, and a rule that is not in it was not run."""
+    return "\n".join(_page(trace, outcomes)) + "\n"
+
+
+def by_rule(trace: Trace, outcomes: Mapping[Case, Outcome]) -> dict[str, Outcome]:
+    """The outcomes of the tests of each rule that has any, together."""
+    return {
+        id: Outcome.of(outcomes[test] for test in evidence.tests)
+        for id, evidence in trace.evidence.items()
+        if evidence.tests
+    }
+
+
+def outcomes_in(page: str) -> dict[str, Outcome]:
+    """The outcomes that a page shows, by rule."""
+    texts = dict(_ROW.findall(page))
+    return {id: Outcome.parse(text) for id, text in texts.items() if text not in {MISSING, _NOT_NEEDED}}
+
+
+def _page(trace: Trace, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    yield _HEAD
+    yield from _summary(trace)
+    yield ""
+    yield _LEGEND.rstrip()
+    for specification in trace.rules.specifications:
+        yield f"\n## {specification.title}\n"
+        yield f"{specification.source}\n"
+        yield "| rule | what it says | implemented in | tests | result |"
+        yield "|---|---|---|---|---|"
+        for rule in trace.rules.rules[specification.name]:
+            yield _row(rule, trace, outcomes.get(rule.id, Outcome()))
+    yield "\n## Exceptions\n"
+    yield from (f"* `{rule.id}`: {rule.note}" for rule in trace.rules.all if rule.note)
+
+
+def _summary(trace: Trace) -> Iterator[str]:
+    yield "| specification | rules | covered | missing | exceptions |"
+    yield "|---|---:|---:|---:|---:|"
+    total = [0, 0, 0, 0]
+    for specification in trace.rules.specifications:
+        counts = _counts(specification, trace)
+        total = [a + b for a, b in zip(total, counts, strict=True)]
+        yield _cells(specification.title, *map(str, counts))
+    yield _cells("together", *map(str, total))
+
+
+def _counts(specification: Specification, trace: Trace) -> list[int]:
+    """Rules, those with all they need, those without, and those that do not need both code and a test."""
+    rules = trace.rules.rules[specification.name]
+    missing = sum(bool(trace.evidence[rule.id].missing(rule)) for rule in rules)
+    return [len(rules), len(rules) - missing, missing, sum(bool(rule.note) for rule in rules)]
+
+
+def _row(rule: Rule, trace: Trace, outcome: Outcome) -> str:
+    evidence = trace.evidence[rule.id]
+    id = f"`{rule.id}`" + (f" ({rule.also} too)" if rule.also else "")
+    code = [_link(each.file, each.symbol) for each in evidence.code]
+    tests = [_link(each.file, each.name) for each in evidence.tests]
+    result = str(outcome) if tests else _absent(rule, "test")
+    return _cells(
+        id,
+        rule.says,
+        "<br>".join(code) or _absent(rule, "impl"),
+        "<br>".join(tests) or _absent(rule, "test"),
+        result,
+    )
+
+
+def _absent(rule: Rule, need: str) -> str:
+    return MISSING if need in rule.needs else _NOT_NEEDED
+
+
+def _link(file: str, name: str) -> str:
+    """The end of a path is enough to tell files apart for a reader; the link has all of it."""
+    short = Path(file).name
+    return f"[{short}](../{file})" + (f"::`{name}`" if name else "")
+
+
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the specifications, as rules.toml lists them."""
+
+import tomllib
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+PLACE: Final = Path("tests/conformance/rules.toml")
+"""Where a tree has its list of rules."""
+
+ELSEWHERE: Final = (
+    "dsn~service-error-model-",
+    "dsn~up-transport-zenoh-",
+    "dsn~uri-",
+    "dsn~uuid-",
+    "DSP-",
+    "SIP-",
+    "ZEN-",
+)
+"""How the ids of specifications begin that are tagged as well, and are in no list."""
+
+Need: TypeAlias = Literal["impl", "test"]
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`also` is the name of a later specification with the same id. `note` says why a rule does not need both."""
+
+    id: str
+    says: str
+    also: str | None = None
+    needs: tuple[Need, ...] = ("impl", "test")
+    note: str = ""
+
+
+class Specification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    title: str
+    source: str
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The specifications in order, and the rules of each by its name."""
+
+    specifications: tuple[Specification, ...]
+    rules: dict[str, tuple[Rule, ...]]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a list that contradicts itself."""
+        names = {each.name for each in self.specifications}
+        if names != self.rules.keys():
+            raise ValueError(f"specifications {sorted(names)}, but rules of {sorted(self.rules)}")
+        seen: set[str] = set()
+        for rule in self.all:
+            if rule.id in seen:
+                raise ValueError(f"rule {rule.id}: listed twice")
+            if rule.also not in {None, *names}:
+                raise ValueError(f"rule {rule.id}: also {rule.also!r}, expected one of {sorted(names)}")
+            if bool(rule.note) is (len(rule.needs) == 2):
+                raise ValueError(f"rule {rule.id}: needs {list(rule.needs)}, and a note exactly if not both")
+            seen.add(rule.id)
+
+    @property
+    def all(self) -> list[Rule]:
+        return [rule for each in self.specifications for rule in self.rules[each.name]]
+
+
+def load(root: Path) -> Rules:
+    """The list of a tree. Raises msgspec.ValidationError, naming the key, for one that is none."""
+    return msgspec.convert(tomllib.loads((root / PLACE).read_text(encoding="utf-8")), Rules)

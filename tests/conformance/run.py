@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running tests, and what became of them."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conformance.tags import Case
+
+
+class Outcome(NamedTuple):
+    """Of one test with all of its parameters, or of several tests together."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __str__(self) -> str:
+        """passed 3, failed 1; `not run` if there was nothing."""
+        return ", ".join(f"{name} {n}" for name, n in self._asdict().items() if n) or "not run"
+
+    @classmethod
+    def parse(cls, text: str) -> "Outcome":
+        """The inverse of str. Raises ValueError for anything else."""
+        if text == "not run":
+            return cls()
+        counts = dict(part.split(" ") for part in text.split(", "))
+        if not counts.keys() <= set(cls._fields):
+            raise ValueError(f"outcome {text!r}: expected {cls(1, 1, 1)}, or parts of it")
+        return cls(**{name: int(n) for name, n in counts.items()})
+
+    @classmethod
+    def of(cls, outcomes: Iterable["Outcome"]) -> "Outcome":
+        """Several as one."""
+        return cls(*map(sum, zip(cls(), *outcomes, strict=True)))
+
+    @property
+    def complaint(self) -> str | None:
+        """Why this shows nothing; None if it does: something passed and nothing failed."""
+        if self.failed:
+            return "a test failed"
+        return None if self.passed else "no test passed"
+
+
+class _Selection:
+    """A pytest plugin that lets only some tests run, and counts; a test counts by the worst of its stages."""
+
+    def __init__(self, wanted: Iterable[Case]) -> None:
+        self._wanted = {test.nodeid for test in wanted}
+        self._stages: dict[str, set[str]] = {}
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        others = [item for item in items if _test_of(item.nodeid) not in self._wanted]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _test_of(item.nodeid) in self._wanted]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self._stages.setdefault(report.nodeid, set()).add(report.outcome)
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """By test, all of its parameters together."""
+        found: dict[str, Outcome] = {}
+        for nodeid, stages in self._stages.items():
+            worst = next(each for each in ("failed", "skipped", "passed") if each in stages)
+            test = _test_of(nodeid)
+            found[test] = Outcome.of([found.get(test, Outcome()), Outcome(**{worst: 1})])
+        return found
+
+
+def _test_of(nodeid: str) -> str:
+    return nodeid.partition("[")[0]
+
+
+def run(root: Path, tests: Iterable[Case]) -> Mapping[Case, Outcome]:
+    """Run these tests of a tree in this process, and nothing else. One that pytest did not get to counts as not run."""
+    wanted = list(tests)
+    selection = _Selection(wanted)
+    files = sorted({str(root / test.file) for test in wanted})
+    if files:
+        # Files, not single tests: pytest gives up on everything where it cannot find one of those. And the developer's own
+        # `pytest --lf` is not to remember this run.
+        options = [f"--rootdir={root}", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+        pytest.main([*options, *files], plugins=[selection])
+    outcomes = selection.outcomes()
+    return {test: outcomes.get(test.nodeid, Outcome()) for test in wanted}

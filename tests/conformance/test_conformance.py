@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/conformance.md is what the sources say, and the command that makes it fails when it should."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.conformance import __main__ as command
+from tests.conformance import report
+from tests.conformance.rules import PLACE, Rule, Rules, Specification
+from tests.conformance.run import Outcome
+from tests.conformance.tags import Case, Module, read
+from tests.conformance.trace import Trace, trace
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def found() -> Trace:
+    return trace(REPO)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (REPO / report.PLACE).read_text(encoding="utf-8")
+
+
+# --- this repository --------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_rules_the_code_and_the_tests_of_this_very_tree(found: Trace, page: str) -> None:
+    assert page == report.render(found, report.outcomes_in(page)), "run `make conformance`"
+
+
+def test_the_page_shows_no_test_that_did_not_pass(found: Trace, page: str) -> None:
+    outcomes = report.outcomes_in(page)
+    assert outcomes.keys() == {id for id, evidence in found.evidence.items() if evidence.tests}
+    assert {id: str(each) for id, each in outcomes.items() if each.complaint} == {}
+
+
+def test_every_tag_names_a_rule_and_stands_where_it_should(found: Trace) -> None:
+    assert found.wrong_tags == ()
+
+
+def test_every_rule_is_covered(found: Trace) -> None:
+    assert found.gaps == []
+
+
+def test_the_list_has_every_rule_of_the_specifications(found: Trace) -> None:
+    """Their numbers were counted in the texts; an id that two versions share counts in the first."""
+    assert {name: len(rules) for name, rules in found.rules.rules.items()} == {
+        "v3": 54,
+        "lifecycle": 20,
+        "v4": 36,
+    }
+    assert [rule.id for rule in found.rules.rules["lifecycle"]] == [f"LIF-{n}" for n in range(1, 21)]
+    shape = re.compile(r"(req|dsn|aou)~usubscription-[a-z_-]+~1|LIF-\d+")
+    assert [rule.id for rule in found.rules.all if not shape.fullmatch(rule.id)] == []
+
+
+def test_few_rules_are_excepted_and_the_page_says_why(found: Trace, page: str) -> None:
+    excepted = [rule for rule in found.rules.all if rule.note]
+    assert [rule.id for rule in excepted if not rule.needs] == ["LIF-8"]
+    assert len(excepted) <= 5
+    for rule in excepted:
+        assert f"* `{rule.id}`: {rule.note}" in page
+
+
+# --- a tree of our own ------------------------------------------------------------------------------------------------
+
+RULES = """\
+[[specifications]]
+name = "one"
+title = "One"
+source = "Of nobody."
+
+[[rules.one]]
+id = "req~one-kept~1"
+says = "It is kept."
+
+[[rules.one]]
+id = "LIF-1"
+says = "Nobody can tell."
+needs = []
+note = "Left open."
+"""
+CODE = 'def keep() -> None:\n    """[impl->req~one-kept~1]"""\n'
+TEST = 'def test_it_is_kept() -> None:\n    """[utest->req~one-kept~1]"""\n'
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree without any fault: one rule, its code, its test."""
+    for name, text in (
+        (str(PLACE), RULES),
+        ("plugins/one/ustreamer_one/keep.py", CODE),
+        ("plugins/one/tests/test_keep.py", TEST),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def conform(root: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tests.conformance", "--root", str(root)]
+    return subprocess.run(line, cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
+
+
+def put(root: Path, name: str, old: str, new: str) -> None:
+    text = (root / name).read_text(encoding="utf-8")
+    assert old in text
+    (root / name).write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_a_tree_without_fault_gets_its_page_and_the_same_one_again(tree: Path) -> None:
+    done = conform(tree)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("docs/conformance.md: 2 rules, 1 tests, 0 wrong\n")
+    page = (tree / report.PLACE).read_text(encoding="utf-8")
+    assert (
+        "| `req~one-kept~1` | It is kept. | [keep.py](../plugins/one/ustreamer_one/keep.py)::`keep` "
+        "| [test_keep.py](../plugins/one/tests/test_keep.py)::`test_it_is_kept` | passed 1 |"
+    ) in page.splitlines()
+    assert "| One | 2 | 2 | 0 | 1 |" in page.splitlines()
+    assert page.splitlines()[-1] == "* `LIF-1`: Left open."
+    assert str(tree) not in page
+    assert conform(tree).returncode == 0
+    assert (tree / report.PLACE).read_text(encoding="utf-8") == page
+
+
+SOURCE_FILE, TEST_FILE = "plugins/one/ustreamer_one/keep.py", "plugins/one/tests/test_keep.py"
+FAULTS = {
+    "no code": (SOURCE_FILE, "[impl->req~one-kept~1]", "", "req~one-kept~1: no code is tagged"),
+    "no test": (TEST_FILE, "[utest->req~one-kept~1]", "", "req~one-kept~1: no test is tagged"),
+    "a typing error": (
+        TEST_FILE,
+        "[utest->req~one-kept~1]",
+        "[utest->req~one-kept~1] [utest->req~one-kpet~1]",
+        f"{TEST_FILE}:2: [utest->req~one-kpet~1]: no such rule, did you mean req~one-kept~1?",
+    ),
+    "a test for code": (
+        TEST_FILE,
+        "[utest",
+        "[utest->req~one-kept~1] [impl",
+        f"{TEST_FILE}:2: [impl->req~one-kept~1]: expected itest or utest here",
+    ),
+    "a test's tag on code": (
+        SOURCE_FILE,
+        "[impl",
+        "[impl->req~one-kept~1] [utest",
+        f"{SOURCE_FILE}:2: [utest->req~one-kept~1]: expected impl here",
+    ),
+    "a tag on no test": (
+        TEST_FILE,
+        "def test_",
+        "def helper() -> None:\n    # [utest->LIF-1]\n    pass\n\n\ndef test_",
+        f"{TEST_FILE}:2: [utest->LIF-1]: stands on helper, expected a test",
+    ),
+    "a kind that is none": (
+        SOURCE_FILE,
+        "[impl",
+        "[impl->req~one-kept~1] [imple",
+        f"{SOURCE_FILE}:2: [imple->req~one-kept~1]: expected impl here",
+    ),
+}
+
+
+def all_pass(_: Path, tests: Iterable[Case]) -> Mapping[Case, Outcome]:
+    """Stands in for running tests where it does not matter what they do."""
+    return {test: Outcome(1) for test in tests}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_named_and_the_page_is_written_all_the_same(
+    tree: Path, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, old, new, said = FAULTS[fault]
+    put(tree, file, old, new)
+    monkeypatch.setattr(command, "run", all_pass)
+    assert command.main(["--root", str(tree)]) == 1
+    assert capsys.readouterr().err == f"{said}\n"
+    assert "`req~one-kept~1`" in (tree / report.PLACE).read_text(encoding="utf-8")
+
+
+BROKEN_SET_UP = "import pytest\n\n@pytest.fixture\ndef broken():\n    raise OSError\n\n"
+BROKEN_TEAR_DOWN = "import pytest\n\n@pytest.fixture\ndef broken():\n    yield\n    raise OSError\n\n"
+# What stands above a test and in it, and what becomes of it.
+OUTCOMES = {
+    "a parameter fails": (
+        "import pytest\n\n@pytest.mark.parametrize('broken', [1, 2, 3])\n",
+        "assert broken != 2",
+        "a test failed (passed 2, failed 1)",
+    ),
+    "the set-up fails": (BROKEN_SET_UP, "pass", "a test failed (failed 1)"),
+    "the tear-down fails": (BROKEN_TEAR_DOWN, "pass", "a test failed (failed 1)"),
+    "it is skipped": (
+        "import pytest\n\n@pytest.fixture\ndef broken():\n    pytest.skip('no')\n\n",
+        "pass",
+        "no test passed (skipped 1)",
+    ),
+    "its file cannot be imported": ("import nothing_of_that_name\n\n", "pass", "no test passed (not run)"),
+}
+
+
+def test_rules_whose_tests_do_not_pass_are_named_with_what_became_of_them(tree: Path) -> None:
+    for number, (above, body, _) in enumerate(OUTCOMES.values()):
+        with (tree / PLACE).open("a", encoding="utf-8") as file:
+            file.write(
+                f'[[rules.one]]\nid = "req~{number}~1"\nsays = "It is."\nneeds = ["test"]\nnote = "No."\n'
+            )
+        source = f"{above}# [utest->req~{number}~1]\ndef test_it(broken):\n    {body}\n"
+        (tree / f"plugins/one/tests/test_{number}.py").write_text(source, encoding="utf-8")
+    done = conform(tree)
+    said = [f"req~{number}~1: {said}" for number, (*_, said) in enumerate(OUTCOMES.values())]
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        ["plugins/one/tests/test_4.py::test_it: not run", *said],
+    )
+    shown = {id: str(each) for id, each in report.outcomes_in((tree / report.PLACE).read_text()).items()}
+    assert shown == {
+        "req~one-kept~1": "passed 1",
+        **{id: text.strip("()") for line in said for id, _, text in [re.split(r": | (?=\()", line)]},
+    }
+
+
+def test_only_tests_of_listed_rules_are_run(tree: Path) -> None:
+    with (tree / TEST_FILE).open("a", encoding="utf-8") as file:
+        file.write("\n\n# [utest->dsn~uri-pattern-matching~2]\ndef test_of_others():\n    raise OSError\n")
+        file.write("\n\ndef test_of_nothing():\n    raise OSError\n")
+    done = conform(tree)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^1 passed, 2 deselected", done.stdout, re.MULTILINE)
+
+
+def test_what_is_missing_is_seen_on_the_page_before_anything_is_run(tree: Path) -> None:
+    put(tree, TEST_FILE, "[utest->req~one-kept~1]", "")
+    page = report.render(trace(tree), {})
+    assert "::`keep` | **missing** | **missing** |" in page
+    assert "| One | 2 | 1 | 1 | 1 |" in page.splitlines()
+    assert report.outcomes_in(page) == {}
+
+
+# --- where a tag may stand --------------------------------------------------------------------------------------------
+
+TAGGED = '''\
+"""Of the file. [utest->HEAD-1]"""
+# [utest->HEAD-2]
+import os
+
+LIMIT = 3  # [utest->CONST-1]
+OTHER = 4
+"""[utest->CONST-2]"""
+
+
+# [utest->ABOVE-1]
+# [utest->ABOVE-2]
+@decorated
+# [utest->BETWEEN-1]
+async def test_one():
+    """Says
+
+    [utest->DOC-1] twice. [itest->DOC-2]
+    """
+    text = "[utest->STRING-1]"
+    # [utest->BODY-1]
+    assert text  # [utest->LINE-1]
+
+
+# [utest->LATE-1]
+
+class TestLink:
+    """[utest->CLASS-1]"""
+
+    # [utest->METHOD-1]
+    def test_two(self):
+        pass
+
+    def help(self):
+        # [utest->HELP-1]
+        pass
+'''
+STANDS = {
+    "HEAD-1": ["test_one", "TestLink::test_two"],
+    "HEAD-2": ["test_one", "TestLink::test_two"],
+    "CONST-1": [],
+    "CONST-2": [],
+    "ABOVE-1": ["test_one"],
+    "ABOVE-2": ["test_one"],
+    "BETWEEN-1": ["test_one"],
+    "DOC-1": ["test_one"],
+    "DOC-2": ["test_one"],
+    "BODY-1": ["test_one"],
+    "LINE-1": ["test_one"],
+    "LATE-1": [],
+    "CLASS-1": ["TestLink::test_two"],
+    "METHOD-1": ["TestLink::test_two"],
+    "HELP-1": [],
+}
+
+
+def about(module: Module) -> dict[str, list[str]]:
+    return {tag.rule: [test.name for test in module.tests_of(tag)] for tag in module.tags}
+
+
+def test_a_tag_is_about_what_it_stands_on() -> None:
+    module = read("tests/test_x.py", TAGGED)
+    assert about(module) == STANDS
+    symbols = {tag.rule: tag.symbol for tag in module.tags}
+    assert (symbols["CONST-1"], symbols["CONST-2"], symbols["LATE-1"]) == ("LIMIT", "OTHER", "")
+    assert (symbols["METHOD-1"], symbols["HELP-1"]) == ("TestLink.test_two", "TestLink.help")
+    lines = TAGGED.splitlines()
+    assert [tag.rule for tag in module.tags if tag.rule not in lines[tag.line - 1]] == []
+
+
+def test_a_file_that_pytest_does_not_collect_has_no_tests() -> None:
+    assert read("tests/conftest.py", TAGGED).tests == ()
+
+
+# --- lists and outcomes -----------------------------------------------------------------------------------------------
+
+ONE = Specification("one", "One", "Of nobody.")
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        ([Rule("a", "A."), Rule("a", "B.")], "rule a: listed twice"),
+        ([Rule("a", "A.", also="two")], "rule a: also 'two', expected one of \\['one'\\]"),
+        ([Rule("a", "A.", needs=("impl",))], "rule a: needs \\['impl'\\], and a note exactly if not both"),
+        ([Rule("a", "A.", note="No.")], "rule a: needs \\['impl', 'test'\\], and a note exactly if not both"),
+    ],
+)
+def test_a_list_that_contradicts_itself_is_refused(rules: list[Rule], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Rules((ONE,), {"one": tuple(rules)})
+
+
+def test_a_list_of_unknown_specifications_or_keys_is_refused(tree: Path) -> None:
+    with pytest.raises(ValueError, match="specifications \\['one'\\], but rules of \\['two'\\]"):
+        Rules((ONE,), {"two": ()})
+    put(tree, str(PLACE), "says", "syas")
+    with pytest.raises(msgspec.ValidationError, match="syas"):
+        trace(tree)
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome(), Outcome(3), Outcome(1, 2), Outcome(0, 0, 1), Outcome(1, 1, 1)]
+)
+def test_an_outcome_is_read_as_it_was_written(outcome: Outcome) -> None:
+    assert Outcome.parse(str(outcome)) == outcome
+
+
+@pytest.mark.parametrize("text", ["", "passed", "passed x", "won 1", "passed 1 2"])
+def test_what_is_no_outcome_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Outcome.parse(text)

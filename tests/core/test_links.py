@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of links, as tables; and against a model that counts."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.core.links import Link, Links
+
+ENDPOINTS = {"hpc": "backbone", "cloud": "backbone", "chassis": "chassis"}
+UP, DOWN = True, False
+
+
+def links() -> Links:
+    return Links(ENDPOINTS.get)
+
+
+@pytest.mark.parametrize(
+    ("reports", "link"),
+    [
+        ([], Link(UP, 0)),  # nobody said that it is down
+        ([UP], Link(UP, 1)),
+        ([DOWN], Link(DOWN, 0)),
+        ([DOWN, UP], Link(UP, 1)),
+        ([UP, DOWN], Link(DOWN, 1)),
+        ([UP, DOWN, UP], Link(UP, 2)),
+        ([UP, UP, UP], Link(UP, 1)),
+        ([DOWN, DOWN, UP, UP, DOWN, DOWN], Link(DOWN, 1)),
+    ],
+)
+def test_a_link_is_what_was_last_reported_and_counts_how_often_it_came_up(
+    reports: list[bool], link: Link
+) -> None:
+    known = links()
+    for up in reports:
+        known.turn("backbone", up=up)
+    assert known.of("hpc") == link
+
+
+@pytest.mark.parametrize(
+    ("authority", "link"),
+    [
+        pytest.param("hpc", Link(DOWN, 0), id="behind the endpoint"),
+        pytest.param("cloud", Link(DOWN, 0), id="behind it too"),
+        pytest.param("chassis", Link(UP, 0), id="behind one that never reported"),
+        pytest.param("mars", Link(UP, 0), id="behind none"),
+    ],
+)
+def test_a_report_is_about_all_authorities_behind_the_endpoint_and_about_no_other(
+    authority: str, link: Link
+) -> None:
+    known = links()
+    known.turn("backbone", up=False)
+    assert known.of(authority) == link
+
+
+def test_where_nobody_knows_any_place_everything_is_up() -> None:
+    known = Links()
+    known.turn("backbone", up=False)
+    assert known.of("hpc") == Link(UP, 0)
+
+
+def test_watchers_are_called_after_every_change_and_only_then_and_find_the_new_state() -> None:
+    known = links()
+    seen: list[Link] = []
+    known.watch(lambda: seen.append(known.of("hpc")))
+    for up in (UP, UP, DOWN, DOWN, UP):
+        known.turn("backbone", up=up)
+    assert seen == [Link(UP, 1), Link(DOWN, 1), Link(UP, 2)]
+
+
+def test_watchers_run_on_the_thread_that_noticed_the_change() -> None:
+    known = links()
+    threads: list[int] = []
+    known.watch(lambda: threads.append(threading.get_ident()))
+    noticing = threading.Thread(target=lambda: known.turn("backbone", up=False))
+    noticing.start()
+    noticing.join(10)
+    assert threads == [noticing.ident]
+
+
+def test_a_watcher_that_fails_keeps_no_other_from_being_called_and_is_not_hidden() -> None:
+    known = links()
+    called: list[str] = []
+
+    def broken() -> None:
+        called.append("broken")
+        raise ValueError("a plugin's mistake")
+
+    for each in (lambda: called.append("first"), broken, lambda: called.append("last")):
+        known.watch(each)
+    with pytest.raises(ValueError, match="a plugin's mistake"):
+        known.turn("backbone", up=False)
+    assert called == ["first", "broken", "last"]
+    assert known.of("hpc") == Link(DOWN, 0)
+
+
+def test_a_watcher_may_ask_watch_and_turn() -> None:
+    known = links()
+    late: list[Link] = []
+
+    def busy() -> None:
+        if known.of("chassis").up:
+            known.watch(lambda: late.append(known.of("chassis")))
+            known.turn("chassis", up=False)
+
+    known.watch(busy)
+    turning = threading.Thread(target=lambda: known.turn("backbone", up=False), daemon=True)
+    turning.start()
+    turning.join(10)
+    assert not turning.is_alive()
+    assert late == [Link(DOWN, 0)]
+
+
+def test_no_report_of_many_threads_is_lost() -> None:
+    each, workers = 500, 4
+    known = Links(lambda authority: authority)
+    together = threading.Barrier(workers)
+
+    def flap(name: str) -> None:
+        together.wait(10)
+        for _ in range(each):
+            known.turn(name, up=True)
+            known.turn(name, up=False)
+
+    threads = [threading.Thread(target=flap, args=(f"link {n}",), daemon=True) for n in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert [known.of(f"link {n}") for n in range(workers)] == [Link(DOWN, each)] * workers
+
+
+REPORTS = st.lists(st.tuples(st.sampled_from(["backbone", "chassis", "unused"]), st.booleans()), max_size=30)
+
+
+@given(reports=REPORTS)
+def test_whatever_is_reported_each_link_is_the_last_word_of_its_endpoint_and_calls_are_changes(
+    reports: list[tuple[str, bool]],
+) -> None:
+    known = links()
+    calls: list[None] = []
+    known.watch(lambda: calls.append(None))
+    changes = 0
+    for endpoint, up in reports:
+        known.turn(endpoint, up=up)
+    for endpoint in ("backbone", "chassis", "unused"):
+        words = [up for name, up in reports if name == endpoint]
+        # The words that are news: the first, and each that differs from the one before.
+        news = [up for n, up in enumerate(words) if n == 0 or words[n - 1] is not up]
+        changes += len(news)
+        for authority in (name for name, place in ENDPOINTS.items() if place == endpoint):
+            assert known.of(authority) == Link(news[-1] if news else UP, sum(news))
+    assert len(calls) == changes

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who can be reached: what the endpoints know of their links, by the authorities behind them."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from threading import Lock
+from typing import Final, NamedTuple
+
+
+class Link(NamedTuple):
+    """Whether a link is up, and how often it has come up (0: never heard of)."""
+
+    up: bool
+    times_up: int
+
+
+_UNHEARD_OF: Final = Link(up=True, times_up=0)
+
+
+def _nobody_knows(authority: str) -> str | None:
+    return None
+
+
+class Links:
+    """Whether authorities can be reached, as far as their endpoints know; what nobody knows about counts as up (X-15).
+
+    Who keeps the `times_up` it has seen notices also an outage that was over before it looked.
+    """
+
+    def __init__(self, endpoint_of: Callable[[str], str | None] = _nobody_knows) -> None:
+        """`endpoint_of` gives the name of the endpoint behind which an authority lives, or None."""
+        self._endpoint_of = endpoint_of
+        self._lock = Lock()
+        self._links: dict[str, Link] = {}
+        self._watchers: tuple[Callable[[], None], ...] = ()
+
+    def of(self, authority: str) -> Link:
+        """The link to `authority` at this moment. Safe from any thread, and cheap."""
+        endpoint = self._endpoint_of(authority)
+        return _UNHEARD_OF if endpoint is None else self._links.get(endpoint, _UNHEARD_OF)
+
+    def turn(self, endpoint: str, *, up: bool) -> None:
+        """The link of an endpoint came up or was lost; ignored if that is no news. Safe from any thread.
+
+        All watchers are called; what one of them raises is raised when all have been.
+        """
+        with self._lock:
+            before = self._links.get(endpoint)
+            if before is not None and before.up is up:
+                return
+            times_up = 0 if before is None else before.times_up
+            self._links[endpoint] = Link(up, times_up + up)
+            watchers = self._watchers
+        # Without the lock: a watcher may ask, and watch. The stack calls the last first, and all whatever one raises.
+        with ExitStack() as calls:
+            for changed in reversed(watchers):
+                calls.callback(changed)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after every change, on the thread that noticed it: it must be quick."""
+        with self._lock:
+            self._watchers = (*self._watchers, changed)
