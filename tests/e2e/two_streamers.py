@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import zenoh
 
 from tests.e2e import wire
-from tests.e2e.peers import ZenohPeer
+from tests.e2e.peers import ZenohPeer, eventually
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.subscriber import Subscriber
 from tests.e2e.vehicle import free_port
@@ -182,6 +182,19 @@ class Side:
         answer = self.witness.ask(self.usubscription.at(wire.FETCH_SUBSCRIBERS), wire.on_topic(topic))
         return sorted(wire.subscribers_in(answer.payload))
 
+    def subscribed_of(self, authority: str) -> set[Uri]:
+        """The topics of an authority that anybody has subscribed here."""
+        return {each.topic for each in self._everything() if each.topic.authority == authority}
+
+    def subscribed_by(self, authority: str) -> set[Uri]:
+        """The topics that the uSubscription of an authority has subscribed here, in whatever version."""
+        listed = self._everything()
+        return {e.topic for e in listed if (e.subscriber.authority, e.subscriber.ue_id) == (authority, 0)}
+
+    def _everything(self) -> list[wire.Subscription]:
+        answer = self.witness.ask(self.usubscription.at(wire.FETCH_SUBSCRIPTIONS), b"")
+        return wire.subscriptions_in(answer.payload)
+
 
 class TwoStreamers:
     """Both sides, linked."""
@@ -201,6 +214,19 @@ class TwoStreamers:
             side.await_ready()
         for side in down:
             side.await_link()
+
+    def stop(self) -> None:
+        """End both as a supervisor would, once nothing is under way between them; they must have kept their books.
+
+        What the far side answers to one that has gone meanwhile would be left over, and it exits with 75, as it should.
+        """
+        sides = (self.near, self.far)
+        for side in sides:
+            side.thaw()
+        if all(side.running for side in sides):
+            eventually(lambda: self.near.subscribed_of(B) == self.far.subscribed_by(A), True)
+        for side in sides:
+            side.stop()
 
     @contextmanager
     def spy(self) -> Iterator[ZenohPeer]:
@@ -245,5 +271,4 @@ def two_streamers(directory: Path, far_usubscription: str = "") -> Iterator[TwoS
             for each in (near, far):
                 error.add_note(each.give_up())
             raise
-        near.stop()
-        far.stop()
+        both.stop()
