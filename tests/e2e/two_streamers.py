@@ -6,6 +6,7 @@ network between the streamers is nothing but their two sessions, so one that die
 """
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 import zenoh
 
 from tests.e2e import wire
-from tests.e2e.peers import ZenohPeer
+from tests.e2e.peers import ZenohPeer, eventually
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.subscriber import Subscriber
 from tests.e2e.vehicle import free_port
@@ -85,13 +86,18 @@ class Side:
         self._config.write_text(text, encoding="utf-8")
         self._process: StreamerProcess | None = None
         self._frozen = False
+        self._ended = True  # by our hand, and nothing is to be heard from it
         self._network = _router(ports.network)
         self.witness = Subscriber(ports.network, authority)
         """An application that is always there, and asks what is listed."""
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.alive
+        """Whether it is started and not killed; AssertionError if it has ended by itself."""
+        if not self._ended and not self.process.alive:
+            self.kill()  # which closes its pipes
+            raise AssertionError(f"the streamer of {self.authority} ended by itself\n{self.process.said}")
+        return not self._ended
 
     @property
     def process(self) -> StreamerProcess:
@@ -104,6 +110,7 @@ class Side:
         """Start the streamer and wait for nothing."""
         assert not self.running
         self._process = StreamerProcess(self._config)
+        self._ended = False
 
     def await_ready(self) -> None:
         """Wait until it answers its applications."""
@@ -121,15 +128,17 @@ class Side:
     def kill(self) -> None:
         """SIGKILL, frozen or not; what it was sent and has not read is lost."""
         self.process.kill()
-        self._frozen = False
+        self._ended, self._frozen = True, False
 
     def freeze(self) -> None:
         """SIGSTOP: the link stays up, what is sent to it waits in its socket, and nothing is answered."""
-        self.process._process.send_signal(signal.SIGSTOP)
+        process = self.process._process
+        process.send_signal(signal.SIGSTOP)
         self._frozen = True
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # a signal is not there at once
 
     def thaw(self) -> None:
-        if self._frozen and self.running:
+        if self._frozen:
             self.process._process.send_signal(signal.SIGCONT)
         self._frozen = False
 
@@ -142,11 +151,12 @@ class Side:
         """End it as a supervisor would; it must have kept its books."""
         self.thaw()
         if self.running:
+            self._ended = True
             self.process.stop()
 
     def give_up(self) -> str:
         """Kill it if it runs; what it has said."""
-        if self.running:
+        if not self._ended:
             self.kill()
         return f"the streamer of {self.authority} said:\n{self.process.said}" if self._process else ""
 
@@ -158,9 +168,9 @@ class Side:
 
     # --- asking ---------------------------------------------------------------------------------------------------------
 
-    def application(self, ue_id: int | None = None) -> Subscriber:
+    def application(self) -> Subscriber:
         """A new application behind this side; the caller closes it."""
-        return Subscriber(self.ports.network, self.authority, ue_id)
+        return Subscriber(self.ports.network, self.authority)
 
     def listed(self, topic: Uri) -> dict[Uri, int]:
         """Who is listed here as a subscriber of `topic`, and in which state."""
@@ -171,6 +181,19 @@ class Side:
         """Who is listed by FetchSubscribers."""
         answer = self.witness.ask(self.usubscription.at(wire.FETCH_SUBSCRIBERS), wire.on_topic(topic))
         return sorted(wire.subscribers_in(answer.payload))
+
+    def subscribed_of(self, authority: str) -> set[Uri]:
+        """The topics of an authority that anybody has subscribed here."""
+        return {each.topic for each in self._everything() if each.topic.authority == authority}
+
+    def subscribed_by(self, authority: str) -> set[Uri]:
+        """The topics that the uSubscription of an authority has subscribed here, in whatever version."""
+        listed = self._everything()
+        return {e.topic for e in listed if (e.subscriber.authority, e.subscriber.ue_id) == (authority, 0)}
+
+    def _everything(self) -> list[wire.Subscription]:
+        answer = self.witness.ask(self.usubscription.at(wire.FETCH_SUBSCRIPTIONS), b"")
+        return wire.subscriptions_in(answer.payload)
 
 
 class TwoStreamers:
@@ -191,6 +214,19 @@ class TwoStreamers:
             side.await_ready()
         for side in down:
             side.await_link()
+
+    def stop(self) -> None:
+        """End both as a supervisor would, once nothing is under way between them; they must have kept their books.
+
+        What the far side answers to one that has gone meanwhile would be left over, and it exits with 75, as it should.
+        """
+        sides = (self.near, self.far)
+        for side in sides:
+            side.thaw()
+        if all(side.running for side in sides):
+            eventually(lambda: self.near.subscribed_of(B) == self.far.subscribed_by(A), True)
+        for side in sides:
+            side.stop()
 
     @contextmanager
     def spy(self) -> Iterator[ZenohPeer]:
@@ -235,5 +271,4 @@ def two_streamers(directory: Path, far_usubscription: str = "") -> Iterator[TwoS
             for each in (near, far):
                 error.add_note(each.give_up())
             raise
-        near.stop()
-        far.stop()
+        both.stop()
