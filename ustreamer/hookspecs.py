@@ -105,7 +105,7 @@ class EndpointTransport(UTransport):
         return ()
 
     def watch_link(self, changed: Callable[[bool], None]) -> None:
-        """Have `changed` called whenever the link to everybody behind the endpoint comes up (True) or is lost.
+        """Have `changed` called whenever somebody behind the endpoint comes within reach (True), or the last one is lost.
 
         Called before `open`, which tells the state it finds, up or down, as soon as `send` works. `changed` runs on a
         thread of the transport or on that of `open`, and must be quick. A transport that cannot tell never calls it.

@@ -26,8 +26,8 @@ def links() -> Links:
         ([DOWN, UP], Link(UP, 1)),
         ([UP, DOWN], Link(DOWN, 1)),
         ([UP, DOWN, UP], Link(UP, 2)),
-        ([UP, UP, UP], Link(UP, 1)),
-        ([DOWN, DOWN, UP, UP, DOWN, DOWN], Link(DOWN, 1)),
+        ([UP, UP, UP], Link(UP, 3)),  # others joined
+        ([DOWN, DOWN, UP, UP, DOWN, DOWN], Link(DOWN, 2)),
     ],
 )
 def test_a_link_is_what_was_last_reported_and_counts_how_often_it_came_up(
@@ -68,7 +68,7 @@ def test_watchers_are_called_after_every_change_and_only_then_and_find_the_new_s
     known.watch(lambda: seen.append(known.of("hpc")))
     for up in (UP, UP, DOWN, DOWN, UP):
         known.turn("backbone", up=up)
-    assert seen == [Link(UP, 1), Link(DOWN, 1), Link(UP, 2)]
+    assert seen == [Link(UP, 1), Link(UP, 2), Link(DOWN, 2), Link(UP, 3)]
 
 
 def test_watchers_run_on_the_thread_that_noticed_the_change() -> None:
@@ -148,8 +148,8 @@ def test_whatever_is_reported_each_link_is_the_last_word_of_its_endpoint_and_cal
         known.turn(endpoint, up=up)
     for endpoint in ("backbone", "chassis", "unused"):
         words = [up for name, up in reports if name == endpoint]
-        # The words that are news: the first, and each that differs from the one before.
-        news = [up for n, up in enumerate(words) if n == 0 or words[n - 1] is not up]
+        # The words that are news: the first, each that it is up, and that it is lost if it was up before.
+        news = [up for n, up in enumerate(words) if n == 0 or up or words[n - 1]]
         changes += len(news)
         for authority in (name for name, place in ENDPOINTS.items() if place == endpoint):
             assert known.of(authority) == Link(news[-1] if news else UP, sum(news))

@@ -40,13 +40,14 @@ class Links:
         return _UNHEARD_OF if endpoint is None else self._links.get(endpoint, _UNHEARD_OF)
 
     def turn(self, endpoint: str, *, up: bool) -> None:
-        """The link of an endpoint came up or was lost; ignored if that is no news. Safe from any thread.
+        """The link of an endpoint came up or was lost; to be lost twice is no news. Safe from any thread.
 
+        One that is up may come up again: somebody has joined, or come back before anybody noticed that it had gone.
         All watchers are called; what one of them raises is raised when all have been.
         """
         with self._lock:
             before = self._links.get(endpoint)
-            if before is not None and before.up is up:
+            if before is not None and not before.up and not up:
                 return
             times_up = 0 if before is None else before.times_up
             self._links[endpoint] = Link(up, times_up + up)

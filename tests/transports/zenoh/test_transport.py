@@ -395,7 +395,7 @@ def test_a_link_is_told_as_it_is_at_opening_and_then_as_nodes_come_and_go() -> N
     assert len(notes.states) == 5
 
 
-def test_a_link_is_up_as_long_as_one_node_is_left() -> None:
+def test_a_link_is_up_as_long_as_one_node_is_left_and_whoever_joins_is_told() -> None:
     here = free_locator()
     transport = endpoint(ALPHA, listen=(here,))
     notes = LinkNotes(transport)
@@ -405,8 +405,8 @@ def test_a_link_is_up_as_long_as_one_node_is_left() -> None:
             with plain_session(connect=[here]):
                 wait_until(lambda: transport.statistics()["links"] == 2, "both nodes")
             wait_until(lambda: transport.statistics()["links"] == 1, "the end of one")
-            notes.wait(False, True)
-        notes.wait(False, True, False)
+            notes.wait(False, True, True)
+        notes.wait(False, True, True, False)
     finally:
         transport.close()
 

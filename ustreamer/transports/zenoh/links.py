@@ -38,7 +38,7 @@ class Links:
         self._thread: Thread | None = None
 
     def tell(self, changed: Callable[[bool], None]) -> None:
-        """Have `changed(up)` called when `watch` has found out how it is, and whenever that changes until `close`."""
+        """Have `changed(up)` called when `watch` has found out how it is, and whenever a node comes or the last one goes."""
         self._watchers.append(changed)
 
     def watch(self, session: zenoh.Session) -> None:
@@ -66,16 +66,17 @@ class Links:
                 self._call()
 
     def _note(self, event: zenoh.TransportEvent) -> bool:
-        """Count a node that came or went; whether the link came up or was lost by it."""
+        """Count a node that came or went; whether that is to be told: somebody has come, or the last one has gone."""
         node = str(event.transport.zid), event.transport.is_multicast
+        joined = event.kind == zenoh.SampleKind.PUT and node not in self._nodes
         if event.kind == zenoh.SampleKind.PUT:
             self._nodes.add(node)
         else:
             self._nodes.discard(node)
-        if self.up is bool(self._nodes):
-            return False
-        self._turn(up=not self.up)
-        return True
+        if self.up is not bool(self._nodes):
+            self._turn(up=not self.up)
+            return True
+        return joined
 
     def _turn(self, *, up: bool) -> None:
         if up:
