@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ustreamer_usubscription import contents
 from ustreamer_usubscription.commands import add_subscriptions
-from ustreamer_usubscription.store import Store, put_observer, put_topic
+from ustreamer_usubscription.store import Change, Store, put, put_observer, put_topic
 from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer
+from ustreamer_usubscription.tracked import Observer, Tracked
 
 from ustreamer.host.cli import main
 from ustreamer.uprotocol.uuri import UUri
@@ -177,3 +178,27 @@ def test_other_kinds_of_records_are_no_subscriptions(
     store.close()
     assert len(listed(capsys, "ls", "--state-dir", filled.state_dir)) == 3
     assert "3 subscriptions, layout 3" in said(capsys, "check", "--state-dir", filled.state_dir)
+
+
+def test_what_is_read_beside_a_writer_is_of_one_moment_however_much_it_writes_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """The pages that a reader of that moment needs stay as they are until it is done, because the writer knows of it."""
+    before, after = b"b" * 3000, b"a" * 3000
+
+    def wishes(details: bytes) -> list[Change]:
+        return [put(Tracked(TOPIC, UUri("device1", n, 1, 0), details=details)) for n in range(3000)]
+
+    store = Store(tmp_path / "s", 1 << 28)
+    store.open()
+    store.commit(wishes(before))
+    with contents._Child("beside", tmp_path / "s") as child:
+        chunks = child.chunks()
+        first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
+        for _ in range(4):  # what one transaction frees, the second one after it uses
+            store.commit(wishes(after))
+        found = contents.gathered(tmp_path / "s", [first, *chunks])
+    assert {entry.details for entry in found.subscriptions} == {before}
+    assert len(found) == 3000
+    store.close()
+    assert {entry.details for entry in contents.read(tmp_path / "s", "verify").subscriptions} == {after}

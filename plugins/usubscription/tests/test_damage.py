@@ -195,7 +195,7 @@ def test_after_a_user_that_died_the_free_pages_are_looked_at_too(tmp_path: Path)
 def hit_free_list(data: bytearray) -> None:
     meta = max((0, PAGE), key=lambda at: int.from_bytes(data[at + 144 : at + 152], "little"))
     root = int.from_bytes(data[meta + 80 : meta + 88], "little") * PAGE
-    data[root + PAGE - 8] ^= 0x01  # the number of a free page
+    data[root + PAGE - 7] ^= 0x40  # the number of a free page, which is now behind the end
 
 
 def test_whatever_bit_is_flipped_no_wrong_record_is_believed_and_nobody_dies(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ustreamer_usubscription.store import Change, Store, StoreDamaged, delete, p
 from ustreamer_usubscription.tracked import Changed, Tracked
 
 from ustreamer.host.cli import main
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -325,6 +326,24 @@ def test_an_end_that_the_disk_refused_is_told_by_the_commit_that_makes_it(
     desk.wait_until(lambda: len(in_store(place)) == 2, "the end in the history")
     desk.subscribe(caller=SECOND)
     assert [event.status for event in in_store(place).values()] == [2, 0, 2]
+
+
+def test_what_comes_and_goes_in_one_batch_is_told_with_the_next_change(
+    make_desk: "Callable[..., Desk]",
+) -> None:
+    desk = make_desk().start()
+    before = desk.statistics("transactions")
+    with desk.held():
+        posted = [
+            desk.post(1, desk.subscription_request(), caller=FIRST),
+            desk.post(2, pb.UnsubscribeRequest(topic=TOPIC.to_pb()), caller=FIRST),
+        ]
+    for reqid in posted:
+        desk.answer(reqid)
+    assert desk.statistics("transactions") == before  # nothing has changed
+    desk.subscribe(caller=SECOND)
+    found = in_store(desk.state_dir / "usubscription").values()
+    assert [(event.subscriber, int(event.status)) for event in found] == [(FIRST, 2), (FIRST, 0), (SECOND, 2)]
 
 
 def test_without_a_history_nothing_is_written(make_desk: "Callable[..., Desk]") -> None:

@@ -126,28 +126,16 @@ def test_a_damaged_store_of_layout_2_is_salvaged_into_this_one(tmp_path: Path) -
     assert contents.read(tmp_path / "s", "verify").layout == 3
 
 
-def full_of_layout_2(path: Path) -> int:
-    """A store of layout 2 in whose map nothing fits any more; how many records it has."""
-    put_down(path, OLD_2)
-    number = 0
-    with lmdb.open(str(path), map_size=MB) as env:
-        for size in (4000, 100, 1):
-            while True:
-                change = put(Tracked(TOPIC, UUri("device1", 0x100 + number, 1, 0), details=b"d" * size))
-                try:
-                    with env.begin(write=True) as txn:
-                        txn.put(change.key, change.value or b"")
-                except lmdb.MapFullError:
-                    break
-                number += 1
-    return number + len(IN_2)
-
-
 def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
-    count = full_of_layout_2(tmp_path / "s")
-    store = Store(tmp_path / "s", MB)
+    """Written in one transaction, it has no free page; and the map has become smaller since."""
+    changes = [put(Tracked(TOPIC, UUri("device1", number, 1, 0))) for number in range(1000)]
+    with lmdb.open(str(tmp_path / "s"), map_size=MB) as env, env.begin(write=True) as txn:
+        txn.put(LAYOUT_KEY, records.frame(LAYOUT_KEY, b"\x91\x02"))
+        for key, value in changes:
+            txn.put(key, value or b"")
+    store = Store(tmp_path / "s", 64 << 10)
     store.open()
-    assert len(store.take()) == count
+    assert len(store.take()) == 1000
     store.close()
     assert contents.read(tmp_path / "s", "verify").layout == 3
 

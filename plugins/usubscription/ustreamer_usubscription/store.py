@@ -274,7 +274,7 @@ class Store:
     @contextmanager
     def _larger_map(self) -> Iterator[None]:
         env = self._opened()
-        env.set_mapsize(2 * self._map_size)
+        env.set_mapsize(2 * max(self._map_size, (self.path / DATA).stat().st_size))
         try:
             yield
         finally:
