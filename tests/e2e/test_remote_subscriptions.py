@@ -490,17 +490,6 @@ def test_whoever_dies_in_whatever_state_the_end_is_right(
 
 
 # [itest->req~usubscription-subscribe-unsubscribe-pending~1]
-@pytest.mark.parametrize("state", [subscribe_unanswered, subscribed], ids=_name)
-def test_a_far_side_that_forgot_is_asked_anew_although_others_kept_the_link_up(
-    scene: Scene, state: Callable[[Scene], None]
-) -> None:
-    scene.spy()  # one more node on the network between the two
-    state(scene)
-    far_dies_and_forgets(scene)
-    scene.reader.wait_told(scene.topic, SUBSCRIBED)
-    scene.await_subscribed()
-
-
 def test_who_subscribes_again_before_the_far_side_is_back_is_subscribed(scene: Scene) -> None:
     unsubscribe_unsent(scene)
     assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING

@@ -21,9 +21,10 @@ from ustreamer_usubscription import contents, reader
 from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.packed import unpack
 from ustreamer_usubscription.reader import DATA, LENGTH
+from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Store, StoreDamaged, delete, put, put_observer, put_topic
 from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer, Status, Tracked
+from ustreamer_usubscription.tracked import Observer, Tracked
 
 from ustreamer.uprotocol.uuri import UUri
 
