@@ -226,6 +226,38 @@ def test_a_doubt_asks_again_after_a_pause_but_not_while_an_answer_is_awaited() -
     assert len(side.due(1)) == 1
 
 
+def test_who_contradicts_every_answer_is_asked_ever_more_seldom() -> None:
+    side = Side()
+    side.want()
+    [call] = side.due()
+    pauses = []
+    for _ in range(9):
+        side.answered(call)
+        side.calls.doubt(T, side.now_ms * MS, 0)
+        side.calls.doubt(T, side.now_ms * MS, 0)  # once more before it has been asked: nothing
+        began = side.now_ms
+        while not (made := side.due(500)):
+            pass
+        pauses.append(side.now_ms - began)
+        [call] = made
+    assert pauses == [min(FIRST_PAUSE_MS << n, LONGEST_PAUSE_MS) for n in range(9)]
+    side.answered(call)
+    side.now_ms += 2 * LONGEST_PAUSE_MS + 1
+    side.calls.doubt(T, side.now_ms * MS, 0)
+    assert len(side.due(FIRST_PAUSE_MS)) == 1  # that row has ended
+
+
+def test_an_answer_is_awaited_from_the_call_until_it_comes() -> None:
+    side = Side()
+    assert not side.calls.awaits(T)
+    side.want()
+    assert not side.calls.awaits(T)
+    [call] = side.due()
+    assert side.calls.awaits(T)
+    side.answered(call)
+    assert not side.calls.awaits(T)
+
+
 def test_what_was_granted_is_confirmed_now_and_then() -> None:
     side = Side(refresh_ms=10_000)
     side.want()

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
+from ustreamer_usubscription.store import Store, delete
+from ustreamer_usubscription.upstream import MAX_REASON
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
-from ustreamer.uprotocol.umessage import response
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.umessage import UMessage, error_response, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer.uprotocol.wire import encode
 
 if TYPE_CHECKING:
@@ -216,11 +218,21 @@ def test_an_error_of_a_dispatcher_on_the_way_is_no_answer(desk: "Desk", code: UC
     assert states(desk) == ({} if ends else {APP: SUBSCRIBED})
 
 
-@pytest.mark.parametrize("payload", [b"\xff\xff", bytes.fromhex("0a020809")], ids=["noise", "state 9"])
+SAYS_NOTHING = {
+    "noise": b"\xff\xff",
+    "state 9": bytes.fromhex("0a020809"),
+    "unsubscribe pending": bytes.fromhex("0a020803"),
+    "empty": b"",
+    "a UStatus": bytes.fromhex("0805"),
+}
+
+
+@pytest.mark.parametrize("payload", SAYS_NOTHING.values(), ids=SAYS_NOTHING)
 def test_an_answer_that_says_nothing_is_none(desk: "Desk", payload: bytes) -> None:
     desk.subscribe(REMOTE)
     desk.client.send(response(UUID(0x7000, 2 << 62), desk.called(), payload, UPayloadFormat.PROTOBUF))
     assert states(desk) == {APP: PENDING}
+    assert desk.calls() == []
     desk.advance(s=1)
     desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
@@ -235,6 +247,83 @@ def test_nobody_else_answers_for_a_device(desk: "Desk") -> None:
     assert states(desk) == {APP: PENDING}
     assert desk.statistics("remote_late") == 1
     desk.grant(call)
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_only_the_usubscription_of_a_device_answers_for_it(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    forged = response(UUID(0x7000, 2 << 62), call)
+    refused = error_response(UUID(0x7000, 2 << 62), call, UStatus(UCode.NOT_FOUND, "no"))
+    for each in (forged, refused):
+        attributes = replace(each.attributes, source=UUri(FAR, 7, 1, 1))
+        desk.client.send(replace(each, attributes=attributes))
+    assert states(desk) == {APP: PENDING}
+    assert desk.statistics("remote_late") == 2
+    lost = error_response(UUID(0x7000, 2 << 62), call, UStatus(UCode.UNAVAILABLE, "no"))
+    desk.client.send(replace(lost, attributes=replace(lost.attributes, source=UUri(FAR, 4, 1, 1))))
+    assert desk.calls() == []
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+@pytest.mark.parametrize("version", [0, 4, 9])
+def test_an_answer_is_read_in_the_version_of_the_call_whatever_its_source_says(
+    desk: "Desk", version: int
+) -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    payload = pb.SubscriptionResponse(status=pb.SubscriptionStatus(state=SUBSCRIBED)).SerializeToString()
+    answer = response(UUID(0x7000, 2 << 62), call, payload, UPayloadFormat.PROTOBUF)
+    desk.client.send(
+        replace(answer, attributes=replace(answer.attributes, source=UUri(FAR, 0, version, SUBSCRIBE)))
+    )
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_a_long_reason_is_not_passed_on_in_full(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    desk.refuse(desk.called(), UCode.NOT_FOUND, "x" * 100_000)
+    update = pb.Update.FromString(desk.notified[-1].payload)
+    assert update.status.message == f"core.usubscription of 'device3': NOT_FOUND: {'x' * MAX_REASON}"
+
+
+def test_an_answer_that_comes_while_the_call_is_still_being_sent_is_heard(desk: "Desk") -> None:
+    """As one from this streamer does, that it has no room for the call."""
+
+    def answer(call: UMessage) -> None:
+        desk._be_called(call)
+        desk.refuse_at_once(call, UCode.RESOURCE_EXHAUSTED)
+
+    everything = UUri(FAR, 0, ANY_VERSION, ANY_RESOURCE)
+    desk.client.unregister_listener(ANY, everything, desk._be_called)
+    desk.client.register_listener(ANY, everything, answer)
+    desk.subscribe(REMOTE)
+    desk.called()
+    assert desk.calls() == []
+    desk.advance(s=1)
+    desk.called()
+
+
+def test_a_call_that_no_transport_takes_is_made_again_after_a_pause(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = desk.bus.send
+
+    def full(message: UMessage) -> None:
+        if message.attributes.sink == UUri(FAR, 0, 3, SUBSCRIBE):
+            raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
+        send(message)
+
+    monkeypatch.setattr(desk.bus, "send", full)
+    assert desk.subscribe(REMOTE) == PENDING
+    desk.advance(s=1)
+    assert desk.calls() == []
+    assert (desk.statistics("remote_unsent"), desk.statistics("remote_open")) == (2, 0)
+    monkeypatch.setattr(desk.bus, "send", send)
+    desk.advance(s=2)
+    desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
 
 
@@ -331,6 +420,49 @@ def test_whoever_leaves_and_comes_back_in_the_same_moment_is_asked_for_anew(desk
     assert pb.SubscriptionResponse.FromString(desk.answer(back).payload).status.state == PENDING
     desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
+
+
+# What happens in one commit, in order, and whom that leaves waiting for a Subscribe or (None) an Unsubscribe.
+TOGETHER: dict[str, tuple[str, str, UUri | None]] = {
+    "refused, and another one comes": ("subscribe", "refused other", OTHER_APP),
+    "refused, and the same one comes back": ("subscribe", "refused joins", APP),
+    "granted, but the last one has gone and comes back": ("subscribe", "granted leaves joins", APP),
+    "the last one goes, the answer comes, he comes back": ("subscribe", "leaves granted joins", APP),
+    "confirmed, but the last one has gone and comes back": ("refresh", "granted leaves joins", APP),
+    "released, and one comes and goes": ("unsubscribe", "released joins leaves", None),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_whoever_comes_or_goes_in_the_commit_of_an_answer_is_called_for_anew(desk: "Desk", case: str) -> None:
+    """The state before and after it is the same, but nobody there knows of him."""
+    before, steps, waits = TOGETHER[case]
+    if before == "subscribe":
+        desk.subscribe(REMOTE)
+    else:
+        granted(desk)
+    if before == "unsubscribe":
+        desk.unsubscribe(REMOTE)
+    elif before == "refresh":
+        desk.links.turn(FAR, up=True)
+    call = desk.called()
+    with desk.held():
+        for step in steps.split():
+            match step:
+                case "granted" | "refused" | "released":
+                    desk.send_grant(call, UNSUBSCRIBED if step == "refused" else SUBSCRIBED)
+                case "leaves":
+                    desk.post(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
+                case _:
+                    caller = OTHER_APP if step == "other" else APP
+                    desk.post(SUBSCRIBE, desk.subscription_request(REMOTE), caller=caller)
+    assert states(desk) == ({} if waits is None else {waits: PENDING})
+    again = desk.called()
+    assert desk.asked_in(again)[0] == (UNSUBSCRIBE if waits is None else SUBSCRIBE)
+    desk.grant(again)
+    assert states(desk) == ({} if waits is None else {waits: SUBSCRIBED})
+    assert desk.calls() == []
+    assert desk.statistics("remote_topics") == (waits is not None)
 
 
 def test_a_subscription_that_expires_is_ended_there_too(desk: "Desk") -> None:
@@ -437,6 +569,63 @@ def test_a_device_that_forgot_is_asked_again(desk: "Desk") -> None:
     assert changes(desk) == []
 
 
+@pytest.mark.parametrize("order", ["answer hint", "hint answer"])
+@pytest.mark.parametrize(("answered", "hinted"), [(PENDING, SUBSCRIBED), (SUBSCRIBED, UNSUBSCRIBED)])
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "in one commit"])
+def test_what_is_told_around_an_answer_is_compared_with_it(
+    desk: "Desk", order: str, answered: int, hinted: int, together: bool
+) -> None:
+    """They come by different priorities; what is not looked at now may not be said again."""
+    desk.subscribe(REMOTE)
+    call = desk.called()
+
+    def tell() -> None:
+        for each in order.split():
+            if each == "answer":
+                desk.send_grant(call, answered)
+            else:
+                desk.send_hint(REMOTE, hinted)
+
+    if together:
+        with desk.held():
+            tell()
+    else:
+        tell()
+    assert states(desk) == {APP: answered}
+    assert desk.calls() == []
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() == []
+
+
+@pytest.mark.parametrize("order", ["answer hint", "hint answer"])
+def test_what_is_told_along_with_an_answer_that_says_the_same_causes_no_call(
+    desk: "Desk", order: str
+) -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    for each in order.split():
+        if each == "answer":
+            desk.send_grant(call)
+        else:
+            desk.send_hint(REMOTE, SUBSCRIBED)
+    assert states(desk) == {APP: SUBSCRIBED}
+    desk.advance(s=10)
+    assert desk.calls() == []
+
+
+def test_what_was_told_before_a_call_is_not_compared_with_its_answer(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    desk.called()
+    desk.hint(REMOTE, UNSUBSCRIBED)
+    desk.advance(s=TIMEOUT_S)
+    desk.grant(desk.called())
+    desk.advance(s=10)
+    assert desk.calls() == []
+
+
 HINTS = {
     "what we know": {"state": SUBSCRIBED},
     "of somebody else": {"state": UNSUBSCRIBED, "subscriber": UUri(OWN, 1, 1, 0)},
@@ -445,13 +634,14 @@ HINTS = {
     "on another topic": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 3, 0x8001)},
     "in an unknown version": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 9, 0x8000)},
     "in an unknown state": {"state": 9},
+    "of a topic that nobody has": {"state": UNSUBSCRIBED, "topic": UUri(FAR, 1, 1, 0x8000)},
 }
 
 
 @pytest.mark.parametrize("hint", HINTS)
 def test_other_notifications_cause_no_call(desk: "Desk", hint: str) -> None:
     granted(desk)
-    desk.hint(REMOTE, **HINTS[hint])  # type: ignore[arg-type]
+    desk.hint(**{"topic": REMOTE, **HINTS[hint]})  # type: ignore[arg-type]
     desk.advance(s=10)
     assert desk.calls() == []
     assert states(desk) == {APP: SUBSCRIBED}
@@ -555,6 +745,25 @@ def test_what_expired_while_nobody_was_here_is_ended_there(make_desk: MakeDesk) 
     desk.start()
     assert desk.called().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
     assert desk.pairs() == []
+
+
+def test_a_topic_whose_subscribers_the_store_has_lost_is_unsubscribed_there(make_desk: MakeDesk) -> None:
+    desk = make_desk().start()
+    granted(desk)
+    desk.stop()
+    plugin = desk._new_plugin()
+    store: Store = plugin.service._store
+    store.open()
+    store.take()
+    store.commit([delete(REMOTE, APP)])
+    store.close()
+    desk.plugin = desk._new_plugin()
+    desk.start()
+    call = desk.called()
+    assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    desk.grant(call)
+    assert desk.calls() == []
+    assert desk.statistics("remote_topics") == 0
 
 
 def test_a_topic_that_the_configuration_made_local_needs_nobody_else(make_desk: MakeDesk) -> None:

@@ -47,11 +47,13 @@ def version_for(topic: UUri) -> int:
     return v4.VERSION if topic.ue_instance == ANY_INSTANCE else v3.VERSION
 
 
-def status_in(answer: UMessage) -> Status:
-    """What the answer to a Subscribe says; INVALID_ARGUMENT if that is nothing."""
-    attributes = answer.attributes
-    language = LANGUAGES[attributes.source.ue_version_major]
-    return _status(language.status(answer.payload, attributes.payload_format))
+def status_in(answer: UMessage, topic: UUri) -> Status:
+    """What the answer to a Subscribe for `topic` says; INVALID_ARGUMENT if that is nothing.
+
+    It is read in the version of the call, whatever its source says.
+    """
+    language = LANGUAGES[version_for(topic)]
+    return _status(language.status(answer.payload, answer.attributes.payload_format))
 
 
 def told_in(message: UMessage) -> Told | None:
@@ -93,7 +95,10 @@ def _unsubscribe_3(topic: UUri) -> Message:
 
 
 def _status_3(payload: bytes, payload_format: UPayloadFormat) -> int:
-    return int(read(pb3.SubscriptionResponse, payload, payload_format).status.state)
+    answer = read(pb3.SubscriptionResponse, payload, payload_format)
+    if not answer.HasField("status"):  # its default would end everybody's subscription
+        raise invalid(f"payload of {len(payload)} bytes: status of the subscription is missing")
+    return int(answer.status.state)
 
 
 def _told_3(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:

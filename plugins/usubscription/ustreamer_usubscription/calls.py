@@ -52,6 +52,8 @@ class Errand(msgspec.Struct, eq=False):
     due_ns: int | None = None
     failures: int = 0
     done: bool = False
+    doubts: int = 0
+    doubted_ns: int | None = None
 
     @property
     def method(self) -> Method:
@@ -63,9 +65,8 @@ class _Peer:
 
     def __init__(self, times_up: int) -> None:
         self.errands: dict[UUri, Errand] = {}
-        self.ready: OrderedDict[UUri, None] = (
-            OrderedDict()
-        )  # a dict's first key takes O(n) to find once n have gone
+        # Not a dict, whose first key takes O(n) to find once n have gone.
+        self.ready: OrderedDict[UUri, None] = OrderedDict()
         self.open = 0
         self.times_up = times_up
 
@@ -164,15 +165,29 @@ class Calls:
         self._set_due(errand, now_ns + _earlier(pause_ms, jitter))
 
     def doubt(self, topic: UUri, now_ns: int, jitter: float) -> None:
-        """The other side says something else than it answered: ask again, though not at once."""
+        """The other side says something else than it answered: ask again, though not at once.
+
+        The pause is that of `failed`, and doubles as long as doubts come: one who contradicts every answer of his is not
+        asked once a second for ever.
+        """
         errand = self._find(topic)
-        if errand is not None and errand.done:
-            self.failed(errand, now_ns, jitter)
+        if errand is None or not errand.done:
+            return
+        if errand.doubted_ns is None or now_ns - errand.doubted_ns > 2 * LONGEST_PAUSE_MS * _NS_PER_MS:
+            errand.doubts = 0
+        errand.failures, errand.doubted_ns = errand.doubts, now_ns
+        errand.doubts += 1
+        self.failed(errand, now_ns, jitter)
+
+    def awaits(self, topic: UUri) -> bool:
+        """Whether a call about `topic` is under way."""
+        errand = self._find(topic)
+        return errand is not None and errand.open is not None
 
     # --- calling ------------------------------------------------------------------------------------------------------
 
     def due(self, now_ns: int) -> Iterator[Errand]:
-        """The errands to call for now; each must be passed to `called` or to `failed` before the next is taken.
+        """The errands to call for now; each must be passed to `called` before the next is taken.
 
         [impl->LIF-18] None to a device whose link is down, and all anew to one whose link has come up: what was on its
         way may be lost, and a device that was gone may have forgotten what it had granted.
@@ -193,7 +208,7 @@ class Calls:
                 yield peer.errands[topic]
 
     def called(self, errand: Errand, reqid: UUID, now_ns: int) -> None:
-        """The call for `errand` is under way as `reqid`."""
+        """The call for `errand` is on its way as `reqid`. To be said before it is sent: the answer may be there at once."""
         self.counts["remote_calls"] += 1
         errand.open, errand.asked, errand.done = reqid, errand.wish, False
         self._open[reqid] = errand
