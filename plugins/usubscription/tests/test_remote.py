@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
+from ustreamer_usubscription.messages import MAX_DETAILS
 from ustreamer_usubscription.store import Store, delete
 from ustreamer_usubscription.upstream import MAX_REASON
 
@@ -526,6 +527,27 @@ def test_when_the_fastest_leaves_the_others_rate_is_asked_for(desk: "Desk") -> N
     assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 100, None)]
 
 
+def test_the_lowest_frequency_is_asked_for_as_the_longest_period(desk: "Desk") -> None:
+    wanted = desk.subscription_request(REMOTE)
+    wanted.attributes.MergeFromString(bytes.fromhex("1995d626e80b2e113e"))  # max_frequency 1e-9 Hz
+    desk.call(SUBSCRIBE, wanted)
+    assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 2**32 - 1, None)]
+
+
+def test_details_that_are_too_long_together_are_left_out(desk: "Desk") -> None:
+    call = None
+    for app, text in ((APP, b"1" * 3000), (OTHER_APP, b"2" * 3000), (UUri(OWN, 7, 1, 0), b"3" * 900)):
+        wanted = desk.subscription_request(REMOTE)
+        wanted.attributes.details.append(Any(value=text))
+        desk.call(SUBSCRIBE, wanted, caller=app)
+        for call in desk.calls():
+            desk.grant(call)
+    assert call is not None
+    asked = pb.SubscriptionRequest.FromString(call.payload)
+    assert len(asked.attributes.SerializeToString()) <= MAX_DETAILS
+    assert sorted(len(each.value) for each in asked.attributes.details) == [900, 3000]
+
+
 def test_the_producer_gets_the_details_of_all(desk: "Desk") -> None:
     call = None
     for app, text in ((APP, b"one"), (OTHER_APP, b"two")):
@@ -641,7 +663,7 @@ HINTS = {
 @pytest.mark.parametrize("hint", HINTS)
 def test_other_notifications_cause_no_call(desk: "Desk", hint: str) -> None:
     granted(desk)
-    desk.hint(**{"topic": REMOTE, **HINTS[hint]})  # type: ignore[arg-type]
+    desk.hint(**{"topic": REMOTE, **HINTS[hint]})  # type: ignore[arg-type,dict-item]
     desk.advance(s=10)
     assert desk.calls() == []
     assert states(desk) == {APP: SUBSCRIBED}

@@ -17,7 +17,7 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription import v3, v4
-from ustreamer_usubscription.messages import NS_PER_MS, attributes_of, read, timestamp_of
+from ustreamer_usubscription.messages import attributes_of, read, sample_period_of, timestamp_of
 from ustreamer_usubscription.operations import USUBSCRIPTION
 from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Tracked
@@ -113,8 +113,9 @@ def _subscribe_4(wish: Tracked) -> Message:
     request = pb4.SubscribeRequest(topic=wish.topic.to_pb())
     if wish.expire_ms is not None:
         request.expiration.CopyFrom(timestamp_of(wish.expire_ms))
-    if wish.period_ns >= NS_PER_MS:
-        request.sample_period = wish.period_ns // NS_PER_MS
+    sample_period = sample_period_of(wish.period_ns)
+    if sample_period is not None:
+        request.sample_period = sample_period
     return request
 
 

@@ -94,8 +94,9 @@ class Upstream:
     def hear(self, message: UMessage, draft: Draft) -> None:
         """Draft what a Response to one of our calls changes, for everybody who subscribes the topic."""
         reqid, source = message.attributes.reqid, message.attributes.source
-        known = reqid is not None and _may_answer(message)
-        errand = self._calls.answered(reqid, source.authority_name) if reqid is not None and known else None
+        errand = None
+        if reqid is not None and _may_answer(message):
+            errand = self._calls.answered(reqid, source.authority_name)
         if reqid is None or errand is None:
             self._counts["remote_late"] += 1
             return
@@ -249,9 +250,8 @@ class Upstream:
         return Reply(event, f"{who} answered UNSUBSCRIBED" if event is Event.REFUSED else "")
 
     def _count_and_say(self, count: str, what: str, topic: UUri, error: UStatusError) -> None:
-        if not self._counts[
-            count
-        ]:  # said once, always counted: there may be as many as there are remote topics
+        # Said once, always counted: there may be as many as there are remote topics.
+        if not self._counts[count]:
             log.warning(what, extra={"topic": str(topic), "why": str(error)})
         self._counts[count] += 1
 
