@@ -153,10 +153,9 @@ class Desk:
 
     def _receive(self, message: UMessage) -> None:
         reqid, sink = message.attributes.reqid, message.attributes.sink
-        if sink == UUri(OWN, 0, 3, 0):
-            return  # what other uSubscriptions say to this one
         if reqid is None:
-            self.notified.append(message)
+            if sink != UUri(OWN, 0, 3, 0):  # that is what other uSubscriptions say to this one
+                self.notified.append(message)
             return
         with self._changed:
             self._answers[reqid] = message
