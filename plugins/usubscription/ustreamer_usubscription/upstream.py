@@ -100,7 +100,11 @@ class Upstream:
         if reqid is None or errand is None:
             self._counts["remote_late"] += 1
             return
-        reply = self._meaning(errand, message)
+        try:
+            reply = _meaning(errand, message)
+        except UStatusError as error:
+            self._count_and_say("remote_unreadable", "usubscription.unreadable_answer", errand.topic, error)
+            reply = Reply(None)
         self._heard.append((errand, reply, reqid))
         if reply.event is not None:
             draft.hear(errand.topic, reply.event, reply.why)
@@ -228,32 +232,28 @@ class Upstream:
         """
         return {**self._calls.counts, **self._counts, "remote_open": self._calls.open}
 
-    def _meaning(self, errand: Errand, answer: UMessage) -> Reply:
-        """An answer from somebody on the way is none, and neither is one that says nothing.
-
-        [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
-        """
-        code = answer.attributes.commstatus or UCode.OK
-        if code in NOT_DELIVERED:
-            return Reply(None)
-        if errand.method is Method.UNSUBSCRIBE:
-            return Reply(Event.RELEASED)
-        who = f"core.usubscription of {errand.topic.authority_name!r}"
-        if code is not UCode.OK:
-            return Reply(Event.REFUSED, f"{who}: {code.name}: {_text(answer)}")
-        try:
-            status = status_in(answer, errand.topic)
-        except UStatusError as error:
-            self._count_and_say("remote_unreadable", "usubscription.unreadable_answer", errand.topic, error)
-            return Reply(None)
-        event = _MEANING.get(status)
-        return Reply(event, f"{who} answered UNSUBSCRIBED" if event is Event.REFUSED else "")
-
     def _count_and_say(self, count: str, what: str, topic: UUri, error: UStatusError) -> None:
         # Said once, always counted: there may be as many as there are remote topics.
         if not self._counts[count]:
             log.warning(what, extra={"topic": str(topic), "why": str(error)})
         self._counts[count] += 1
+
+
+def _meaning(errand: Errand, answer: UMessage) -> Reply:
+    """What an answer means; one from somebody on the way means nothing. INVALID_ARGUMENT if it says nothing.
+
+    [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
+    """
+    code = answer.attributes.commstatus or UCode.OK
+    if code in NOT_DELIVERED:
+        return Reply(None)
+    if errand.method is Method.UNSUBSCRIBE:
+        return Reply(Event.RELEASED)
+    who = f"core.usubscription of {errand.topic.authority_name!r}"
+    if code is not UCode.OK:
+        return Reply(Event.REFUSED, f"{who}: {code.name}: {_text(answer)}")
+    event = _MEANING.get(status_in(answer, errand.topic))
+    return Reply(event, f"{who} answered UNSUBSCRIBED" if event is Event.REFUSED else "")
 
 
 def _may_answer(answer: UMessage) -> bool:
