@@ -187,6 +187,45 @@ def test_the_opposite_is_called_for_at_once_and_the_earlier_answer_means_nothing
     assert side.due(TIMEOUT_MS) == []
 
 
+@pytest.mark.parametrize("well", [True, False])
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_answer_to_what_has_been_given_up_since_changes_nothing(well: bool, gone: bool) -> None:
+    """It was heard, but before it was dealt with the errand was released, or became the opposite."""
+    side = Side(refresh_ms=1)
+    side.want()
+    [call] = side.due()
+    errand = side.calls.answered(call, "b")
+    assert errand is not None
+    side.want(period_ns=5)
+    if gone:
+        side.calls.release(T)
+    else:
+        side.leave()
+    (side.calls.succeeded if well else side.calls.failed)(errand, 0, 0)
+    assert side.calls.counts["remote_retries"] == 0
+    assert len(side.due()) == (not gone)
+    assert side.said[T] == (wish(T) if gone else None)
+    assert side.due(TIMEOUT_MS - 1) == []
+
+
+def test_devices_to_which_nothing_is_to_be_said_are_forgotten() -> None:
+    asked = []
+
+    def link_of(authority: str) -> Link:
+        asked.append(authority)
+        return Link(up=True, times_up=0)
+
+    calls = Calls(link_of)
+    for number in range(3):
+        of = topic(authority=f"b{number}")
+        calls.require(of, wish(of))
+        calls.require(of, None)
+        if number:
+            calls.release(of)
+    asked.clear()
+    assert [errand.topic.authority_name for errand in calls.due(0)] == asked == ["b0"]
+
+
 def test_nobody_is_called_while_the_link_is_down_and_at_once_when_it_comes_up() -> None:
     """[utest->LIF-18]"""
     side = Side(link={"b": Link(up=False, times_up=0)})
@@ -211,6 +250,19 @@ def test_whatever_the_state_of_a_call_it_is_made_anew_when_the_link_comes_up() -
     assert len(side.due()) == 3
     assert side.calls.answered(second, "b") is None
     assert side.due() == []
+
+
+def test_a_link_that_comes_up_ends_the_row_of_failures() -> None:
+    side = Side(link={"b": Link(up=True, times_up=1)})
+    side.want()
+    [call] = side.due()
+    for _ in range(5):
+        side.answered(call, well=False)
+        [call] = side.due(LONGEST_PAUSE_MS)
+    side.link["b"] = Link(up=True, times_up=2)
+    [call] = side.due()
+    side.answered(call, well=False)
+    assert len(side.due(FIRST_PAUSE_MS)) == 1
 
 
 def test_a_doubt_asks_again_after_a_pause_but_not_while_an_answer_is_awaited() -> None:

@@ -285,7 +285,7 @@ def test_an_answer_is_read_in_the_version_of_the_call_whatever_its_source_says(
 
 def test_a_long_reason_is_not_passed_on_in_full(desk: "Desk") -> None:
     desk.subscribe(REMOTE)
-    desk.refuse(desk.called(), UCode.NOT_FOUND, "x" * 100_000)
+    desk.refuse(desk.called(), UCode.NOT_FOUND, "x" * 10_000)
     update = pb.Update.FromString(desk.notified[-1].payload)
     assert update.status.message == f"core.usubscription of 'device3': NOT_FOUND: {'x' * MAX_REASON}"
 
