@@ -91,6 +91,22 @@ def test_a_call_without_an_answer_is_made_again_after_five_minutes_for_ever() ->
     assert side.calls.counts["remote_timeouts"] == 100
 
 
+def test_calls_that_come_and_go_do_not_make_another_be_forgotten() -> None:
+    """What is due is kept in a heap that is made anew when too much in it is out of date."""
+    side = Side()
+    side.want(topic(1))
+    side.answered(*side.due(), well=False)
+    side.want()
+    side.due()
+    for _ in range(3000):
+        side.want(topic(2))
+        side.due()
+        side.calls.release(topic(2))
+    assert len(side.calls._deadlines) < 2000
+    assert len(side.due(FIRST_PAUSE_MS)) == 1
+    assert len(side.due(TIMEOUT_MS - FIRST_PAUSE_MS)) == 1
+
+
 def test_an_answer_ends_it() -> None:
     side = Side()
     side.want()
@@ -276,6 +292,18 @@ def test_a_doubt_asks_again_after_a_pause_but_not_while_an_answer_is_awaited() -
     side.calls.doubt(T, side.now_ms * MS, 0)
     assert side.due(FIRST_PAUSE_MS - 1) == []
     assert len(side.due(1)) == 1
+
+
+def test_a_doubt_about_what_waits_to_be_asked_again_changes_nothing() -> None:
+    side = Side(refresh_ms=1000)
+    side.want()
+    [call] = side.due()
+    side.answered(call)
+    side.link["b"] = Link(up=False, times_up=0)
+    assert side.due(1000) == []
+    side.calls.doubt(T, side.now_ms * MS, 0)
+    assert side.calls.counts["remote_retries"] == 0
+    assert side.calls.next_ns() is None
 
 
 def test_who_contradicts_every_answer_is_asked_ever_more_seldom() -> None:

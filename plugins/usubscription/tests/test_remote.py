@@ -14,7 +14,7 @@ from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
-from ustreamer.uprotocol.umessage import UMessage, error_response, response
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
@@ -578,6 +578,35 @@ def test_a_topic_of_every_instance_is_asked_for_in_version_4(desk: "Desk") -> No
     assert listed.status == pb4.STATUS_SUBSCRIBED
     desk.asked(pb4.UnsubscribeResponse, UNSUBSCRIBE, pb4.UnsubscribeRequest(topic=EVERY.to_pb()), version=4)
     assert desk.called().attributes.sink == UUri(FAR, 0, 4, UNSUBSCRIBE)
+
+
+def grant_every(desk: "Desk") -> None:
+    """Let APP's subscription of EVERY be granted."""
+    desk.call(SUBSCRIBE, pb4.SubscribeRequest(topic=EVERY.to_pb()), version=4)
+    desk.grant(desk.called())
+
+
+@pytest.mark.parametrize(
+    ("status", "calls"),
+    [(pb4.STATUS_SUBSCRIBED, 0), (pb4.STATUS_UNSUBSCRIBED, 1), (pb4.STATUS_UNSPECIFIED, 0)],
+)
+def test_a_device_tells_in_version_4_as_well_that_it_forgot(desk: "Desk", status: int, calls: int) -> None:
+    grant_every(desk)
+    change = pb4.Subscription(topic=EVERY.to_pb(), subscriber=UUri(OWN, 0, 4, 0).to_pb())
+    change.status = status
+    source, sink = UUri(FAR, 0, 4, 0x8000), UUri(OWN, 0, 4, 0)
+    payload = change.SerializeToString()
+    desk.client.send(notification(UUID(0x7000, 2 << 62), source, sink, payload, UPayloadFormat.PROTOBUF))
+    desk.fetch()
+    desk.advance(s=1)
+    assert len(desk.calls()) == calls
+
+
+def test_the_end_is_asked_for_in_version_4_as_well(desk: "Desk") -> None:
+    wanted = pb4.SubscribeRequest(topic=EVERY.to_pb())
+    wanted.expiration.FromMilliseconds(desk.now_ms + 1500)
+    desk.call(SUBSCRIBE, wanted, version=4)
+    assert desk.asked_for() == [(SUBSCRIBE, EVERY, 0, desk.now_ms + 1500)]
 
 
 def test_a_device_that_forgot_is_asked_again(desk: "Desk") -> None:
