@@ -527,6 +527,15 @@ def test_when_the_fastest_leaves_the_others_rate_is_asked_for(desk: "Desk") -> N
     assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 100, None)]
 
 
+def test_the_same_details_twice_are_asked_for_once(desk: "Desk") -> None:
+    wanted = desk.subscription_request(REMOTE)
+    wanted.attributes.details.append(Any(value=b"same"))
+    desk.call(SUBSCRIBE, wanted)
+    desk.grant(desk.called())
+    desk.call(SUBSCRIBE, wanted, caller=OTHER_APP)
+    assert desk.calls() == []
+
+
 def test_the_lowest_frequency_is_asked_for_as_the_longest_period(desk: "Desk") -> None:
     wanted = desk.subscription_request(REMOTE)
     wanted.attributes.MergeFromString(bytes.fromhex("1995d626e80b2e113e"))  # max_frequency 1e-9 Hz
@@ -609,10 +618,11 @@ def test_the_end_is_asked_for_in_version_4_as_well(desk: "Desk") -> None:
     assert desk.asked_for() == [(SUBSCRIBE, EVERY, 0, desk.now_ms + 1500)]
 
 
-def test_a_device_that_forgot_is_asked_again(desk: "Desk") -> None:
+@pytest.mark.parametrize("resource", [0, 1])
+def test_a_device_that_forgot_is_asked_again(desk: "Desk", resource: int) -> None:
     """It was reset, say; and it tells us so, as it tells every subscriber."""
     granted(desk)
-    desk.hint(REMOTE, UNSUBSCRIBED)
+    desk.hint(REMOTE, UNSUBSCRIBED, subscriber=US.with_resource(resource))
     assert desk.calls() == []
     desk.advance(s=1)
     desk.grant(desk.called())
