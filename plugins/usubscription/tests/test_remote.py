@@ -502,6 +502,7 @@ def test_the_fastest_rate_and_the_latest_end_are_asked_for_and_changes_follow(de
     granted(desk, sample_period_ms=100, expire_ms=soon)
     desk.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=20, expire_ms=late)
     call = desk.called()
+    assert desk.asked_in(call) == (SUBSCRIBE, REMOTE, 20, late)
     assert states(desk) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
     desk.subscribe(REMOTE, caller=APP, sample_period_ms=50)  # not while one is under way
     assert desk.calls() == []
@@ -730,6 +731,16 @@ def test_a_call_without_an_answer_is_made_again_and_again(desk: "Desk", ends: bo
     desk.grant(desk.called())
     desk.advance(s=TIMEOUT_S)
     assert desk.calls() == []
+
+
+def test_what_was_granted_is_confirmed_as_often_as_the_configuration_says(make_desk: MakeDesk) -> None:
+    desk = make_desk(remote_refresh_s=600).start()
+    granted(desk)
+    desk.advance(s=299)
+    assert desk.calls() == []
+    desk.advance(s=301)
+    desk.grant(desk.called())
+    assert changes(desk) == []
 
 
 def test_nobody_is_called_while_the_link_is_down(desk: "Desk") -> None:
