@@ -292,6 +292,11 @@ class Desk:
 
     def grant(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
         """Answer a request as another uSubscription does; on return that has been taken in."""
+        self.send_grant(call, state)
+        self.fetch()
+
+    def send_grant(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
+        """Answer a request as another uSubscription does."""
         method, topic, _, _ = self.asked_in(call)
         assert call.attributes.sink is not None
         answer: Message = pb.UnsubscribeResponse()
@@ -302,14 +307,24 @@ class Desk:
             answer = pb.SubscriptionResponse(status=status, topic=topic.to_pb())
         payload = answer.SerializeToString()
         self.client.send(response(self._ids.next(), call, payload, UPayloadFormat.PROTOBUF))
-        self.fetch()
 
     def refuse(self, call: UMessage, code: UCode, text: str = "no") -> None:
-        """Answer a request with an error."""
-        self.client.send(error_response(self._ids.next(), call, UStatus(code, text)))
+        """Answer a request with an error; on return that has been taken in."""
+        self.refuse_at_once(call, code, text)
         self.fetch()
 
+    def refuse_at_once(self, call: UMessage, code: UCode, text: str = "no") -> None:
+        """Answer a request with an error, on any thread."""
+        self.client.send(error_response(self._ids.next(), call, UStatus(code, text)))
+
     def hint(
+        self, topic: UUri, state: int, source: UUri | None = None, subscriber: UUri | None = None
+    ) -> None:
+        """Notify the service of a change, as another uSubscription does; on return that has been taken in."""
+        self.send_hint(topic, state, source, subscriber)
+        self.fetch()
+
+    def send_hint(
         self, topic: UUri, state: int, source: UUri | None = None, subscriber: UUri | None = None
     ) -> None:
         """Notify the service of a change, as another uSubscription does."""
@@ -323,7 +338,6 @@ class Desk:
         self.client.send(
             notification(self._ids.next(), source, UUri(OWN, 0, 3, 0), payload, UPayloadFormat.PROTOBUF)
         )
-        self.fetch()
 
     # --- the client's part, in words -----------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Side:
     refresh_ms: int = 0
     now_ms: int = 0
     link: dict[str, Link] = field(default_factory=dict)
+    seen: dict[str, Link] = field(default_factory=dict)
     made: int = 0
     said: dict[UUri, Tracked | None] = field(default_factory=dict)
     """What the last call for each topic said."""
@@ -54,6 +55,9 @@ class Side:
     def due(self, after_ms: int = 0) -> list[UUID]:
         """Make the calls that are due `after_ms` ms from now; their ids."""
         self.now_ms += after_ms
+        if self.link != self.seen:
+            self.seen = dict(self.link)
+            self.calls.link_turned()
         made = []
         for errand in self.calls.due(self.now_ms * MS):
             self.made += 1
@@ -89,6 +93,22 @@ def test_a_call_without_an_answer_is_made_again_after_five_minutes_for_ever() ->
         assert side.due(TIMEOUT_MS - 1) == []
         assert len(side.due(1)) == 1
     assert side.calls.counts["remote_timeouts"] == 100
+
+
+def test_calls_that_come_and_go_do_not_make_another_be_forgotten() -> None:
+    """What is due is kept in a heap that is made anew when too much in it is out of date."""
+    side = Side()
+    side.want(topic(1))
+    side.answered(*side.due(), well=False)
+    side.want()
+    side.due()
+    for _ in range(3000):
+        side.want(topic(2))
+        side.due()
+        side.calls.release(topic(2))
+    assert len(side.calls._deadlines) < 2000
+    assert len(side.due(FIRST_PAUSE_MS)) == 1
+    assert len(side.due(TIMEOUT_MS - FIRST_PAUSE_MS)) == 1
 
 
 def test_an_answer_ends_it() -> None:
@@ -187,6 +207,45 @@ def test_the_opposite_is_called_for_at_once_and_the_earlier_answer_means_nothing
     assert side.due(TIMEOUT_MS) == []
 
 
+@pytest.mark.parametrize("well", [True, False])
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_answer_to_what_has_been_given_up_since_changes_nothing(well: bool, gone: bool) -> None:
+    """It was heard, but before it was dealt with the errand was released, or became the opposite."""
+    side = Side(refresh_ms=1)
+    side.want()
+    [call] = side.due()
+    errand = side.calls.answered(call, "b")
+    assert errand is not None
+    side.want(period_ns=5)
+    if gone:
+        side.calls.release(T)
+    else:
+        side.leave()
+    (side.calls.succeeded if well else side.calls.failed)(errand, 0, 0)
+    assert side.calls.counts["remote_retries"] == 0
+    assert len(side.due()) == (not gone)
+    assert side.said[T] == (wish(T) if gone else None)
+    assert side.due(TIMEOUT_MS - 1) == []
+
+
+def test_devices_to_which_nothing_is_to_be_said_are_forgotten() -> None:
+    asked = []
+
+    def link_of(authority: str) -> Link:
+        asked.append(authority)
+        return Link(up=True, times_up=0)
+
+    calls = Calls(link_of)
+    for number in range(3):
+        of = topic(authority=f"b{number}")
+        calls.require(of, wish(of))
+        calls.require(of, None)
+        if number:
+            calls.release(of)
+    asked.clear()
+    assert [errand.topic.authority_name for errand in calls.due(0)] == asked == ["b0"]
+
+
 def test_nobody_is_called_while_the_link_is_down_and_at_once_when_it_comes_up() -> None:
     """[utest->LIF-18]"""
     side = Side(link={"b": Link(up=False, times_up=0)})
@@ -213,6 +272,19 @@ def test_whatever_the_state_of_a_call_it_is_made_anew_when_the_link_comes_up() -
     assert side.due() == []
 
 
+def test_a_link_that_comes_up_ends_the_row_of_failures() -> None:
+    side = Side(link={"b": Link(up=True, times_up=1)})
+    side.want()
+    [call] = side.due()
+    for _ in range(5):
+        side.answered(call, well=False)
+        [call] = side.due(LONGEST_PAUSE_MS)
+    side.link["b"] = Link(up=True, times_up=2)
+    [call] = side.due()
+    side.answered(call, well=False)
+    assert len(side.due(FIRST_PAUSE_MS)) == 1
+
+
 def test_a_doubt_asks_again_after_a_pause_but_not_while_an_answer_is_awaited() -> None:
     side = Side()
     side.calls.doubt(T, 0, 0)  # of what nobody asked for
@@ -224,6 +296,50 @@ def test_a_doubt_asks_again_after_a_pause_but_not_while_an_answer_is_awaited() -
     side.calls.doubt(T, side.now_ms * MS, 0)
     assert side.due(FIRST_PAUSE_MS - 1) == []
     assert len(side.due(1)) == 1
+
+
+def test_a_doubt_about_what_waits_to_be_asked_again_changes_nothing() -> None:
+    side = Side(refresh_ms=1000)
+    side.want()
+    [call] = side.due()
+    side.answered(call)
+    side.link["b"] = Link(up=False, times_up=0)
+    assert side.due(1000) == []
+    side.calls.doubt(T, side.now_ms * MS, 0)
+    assert side.calls.counts["remote_retries"] == 0
+    assert side.calls.next_ns() is None
+
+
+def test_who_contradicts_every_answer_is_asked_ever_more_seldom() -> None:
+    side = Side()
+    side.want()
+    [call] = side.due()
+    pauses = []
+    for _ in range(9):
+        side.answered(call)
+        side.calls.doubt(T, side.now_ms * MS, 0)
+        side.calls.doubt(T, side.now_ms * MS, 0)  # once more before it has been asked: nothing
+        began = side.now_ms
+        while not (made := side.due(500)):
+            pass
+        pauses.append(side.now_ms - began)
+        [call] = made
+    assert pauses == [min(FIRST_PAUSE_MS << n, LONGEST_PAUSE_MS) for n in range(9)]
+    side.answered(call)
+    side.now_ms += 2 * LONGEST_PAUSE_MS + 1
+    side.calls.doubt(T, side.now_ms * MS, 0)
+    assert len(side.due(FIRST_PAUSE_MS)) == 1  # that row has ended
+
+
+def test_an_answer_is_awaited_from_the_call_until_it_comes() -> None:
+    side = Side()
+    assert not side.calls.awaits(T)
+    side.want()
+    assert not side.calls.awaits(T)
+    [call] = side.due()
+    assert side.calls.awaits(T)
+    side.answered(call)
+    assert not side.calls.awaits(T)
 
 
 def test_what_was_granted_is_confirmed_now_and_then() -> None:
@@ -258,6 +374,27 @@ def test_many_topics_go_out_in_time_that_grows_with_their_number() -> None:
         for call in side.due():
             side.answered(call)
     assert side.made == 20_000
+
+
+def test_devices_that_nobody_can_reach_cost_nothing_while_nothing_changes() -> None:
+    """Their names are chosen by whoever subscribes: to look at each in every turn would hold up everybody."""
+    side = Side(link={f"b{number}": Link(up=False, times_up=0) for number in range(1000)})
+    asked: list[str] = []
+    link_of = side.calls._link_of
+
+    def noted(authority: str) -> Link:
+        asked.append(authority)
+        return link_of(authority)
+
+    side.calls._link_of = noted
+    for authority in side.link:
+        side.want(topic(authority=authority))
+    assert side.due() == []
+    asked.clear()
+    assert side.due() == []
+    assert asked == []
+    side.link["b7"] = Link(up=True, times_up=1)
+    assert len(side.due()) == 1
 
 
 STEPS = st.lists(

@@ -225,7 +225,7 @@ def test_details_for_the_producer_are_kept_up_to_a_bound() -> None:
 
 @pytest.mark.parametrize(
     ("period_ns", "sample_period_ms"),
-    [(0, None), (MS - 1, None), (MS, 1), (16_666_667, 16), (10**10, 10_000)],
+    [(0, None), (MS - 1, None), (MS, 1), (16_666_667, 16), (10**10, 10_000), (10**18, 2**32 - 1)],
 )
 def test_a_period_is_reported_in_whole_ms_rounded_down(period_ns: int, sample_period_ms: int | None) -> None:
     shown = attributes_of(Tracked(TOPIC, APP, period_ns))

@@ -26,8 +26,8 @@ from lmdb import verify
 from ustreamer_usubscription import reader, records
 from ustreamer_usubscription.events import Event as Happened
 from ustreamer_usubscription.history import History
-from ustreamer_usubscription.store import Change, Store, delete, put
 from ustreamer_usubscription.states import Status
+from ustreamer_usubscription.store import Change, Store, delete, put
 from ustreamer_usubscription.tracked import Tracked
 
 from ustreamer.uprotocol.uuri import UUri

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics of other devices, asked over a bus: the service and its store are real, the other uSubscription is a script."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
+from ustreamer_usubscription.messages import MAX_DETAILS
+from ustreamer_usubscription.service import MAX_PAYLOAD
+from ustreamer_usubscription.store import Change, Store, delete
+from ustreamer_usubscription.upstream import MAX_REASON, _jitter
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
-from ustreamer.uprotocol.umessage import response
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer.uprotocol.wire import encode
 
 if TYPE_CHECKING:
@@ -216,11 +220,21 @@ def test_an_error_of_a_dispatcher_on_the_way_is_no_answer(desk: "Desk", code: UC
     assert states(desk) == ({} if ends else {APP: SUBSCRIBED})
 
 
-@pytest.mark.parametrize("payload", [b"\xff\xff", bytes.fromhex("0a020809")], ids=["noise", "state 9"])
+SAYS_NOTHING = {
+    "noise": b"\xff\xff",
+    "state 9": bytes.fromhex("0a020809"),
+    "unsubscribe pending": bytes.fromhex("0a020803"),
+    "empty": b"",
+    "a UStatus": bytes.fromhex("0805"),
+}
+
+
+@pytest.mark.parametrize("payload", SAYS_NOTHING.values(), ids=SAYS_NOTHING)
 def test_an_answer_that_says_nothing_is_none(desk: "Desk", payload: bytes) -> None:
     desk.subscribe(REMOTE)
     desk.client.send(response(UUID(0x7000, 2 << 62), desk.called(), payload, UPayloadFormat.PROTOBUF))
     assert states(desk) == {APP: PENDING}
+    assert desk.calls() == []
     desk.advance(s=1)
     desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
@@ -235,6 +249,99 @@ def test_nobody_else_answers_for_a_device(desk: "Desk") -> None:
     assert states(desk) == {APP: PENDING}
     assert desk.statistics("remote_late") == 1
     desk.grant(call)
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_only_the_usubscription_of_a_device_answers_for_it(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    forged = response(UUID(0x7000, 2 << 62), call)
+    refused = error_response(UUID(0x7000, 2 << 62), call, UStatus(UCode.NOT_FOUND, "no"))
+    for each in (forged, refused):
+        attributes = replace(each.attributes, source=UUri(FAR, 7, 1, 1))
+        desk.client.send(replace(each, attributes=attributes))
+    assert states(desk) == {APP: PENDING}
+    assert desk.statistics("remote_late") == 2
+    lost = error_response(UUID(0x7000, 2 << 62), call, UStatus(UCode.UNAVAILABLE, "no"))
+    desk.client.send(replace(lost, attributes=replace(lost.attributes, source=UUri(FAR, 4, 1, 1))))
+    assert desk.calls() == []
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+@pytest.mark.parametrize("version", [0, 4, 9])
+def test_an_answer_is_read_in_the_version_of_the_call_whatever_its_source_says(
+    desk: "Desk", version: int
+) -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    payload = pb.SubscriptionResponse(status=pb.SubscriptionStatus(state=SUBSCRIBED)).SerializeToString()
+    answer = response(UUID(0x7000, 2 << 62), call, payload, UPayloadFormat.PROTOBUF)
+    desk.client.send(
+        replace(answer, attributes=replace(answer.attributes, source=UUri(FAR, 0, version, SUBSCRIBE)))
+    )
+    assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_a_long_reason_is_not_passed_on_in_full(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    desk.refuse(desk.called(), UCode.NOT_FOUND, "x" * 10_000)
+    update = pb.Update.FromString(desk.notified[-1].payload)
+    assert update.status.message == f"core.usubscription of 'device3': NOT_FOUND: {'x' * MAX_REASON}"
+
+
+def test_an_answer_that_comes_while_the_call_is_still_being_sent_is_heard(desk: "Desk") -> None:
+    """As one from this streamer does, that it has no room for the call."""
+
+    def answer(call: UMessage) -> None:
+        desk._be_called(call)
+        desk.refuse_at_once(call, UCode.RESOURCE_EXHAUSTED)
+
+    everything = UUri(FAR, 0, ANY_VERSION, ANY_RESOURCE)
+    desk.client.unregister_listener(ANY, everything, desk._be_called)
+    desk.client.register_listener(ANY, everything, answer)
+    desk.subscribe(REMOTE)
+    desk.called()
+    assert desk.calls() == []
+    desk.advance(s=1)
+    desk.called()
+
+
+def test_an_error_that_cannot_be_read_is_an_error_without_a_reason(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    noise = error_response(UUID(0x7000, 2 << 62), desk.called(), UStatus(UCode.NOT_FOUND, "no"))
+    desk.client.send(replace(noise, payload=b"\xff\xff"))
+    assert states(desk) == {}
+    update = pb.Update.FromString(desk.notified[-1].payload)
+    assert update.status.message == "core.usubscription of 'device3': NOT_FOUND: without a reason"
+
+
+def test_the_last_bits_of_an_id_spread_calls_over_the_pause() -> None:
+    assert [_jitter(UUID(0, bits)) for bits in (0xF0000, 0xFFFFF)] == [0, 1]
+
+
+def test_a_call_that_no_transport_takes_is_made_again_after_a_pause(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    send = desk.bus.send
+
+    def full(message: UMessage) -> None:
+        if message.attributes.sink == UUri(FAR, 0, 3, SUBSCRIBE):
+            raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
+        send(message)
+
+    monkeypatch.setattr(desk.bus, "send", full)
+    assert desk.subscribe(REMOTE) == PENDING
+    desk.advance(s=1)
+    assert desk.calls() == []
+    assert (desk.statistics("remote_unsent"), desk.statistics("remote_open")) == (2, 0)
+    assert [each.message for each in caplog.records if "not_sent" in each.message] == [
+        "usubscription.call_not_sent"
+    ]
+    monkeypatch.setattr(desk.bus, "send", send)
+    desk.advance(s=2)
+    desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
 
 
@@ -333,6 +440,50 @@ def test_whoever_leaves_and_comes_back_in_the_same_moment_is_asked_for_anew(desk
     assert states(desk) == {APP: SUBSCRIBED}
 
 
+# What happens in one commit, in order, and whom that leaves waiting for a Subscribe or (None) an Unsubscribe.
+TOGETHER: dict[str, tuple[str, str, UUri | None]] = {
+    "refused, and another one comes": ("subscribe", "refused other", OTHER_APP),
+    "refused, and the same one comes back": ("subscribe", "refused joins", APP),
+    "granted, but the last one has gone and comes back": ("subscribe", "granted leaves joins", APP),
+    "the last one goes, the answer comes, he comes back": ("subscribe", "leaves granted joins", APP),
+    "confirmed, but the last one has gone and comes back": ("refresh", "granted leaves joins", APP),
+    "refused, and the same one comes back and goes": ("subscribe", "refused joins leaves", None),
+    "released, and one comes and goes": ("unsubscribe", "released joins leaves", None),
+}
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_whoever_comes_or_goes_in_the_commit_of_an_answer_is_called_for_anew(desk: "Desk", case: str) -> None:
+    """The state before and after it is the same, but nobody there knows of him."""
+    before, steps, waits = TOGETHER[case]
+    if before == "subscribe":
+        desk.subscribe(REMOTE)
+    else:
+        granted(desk)
+    if before == "unsubscribe":
+        desk.unsubscribe(REMOTE)
+    elif before == "refresh":
+        desk.links.turn(FAR, up=True)
+    call = desk.called()
+    with desk.held():
+        for step in steps.split():
+            match step:
+                case "granted" | "refused" | "released":
+                    desk.send_grant(call, UNSUBSCRIBED if step == "refused" else SUBSCRIBED)
+                case "leaves":
+                    desk.post(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=REMOTE.to_pb()))
+                case _:
+                    caller = OTHER_APP if step == "other" else APP
+                    desk.post(SUBSCRIBE, desk.subscription_request(REMOTE), caller=caller)
+    assert states(desk) == ({} if waits is None else {waits: PENDING})
+    again = desk.called()
+    assert desk.asked_in(again)[0] == (UNSUBSCRIBE if waits is None else SUBSCRIBE)
+    desk.grant(again)
+    assert states(desk) == ({} if waits is None else {waits: SUBSCRIBED})
+    assert desk.calls() == []
+    assert desk.statistics("remote_topics") == (waits is not None)
+
+
 def test_a_subscription_that_expires_is_ended_there_too(desk: "Desk") -> None:
     """[utest->req~usubscription-subscribe-expiration~1]"""
     granted(desk, expire_ms=desk.now_ms + 1000)
@@ -369,6 +520,7 @@ def test_the_fastest_rate_and_the_latest_end_are_asked_for_and_changes_follow(de
     granted(desk, sample_period_ms=100, expire_ms=soon)
     desk.subscribe(REMOTE, caller=OTHER_APP, sample_period_ms=20, expire_ms=late)
     call = desk.called()
+    assert desk.asked_in(call) == (SUBSCRIBE, REMOTE, 20, late)
     assert states(desk) == {APP: SUBSCRIBED, OTHER_APP: SUBSCRIBED}
     desk.subscribe(REMOTE, caller=APP, sample_period_ms=50)  # not while one is under way
     assert desk.calls() == []
@@ -392,6 +544,36 @@ def test_when_the_fastest_leaves_the_others_rate_is_asked_for(desk: "Desk") -> N
     desk.grant(desk.called())
     desk.unsubscribe(REMOTE, caller=OTHER_APP)
     assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 100, None)]
+
+
+def test_the_same_details_twice_are_asked_for_once(desk: "Desk") -> None:
+    wanted = desk.subscription_request(REMOTE)
+    wanted.attributes.details.append(Any(value=b"same"))
+    desk.call(SUBSCRIBE, wanted)
+    desk.grant(desk.called())
+    desk.call(SUBSCRIBE, wanted, caller=OTHER_APP)
+    assert desk.calls() == []
+
+
+def test_the_lowest_frequency_is_asked_for_as_the_longest_period(desk: "Desk") -> None:
+    wanted = desk.subscription_request(REMOTE)
+    wanted.attributes.MergeFromString(bytes.fromhex("1995d626e80b2e113e"))  # max_frequency 1e-9 Hz
+    desk.call(SUBSCRIBE, wanted)
+    assert desk.asked_for() == [(SUBSCRIBE, REMOTE, 2**32 - 1, None)]
+
+
+def test_details_that_are_too_long_together_are_left_out(desk: "Desk") -> None:
+    call = None
+    for app, text in ((APP, b"1" * 3000), (OTHER_APP, b"2" * 3000), (UUri(OWN, 7, 1, 0), b"3" * 900)):
+        wanted = desk.subscription_request(REMOTE)
+        wanted.attributes.details.append(Any(value=text))
+        desk.call(SUBSCRIBE, wanted, caller=app)
+        for call in desk.calls():
+            desk.grant(call)
+    assert call is not None
+    asked = pb.SubscriptionRequest.FromString(call.payload)
+    assert len(asked.attributes.SerializeToString()) <= MAX_DETAILS
+    assert sorted(len(each.value) for each in asked.attributes.details) == [900, 3000]
 
 
 def test_the_producer_gets_the_details_of_all(desk: "Desk") -> None:
@@ -426,15 +608,104 @@ def test_a_topic_of_every_instance_is_asked_for_in_version_4(desk: "Desk") -> No
     assert desk.called().attributes.sink == UUri(FAR, 0, 4, UNSUBSCRIBE)
 
 
-def test_a_device_that_forgot_is_asked_again(desk: "Desk") -> None:
+def grant_every(desk: "Desk") -> None:
+    """Let APP's subscription of EVERY be granted."""
+    desk.call(SUBSCRIBE, pb4.SubscribeRequest(topic=EVERY.to_pb()), version=4)
+    desk.grant(desk.called())
+
+
+@pytest.mark.parametrize(
+    ("status", "calls"),
+    [(pb4.STATUS_SUBSCRIBED, 0), (pb4.STATUS_UNSUBSCRIBED, 1), (pb4.STATUS_UNSPECIFIED, 0)],
+)
+def test_a_device_tells_in_version_4_as_well_that_it_forgot(desk: "Desk", status: int, calls: int) -> None:
+    grant_every(desk)
+    change = pb4.Subscription(topic=EVERY.to_pb(), subscriber=UUri(OWN, 0, 4, 0).to_pb())
+    change.status = status
+    source, sink = UUri(FAR, 0, 4, 0x8000), UUri(OWN, 0, 4, 0)
+    payload = change.SerializeToString()
+    desk.client.send(notification(UUID(0x7000, 2 << 62), source, sink, payload, UPayloadFormat.PROTOBUF))
+    desk.fetch()
+    desk.advance(s=1)
+    assert len(desk.calls()) == calls
+
+
+def test_the_end_is_asked_for_in_version_4_as_well(desk: "Desk") -> None:
+    wanted = pb4.SubscribeRequest(topic=EVERY.to_pb())
+    wanted.expiration.FromMilliseconds(desk.now_ms + 1500)
+    desk.call(SUBSCRIBE, wanted, version=4)
+    assert desk.asked_for() == [(SUBSCRIBE, EVERY, 0, desk.now_ms + 1500)]
+
+
+@pytest.mark.parametrize("resource", [0, 1])
+def test_a_device_that_forgot_is_asked_again(desk: "Desk", resource: int) -> None:
     """It was reset, say; and it tells us so, as it tells every subscriber."""
     granted(desk)
-    desk.hint(REMOTE, UNSUBSCRIBED)
+    desk.hint(REMOTE, UNSUBSCRIBED, subscriber=US.with_resource(resource))
     assert desk.calls() == []
     desk.advance(s=1)
     desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
     assert changes(desk) == []
+
+
+@pytest.mark.parametrize("order", ["answer hint", "hint answer"])
+@pytest.mark.parametrize(("answered", "hinted"), [(PENDING, SUBSCRIBED), (SUBSCRIBED, UNSUBSCRIBED)])
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "in one commit"])
+def test_what_is_told_around_an_answer_is_compared_with_it(
+    desk: "Desk", order: str, answered: int, hinted: int, together: bool
+) -> None:
+    """They come by different priorities; what is not looked at now may not be said again."""
+    desk.subscribe(REMOTE)
+    call = desk.called()
+
+    def tell() -> None:
+        for each in order.split():
+            if each == "answer":
+                desk.send_grant(call, answered)
+            else:
+                desk.send_hint(REMOTE, hinted)
+            if not together:
+                desk.fetch()
+
+    if together:
+        with desk.held():
+            tell()
+    else:
+        tell()
+    assert states(desk) == {APP: answered}
+    assert desk.calls() == []
+    desk.advance(s=1)
+    desk.grant(desk.called())
+    assert states(desk) == {APP: SUBSCRIBED}
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() == []
+
+
+@pytest.mark.parametrize("order", ["answer hint", "hint answer"])
+def test_what_is_told_along_with_an_answer_that_says_the_same_causes_no_call(
+    desk: "Desk", order: str
+) -> None:
+    desk.subscribe(REMOTE)
+    call = desk.called()
+    for each in order.split():
+        if each == "answer":
+            desk.send_grant(call)
+        else:
+            desk.send_hint(REMOTE, SUBSCRIBED)
+    assert states(desk) == {APP: SUBSCRIBED}
+    desk.advance(s=10)
+    assert desk.calls() == []
+
+
+def test_what_was_told_before_a_call_is_not_compared_with_its_answer(desk: "Desk") -> None:
+    desk.subscribe(REMOTE)
+    desk.called()
+    desk.hint(REMOTE, UNSUBSCRIBED)
+    desk.advance(s=TIMEOUT_S)
+    desk.grant(desk.called())
+    desk.advance(s=10)
+    assert desk.calls() == []
 
 
 HINTS = {
@@ -445,13 +716,14 @@ HINTS = {
     "on another topic": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 3, 0x8001)},
     "in an unknown version": {"state": UNSUBSCRIBED, "source": UUri(FAR, 0, 9, 0x8000)},
     "in an unknown state": {"state": 9},
+    "of a topic that nobody has": {"state": UNSUBSCRIBED, "topic": UUri(FAR, 1, 1, 0x8000)},
 }
 
 
 @pytest.mark.parametrize("hint", HINTS)
 def test_other_notifications_cause_no_call(desk: "Desk", hint: str) -> None:
     granted(desk)
-    desk.hint(REMOTE, **HINTS[hint])  # type: ignore[arg-type]
+    desk.hint(**{"topic": REMOTE, **HINTS[hint]})  # type: ignore[arg-type,dict-item]
     desk.advance(s=10)
     assert desk.calls() == []
     assert states(desk) == {APP: SUBSCRIBED}
@@ -479,6 +751,16 @@ def test_a_call_without_an_answer_is_made_again_and_again(desk: "Desk", ends: bo
     desk.grant(desk.called())
     desk.advance(s=TIMEOUT_S)
     assert desk.calls() == []
+
+
+def test_what_was_granted_is_confirmed_as_often_as_the_configuration_says(make_desk: MakeDesk) -> None:
+    desk = make_desk(remote_refresh_s=600).start()
+    granted(desk)
+    desk.advance(s=299)
+    assert desk.calls() == []
+    desk.advance(s=301)
+    desk.grant(desk.called())
+    assert changes(desk) == []
 
 
 def test_nobody_is_called_while_the_link_is_down(desk: "Desk") -> None:
@@ -557,6 +839,25 @@ def test_what_expired_while_nobody_was_here_is_ended_there(make_desk: MakeDesk) 
     assert desk.pairs() == []
 
 
+def test_a_topic_whose_subscribers_the_store_has_lost_is_unsubscribed_there(make_desk: MakeDesk) -> None:
+    desk = make_desk().start()
+    granted(desk)
+    desk.stop()
+    plugin = desk._new_plugin()
+    store: Store = plugin.service._store
+    store.open()
+    store.take()
+    store.commit([delete(REMOTE, APP)])
+    store.close()
+    desk.plugin = desk._new_plugin()
+    desk.start()
+    call = desk.called()
+    assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    desk.grant(call)
+    assert desk.calls() == []
+    assert desk.statistics("remote_topics") == 0
+
+
 def test_a_topic_that_the_configuration_made_local_needs_nobody_else(make_desk: MakeDesk) -> None:
     desk = make_desk().start()
     desk.subscribe(REMOTE)
@@ -594,6 +895,36 @@ def test_remote_topics_are_bounded_with_those_that_are_still_to_be_unsubscribed(
     desk.subscribe()  # a local one
 
 
+def test_nobody_is_refused_because_an_expiry_elsewhere_finds_no_room(
+    desk: "Desk", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted(desk, expire_ms=desk.now_ms + 1000)
+    store = desk.plugin.service._store
+    commit = store.commit
+
+    def no_new_states(changes: Sequence[Change], *more: object) -> None:
+        if any(change.key.startswith(b"r/") for change in changes):
+            raise UStatusError(UCode.RESOURCE_EXHAUSTED, "full")
+        commit(changes, *more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "commit", no_new_states)
+        desk.advance(ms=1001)
+        desk.unsubscribe(UUri(OWN, 1, 1, 0x8000))
+        assert desk.subscribe(UUri(OWN, 1, 1, 0x8000)) == SUBSCRIBED
+    desk.advance(s=1)
+    assert desk.called().attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+
+
+def test_what_is_no_hint_or_too_large_for_one_does_not_queue(desk: "Desk") -> None:
+    granted(desk)
+    before = desk.statistics("ignored")
+    desk.hint(REMOTE, UNSUBSCRIBED, source=UUri(FAR, 7, 3, 0x8000))
+    large = UUri(FAR, 0, 3, 0x8000)
+    desk.client.send(notification(UUID(0x7000, 2 << 62), large, US, b"x" * (MAX_PAYLOAD + 1)))
+    assert desk.statistics("ignored") == before + 2
+
+
 def test_a_question_is_answered_although_an_expiry_elsewhere_finds_no_room(
     desk: "Desk", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -625,6 +956,7 @@ def test_an_answer_that_finds_no_room_on_the_disk_is_asked_for_again(
     monkeypatch.setattr(store, "commit", full)
     desk.grant(call)
     assert states(desk) == {APP: PENDING}
+    assert desk.calls() == []  # not at once, or a full disk would make us call without a pause
     monkeypatch.setattr(store, "commit", commit)
     desk.advance(s=1)
     desk.grant(desk.called())

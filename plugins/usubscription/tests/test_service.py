@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from ustreamer_usubscription import v3
 from ustreamer_usubscription.messages import MAX_DETAILS
-from ustreamer_usubscription.service import MAX_REQUEST
+from ustreamer_usubscription.service import MAX_PAYLOAD
 from ustreamer_usubscription.store import StoreDamaged
 
 from ustreamer.core.ledger import Verdict
 from ustreamer.core.routes import Places, Router, Target
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import publish, request, response
@@ -212,6 +213,17 @@ def test_attributes_that_make_no_sense_are_refused(desk: "Desk") -> None:
     wanted.attributes.MergeFromString(bytes.fromhex("19000000000000f0bf"))  # max_frequency -1 Hz
     assert "max_frequency -1.0 Hz" in desk.refused(SUBSCRIBE, wanted).message
     assert desk.pairs() == []
+
+
+def test_the_lowest_frequency_is_told_as_the_longest_period_in_both_versions(desk: "Desk") -> None:
+    wanted = desk.subscription_request()
+    wanted.attributes.MergeFromString(bytes.fromhex("1995d626e80b2e113e"))  # max_frequency 1e-9 Hz
+    assert desk.asked(pb.SubscriptionResponse, SUBSCRIBE, wanted).status.state == SUBSCRIBED
+    assert desk.routed() == [(APP, 10**18)]
+    [old] = desk.fetch().subscriptions
+    assert old.attributes.sample_period_ms == 2**32 - 1
+    [new] = desk.asked(pb4.FetchSubscriptionsResponse, 3, version=4).subscriptions
+    assert new.sample_period == 2**32 - 1
 
 
 # --- topics and subscribers that are no addresses ---------------------------------------------------------------------
@@ -715,14 +727,14 @@ def test_a_request_whose_ttl_runs_out_in_the_queue_is_not_carried_out(desk: "Des
 
 def test_a_payload_beyond_all_reason_does_not_even_queue(desk: "Desk") -> None:
     with desk.held():
-        status = decode_status(desk.answer(desk.post(FETCH_SUBSCRIPTIONS, b"x" * (MAX_REQUEST + 1))).payload)
+        status = decode_status(desk.answer(desk.post(FETCH_SUBSCRIPTIONS, b"x" * (MAX_PAYLOAD + 1))).payload)
         assert desk.statistics("queued") == 0
-    assert str(status) == "INVALID_ARGUMENT: payload of 16385 bytes: a request has at most 16384"
+    assert str(status) == "INVALID_ARGUMENT: payload of 16385 bytes: expected at most 16384"
     wanted = desk.subscription_request(UUri("device2", 0xFFFEFFFE, 0xFE, 0xFFFE))
     wanted.attributes.details.add().value = b"d" * (MAX_DETAILS - 10)
     wanted.subscriber.uri.CopyFrom(APP.to_pb())
     assert desk.call(SUBSCRIBE, wanted).attributes.commstatus is None
-    assert wanted.ByteSize() < MAX_REQUEST / 2
+    assert wanted.ByteSize() < MAX_PAYLOAD / 2
 
 
 # --- commits and their order ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription import v3, v4
-from ustreamer_usubscription.messages import NS_PER_MS, attributes_of, read, timestamp_of
+from ustreamer_usubscription.messages import attributes_of, read, sample_period_of, timestamp_of
 from ustreamer_usubscription.operations import USUBSCRIPTION
 from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Tracked
@@ -47,20 +47,31 @@ def version_for(topic: UUri) -> int:
     return v4.VERSION if topic.ue_instance == ANY_INSTANCE else v3.VERSION
 
 
-def status_in(answer: UMessage) -> Status:
-    """What the answer to a Subscribe says; INVALID_ARGUMENT if that is nothing."""
-    attributes = answer.attributes
-    language = LANGUAGES[attributes.source.ue_version_major]
-    return _status(language.status(answer.payload, attributes.payload_format))
+def status_in(answer: UMessage, topic: UUri) -> Status:
+    """What the answer to a Subscribe for `topic` says; INVALID_ARGUMENT if that is nothing.
+
+    It is read in the version of the call, whatever its source says.
+    """
+    language = LANGUAGES[version_for(topic)]
+    return _status(language.status(answer.payload, answer.attributes.payload_format))
+
+
+def is_change(message: UMessage) -> bool:
+    """Whether a Notification is one of change from a uSubscription."""
+    source = message.attributes.source
+    return (
+        source.ue_version_major in LANGUAGES
+        and source.ue_id == USUBSCRIPTION
+        and source.resource_id == CHANGE
+    )
 
 
 def told_in(message: UMessage) -> Told | None:
-    """What a message says if it is a notification of change from a uSubscription."""
-    attributes = message.attributes
-    source = attributes.source
-    language = LANGUAGES.get(source.ue_version_major)
-    if language is None or source.ue_id != USUBSCRIPTION or source.resource_id != CHANGE:
+    """What a message says if it is a notification of change."""
+    if not is_change(message):
         return None
+    attributes = message.attributes
+    language = LANGUAGES[attributes.source.ue_version_major]
     try:
         topic, subscriber, status = language.told(message.payload, attributes.payload_format)
         return Told(UUri.from_pb(topic), UUri.from_pb(subscriber), _status(status))
@@ -93,7 +104,10 @@ def _unsubscribe_3(topic: UUri) -> Message:
 
 
 def _status_3(payload: bytes, payload_format: UPayloadFormat) -> int:
-    return int(read(pb3.SubscriptionResponse, payload, payload_format).status.state)
+    answer = read(pb3.SubscriptionResponse, payload, payload_format)
+    if not answer.HasField("status"):  # its default would end everybody's subscription
+        raise invalid(f"payload of {len(payload)} bytes: status of the subscription is missing")
+    return int(answer.status.state)
 
 
 def _told_3(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:
@@ -108,8 +122,9 @@ def _subscribe_4(wish: Tracked) -> Message:
     request = pb4.SubscribeRequest(topic=wish.topic.to_pb())
     if wish.expire_ms is not None:
         request.expiration.CopyFrom(timestamp_of(wish.expire_ms))
-    if wish.period_ns >= NS_PER_MS:
-        request.sample_period = wish.period_ns // NS_PER_MS
+    sample_period = sample_period_of(wish.period_ns)
+    if sample_period is not None:
+        request.sample_period = sample_period
     return request
 
 

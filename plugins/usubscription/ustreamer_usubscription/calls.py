@@ -52,6 +52,8 @@ class Errand(msgspec.Struct, eq=False):
     due_ns: int | None = None
     failures: int = 0
     done: bool = False
+    doubts: int = 0
+    doubted_ns: int | None = None
 
     @property
     def method(self) -> Method:
@@ -63,9 +65,8 @@ class _Peer:
 
     def __init__(self, times_up: int) -> None:
         self.errands: dict[UUri, Errand] = {}
-        self.ready: OrderedDict[UUri, None] = (
-            OrderedDict()
-        )  # a dict's first key takes O(n) to find once n have gone
+        # Not a dict, whose first key takes O(n) to find once n have gone.
+        self.ready: OrderedDict[UUri, None] = OrderedDict()
         self.open = 0
         self.times_up = times_up
 
@@ -78,6 +79,8 @@ class Calls:
         self._link_of = link_of
         self._refresh_ms = refresh_ms
         self._peers: dict[str, _Peer] = {}
+        self._callable: dict[str, None] = {}  # authorities of which something may be ready to be called
+        self._turned = False  # whether a link has changed since it was last looked
         self._open: dict[UUID, Errand] = {}
         self._deadlines: Deadlines[UUri] = Deadlines(self._due_of, self._all_due)
         self.counts: Counter[str] = Counter()
@@ -96,8 +99,8 @@ class Calls:
         if errand is None or (errand.wish is None) is not (wish is None):
             self.release(topic)
             peer = self._peer(topic.authority_name)
-            peer.errands[topic] = Errand(topic, wish)
-            peer.ready[topic] = None
+            errand = peer.errands[topic] = Errand(topic, wish)
+            self._make_ready(errand)
             return
         errand.wish = wish
         if errand.done and (again or errand.asked != wish):
@@ -164,15 +167,29 @@ class Calls:
         self._set_due(errand, now_ns + _earlier(pause_ms, jitter))
 
     def doubt(self, topic: UUri, now_ns: int, jitter: float) -> None:
-        """The other side says something else than it answered: ask again, though not at once."""
+        """The other side says something else than it answered: ask again, though not at once.
+
+        The pause is that of `failed`, and doubles as long as doubts come: one who contradicts every answer of his is not
+        asked once a second for ever.
+        """
         errand = self._find(topic)
-        if errand is not None and errand.done:
-            self.failed(errand, now_ns, jitter)
+        if errand is None or not errand.done:
+            return
+        if errand.doubted_ns is None or now_ns - errand.doubted_ns > 2 * LONGEST_PAUSE_MS * _NS_PER_MS:
+            errand.doubts = 0
+        errand.failures, errand.doubted_ns = errand.doubts, now_ns
+        errand.doubts += 1
+        self.failed(errand, now_ns, jitter)
+
+    def awaits(self, topic: UUri) -> bool:
+        """Whether a call about `topic` is under way."""
+        errand = self._find(topic)
+        return errand is not None and errand.open is not None
 
     # --- calling ------------------------------------------------------------------------------------------------------
 
     def due(self, now_ns: int) -> Iterator[Errand]:
-        """The errands to call for now; each must be passed to `called` or to `failed` before the next is taken.
+        """The errands to call for now; each must be passed to `called` before the next is taken.
 
         [impl->LIF-18] None to a device whose link is down, and all anew to one whose link has come up: what was on its
         way may be lost, and a device that was gone may have forgotten what it had granted.
@@ -181,6 +198,21 @@ class Calls:
             errand = self._peers[topic.authority_name].errands[topic]
             self.counts["remote_timeouts"] += errand.open is not None
             self._make_ready(errand)
+        if self._turned:
+            self._turned = False  # before the look: what changes meanwhile is looked at again
+            self._look_at_links()
+        for authority in list(self._callable):
+            del self._callable[authority]
+            peer = self._peers.get(authority)
+            while peer and peer.ready and peer.open < WINDOW and self._link_of(authority).up:
+                topic, _ = peer.ready.popitem(last=False)
+                yield peer.errands[topic]
+
+    def link_turned(self) -> None:
+        """Some link has come up or was lost. Safe from any thread; `due` is to be asked then."""
+        self._turned = True
+
+    def _look_at_links(self) -> None:
         for authority, peer in self._peers.items():
             link = self._link_of(authority)
             if link.times_up != peer.times_up:
@@ -188,12 +220,11 @@ class Calls:
                 for errand in peer.errands.values():
                     errand.failures = 0
                     self._make_ready(errand)
-            while link.up and peer.ready and peer.open < WINDOW:
-                topic, _ = peer.ready.popitem(last=False)
-                yield peer.errands[topic]
+            if peer.ready:
+                self._callable[authority] = None
 
     def called(self, errand: Errand, reqid: UUID, now_ns: int) -> None:
-        """The call for `errand` is under way as `reqid`."""
+        """The call for `errand` is on its way as `reqid`. To be said before it is sent: the answer may be there at once."""
         self.counts["remote_calls"] += 1
         errand.open, errand.asked, errand.done = reqid, errand.wish, False
         self._open[reqid] = errand
@@ -227,13 +258,17 @@ class Calls:
     def _make_ready(self, errand: Errand) -> None:
         self._close(errand)
         errand.done = False
-        self._peers[errand.topic.authority_name].ready[errand.topic] = None
+        authority = errand.topic.authority_name
+        self._peers[authority].ready[errand.topic] = None
+        self._callable[authority] = None
 
     def _close(self, errand: Errand) -> None:
         """Wait for nothing: neither for an answer nor for a time."""
         if errand.open is not None:
+            authority = errand.topic.authority_name
             del self._open[errand.open]
-            self._peers[errand.topic.authority_name].open -= 1
+            self._peers[authority].open -= 1
+            self._callable[authority] = None  # there is room for another
             errand.open = None
         errand.due_ns = None
 

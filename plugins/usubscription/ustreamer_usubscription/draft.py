@@ -127,7 +127,7 @@ class Draft:
             state.remotes, config.max_remote_topics, "remote_topics"
         )
         self.events: list[Changed] = []
-        self.settled: list[UUri] = []  # remote topics whose subscriptions changed without a draft
+        self.settled: list[UUri] = []  # topics whose subscriptions changed without a draft
         self._state = state
         self._watching: dict[UUri, tuple[Observer, ...]] = {}  # of topics that had an event in this draft
         self._clients: dict[
@@ -203,7 +203,7 @@ class Draft:
         else:
             self._count(topic, 0)
             self._step(topic, Event.WANTED if self._clients[topic] else Event.UNWANTED)
-            self.settled.append(topic)
+        self.settled.append(topic)
 
     def _step(self, topic: UUri, event: Event) -> Status:
         if not self._state.is_remote(topic):

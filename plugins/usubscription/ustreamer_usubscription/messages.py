@@ -34,6 +34,7 @@ _TYPE_PREFIX: Final = "type.googleapis.com/"
 _TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999, as protobuf has it
 _PERIOD_FIELD: Final = SubscribeAttributes.SAMPLE_PERIOD_MS_FIELD_NUMBER
 _FIXED64: Final = 1
+_LONGEST_PERIOD_MS: Final = 0xFFFF_FFFF
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -187,12 +188,21 @@ def _details(wish: SubscribeAttributes) -> bytes:
 def attributes_of(entry: Tracked) -> SubscribeAttributes:
     """What was asked for, in the words of today's interface.
 
-    The period goes out as `sample_period_ms`, rounded down so that nobody who subscribes by it starves a reader; below
-    a millisecond it is left out, which means every message. `max_frequency` is read and never written.
+    The period goes out as `sample_period_ms`; `max_frequency` is read and never written.
     """
     attributes = SubscribeAttributes.FromString(entry.details)
     if entry.expire_ms is not None:
         attributes.expire.CopyFrom(timestamp_of(entry.expire_ms))
-    if entry.period_ns >= NS_PER_MS:
-        attributes.sample_period_ms = entry.period_ns // NS_PER_MS
+    sample_period_ms = sample_period_of(entry.period_ns)
+    if sample_period_ms is not None:
+        attributes.sample_period_ms = sample_period_ms
     return attributes
+
+
+def sample_period_of(period_ns: int) -> int | None:
+    """A period in ms, rounded down so that nobody who subscribes by it starves a reader.
+
+    Below a millisecond it is None, to be left out, which means every message. A max_frequency of 1e-9 Hz is more than a
+    uint32 holds: that is told as the longest period that there is, 49 days.
+    """
+    return min(period_ns // NS_PER_MS, _LONGEST_PERIOD_MS) or None

@@ -25,6 +25,7 @@ from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer_usubscription import v3, v4
+from ustreamer_usubscription.abroad import is_change
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
@@ -46,8 +47,8 @@ ENTITY: Final = USUBSCRIPTION
 STORE: Final = "usubscription"
 """The directory of the store in state_dir."""
 
-MAX_REQUEST: Final = 16_384
-"""Bytes of a request's payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
+MAX_PAYLOAD: Final = 16_384
+"""Bytes of a payload at most, which bounds the queue in bytes; the largest that makes sense has about 5 000."""
 
 _PAUSE_MS: Final = 100
 
@@ -135,7 +136,7 @@ class UsubscriptionService:
                 everything = entity.with_resource(ANY_RESOURCE)
                 bus.register_listener(ANY, everything, self._receive)
                 undo.callback(bus.unregister_listener, ANY, everything, self._receive)
-            self._context.links.watch(self._inbox.wake)
+            self._context.links.watch(self._link_turned)
             self._running = undo.pop_all()
         log.info(
             "usubscription.started",
@@ -145,6 +146,10 @@ class UsubscriptionService:
     def endpoints_up(self) -> None:
         """What ended while nobody was here can be told now. Safe from any thread."""
         self._heard = True
+        self._inbox.wake()
+
+    def _link_turned(self) -> None:
+        self._upstream.link_turned()
         self._inbox.wake()
 
     def stop(self) -> None:
@@ -165,7 +170,7 @@ class UsubscriptionService:
                 self._receive_request(message)
             case UMessageType.RESPONSE if self._upstream.expects(message):
                 self._receive_other(message, reserve=MAX_BATCH)
-            case UMessageType.NOTIFICATION:
+            case UMessageType.NOTIFICATION if is_change(message):
                 self._receive_other(message)
             case _:
                 self._refusals.counts["ignored"] += 1
@@ -173,14 +178,14 @@ class UsubscriptionService:
     def _receive_other(self, message: UMessage, reserve: int = 0) -> None:
         """Nobody waits for a word about these; a Response that finds no room is asked for again, later."""
         try:
+            _check_size(message)
             self._inbox.put_nowait(message, reserve=reserve)
         except UStatusError:
             self._refusals.counts["ignored"] += 1
 
     def _receive_request(self, message: UMessage) -> None:
         try:
-            if len(message.payload) > MAX_REQUEST:
-                raise invalid(f"payload of {len(message.payload)} bytes: a request has at most {MAX_REQUEST}")
+            _check_size(message)
             self._inbox.put_nowait(message)
         except UStatusError as refused:
             self._refusals.answer(message, refused.status)
@@ -203,15 +208,17 @@ class UsubscriptionService:
         """Decide, commit, apply, answer, tell, call: in this order and all of `batch` together."""
         now_ms = self._context.clock.wall_ms()
         self._end_expired(now_ms)
+        if batch and self._unsettled:
+            self._serve([])  # in a transaction of its own: should that find no room, nobody is refused for it
         draft = Draft(self._state, self._config, now_ms)
-        for topic in self._unsettled:
+        for topic in () if batch else self._unsettled:
             draft.settle(topic)
         outcomes = [self._decisions[message.attributes.type](message, draft) for message in batch]
         failure = self._writer.save(draft)
         if failure is None:
             self._state.apply(draft)
             self._outbox.tell(draft.events)
-            self._unsettled.clear()
+            self._unsettled.difference_update(draft.settled)
         self._upstream.follow(draft, self._context.clock.monotonic_ns(), committed=failure is None)
         if failure is not None and len(batch) > 1:
             for message in batch:
@@ -366,3 +373,8 @@ def _method(message: UMessage) -> tuple[int, int]:
     sink = message.attributes.sink
     assert sink is not None  # the listener's filter has seen to it
     return sink.ue_version_major, sink.resource_id
+
+
+def _check_size(message: UMessage) -> None:
+    if len(message.payload) > MAX_PAYLOAD:
+        raise invalid(f"payload of {len(message.payload)} bytes: expected at most {MAX_PAYLOAD}")

@@ -32,6 +32,9 @@ from ustreamer_usubscription.tracked import Tracked
 NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
 """What a dispatcher on the way may answer; every other code comes from the uSubscription and is its last word (X-26)."""
 
+MAX_REASON: Final = 256
+"""Characters of another device's words that are passed on, to everybody who subscribes the topic."""
+
 _MS_PER_S: Final = 1000
 
 _MEANING: Final[Mapping[Status, Event]] = {
@@ -39,6 +42,12 @@ _MEANING: Final[Mapping[Status, Event]] = {
     Status.SUBSCRIBE_PENDING: Event.DEFERRED,
     Status.UNSUBSCRIBED: Event.REFUSED,
 }
+_OUTCOME: Final[Mapping[Event, Status]] = {
+    Event.GRANTED: Status.SUBSCRIBED,
+    Event.DEFERRED: Status.SUBSCRIBE_PENDING,
+}
+"""The state of a topic to which nothing but this answer has happened; none after all other answers."""
+
 log = logging.getLogger("ustreamer.usubscription")
 
 
@@ -47,6 +56,14 @@ class Reply(NamedTuple):
 
     event: Event | None
     why: str = ""
+
+
+class _Hint(NamedTuple):
+    """What a notification said of a topic, and when."""
+
+    status: Status
+    now_ns: int
+    jitter: float
 
 
 class Upstream:
@@ -64,6 +81,7 @@ class Upstream:
         self._name_subscriber = config.legacy_subscriber_field  # (X-4)
         self._calls = Calls(links.of, config.remote_refresh_s * _MS_PER_S)
         self._heard: list[tuple[Errand, Reply, UUID]] = []
+        self._hints: dict[UUri, _Hint] = {}  # the last one for each topic about which a call is under way
         self._counts: Counter[str] = Counter()
 
     # --- what comes in ------------------------------------------------------------------------------------------------
@@ -76,17 +94,23 @@ class Upstream:
     def hear(self, message: UMessage, draft: Draft) -> None:
         """Draft what a Response to one of our calls changes, for everybody who subscribes the topic."""
         reqid, source = message.attributes.reqid, message.attributes.source
-        errand = self._calls.answered(reqid, source.authority_name) if reqid is not None else None
-        if errand is None:
+        errand = None
+        if reqid is not None and _may_answer(message):
+            errand = self._calls.answered(reqid, source.authority_name)
+        if reqid is None or errand is None:
             self._counts["remote_late"] += 1
             return
-        reply = _meaning(errand, message)
-        self._heard.append((errand, reply, message.id))
+        try:
+            reply = _meaning(errand, message)
+        except UStatusError as error:
+            self._count_and_say("remote_unreadable", "usubscription.unreadable_answer", errand.topic, error)
+            reply = Reply(None)
+        self._heard.append((errand, reply, reqid))
         if reply.event is not None:
             draft.hear(errand.topic, reply.event, reply.why)
 
     def consider(self, message: UMessage, now_ns: int) -> None:
-        """Look at a notification from another device: where it says something else than we know, ask again.
+        """Look at a notification from another device: where it says something else than we know, `follow` asks again.
 
         It is not taken at its word, for it may be older than the last answer, which came by another priority. What it can
         tell is that the other side was reset, ended our subscription, or has got by now what it waited for.
@@ -96,9 +120,8 @@ class Upstream:
             return
         if told.subscriber.with_resource(0) != self._own(version_for(told.topic)):
             return
-        known = self._state.remotes.find(told.topic)
-        if known in (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED) and known is not told.status:
-            self._calls.doubt(told.topic, now_ns, _jitter(message.id))
+        if self._state.remotes.find(told.topic) is not None:
+            self._hints[told.topic] = _Hint(told.status, now_ns, _jitter(message.id))
 
     # --- what is to be said -------------------------------------------------------------------------------------------
 
@@ -113,10 +136,26 @@ class Upstream:
             for topic in self._concerned(draft):
                 # Whoever left and came back within one draft waits for an answer like anybody else.
                 self._require(topic, again=draft.remotes.changes.get(topic) is Status.SUBSCRIBE_PENDING)
-        for errand, reply, id in self._heard:
-            done = committed and reply.event is not None
-            (self._calls.succeeded if done else self._calls.failed)(errand, now_ns, _jitter(id))
+        for errand, reply, reqid in self._heard:
+            if committed and reply.event is not None:
+                self._calls.succeeded(errand, now_ns, _jitter(reqid))
+                # Whoever came or left in the draft of the answer has had none, though the draft may look unchanged.
+                if self._state.remotes.find(errand.topic) is not _OUTCOME.get(reply.event):
+                    self._require(errand.topic, again=True)
+            else:
+                self._calls.failed(errand, now_ns, _jitter(reqid))
         self._heard.clear()
+        self._follow_hints()
+
+    def _follow_hints(self) -> None:
+        """Ask again where a hint contradicts what we know by now.
+
+        One that came during a call, or together with its answer, is compared with what is answered.
+        """
+        for topic in [each for each in self._hints if not self._calls.awaits(each)]:
+            hint, known = self._hints.pop(topic), self._state.remotes.find(topic)
+            if known in (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED) and known is not hint.status:
+                self._calls.doubt(topic, hint.now_ns, hint.jitter)
 
     def _concerned(self, draft: Draft) -> Iterable[UUri]:
         subscribed = (topic for topic, _ in draft.subscriptions.changes if self._state.is_remote(topic))
@@ -126,8 +165,9 @@ class Upstream:
         status = self._state.remotes.find(topic)
         if status is None:
             self._calls.release(topic)
-        elif status is Status.UNSUBSCRIBE_PENDING:
-            self._calls.require(topic, None)
+        elif status is Status.UNSUBSCRIBE_PENDING or not self._state.directory.exactly(topic):
+            # A salvaged store may know of a topic and not of who subscribed it, until that is settled.
+            self._calls.require(topic, None, again=again)
         else:
             self._calls.require(topic, self._wish(topic), again=again)
 
@@ -139,9 +179,8 @@ class Upstream:
         entries = self._state.directory.exactly(topic)
         ends = [entry.expire_ms for entry in entries]
         details = b""
-        for each in sorted(
-            {entry.details for entry in entries}
-        ):  # to put two of them in a row is to merge them
+        for each in sorted({entry.details for entry in entries}):
+            # To put two of them in a row is to merge them.
             details += each if len(details) + len(each) <= MAX_DETAILS else b""
         return Tracked(
             topic,
@@ -163,15 +202,13 @@ class Upstream:
         """
         for errand in self._calls.due(now_ns):
             message = self._request(errand)
+            self._hints.pop(errand.topic, None)  # it was said before we ask
+            self._calls.called(errand, message.id, now_ns)
             try:
                 send(message)
             except UStatusError as error:
-                log.warning(
-                    "usubscription.call_not_sent", extra={"topic": str(errand.topic), "why": str(error)}
-                )
+                self._count_and_say("remote_unsent", "usubscription.call_not_sent", errand.topic, error)
                 self._calls.failed(errand, now_ns, _jitter(message.id))
-            else:
-                self._calls.called(errand, message.id, now_ns)
 
     def _request(self, errand: Errand) -> UMessage:
         topic, wish = errand.topic, errand.wish
@@ -184,17 +221,30 @@ class Upstream:
         payload = asked.SerializeToString()
         return request(self._ids.next(), own, sink, payload, UPayloadFormat.PROTOBUF, ttl=TIMEOUT_MS)
 
+    def link_turned(self) -> None:
+        """Some link has changed: `call` is to be asked. Safe from any thread."""
+        self._calls.link_turned()
+
     def next_ns(self) -> int | None:
         """When something is due by the monotonic clock."""
         return self._calls.next_ns()
 
     def statistics(self) -> Mapping[str, int]:
-        """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` after a pause, `remote_late` answers."""
+        """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` after a pause, `remote_late` answers.
+
+        `remote_unsent` are calls that no transport took, `remote_unreadable` are answers that say nothing.
+        """
         return {**self._calls.counts, **self._counts, "remote_open": self._calls.open}
+
+    def _count_and_say(self, count: str, what: str, topic: UUri, error: UStatusError) -> None:
+        # Said once, always counted: there may be as many as there are remote topics.
+        if not self._counts[count]:
+            log.warning(what, extra={"topic": str(topic), "why": str(error)})
+        self._counts[count] += 1
 
 
 def _meaning(errand: Errand, answer: UMessage) -> Reply:
-    """An answer from somebody on the way is none, and neither is one that says nothing.
+    """What an answer means; one from somebody on the way means nothing. INVALID_ARGUMENT if it says nothing.
 
     [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
     """
@@ -206,22 +256,23 @@ def _meaning(errand: Errand, answer: UMessage) -> Reply:
     who = f"core.usubscription of {errand.topic.authority_name!r}"
     if code is not UCode.OK:
         return Reply(Event.REFUSED, f"{who}: {code.name}: {_text(answer)}")
-    try:
-        status = status_in(answer)
-    except UStatusError as error:
-        log.warning("usubscription.unreadable_answer", extra={"topic": str(errand.topic), "why": str(error)})
-        return Reply(None)
-    event = _MEANING.get(status)
+    event = _MEANING.get(status_in(answer, errand.topic))
     return Reply(event, f"{who} answered UNSUBSCRIBED" if event is Event.REFUSED else "")
+
+
+def _may_answer(answer: UMessage) -> bool:
+    """Whoever is on the way may say that a call was not delivered; the rest is for a uSubscription to say."""
+    attributes = answer.attributes
+    return attributes.source.ue_id == USUBSCRIPTION or attributes.commstatus in NOT_DELIVERED
 
 
 def _text(answer: UMessage) -> str:
     try:
-        return decode_status(answer.payload).message
+        return decode_status(answer.payload).message[:MAX_REASON]
     except UStatusError:
         return "without a reason"
 
 
 def _jitter(id: UUID) -> float:
-    """A number from 0 to 1 that nobody can foresee: the last bits of an id are random."""
+    """A number from 0 to 1 that differs from device to device: the last bits of an id are random."""
     return (id.lsb & 0xFFFF) / 0xFFFF

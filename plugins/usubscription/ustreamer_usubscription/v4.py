@@ -21,6 +21,7 @@ from ustreamer_usubscription.messages import (
     Call,
     check_topic_resource,
     expire_ms_of,
+    sample_period_of,
     timestamp_of,
     unpack,
 )
@@ -206,6 +207,7 @@ def _subscription(entry: Tracked, status: Status) -> pb.Subscription:
         return message
     if entry.expire_ms is not None:
         message.expiration.CopyFrom(timestamp_of(entry.expire_ms))
-    if entry.period_ns >= NS_PER_MS:
-        message.sample_period = entry.period_ns // NS_PER_MS
+    sample_period = sample_period_of(entry.period_ns)
+    if sample_period is not None:
+        message.sample_period = sample_period
     return message
