@@ -39,7 +39,8 @@ class PluginContext(msgspec.Struct, frozen=True):
 
     `authority` is the streamer's own; `serves` are the authorities its uSubscription answers for (the own one and those
     behind transports without a uSubscription); `state_dir` may not exist yet; `schedule` makes a call at a monotonic
-    time in ns, on a thread of the host that must not be held up; `links` tells which authorities can be reached.
+    time in ns, on a thread of the host that must not be held up; `links` tells which authorities can be reached; `authorities` are
+    all that the configuration names, and so all whose place is known.
     """
 
     authority: str
@@ -48,6 +49,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     clock: Clock
     schedule: Schedule
     links: Links = msgspec.field(default_factory=Links)
+    authorities: tuple[str, ...] = ()
 
 
 class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

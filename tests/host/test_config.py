@@ -247,6 +247,11 @@ def test_a_streamer_has_an_endpoint(text: str, line: int) -> None:
     assert (problem.line, problem.path) == (line, "endpoints")
 
 
+def test_an_authority_is_named_unless_it_is_everybody() -> None:
+    text = edited(('authorities = ["chassis"]', 'authorities = ["ecu2", "*", "ecu1"]'))
+    assert configuration.named(checked(text)) == ("hpc.vin1", "cloud", "ecu1", "ecu2")
+
+
 def test_the_streamer_serves_itself_and_who_has_no_usubscription() -> None:
     chassis = '[endpoints.chassis]\ntransport = "someip"\nauthorities = ["chassis"]'
     text = edited((chassis, chassis.replace('["chassis"]', '["ecu2", "*", "ecu1"]')))

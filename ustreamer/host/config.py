@@ -122,6 +122,12 @@ def serves(config: StreamerConfig, transports: Mapping[str, TransportKind]) -> t
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
 
 
+def named(config: StreamerConfig) -> tuple[str, ...]:
+    """Every authority that the configuration gives a place to, our own among them; `"*"` names none."""
+    others = {authority for endpoint in config.endpoints.values() for authority in endpoint.authorities}
+    return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
+
+
 # ------------------------------------------------------------------------------------------------------------ checks
 
 _Table = dict[str, Any]  # a section as tomllib read it; a Struct of its own checks what is in it

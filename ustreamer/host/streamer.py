@@ -22,7 +22,7 @@ from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory,
 from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.config import StreamerConfig, serves
+from ustreamer.host.config import StreamerConfig, named, serves
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
 from ustreamer.host.threads import TimerThread
@@ -60,6 +60,7 @@ class Streamer:
             clock=clock,
             schedule=self._timers.schedule,
             links=self._links,
+            authorities=named(config),
         )
         self._plugins = plugins.configured(plugin_classes, config.plugins, context)
         self._services: Sequence[Service] = [

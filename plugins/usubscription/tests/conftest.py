@@ -80,7 +80,7 @@ class Desk:
 
     def _new_plugin(self) -> UsubscriptionPlugin:
         context = PluginContext(
-            OWN, self.serves, self.state_dir, self.clock.clock(), self._schedule, self.links
+            OWN, self.serves, self.state_dir, self.clock.clock(), self._schedule, self.links, FAR
         )
         return UsubscriptionPlugin(UsubscriptionPlugin.Config(**self.config), context)  # type: ignore[arg-type]
 

@@ -416,6 +416,18 @@ def test_only_a_usubscription_may_reset(desk: "Desk", caller: UUri) -> None:
     assert (desk.pairs(), desk.registered()) == ([(TOPIC, APP)], {(TOPIC, OTHER_APP)})
 
 
+def test_a_usubscription_of_which_nobody_knows_where_it_lives_may_not_reset(desk: "Desk") -> None:
+    """[utest->req~usubscription-reset-only-usubscription~1] Behind `"*"` anybody could claim to be it."""
+    desk.subscribe()
+    for version, method in ((3, RESET), (4, 6)):
+        status = decode_status(
+            desk.call(method, caller=UUri("device9", 0, version, 0), version=version).payload
+        )
+        assert status.code is UCode.PERMISSION_DENIED
+        assert "only a device that the configuration names may reset this one" in status.message
+    assert desk.pairs() == [(TOPIC, APP)]
+
+
 def test_a_reset_that_claims_to_come_from_ourselves_is_refused_by_the_core(desk: "Desk") -> None:
     """[utest->req~usubscription-reset-only-usubscription~1] What the service relies on when it believes a source."""
     router = Router(

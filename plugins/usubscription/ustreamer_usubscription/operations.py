@@ -61,12 +61,15 @@ def reset(call: Call, draft: Draft, reason: str) -> None:
     log.warning("usubscription.reset_requested", extra={"by": str(call.caller), "reason": reason})
 
 
-def no_usubscription(caller: UUri) -> UStatusError:
-    """The refusal of a Reset."""
-    return UStatusError(
-        UCode.PERMISSION_DENIED,
-        f"caller {caller}: only a uSubscription, ue_id {USUBSCRIPTION}, may reset another",
-    )
+def check_peer(call: Call, *, is_usubscription: bool) -> None:
+    """PERMISSION_DENIED unless the caller is a uSubscription, of a device that the configuration names."""
+    if not is_usubscription:
+        why = f"only a uSubscription, ue_id {USUBSCRIPTION}, may reset another"
+    elif not call.policy.is_peer(call.caller.authority_name):
+        why = "only a device that the configuration names may reset this one"
+    else:
+        return
+    raise UStatusError(UCode.PERMISSION_DENIED, f"caller {call.caller}: {why}")
 
 
 # --- topic lifecycle --------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the configuration says about topics and callers: who may subscribe, who may register, how messages are had."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from google.protobuf.wrappers_pb2 import StringValue
@@ -39,13 +40,14 @@ class Route(NamedTuple):
 class Policy:
     """The configured rules, ready to be asked. In every list the first pattern that covers a topic holds."""
 
-    def __init__(self, config: UsubscriptionConfig, authority: str) -> None:
-        """`authority` stands in for an empty one in a pattern."""
+    def __init__(self, config: UsubscriptionConfig, authority: str, peers: Iterable[str] = ()) -> None:
+        """`authority` stands in for an empty one in a pattern; `peers` are the authorities whose place is known."""
 
         def pattern(text: str) -> UUri:
             return UUri.parse(text).with_authority(authority)
 
         self.lifecycle: Lifecycle = config.topic_lifecycle
+        self._peers = frozenset({authority, *peers})
         self._strict = config.register_policy == "strict"
         self._dispatchers = tuple(map(pattern, config.dispatchers))
         self._most = config.permission_levels
@@ -73,6 +75,10 @@ class Policy:
             if _overlap(rule.topics, topic):
                 strictest = min(strictest, rule.level)
         return strictest
+
+    def is_peer(self, authority: str) -> bool:
+        """Whether it is known behind which endpoint an authority lives, so that not just anybody can claim it."""
+        return authority in self._peers
 
     # --- registration ---------------------------------------------------------------------------------------------------
 

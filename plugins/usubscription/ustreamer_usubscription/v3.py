@@ -92,11 +92,11 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     [impl->dsn~usubscription-reset-protobuf~1] [impl->req~usubscription-reset~1]
     [impl->req~usubscription-reset-only-usubscription~1] `caller` can be believed. A message is accepted only from the
     endpoint behind which its source's authority lives, and ue_id 0 at an authority that this streamer serves lives in
-    this process: from outside, the core refuses it as spoofed. So the caller is the uSubscription of a peer, or we.
+    this process: from outside, the core refuses it as spoofed. So the caller is the uSubscription of a peer, or we;
+    whoever lives at an authority that the configuration does not name could be anybody, and is refused.
     """
     request = unpack(pb.ResetRequest, call)
-    if call.caller.ue_id != operations.USUBSCRIPTION:
-        raise operations.no_usubscription(call.caller)
+    operations.check_peer(call, is_usubscription=call.caller.ue_id == operations.USUBSCRIPTION)
     operations.reset(call, draft, request.reason.message)
     return pb.ResetResponse()
 

@@ -101,10 +101,9 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     """
     unpack(pb.ResetRequest, call)
     caller = call.caller
-    if caller.ue_type != operations.USUBSCRIPTION or (
-        caller.authority_name in call.serves and caller.ue_id != operations.USUBSCRIPTION
-    ):
-        raise operations.no_usubscription(caller)
+    of_type = caller.ue_type == operations.USUBSCRIPTION
+    known = caller.ue_id == operations.USUBSCRIPTION or caller.authority_name not in call.serves
+    operations.check_peer(call, is_usubscription=of_type and known)
     operations.reset(call, draft, "")
     return pb.ResetResponse()
 
