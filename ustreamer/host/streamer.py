@@ -230,13 +230,14 @@ class Streamer:
         return [lane.statistics() for lane in self._lanes.values()]
 
     def endpoints(self) -> dict[str, dict[str, int]]:
-        """Counters of every endpoint, refusals of its transport and of its ingress among them."""
-        refused = self.dispatcher.refused()
+        """Counters of every endpoint: of its transport, refusals of its ingress, and failures of plugins there."""
+        refused, faults = self.dispatcher.refused(), self.dispatcher.faults()
         counters = {
             name: Counter(each.statistics()) for name, each in self.transports.items() if name != SELF
         }
         for name, counter in counters.items():
             counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
+            counter.update(faults.get(name, {}))
         return {name: dict(counter) for name, counter in counters.items()}
 
     @property
