@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher, FilterFactory, Ingress
@@ -170,6 +171,7 @@ class World:
         unicast: Mapping[str, bool] = UNICAST,
         plan_limit: int | None = None,
         taps: Iterable[Tap] = (),
+        access: Mapping[str, Access] | None = None,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
@@ -185,7 +187,7 @@ class World:
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(Places(authorities, HOSTED), self.directory, unicast),
+            Router(Places(authorities, HOSTED), self.directory, unicast, access),
             self.lanes,
             filters=filters,
             taps=lambda _: taps,

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ustreamer.core.access import Access, AccessRule
 from ustreamer.core.chain import Delivery, Filter
 from ustreamer.core.egress import EgressLimits
 from ustreamer.core.ledger import Verdict
@@ -51,6 +52,14 @@ topic_patterns = topics | authorities.map(any_at)
 ages_ms = st.sampled_from([0, 0, 0, 60])
 ttls = st.sampled_from([None, 0, 50])
 priorities = st.sampled_from([UPriority.CS4] * 4 + [*UPriority])
+
+
+access_rules = st.builds(
+    AccessRule,
+    allow=st.booleans(),
+    source=st.sampled_from([None, "//*/1/1/FFFF", "//*/FFFFFFFF/FF/FFFF"]),
+    type=st.sampled_from([None, "publish", "request"]),
+)
 
 
 class Moody(Filter):
@@ -162,6 +171,9 @@ class LedgerLaw(RuleBasedStateMachine):
         queue_messages=st.integers(1, 4),
         everyone=st.sampled_from([None, *NAMES]),
         plan_limit=st.sampled_from([1, 2, 1000]),
+        access=st.dictionaries(
+            st.sampled_from(NAMES), st.lists(access_rules, min_size=1, max_size=3), max_size=2
+        ),
     )
     def build(
         self,
@@ -170,6 +182,7 @@ class LedgerLaw(RuleBasedStateMachine):
         queue_messages: int,
         everyone: str | None,
         plan_limit: int,
+        access: dict[str, list[AccessRule]],
     ) -> None:
         living = {name: name for name in NAMES} | {"hpc": "north"}
         self.world = self._make(
@@ -179,6 +192,7 @@ class LedgerLaw(RuleBasedStateMachine):
             unicast=dict(zip(NAMES, unicast, strict=True)) | {SELF: False},
             plan_limit=plan_limit,
             taps=[MoodyTap()],
+            access={name: Access(name, rules) for name, rules in access.items()},
         )
 
     def _receive(self, ingress: str | None, message: UMessage) -> None:

@@ -811,7 +811,15 @@ def test_an_invalid_message_is_refused_and_not_in_the_ledger(bench: Bench) -> No
 def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingress(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     ingress = dict.fromkeys(
-        ["refused_invalid", "refused_spoofed", "filter_errors", "directory_errors", "tap_errors", "taps_off"],
+        [
+            "refused_invalid",
+            "refused_spoofed",
+            "refused_access",
+            "filter_errors",
+            "directory_errors",
+            "tap_errors",
+            "taps_off",
+        ],
         0,
     )
     assert streamer.endpoints() == {

@@ -64,7 +64,7 @@ class Ingress:
         self.ledger = Ledger()
         self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
-        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0}
+        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0}
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._directory = dispatcher.router.directory
@@ -202,7 +202,7 @@ class Ingress:
         if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
             return
         if decision.verdict is Verdict.DENIED:
-            self.refused["spoofed"] += 1
+            self.refused[decision.denied_as] += 1
         else:
             self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns)
         self._dispatcher.answer(message, decision.reason, self.name)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import pluggy
 
+from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
@@ -87,6 +88,7 @@ class Streamer:
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
+        access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
         hook = self._plugins.hook
 
         def filters(delivery: Delivery) -> Iterable[Filter]:
@@ -100,7 +102,7 @@ class Streamer:
         return Dispatcher(
             config.authority,
             self._clock,
-            Router(self._places, merged(directories), unicast),
+            Router(self._places, merged(directories), unicast, access),
             self._lanes,
             filters=filters,
             taps=taps,
