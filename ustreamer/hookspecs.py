@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Protocol
 import msgspec
 import pluggy
 
+from ustreamer.core.access import AccessRules
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, Schedule
@@ -55,11 +56,13 @@ class PluginContext(msgspec.Struct, frozen=True):
 class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every `[endpoints.<name>]` section has; each transport adds its own keys.
 
-    `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere.
+    `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere. `access` says which of
+    their messages may come in.
     """
 
     transport: str
     authorities: tuple[str, ...]
+    access: AccessRules = ()
 
 
 class EndpointContext(msgspec.Struct, frozen=True):

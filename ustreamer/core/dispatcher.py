@@ -16,6 +16,7 @@ from ustreamer.core.chain import Delivery, Egress, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, dead_letter_topic
 from ustreamer.core.egress import Queued
+from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.routes import SELF, Decision, Refused, Router, Target
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
@@ -61,8 +62,9 @@ class Ingress:
         self.name = name
         self.taps = taps
         self.ledger = Ledger()
+        self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
-        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0}
+        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0}
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._directory = dispatcher.router.directory
@@ -75,10 +77,7 @@ class Ingress:
         self._unicast: dict[str, Delivery] = {}
 
     def dispatch(self, message: UMessage) -> None:
-        """Decide about `message` and hand it on. Never waits for a network.
-
-        Raises nothing of its own. What a plugin's filter or tap raises goes to the transport, which reports it.
-        """
+        """Decide about `message` and hand it on. Never waits for a network, and raises nothing, whatever a plugin does."""
         now_ns = self._monotonic_ns()
         attributes = message.attributes
         id = message.id
@@ -118,6 +117,10 @@ class Ingress:
         except Refused as refused:
             self._refuse(message, refused.status)
             return None
+        except Exception as error:  # noqa: BLE001  # foreign code: the directory is a plugin's
+            self.faults.of_directory(self._directory, error)
+            text = f"subscription directory {described(self._directory, error)}"
+            return Plan(version, (), Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text)))
         plan = Plan(version, self._deliveries(attributes, decision.targets), decision)
         if attributes.repeats:
             if len(self._plans) >= self._plan_limit:
@@ -157,15 +160,24 @@ class Ingress:
         elif delivery.period_ns == target.period_ns:
             return delivery
         delivery.period_ns = target.period_ns
-        delivery.use(tuple(self._dispatcher.filters(delivery)))
+        self._put_filters_before(delivery)
         return delivery
 
     def _unicast_delivery(self, endpoint: str) -> Delivery:
         delivery = self._unicast.get(endpoint)
         if delivery is None:
             delivery = self._unicast[endpoint] = Delivery(self, self._dispatcher.egress[endpoint])
-            delivery.use(tuple(self._dispatcher.filters(delivery)))
+            self._put_filters_before(delivery)
         return delivery
+
+    def _put_filters_before(self, delivery: Delivery) -> None:
+        make = self._dispatcher.filters
+        try:
+            delivery.use(tuple(make(delivery)))
+        # Foreign code. Without its filters nothing passes: who asked for a limit or a ban must not get all.
+        except Exception as error:  # noqa: BLE001
+            self.faults.of_filter(make, error)
+            delivery.use((Unmade(described(make, error)),))
 
     # --- what does not go on ------------------------------------------------------------------------------------------
 
@@ -183,14 +195,33 @@ class Ingress:
         self.ledger.received += 1
         self.ledger.settle(decision.verdict)
         for tap in self.taps:
-            tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns)
+            try:
+                tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns)
+            except Exception as error:  # noqa: BLE001  # foreign code, as in Delivery.settle
+                self.tap_failed(tap, error)
         if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
             return
         if decision.verdict is Verdict.DENIED:
-            self.refused["spoofed"] += 1
+            self.refused[decision.denied_as] += 1
         else:
             self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns)
         self._dispatcher.answer(message, decision.reason, self.name)
+
+    # --- what plugins do to messages, and get wrong ---------------------------------------------------------------------
+
+    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None:
+        """A filter has ended a delivery: tell the requester, and bury what ended for no good reason."""
+        if verdict is Verdict.DEAD_LETTERED:
+            now_ns = self._monotonic_ns()
+            self._dispatcher.bury(message, reason, delivery.endpoint, 0, now_ns, now_ns)
+        self._dispatcher.answer(message, reason, self.name)
+
+    def filter_failed(self, plugin: object, error: Exception) -> None:
+        self.faults.of_filter(plugin, error)
+
+    def tap_failed(self, tap: Tap, error: Exception) -> None:
+        if self.faults.of_tap(tap, error):
+            self.taps = tuple(each for each in self.taps if each is not tap)
 
     # --- messages that a filter holds ---------------------------------------------------------------------------------
 
@@ -200,7 +231,11 @@ class Ingress:
 
     def _wake(self, delivery: Delivery, holder: Filter) -> None:
         with self._lock:
-            wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic)
+            try:
+                wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic)
+            except Exception as error:  # noqa: BLE001  # foreign code; it was wanted when it was accepted
+                self.faults.of_directory(self._directory, error)
+                wanted = True
             delivery.resume(holder, self._monotonic_ns(), wanted=wanted)
 
     def _is_wanted(self, delivery: Delivery, topic: UUri) -> bool:
@@ -234,6 +269,16 @@ class Ingress:
                 for topic, deliveries in self._by_topic.items()
                 for d in deliveries
             ]
+
+
+class Unmade(Filter):
+    """Stands in for filters that could not be made."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        raise RuntimeError(f"no filters: {self._why}")
 
 
 class OwnIngress(Ingress):
@@ -350,6 +395,10 @@ class Dispatcher:
     def refused(self) -> dict[str, dict[str, int]]:
         """What each ingress did not accept, by reason."""
         return {name: dict(ingress.refused) for name, ingress in self._ingresses.items()}
+
+    def faults(self) -> dict[str, dict[str, int]]:
+        """What plugins got wrong with what came in at each endpoint, by the names of `Faults.counts`."""
+        return {name: ingress.faults.counts() for name, ingress in self._ingresses.items()}
 
 
 def _answerable(message: UMessage) -> bool:

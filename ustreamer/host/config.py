@@ -154,6 +154,7 @@ def check(
     _check_own_authority(found)
     endpoints = _endpoints(found, transports)
     _check_places(found)
+    _check_access(found, endpoints)
     egress = _egress(found)
     plugins = _plugins(found, plugin_configs)
     found.raise_if_any()
@@ -292,6 +293,20 @@ def _check_places(found: Findings) -> None:
                     path,
                     f"{authority!r} lives behind endpoint {home[1]!r} (line {line})",
                     "keep it in one place",
+                )
+
+
+def _check_access(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> None:
+    """A rule is about sources that live behind its endpoint: others are refused whatever the rules say."""
+    for name, endpoint in endpoints.items():
+        here = endpoint.authorities
+        for index, rule in enumerate(endpoint.access):
+            authority = rule.patterns[0].authority_name
+            if authority not in {ANY_AUTHORITY, *here} and ANY_AUTHORITY not in here:
+                found.note(
+                    ("endpoints", name, "access", index, "source"),
+                    f"{authority!r} does not live behind endpoint {name!r} (have: {listed(here)})",
+                    did_you_mean(authority, here),
                 )
 
 

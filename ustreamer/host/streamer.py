@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import pluggy
 
+from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
@@ -88,6 +89,7 @@ class Streamer:
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
+        access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
         hook = self._plugins.hook
 
         def filters(delivery: Delivery) -> Iterable[Filter]:
@@ -101,7 +103,7 @@ class Streamer:
         return Dispatcher(
             config.authority,
             self._clock,
-            Router(self._places, merged(directories), unicast),
+            Router(self._places, merged(directories), unicast, access),
             self._lanes,
             filters=filters,
             taps=taps,
@@ -231,13 +233,14 @@ class Streamer:
         return [lane.statistics() for lane in self._lanes.values()]
 
     def endpoints(self) -> dict[str, dict[str, int]]:
-        """Counters of every endpoint, refusals of its transport and of its ingress among them."""
-        refused = self.dispatcher.refused()
+        """Counters of every endpoint: of its transport, refusals of its ingress, and failures of plugins there."""
+        refused, faults = self.dispatcher.refused(), self.dispatcher.faults()
         counters = {
             name: Counter(each.statistics()) for name, each in self.transports.items() if name != SELF
         }
         for name, counter in counters.items():
             counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
+            counter.update(faults.get(name, {}))
         return {name: dict(counter) for name, counter in counters.items()}
 
     @property
