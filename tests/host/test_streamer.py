@@ -436,6 +436,45 @@ def test_subscribers_that_the_configuration_fixes_are_targets_of_their_own_behin
     assert streamer.ledger().received == 3
 
 
+def test_a_subscriber_stops_and_starts_a_topic_for_itself(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        bench.local("chassis", "chassis"),
+        WITH_USUBSCRIPTION,
+    )
+    sensor, fleet, ecu = bench.app("inside"), bench.app("outside", "cloud"), bench.app("chassis", "chassis")
+    for app in (fleet, ecu):
+        app.subscribe()
+    for method, payload in ((None, b"1"), (2, b"2"), (1, b"3")):
+        if method is not None:
+            asked = pb_ustreamer.StopDispatchingRequest(topic=TOPIC.to_pb())
+            fleet.rpc.call(UUri(OWN, 4, 1, method), asked.SerializeToString(), UPayloadFormat.PROTOBUF)
+        sensor.publish(payload)
+    assert (ecu.wait_received(3), fleet.wait_received(2)) == ([b"1", b"2", b"3"], [b"1", b"3"])
+    assert streamer.statistics().unaccounted == 0
+
+
+def test_a_streamer_tells_its_routes_and_statistics_over_uprotocol(bench: Bench) -> None:
+    bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.subscribe()
+    sensor.publish(b"1")
+    fleet.wait_received(1)
+    routes = pb_ustreamer.FetchRoutesResponse.FromString(fleet.rpc.call(UUri(OWN, 4, 1, 3)).payload)
+    assert [(e.name, list(e.authorities)) for e in routes.endpoints] == [
+        ("inside", [OWN]),
+        ("outside", ["cloud"]),
+    ]
+    [route] = routes.routes
+    assert (UUri.from_pb(route.topic), route.ingress) == (TOPIC, "inside")
+    assert [target.endpoint for target in route.targets] == ["outside"]
+    counted = pb_ustreamer.FetchStatisticsResponse.FromString(sensor.rpc.call(UUri(OWN, 4, 1, 4)).payload)
+    assert counted.total.received >= counted.total.delivered > 0
+    assert [endpoint.endpoint for endpoint in counted.endpoints] == ["self", "inside", "outside"]
+    assert [(target.received, target.delivered) for target in counted.targets] == [(1, 1)]
+
+
 # ------------------------------------------------------------------------------------------------ to somebody by name
 
 

@@ -17,6 +17,7 @@ from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
+from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
 from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
@@ -25,6 +26,7 @@ from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, serves
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
+from ustreamer.host.status import EndpointStatus, Routes, Statistics, Stopped
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
@@ -52,7 +54,8 @@ class Streamer:
         self._clock = clock
         self._timers = TimerThread(clock)
         authorities = _authorities(config)
-        self._links = Links(Places(authorities).endpoint_of_authority)
+        self._places = Places(authorities)  # with the hosted services as soon as there are some
+        self._links = Links(self._endpoint_of)
         context = PluginContext(
             authority=config.authority,
             serves=serves(config, kinds),
@@ -62,31 +65,44 @@ class Streamer:
             links=self._links,
         )
         self._plugins = plugins.configured(plugin_classes, config.plugins, context)
-        self._services: Sequence[Service] = [
-            OwnEntity(config.authority, clock),
-            *_flatten(self._plugins.hook.ustreamer_services()),
-        ]
+        services = _flatten(self._plugins.hook.ustreamer_services())
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
         self.transports: dict[str, EndpointTransport] = {SELF: LocalTransport(network, config.authority)}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
             self.transports[name] = kind.make(section, EndpointContext(name, config.authority, clock))
-        hosted = [entity for service in self._services for entity in service.entities]
-        self._places = Places(authorities, hosted)
+        self._paused = PausedDirectory(self._directory())
+        own = OwnEntity(config.authority, clock, self, self._paused, self._replan)
+        self._services: Sequence[Service] = [own, *services]
+        self._hosted = [entity for service in self._services for entity in service.entities]
+        self._places = Places(authorities, self._hosted)
         self._lanes: dict[str, Lane] = {}
+        self._since_ms = clock.wall_ms()
         self.dispatcher = self._dispatcher(config)
         for name, transport in self.transports.items():
             limits = config.limits(name)
             self._lanes[name] = Lane(name, transport, limits, clock, self.dispatcher.undelivered)
         self._config = config
 
-    def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
+    def _endpoint_of(self, authority: str) -> str | None:
+        return self._places.endpoint_of_authority(authority)
+
+    def _replan(self) -> None:
+        self.dispatcher.replan()
+
+    def _directory(self) -> SubscriptionDirectory:
         directories: list[SubscriptionDirectory] = list(self._plugins.hook.ustreamer_subscription_directory())
         fixed = [wish for transport in self.transports.values() for wish in transport.subscriptions()]
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
+        return merged(directories)
+
+    def _router(self) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
+        return Router(self._places, self._paused, unicast)
+
+    def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
 
         def filters(delivery: Delivery) -> Iterable[Filter]:
@@ -100,7 +116,7 @@ class Streamer:
         return Dispatcher(
             config.authority,
             self._clock,
-            Router(self._places, merged(directories), unicast),
+            self._router(),
             self._lanes,
             filters=filters,
             taps=taps,
@@ -238,6 +254,30 @@ class Streamer:
         for name, counter in counters.items():
             counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
         return {name: dict(counter) for name, counter in counters.items()}
+
+    def routes(self) -> Routes:
+        """Who lives where, and which topics go to whom."""
+        return Routes(
+            tuple(
+                EndpointStatus(name, section.transport, section.authorities, self._links.of_endpoint(name).up)
+                for name, section in self._config.endpoints.items()
+            ),
+            tuple(self.targets()),
+            tuple(Stopped(*pair) for pair in self._paused.all_paused()),
+        )
+
+    def statistics(self) -> Statistics:
+        """All that is counted."""
+        ledger = self.ledger()
+        return Statistics(
+            self._since_ms,
+            ledger,
+            ledger.unaccounted,
+            self.endpoints(),
+            tuple(self.lanes()),
+            tuple(self.targets()),
+            {"unpublished": self.dispatcher.dead_letters.unpublished},
+        )
 
     @property
     def plugins(self) -> pluggy.PluginManager:
