@@ -48,6 +48,14 @@ class Statistics(msgspec.Struct, frozen=True):
     dead_letters: Mapping[str, int]
 
 
+class Redriven(msgspec.Struct, frozen=True):
+    """A dead letter that was dispatched again: its number, the id it had and the id it got."""
+
+    number: int
+    id: str
+    new_id: str
+
+
 class Readings(Protocol):
     """A streamer as those see it who only read. From any thread."""
 

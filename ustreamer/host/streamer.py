@@ -24,11 +24,16 @@ from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContex
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, serves
+from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
+from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
-from ustreamer.host.status import EndpointStatus, Routes, Statistics, Stopped
+from ustreamer.host.status import EndpointStatus, Redriven, Routes, Statistics, Stopped
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 
 log = logging.getLogger("ustreamer.streamer")
@@ -78,7 +83,10 @@ class Streamer:
         self._hosted = [entity for service in self._services for entity in service.entities]
         self._places = Places(authorities, self._hosted)
         self._lanes: dict[str, Lane] = {}
+        store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters)
+        self._keeper = DeadLetterKeeper(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
+        self._ids, self._new_ids = UuidSource(clock.wall_ms), threading.Lock()
         self.dispatcher = self._dispatcher(config)
         for name, transport in self.transports.items():
             limits = config.limits(name)
@@ -121,6 +129,7 @@ class Streamer:
             filters=filters,
             taps=taps,
             schedule=self._timers.schedule,
+            keep=self._keeper.keep,
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -132,6 +141,7 @@ class Streamer:
         """
         try:
             self._timers.start()
+            self._keeper.start()
             self._listen()
             self._watch_links()
             self._bus.open()
@@ -222,6 +232,7 @@ class Streamer:
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
+            last_first.callback(self._keep_last_letters)
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
                 last_first.callback(transport.close)
@@ -230,6 +241,41 @@ class Streamer:
             last_first.callback(self._timers.close, _JOIN_S)
             for service in reversed(self._services):
                 last_first.callback(service.stop)
+
+    def _keep_last_letters(self) -> None:
+        for letter in self.dispatcher.dead_letters.collect():  # for which the timers had no time any more
+            self._keeper.keep(letter)
+        self._keeper.close(_JOIN_S)
+
+    # --- dead letters ---------------------------------------------------------------------------------------------------
+
+    @property
+    def dead_letters(self) -> DeadLetterKeeper:
+        """What keeps them."""
+        return self._keeper
+
+    def redrive(self, number: int) -> Redriven:
+        """Dispatch a dead letter as if it had come in just now where it came in; it stays in the store.
+
+        It gets a new id with the time of now, or its ttl would be over, and who has it already would take it for the same.
+        Raises UStatusError: NOT_FOUND, or FAILED_PRECONDITION if its payload was not kept or its endpoint is gone.
+        """
+        letter = self._keeper.store.get(number)
+        if letter.payload is None:
+            text = (
+                f"dead letter {number}: its payload of {letter.payload_size} bytes was too large to be kept"
+            )
+            raise UStatusError(UCode.FAILED_PRECONDITION, text)
+        if letter.ingress not in self.transports:
+            text = (
+                f"dead letter {number}: it came in at {letter.ingress!r} (have: {', '.join(self.transports)})"
+            )
+            raise UStatusError(UCode.FAILED_PRECONDITION, text)
+        before = letter.message
+        with self._new_ids:
+            id = self._ids.next()
+        self.dispatcher.ingress(letter.ingress).dispatch(UMessage(id, before.attributes, before.payload))
+        return Redriven(number, str(before.id), str(id))
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -276,7 +322,7 @@ class Streamer:
             self.endpoints(),
             tuple(self.lanes()),
             tuple(self.targets()),
-            {"unpublished": self.dispatcher.dead_letters.unpublished},
+            {"unpublished": self.dispatcher.dead_letters.unpublished, **self._keeper.statistics()},
         )
 
     @property
