@@ -50,6 +50,7 @@ SECTIONS = [
     ),
     ("Local endpoint", fields(LocalEndpoint) - BASE, set()),
     ("Egress", fields(host.EgressConfig), fields(host.RetryConfig)),
+    ("Dead letters", fields(host.DeadLettersConfig), set()),
     ("Plugin usubscription", fields(UsubscriptionPlugin.Config), set()),
     ("Plugin throttle", fields(ThrottlePlugin.Config), set()),
 ]

@@ -14,7 +14,7 @@ from ustreamer.core.access import AccessRule
 from ustreamer.core.egress import EgressLimits
 from ustreamer.hookspecs import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.host import config as configuration
-from ustreamer.host.config import ConfigError, Document, StreamerConfig
+from ustreamer.host.config import ConfigError, DeadLettersConfig, Document, StreamerConfig
 from ustreamer.transports import BuiltinTransports
 
 # ------------------------------------------------------------------- transports and plugins that only have a section
@@ -240,6 +240,16 @@ def test_an_override_that_does_not_fit_the_default_is_refused_where_it_is() -> N
     (problem,) = problems(edited(("[plugins.usubscription]", chassis)))
     assert (problem.line, problem.path) == (33, "egress.chassis.retry.max_ms")
     assert problem.suggestion == "choose at least 100"
+
+
+def test_dead_letters_are_bounded_as_the_file_says() -> None:
+    smallest = 'authority = "a"\n[endpoints.e]\ntransport = "local"\nauthorities = ["*"]\n'
+    assert checked(smallest).dead_letters == DeadLettersConfig(10_000, 64_000_000, 1_000_000)
+    said = checked(smallest + "[dead_letters]\nmessages = 5\n")
+    assert said.dead_letters == DeadLettersConfig(5, 64_000_000, 1_000_000)
+    (problem,) = problems(smallest + "[dead_letters]\nmesages = 5\n")
+    assert (problem.line, problem.path) == (6, "dead_letters.mesages")
+    assert problem.suggestion == "did you mean 'messages'?"
 
 
 @pytest.mark.parametrize(("text", "line"), [('authority = "a"\n\n[endpoints]', 3), ('authority = "a"\n', 1)])

@@ -8,6 +8,7 @@ Order of locks: any ingress, then the ingress of the streamer itself, then a lan
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from threading import RLock
 
 import msgspec
@@ -179,6 +180,25 @@ class Ingress:
             self.faults.of_filter(make, error)
             delivery.use((Unmade(described(make, error)),))
 
+    # --- another router -----------------------------------------------------------------------------------------------
+
+    def replan(self) -> None:
+        """Make every plan again; deliveries, and what filters know, stay."""
+        with self._lock:
+            self._plans.clear()
+
+    def held_still(self) -> AbstractContextManager[object]:
+        """Nothing is dispatched here within a `with` block of it."""
+        return self._lock
+
+    def use(self, router: Router) -> None:
+        """Decide by `router`, and ask for the filters of every target. Called while held still."""
+        self._router = router
+        self._directory = router.directory
+        self._plans.clear()
+        for delivery in [*(d for each in self._by_topic.values() for d in each), *self._unicast.values()]:
+            self._put_filters_before(delivery)
+
     # --- what does not go on ------------------------------------------------------------------------------------------
 
     def _refuse(self, message: UMessage, status: UStatus) -> None:
@@ -204,7 +224,7 @@ class Ingress:
         if decision.verdict is Verdict.DENIED:
             self.refused[decision.denied_as] += 1
         else:
-            self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns)
+            self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
         self._dispatcher.answer(message, decision.reason, self.name)
 
     # --- what plugins do to messages, and get wrong ---------------------------------------------------------------------
@@ -213,7 +233,7 @@ class Ingress:
         """A filter has ended a delivery: tell the requester, and bury what ended for no good reason."""
         if verdict is Verdict.DEAD_LETTERED:
             now_ns = self._monotonic_ns()
-            self._dispatcher.bury(message, reason, delivery.endpoint, 0, now_ns, now_ns)
+            self._dispatcher.bury(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
         self._dispatcher.answer(message, reason, self.name)
 
     def filter_failed(self, plugin: object, error: Exception) -> None:
@@ -318,8 +338,12 @@ class Dispatcher:
         filters: FilterFactory = lambda _: (),
         taps: Callable[[str], Iterable[Tap]] = lambda _: (),
         schedule: Schedule,
+        keep: Callable[[DeadLetter], None] = lambda _: None,
     ) -> None:
-        """`egress` has one lane per endpoint name, SELF included; it may be filled after construction."""
+        """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
+
+        `keep` is given every dead letter that is published; it must not wait for a disk.
+        """
         self.authority = authority
         self.clock = clock
         self.router = router
@@ -329,6 +353,7 @@ class Dispatcher:
         self.dead_letters = DeadLetterBox()
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps
+        self._keep = keep
         self._own = OwnIngress(self, tuple(taps(SELF)))
         self._ingresses: dict[str, Ingress] = {SELF: self._own}
 
@@ -338,6 +363,28 @@ class Dispatcher:
         if known is None:
             known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
         return known
+
+    # --- other plans --------------------------------------------------------------------------------------------------
+
+    def replan(self) -> None:
+        """Have every plan made again with the next message: what the router reads has changed."""
+        for each in self._ingresses.values():
+            each.replan()
+
+    def swap(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
+        """Route by `router` from the next message on, and ask for all filters anew.
+
+        One step for all ingresses: nothing is dispatched anywhere while it is taken, and what was dispatched before it
+        ends on its old plan. `changes` is called in it, such as what makes other filters; it must be quick.
+        """
+        # The own one comes first in the dict, and is locked last.
+        with ExitStack() as locks:
+            for each in reversed(self._ingresses.values()):
+                locks.enter_context(each.held_still())
+            changes()
+            self.router = router
+            for each in self._ingresses.values():
+                each.use(router)
 
     # --- what the streamer itself says --------------------------------------------------------------------------------
 
@@ -350,9 +397,16 @@ class Dispatcher:
             self._own.answer(message, status, endpoint)
 
     def bury(
-        self, message: UMessage, status: UStatus, endpoint: str, attempts: int, first_ns: int, last_ns: int
+        self,
+        message: UMessage,
+        status: UStatus,
+        endpoint: str,
+        attempts: int,
+        first_ns: int,
+        last_ns: int,
+        ingress: str,
     ) -> None:
-        """Note a dead letter, to be published soon. A dead letter never makes another."""
+        """Note a dead letter, to be published and kept soon. A dead letter never makes another."""
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
@@ -365,6 +419,7 @@ class Dispatcher:
                 attempts,
                 wall_ms - (now_ns - first_ns) // _NS_PER_MS,
                 wall_ms - (now_ns - last_ns) // _NS_PER_MS,
+                ingress,
             )
         )
         if first_in_box:
@@ -374,12 +429,14 @@ class Dispatcher:
         """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock."""
         first_ns = item.first_attempt_ns or item.received_ns
         last_ns = item.last_attempt_ns or item.received_ns
-        self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns)
-        self.answer(item.message, status, item.delivery.ingress)
+        ingress = item.delivery.ingress
+        self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
+        self.answer(item.message, status, ingress)
 
     def publish_dead_letters(self) -> None:
         """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
         for letter in self.dead_letters.collect():
+            self._keep(letter)
             self._own.publish(letter)
 
     # --- the books ----------------------------------------------------------------------------------------------------
