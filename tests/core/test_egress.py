@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The egress queue: order, bounds, who makes room for whom; and when to give up and when to try again."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from ustreamer.core.chain import Delivery
 from ustreamer.core.egress import (
     CLASSES,
     OVERHEAD_BYTES,
+    WEIGHTS,
     EgressLimits,
     EgressQueue,
     Queued,
@@ -107,6 +110,96 @@ def test_a_message_that_was_tried_before_it_was_queued_has_its_attempts_counted(
     queue.push(delivery, message(1), 77, attempts=1)
     (item,) = queue.take()
     assert (item.attempts, item.first_attempt_ns, item.last_attempt_ns) == (1, 77, 77)
+
+
+# ------------------------------------------------------------------------------------------------------------- shares
+
+
+def flood(delivery: Delivery, counts: Sequence[int]) -> EgressQueue:
+    """A queue with so many messages of each class, CS0 first; numbered within their class."""
+    queue = EgressQueue(bounded(messages=10**6))
+    for rank, count in enumerate(counts):
+        for number in range(count):
+            assert queue.push(delivery, message(rank, number), number) == []
+    return queue
+
+
+def drained(queue: EgressQueue, limit: int) -> list[Queued]:
+    """All that waits, taken in batches."""
+    taken: list[Queued] = []
+    while batch := queue.take(limit):
+        assert len(batch) <= limit
+        taken += batch
+    return taken
+
+
+def test_the_weight_of_a_class_doubles_with_its_importance() -> None:
+    assert WEIGHTS == (1, 2, 4, 8, 16, 32, 64)
+
+
+@pytest.mark.parametrize("limit", [1, 5, 64, 127])
+def test_under_a_flood_of_all_classes_each_gets_its_share(delivery: Delivery, limit: int) -> None:
+    rounds = 5
+    queue = flood(delivery, [rounds * WEIGHTS[-1]] * CLASSES)
+    taken = drained(queue, limit)[: rounds * sum(WEIGHTS)]
+    assert Counter(map(rank_of, taken)) == {rank: rounds * weight for rank, weight in enumerate(WEIGHTS)}
+
+
+def test_a_flood_of_cs1_leaves_cs5_sixteen_times_as_much(delivery: Delivery) -> None:
+    taken = drained(flood(delivery, [0, 1000, 0, 0, 0, 1000]), 64)
+    assert Counter(map(rank_of, taken[:340])) == {5: 320, 1: 20}
+
+
+def test_cs0_is_not_starved_by_a_flood_of_the_most_important(delivery: Delivery) -> None:
+    queue = flood(delivery, [3, 0, 0, 0, 0, 0, 10_000])
+    places = [place for place, item in enumerate(drained(queue, 64)) if rank_of(item) == 0]
+    assert places == [64, 129, 194]
+
+
+def test_an_important_newcomer_goes_before_a_flood(delivery: Delivery) -> None:
+    queue = flood(delivery, [1000, 1000])
+    for number in range(50):
+        queue.take(7)
+        queue.push(delivery, message(5, number), 0)
+        assert names(queue.take(1)) == [f"CS5.{number}"]
+
+
+def test_a_class_that_was_alone_has_used_up_no_share(delivery: Delivery) -> None:
+    queue = flood(delivery, [0, 0, 100])
+    queue.take(90)
+    queue.push(delivery, message(1, 0), 0)
+    assert names(queue.take(6)) == ["CS2.90", "CS2.91", "CS2.92", "CS2.93", "CS1.0", "CS2.94"]
+
+
+def test_what_was_not_sent_is_no_part_of_a_share(delivery: Delivery) -> None:
+    queue = flood(delivery, [10, 10, 10])
+    for _ in range(20):  # tries on a link that is down
+        taken = queue.take(5)
+        assert names(taken) == ["CS2.0", "CS2.1", "CS2.2", "CS2.3", "CS1.0"]
+        queue.put_back(taken)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 200), min_size=CLASSES, max_size=CLASSES),
+    limits=st.lists(st.integers(1, 130), min_size=1, max_size=10),
+)
+def test_the_size_of_a_batch_changes_nothing_and_nobody_waits_for_more_than_all_others_shares(
+    counts: list[int], limits: list[int], unchecked: "type[World]"
+) -> None:
+    world = unchecked()
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], TOPIC)
+    queue, taken = flood(delivery, counts), list[Queued]()
+    for limit in cycle(limits):
+        if not queue:
+            break
+        taken += queue.take(limit)
+    assert names(taken) == names(drained(flood(delivery, counts), 1))
+    for rank, count in enumerate(counts):
+        places = [place for place, item in enumerate(taken) if rank_of(item) == rank]
+        assert [taken[place].received_ns for place in places] == list(range(count))  # in order of arrival
+        for number, place in enumerate(places):
+            assert place < (number // WEIGHTS[rank] + 1) * sum(WEIGHTS)
 
 
 # -------------------------------------------------------------------------------------------------------------- bounds
@@ -221,9 +314,7 @@ def test_every_message_is_in_one_place_and_the_order_holds_whatever_happens(
             elif displaced:  # what is above the limits does not grow
                 assert len(queue) <= before
         elif step == "take":
-            taken = queue.take(count_or_rank)
-            assert [rank_of(each) for each in taken] == sorted(map(rank_of, taken), reverse=True)
-            in_air += taken
+            in_air += queue.take(count_or_rank)
         else:
             # A lane puts back the last of what it took; the messages before have been sent.
             sent, back = in_air[:count_or_rank], in_air[count_or_rank:]

@@ -15,6 +15,9 @@ from ustreamer.uprotocol.uattributes import is_expired
 from ustreamer.uprotocol.umessage import UMessage
 
 CLASSES: Final = 7  # CS0..CS6
+WEIGHTS: Final = (1, 2, 4, 8, 16, 32, 64)
+"""What each class, CS0 to CS6, may send before all that wait have had their turn: at most 126 others are before CS0."""
+_MOST_IMPORTANT_FIRST: Final = tuple(reversed(range(CLASSES)))
 OVERHEAD_BYTES: Final = 200  # what a queued message occupies beside its payload, measured with tracemalloc
 
 
@@ -42,10 +45,14 @@ class Queued(msgspec.Struct):
 
 
 class EgressQueue:
-    """A bounded queue in seven priority classes; within a class order of arrival is kept. Not locked."""
+    """A bounded queue in seven priority classes; within a class order of arrival is kept. Not locked.
+
+    The classes share what is sent by WEIGHTS, the more important first: no flood of one class starves another.
+    """
 
     def __init__(self, limits: EgressLimits) -> None:
         self._limits = limits
+        self._credit = list(WEIGHTS)
         self._classes: tuple[deque[Queued], ...] = tuple(deque() for _ in range(CLASSES))
         # By class, so that a full queue need not be walked through for every newcomer.
         self._class_bytes = [0] * CLASSES
@@ -85,15 +92,44 @@ class EgressQueue:
         return item
 
     def take(self, limit: int = 1) -> list[Queued]:
-        """Take out up to `limit` messages, the most important first."""
+        """Take out up to `limit` messages: the most important of those classes that have not had their share."""
         taken: list[Queued] = []
-        for rank in reversed(range(CLASSES)):
-            waiting = self._classes[rank]
-            while waiting and len(taken) < limit:
-                item = waiting.popleft()
-                self._count(rank, -1, -item.size)
-                taken.append(item)
+        for rank in _MOST_IMPORTANT_FIRST:
+            waiting = len(self._classes[rank])
+            if waiting:
+                if waiting == self.messages:  # nobody to share with, which is the rule
+                    self._move(rank, limit, taken)
+                else:
+                    self._share(limit, taken)
+                break
         return taken
+
+    def _share(self, limit: int, taken: list[Queued]) -> None:
+        credit = self._credit
+        ranks = _MOST_IMPORTANT_FIRST
+        while True:
+            for rank in ranks:
+                waiting = self._classes[rank]
+                if waiting and credit[rank]:
+                    credit[rank] -= self._move(rank, min(credit[rank], limit - len(taken)), taken)
+                    if len(taken) == limit:
+                        return
+            ranks = tuple(rank for rank in ranks if self._classes[rank])
+            if not ranks:
+                return
+            credit[:] = WEIGHTS  # all who still wait have had their share
+
+    def _move(self, rank: int, most: int, taken: list[Queued]) -> int:
+        """Move up to `most` messages of a class to `taken`; how many there were."""
+        waiting = self._classes[rank]
+        number = min(most, len(waiting))
+        size = 0
+        for _ in range(number):
+            item = waiting.popleft()
+            size += item.size
+            taken.append(item)
+        self._count(rank, -number, -size)
+        return number
 
     def put_back(self, items: list[Queued]) -> None:
         """Return what `take` gave, in its order, to where it was. May exceed the limits by what was in the air."""
@@ -101,6 +137,8 @@ class EgressQueue:
             rank = item.message.attributes.priority_class
             self._classes[rank].appendleft(item)
             self._count(rank, 1, item.size)
+            # Not sent, so no part of its share: what is important is the first again to be tried.
+            self._credit[rank] = min(self._credit[rank] + 1, WEIGHTS[rank])
 
     def _append(self, rank: int, item: Queued) -> None:
         self._classes[rank].append(item)
