@@ -173,6 +173,7 @@ class Streamer:
     def _watch_links(self) -> None:
         for name, transport in self.transports.items():
             transport.watch_link(partial(self._link_turned, name))
+            transport.watch_routes(self._lanes[name].route_open)
 
     def _link_turned(self, name: str, up: bool) -> None:
         if up:
