@@ -2,35 +2,14 @@
 """What cannot be delivered is said aloud, on a topic like any other."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, Self
 
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.letters import DEAD_LETTERS, DeadLetter
 from tests.e2e.peers import Sample, ZenohPeer
 from tests.e2e.vehicle import CLIMATE, Vehicle
-from tests.e2e.wire import Attributes, Status, Uri
-
-DEAD_LETTERS: Final = Uri("hpc.vin1", 4, 1, 0x8000)
-
-
-class DeadLetter(NamedTuple):
-    """uprotocol.core.ustreamer.v1.DeadLetter, without its times."""
-
-    attributes: Attributes
-    payload: bytes | None
-    status: Status
-
-    @classmethod
-    def read(cls, sample: Sample) -> Self:
-        assert sample.head.payload_format == wire.PROTOBUF
-        found = wire.fields(sample.payload)
-        return cls(
-            Attributes.decode(wire.message_in(found, 1) or b""),
-            wire.message_in(found, 2),
-            Status.decode(wire.message_in(found, 3) or b""),
-        )
-
+from tests.e2e.wire import Attributes, Uri
 
 @pytest.fixture
 def reader(vehicle: Vehicle) -> Iterator[ZenohPeer]:
