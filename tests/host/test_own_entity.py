@@ -44,7 +44,7 @@ class Readings:
         return Routes(endpoints, targets, ())
 
     def statistics(self) -> Statistics:
-        lane = LaneStatistics("backbone", 3, 700, 10, 1, 2, 4)
+        lane = LaneStatistics("backbone", 3, 700, 10, 1, 2, 4, 0, 0)
         ledger = LedgerSnapshot(22, 17, 2, 2, 1, 0, 0, 0)
         counters = {"backbone": {"received": 5, "refused_key": 1}}
         return Statistics(1_700_000_000_123, ledger, 0, counters, (lane,), self.routes().targets, {})
