@@ -16,6 +16,7 @@ from ustreamer.core.chain import Delivery, Egress, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, dead_letter_topic
 from ustreamer.core.egress import Queued
+from ustreamer.core.expiry import Expiry
 from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.routes import SELF, Decision, Refused, Router, Target
@@ -30,6 +31,8 @@ Schedule = Callable[[int, Callable[[], None]], None]
 """Have a call made at a monotonic time in ns."""
 
 _NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+_MS_PER_DAY = 86_400_000
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -69,6 +72,7 @@ class Ingress:
         self._router = dispatcher.router
         self._directory = dispatcher.router.directory
         self._monotonic_ns, self._wall_ms = dispatcher.clock
+        self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
         self._plans: dict[UAttributes, Plan] = {}
         self._plan_limit = plan_limit
@@ -92,7 +96,11 @@ class Ingress:
                 plan = self._plan(message)
                 if plan is None:
                     return
-            if attributes.ttl and self._wall_ms() > (id.msb >> 16) + attributes.ttl:
+            if (
+                attributes.ttl
+                and self._wall_ms() > (id.msb >> 16) + attributes.ttl
+                and self._is_expired(id.msb >> 16, attributes.ttl)  # so it seems; or has the clock leapt?
+            ):
                 self._expired(message, now_ns)
                 return
             deliveries = plan.deliveries
@@ -187,6 +195,9 @@ class Ingress:
 
     def _expired(self, message: UMessage, now_ns: int) -> None:
         text = f"ttl of {message.attributes.ttl} ms had run out on arrival at {self.name!r}"
+        days = (self._wall_ms() - message.id.time_ms) // _MS_PER_DAY
+        if days > 0:
+            text += f"; by its id it was made {days} days ago: is the clock of its sender set?"
         expired = Decision((), Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, text))
         self._undelivered(message, expired, now_ns)
 
@@ -322,6 +333,7 @@ class Dispatcher:
         """`egress` has one lane per endpoint name, SELF included; it may be filled after construction."""
         self.authority = authority
         self.clock = clock
+        self.expiry = Expiry(clock)
         self.router = router
         self.egress = egress
         self.filters = filters
@@ -338,6 +350,11 @@ class Dispatcher:
         if known is None:
             known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
         return known
+
+    def watch_clock(self) -> None:
+        """Look at the clocks now and every second from now on."""
+        self.expiry.observe()
+        self.schedule(self.clock.monotonic_ns() + _NS_PER_S, self.watch_clock)
 
     # --- what the streamer itself says --------------------------------------------------------------------------------
 

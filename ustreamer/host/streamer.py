@@ -118,6 +118,7 @@ class Streamer:
         """
         try:
             self._timers.start()
+            self.dispatcher.watch_clock()
             self._listen()
             self._watch_links()
             self._bus.open()
