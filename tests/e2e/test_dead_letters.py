@@ -11,6 +11,7 @@ from tests.e2e.peers import Sample, ZenohPeer
 from tests.e2e.vehicle import CLIMATE, Vehicle
 from tests.e2e.wire import Attributes, Uri
 
+
 @pytest.fixture
 def reader(vehicle: Vehicle) -> Iterator[ZenohPeer]:
     """Somebody who subscribed dead letters; not for longer than a test, since all of them make some."""

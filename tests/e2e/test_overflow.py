@@ -14,7 +14,9 @@ from tests.e2e.vehicle import free_ports
 from tests.e2e.wire import Attributes, Id, Uri
 
 RESOURCE_EXHAUSTED: Final = 8
-WITHIN_S: Final = 40.0  # 10 000 messages and their letters, read and written in Python; 4 s on a quiet machine
+WITHIN_S: Final = (
+    40.0  # 10 000 messages and their letters, read and written in Python; 4 s on a quiet machine
+)
 CLOUD: Final = 0x2001
 TTL_MS: Final = 600_000  # of requests: none may expire while it waits
 
@@ -138,7 +140,11 @@ def test_of_10_000_messages_for_a_queue_of_1_000_each_is_kept_or_a_dead_letter_a
             for sample in kept:
                 if sample.head.type == wire.REQUEST:
                     cloud.respond(sample, b"late, but here")
-            for kind in (wire.PUBLISH, wire.NOTIFICATION, wire.REQUEST):  # each comes in on a thread of its own
+            for kind in (
+                wire.PUBLISH,
+                wire.NOTIFICATION,
+                wire.REQUEST,
+            ):  # each comes in on a thread of its own
                 of_kind = [sample.head.id for sample in kept if sample.head.type == kind]
                 assert of_kind == [each.id for each in sent if each.type == kind and each.id not in dead]
 

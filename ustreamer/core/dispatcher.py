@@ -17,6 +17,7 @@ from ustreamer.core.chain import Delivery, Egress, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, dead_letter_topic
 from ustreamer.core.egress import Queued
+from ustreamer.core.expiry import Expiry
 from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.routes import SELF, Decision, Refused, Router, Target
@@ -31,6 +32,8 @@ Schedule = Callable[[int, Callable[[], None]], None]
 """Have a call made at a monotonic time in ns."""
 
 _NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+_MS_PER_DAY = 86_400_000
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +73,7 @@ class Ingress:
         self._router = dispatcher.router
         self._directory = dispatcher.router.directory
         self._monotonic_ns, self._wall_ms = dispatcher.clock
+        self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
         self._plans: dict[UAttributes, Plan] = {}
         self._plan_limit = plan_limit
@@ -93,7 +97,11 @@ class Ingress:
                 plan = self._plan(message)
                 if plan is None:
                     return
-            if attributes.ttl and self._wall_ms() > (id.msb >> 16) + attributes.ttl:
+            if (
+                attributes.ttl
+                and self._wall_ms() > (id.msb >> 16) + attributes.ttl
+                and self._is_expired(id.msb >> 16, attributes.ttl)  # so it seems; or has the clock leapt?
+            ):
                 self._expired(message, now_ns)
                 return
             deliveries = plan.deliveries
@@ -207,6 +215,9 @@ class Ingress:
 
     def _expired(self, message: UMessage, now_ns: int) -> None:
         text = f"ttl of {message.attributes.ttl} ms had run out on arrival at {self.name!r}"
+        days = (self._wall_ms() - message.id.time_ms) // _MS_PER_DAY
+        if days > 0:
+            text += f"; by its id it was made {days} days ago: is the clock of its sender set?"
         expired = Decision((), Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, text))
         self._undelivered(message, expired, now_ns)
 
@@ -346,6 +357,7 @@ class Dispatcher:
         """
         self.authority = authority
         self.clock = clock
+        self.expiry = Expiry(clock)
         self.router = router
         self.egress = egress
         self.filters = filters
@@ -385,6 +397,11 @@ class Dispatcher:
             self.router = router
             for each in self._ingresses.values():
                 each.use(router)
+
+    def watch_clock(self) -> None:
+        """Look at the clocks now and every second from now on."""
+        self.expiry.observe()
+        self.schedule(self.clock.monotonic_ns() + _NS_PER_S, self.watch_clock)
 
     # --- what the streamer itself says --------------------------------------------------------------------------------
 

@@ -145,6 +145,7 @@ class Streamer:
         try:
             self._timers.start()
             self._keeper.start()
+            self.dispatcher.watch_clock()
             self._listen()
             self._watch_links()
             self._bus.open()
