@@ -222,6 +222,12 @@ class Lane:
                     return
                 self._changed.wait(left_ns / _NS_PER_S)
 
+    def use(self, limits: EgressLimits) -> None:
+        """Go by other limits from the next message on; what waits already stays, also if it is too much."""
+        with self._lock:
+            self._limits = limits
+            self._queue.use(limits)
+
     def link_up(self) -> None:
         """The link came up: what waits for the next try is tried at once, and failures count anew. From any thread."""
         with self._lock:
