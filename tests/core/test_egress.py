@@ -223,6 +223,20 @@ def test_the_youngest_of_the_lowest_class_makes_room_for_the_important(delivery:
     assert names(queue.take(9)) == ["CS6.10", "CS6.11", "CS6.12", "CS2.3"]
 
 
+def test_a_queue_goes_by_other_limits_from_the_next_message_on_and_keeps_what_it_has(
+    delivery: Delivery,
+) -> None:
+    queue = pushed(delivery, bounded(messages=4), 1, 1, 0, 0)
+    queue.use(bounded(messages=2))
+    assert len(queue) == 4
+    assert names(queue.push(delivery, message(0, 9), 9)) == ["CS0.9"]
+    assert names(queue.push(delivery, message(1, 9), 9)) == ["CS1.9"]
+    assert names(queue.push(delivery, message(4, 9), 9)) == ["CS0.3", "CS0.2", "CS1.1"]
+    queue.use(bounded(messages=3))
+    assert queue.push(delivery, message(0, 8), 9) == []
+    assert names(queue.take(9)) == ["CS4.9", "CS1.0", "CS0.8"]
+
+
 def test_bytes_are_bounded_and_every_message_has_an_overhead(delivery: Delivery) -> None:
     queue = pushed(delivery, bounded(size=2 * (100 + OVERHEAD_BYTES)), 1, 1, size=100)
     assert queue.bytes == 2 * (100 + OVERHEAD_BYTES)

@@ -843,6 +843,21 @@ def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_boun
     assert rig.lane.queued == 2
 
 
+def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig) -> None:
+    time = ManualClock()
+    rig = make_rig(Wire(), FULL_BY_MESSAGES, time.clock())
+    rig.offer(*events(2))
+    rig.lane.use(EgressLimits(queue_messages=3, max_age_ms=1))
+    rig.offer(*(event(n) for n in (2, 3)))
+    [(number, status, _)] = rig.undelivered
+    assert (number, status.code) == (3, UCode.RESOURCE_EXHAUSTED)
+    assert "(3 messages" in status.message
+    time.advance(ms=2)
+    rig.start()
+    rig.wait_settled(4)
+    assert (rig.sent, len(rig.undelivered)) == ([], 4)
+
+
 def test_in_a_full_queue_the_unimportant_makes_room_for_the_important(make_rig: MakeRig) -> None:
     rig = make_rig(Wire(), FULL_BY_MESSAGES)
     rig.offer(event(0, UPriority.CS1), event(1, UPriority.CS0), event(2, UPriority.CS4))

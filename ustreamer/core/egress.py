@@ -85,6 +85,10 @@ class EgressQueue:
         self.messages = 0
         self.bytes = 0
 
+    def use(self, limits: EgressLimits) -> None:
+        """Go by other limits; what is in the queue stays until it is taken, or has to make room."""
+        self._limits = limits
+
     def push(self, delivery: Delivery, message: UMessage, now_ns: int, attempts: int = 0) -> list[Queued]:
         """Take `message` in, which was tried `attempts` times just now; what had to go for it is returned.
 

@@ -327,6 +327,8 @@ class DeadLetterStore:
     def delete(self, numbers: Iterable[int] | None = None) -> int:
         """Delete these letters, or all; how many of them were there. Raises as `append`."""
         with self._lock:
+            if not self._exists():
+                return 0
             env = self._opened()
             wanted = list(self._sizes) if numbers is None else dict.fromkeys(numbers)
             gone = [number for number in wanted if number in self._sizes]
@@ -353,16 +355,23 @@ class DeadLetterStore:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """The numbers of all letters, the oldest first."""
+        """The numbers of all letters, the oldest first. Raises UStatusError(UNAVAILABLE) as `open`."""
         with self._lock:
+            if self._exists():
+                self._opened()
             return list(self._sizes)
+
+    def _exists(self) -> bool:
+        return self._env is not None or self.path.exists()
 
     def get(self, number: int) -> StoredLetter:
         """One letter. Raises UStatusError(NOT_FOUND) if there is none of this number, and StoreDamaged."""
         with self._lock:
+            value = None
             try:
-                with self._opened().begin() as txn:
-                    value = txn.get(_KEY.pack(number)) if number in self._sizes else None
+                if self._exists():
+                    with self._opened().begin() as txn:
+                        value = txn.get(_KEY.pack(number))
             except lmdb.Error as error:
                 raise StoreDamaged(f"store {self.path}: {error}") from error
         if value is None:

@@ -342,6 +342,12 @@ class Lane:
             if self._queue.open(route):
                 self._changed.notify_all()
 
+    def use(self, limits: EgressLimits) -> None:
+        """Go by other limits from the next message on; what waits already stays, also if it is too much."""
+        with self._lock:
+            self._limits = limits
+            self._queue.use(limits)
+
     def link_up(self) -> None:
         """The link came up: what waits for the next try is tried at once, and failures count anew. From any thread."""
         with self._lock:

@@ -56,6 +56,22 @@ class Redriven(msgspec.Struct, frozen=True):
     new_id: str
 
 
+class NotRedriven(msgspec.Struct, frozen=True):
+    """A dead letter that was left where it is, and why."""
+
+    number: int
+    reason: str
+
+
+class RedriveResult(msgspec.Struct, frozen=True):
+    """What became of a request to redrive; the first of each are named."""
+
+    redriven: int
+    left: int
+    messages: tuple[Redriven, ...]
+    reasons: tuple[NotRedriven, ...]
+
+
 class Readings(Protocol):
     """A streamer as those see it who only read. From any thread."""
 

@@ -4,8 +4,8 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
@@ -29,6 +29,7 @@ from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
 from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
+from ustreamer.host.reload import ReloadRefused, changes, plugins_that_change, refusals
 from ustreamer.host.status import EndpointStatus, Redriven, Routes, Statistics, Stopped
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
@@ -93,6 +94,7 @@ class Streamer:
         for name, transport in self.transports.items():
             limits = config.limits(name)
             self._lanes[name] = Lane(name, transport, limits, clock, self.dispatcher.undelivered)
+        self._kinds = kinds
         self._config = config
 
     def _endpoint_of(self, authority: str) -> str | None:
@@ -108,10 +110,10 @@ class Streamer:
             directories.append(StaticDirectory(fixed))
         return merged(directories)
 
-    def _router(self, config: StreamerConfig) -> Router:
+    def _router(self, config: StreamerConfig, places: Places) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
         access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
-        return Router(self._places, self._paused, unicast, access)
+        return Router(places, self._paused, unicast, access)
 
     def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
@@ -127,7 +129,7 @@ class Streamer:
         return Dispatcher(
             config.authority,
             self._clock,
-            self._router(config),
+            self._router(config, self._places),
             self._lanes,
             filters=filters,
             taps=taps,
@@ -168,7 +170,7 @@ class Streamer:
     def _listen(self) -> None:
         for name, transport in self.transports.items():
             dispatch = self.dispatcher.ingress(name).dispatch
-            for source, sink in self._filters_of(name):
+            for source, sink in self._filters_of(name, self._config):
                 transport.register_listener(source, sink, dispatch)
 
     def _watch_links(self) -> None:
@@ -181,17 +183,21 @@ class Streamer:
             self._lanes[name].link_up()  # first: what waits here must not depend on a plugin that watches
         self._links.turn(name, up=up)
 
-    def _filters_of(self, endpoint: str) -> list[tuple[UUri, UUri | None]]:
+    def _filters_of(self, endpoint: str, config: StreamerConfig) -> list[tuple[UUri, UUri | None]]:
         """What to listen for at an endpoint.
 
         Every publication, every request (one that leads nowhere is answered), and whatever else is meant for somebody
         elsewhere. No message matches two of these, so a transport with a subscription for each hands over each once.
         """
-        return [(ANY, None), (_REPLY_ADDRESSES, ANY), *((ANY, sink) for sink in self._elsewhere(endpoint))]
+        return [
+            (ANY, None),
+            (_REPLY_ADDRESSES, ANY),
+            *((ANY, sink) for sink in self._elsewhere(endpoint, config)),
+        ]
 
-    def _elsewhere(self, endpoint: str) -> list[UUri]:
+    def _elsewhere(self, endpoint: str, config: StreamerConfig) -> list[UUri]:
         """Patterns of the reply addresses (resource 0) of everybody who does not live behind `endpoint`."""
-        sections = {SELF: (), **{name: each.authorities for name, each in self._config.endpoints.items()}}
+        sections = {SELF: (), **{name: each.authorities for name, each in config.endpoints.items()}}
         here = sections.pop(endpoint)
         authorities = sorted({authority for each in sections.values() for authority in each})
         if endpoint == SELF or ANY_AUTHORITY in authorities:
@@ -203,6 +209,57 @@ class Streamer:
             if entity.authority_name in here or entity.authority_name not in authorities
         }
         return [*(any_at(authority).with_resource(0) for authority in authorities), *sorted(hosted)]
+
+    # --- another configuration ------------------------------------------------------------------------------------------
+
+    def reload(self, config: StreamerConfig) -> list[str]:
+        """Go on by another configuration; the keys that changed. Not called twice at a time, nor while it stops.
+
+        In one step for all endpoints: what came in before it ends on its old plan. Raises ReloadRefused naming each key
+        that only a restart can change, and UStatusError for what a transport cannot listen to; then nothing has changed.
+        """
+        refused = refusals(self._config, config, self._kinds)
+        plugin_changes = []
+        for name, section in plugins_that_change(self._config, config).items():
+            try:
+                plugin_changes.append(plugins.reconfiguration(self._plugins, name, section))
+            except ValueError as error:
+                refused.append(f"plugins.{name}: {error}")
+        if refused:
+            raise ReloadRefused(refused)
+        places = Places(_authorities(config), self._hosted)
+
+        def change() -> None:
+            for apply in plugin_changes:
+                apply()
+            for name, lane in self._lanes.items():
+                lane.use(config.limits(name))
+            self._places = places
+
+        with self._other_filters(config):
+            self.dispatcher.swap(self._router(config, places), change)
+        changed = changes(self._config, config)
+        self._config = config
+        log.info("reloaded", extra={"changed": changed})
+        return changed
+
+    @contextmanager
+    def _other_filters(self, config: StreamerConfig) -> Iterator[None]:
+        """Listen to what is new from the beginning of a `with` block on, and to what is old until its end."""
+        new, old = [], []
+        for name in self.transports:
+            before, after = self._filters_of(name, self._config), self._filters_of(name, config)
+            new += [(name, *filters) for filters in after if filters not in before]
+            old += [(name, *filters) for filters in before if filters not in after]
+        with ExitStack() as undo:
+            for name, source, sink in new:
+                dispatch = self.dispatcher.ingress(name).dispatch
+                self.transports[name].register_listener(source, sink, dispatch)
+                undo.callback(self.transports[name].unregister_listener, source, sink, dispatch)
+            yield
+            undo.pop_all()
+        for name, source, sink in old:
+            self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name).dispatch)
 
     def stop(self, drain_s: float = 5.0) -> int:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`."""
