@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, dead_letter_topic
+from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, _size, dead_letter_topic
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage
@@ -87,6 +87,15 @@ def test_a_full_box_turns_the_newest_away_and_counts_it() -> None:
     assert [box.add(letter(text)) for text in "abcd"] == [True, False, False, False]
     assert [each.status.message for each in box.collect()] == ["a", "b"]
     assert box.unpublished == 2
+
+
+def test_a_box_is_bounded_in_bytes_too_and_has_room_again_when_some_are_collected() -> None:
+    box = DeadLetterBox(limit_bytes=2 * _size(letter()))
+    assert [box.add(letter(text)) for text in "abc"] == [True, False, False]
+    assert box.unpublished == 1
+    assert [each.status.message for each in box.collect(1)] == ["a"]
+    assert box.add(letter("d")) is False
+    assert [each.status.message for each in box.collect()] == ["b", "d"]
 
 
 class Interrupted(list[DeadLetter]):

@@ -691,6 +691,23 @@ def test_dead_letters_are_published_later_and_all_together(world: "World") -> No
     assert world.fire() == 1
 
 
+def test_many_dead_letters_are_published_in_portions_and_none_of_them_is_forgotten(
+    build: "type[World]",
+) -> None:
+    world = build()
+    world.directory.subscribe(DEAD_LETTERS, APP)
+    for _ in range(9_000):
+        world.receive(
+            "backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), NOWHERE.with_resource(0))
+        )
+    portions = 0
+    while world.fire():  # whatever else is due gets its turn in between
+        portions += 1
+    assert portions == 90
+    assert len(world.lanes["backbone"]) == 9_000
+    assert world.dispatcher.dead_letters.unpublished == 0
+
+
 def test_a_dead_letter_that_nobody_wants_is_a_publication_without_subscriber(world: "World") -> None:
     world.receive("backbone", notification(world.id(), UUri("hpc", 1, 1, 0x8000), NOWHERE.with_resource(0)))
     world.run()

@@ -34,6 +34,7 @@ Schedule = Callable[[int, Callable[[], None]], None]
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _MS_PER_DAY = 86_400_000
+_LETTERS_AT_ONCE = 100  # 3 ms: other timers, such as those of a throttle, wait no longer
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -452,7 +453,10 @@ class Dispatcher:
 
     def publish_dead_letters(self) -> None:
         """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
-        for letter in self.dead_letters.collect():
+        letters = self.dead_letters.collect(_LETTERS_AT_ONCE)
+        if self.dead_letters:  # before the first is published, in case that raises
+            self.schedule(self.clock.monotonic_ns(), self.publish_dead_letters)
+        for letter in letters:
             self._keep(letter)
             self._own.publish(letter)
 
