@@ -14,18 +14,20 @@ Plugins import this module, `ustreamer.core` and `ustreamer.uprotocol`; never th
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 import pluggy
 
+from ustreamer.core.access import AccessRules
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, Schedule
 from ustreamer.core.links import Links
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import UUri
 
@@ -55,11 +57,13 @@ class PluginContext(msgspec.Struct, frozen=True):
 class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every `[endpoints.<name>]` section has; each transport adds its own keys.
 
-    `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere.
+    `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere. `access` says which of
+    their messages may come in.
     """
 
     transport: str
     authorities: tuple[str, ...]
+    access: AccessRules = ()
 
 
 class EndpointContext(msgspec.Struct, frozen=True):
@@ -68,6 +72,17 @@ class EndpointContext(msgspec.Struct, frozen=True):
     name: str
     authority: str
     clock: Clock
+
+
+class RouteUnavailable(UStatusError):
+    """UNAVAILABLE for one message's route only: its receiver is away, and others may be there.
+
+    `route` is the transport's own name for what is closed: what else it refuses with an equal one waits for the same.
+    """
+
+    def __init__(self, route: Hashable, message: str) -> None:
+        super().__init__(UCode.UNAVAILABLE, message)
+        self.route = route
 
 
 class EndpointTransport(UTransport):
@@ -99,7 +114,10 @@ class EndpointTransport(UTransport):
         """Free everything. May be repeated, and called on an endpoint that was never opened."""
 
     def transmitter(self, subscriber: UUri | None) -> Transmit:
-        """What sends to one subscriber of a unicast transport, or (None) to whoever a message itself names."""
+        """What sends to one subscriber of a unicast transport, or (None) to whoever a message itself names.
+
+        It raises RouteUnavailable where others may be reached meanwhile: the lane then holds only that stream of messages.
+        """
         return self.send
 
     def subscriptions(self) -> Sequence[Subscription]:
@@ -111,6 +129,13 @@ class EndpointTransport(UTransport):
 
         Called before `open`, which tells the state it finds, up or down, as soon as `send` works. `changed` runs on a
         thread of the transport or on that of `open`, and must be quick. A transport that cannot tell never calls it.
+        """
+
+    def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
+        """Have `opened` called with a `RouteUnavailable.route` when it is open again, so that it is tried at once.
+
+        Called before `open`. `opened` runs on a thread of the transport and must be quick. A transport that cannot tell
+        never calls it: the route is tried again by and by.
         """
 
     @abstractmethod

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from ustreamer.core.chain import Delivery, Filter, Transmit
+from ustreamer.core.access import Access
+from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher, FilterFactory, Ingress
 from ustreamer.core.egress import EgressLimits, EgressQueue, Queued, is_too_old
@@ -169,7 +170,11 @@ class World:
         authorities: Mapping[str, str] = AUTHORITIES,
         unicast: Mapping[str, bool] = UNICAST,
         plan_limit: int | None = None,
+        taps: Iterable[Tap] = (),
+        access: Mapping[str, Access] | None = None,
     ) -> None:
+        """`taps` are there besides the one that fills `seen`, and before it."""
+        taps = (*taps, self._tap)
         self.time = ManualClock()
         self.clock = self.time.clock()
         self.directory = Directory()
@@ -182,15 +187,15 @@ class World:
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(Places(authorities, HOSTED), self.directory, unicast),
+            Router(Places(authorities, HOSTED), self.directory, unicast, access),
             self.lanes,
             filters=filters,
-            taps=lambda _: (self._tap,),
+            taps=lambda _: taps,
             schedule=self._schedule,
         )
         if plan_limit is not None:
             for name in authorities.values():
-                small = Ingress(name, self.dispatcher, (self._tap,), plan_limit)
+                small = Ingress(name, self.dispatcher, taps, plan_limit)
                 self.dispatcher._ingresses[name] = small
 
     def _tap(

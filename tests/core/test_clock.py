@@ -16,3 +16,12 @@ def test_both_readings_move_together() -> None:
     assert clock.wall_ms() == 2502
     time.advance(ms=0.5)
     assert (clock.monotonic_ns(), clock.wall_ms()) == (1_502_500_001, 2502)
+
+
+def test_a_leap_moves_the_wall_clock_alone_in_either_direction() -> None:
+    time = ManualClock(wall_ms=1000)
+    clock = time.clock()
+    time.leap(s=2, ms=5)
+    assert (clock.monotonic_ns(), clock.wall_ms()) == (0, 3005)
+    time.leap(ms=-3000)
+    assert (clock.monotonic_ns(), clock.wall_ms()) == (0, 5)

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The egress queue: order, bounds, who makes room for whom; and when to give up and when to try again."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from itertools import count, cycle
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ustreamer.core.chain import Delivery
+from ustreamer.core.chain import Delivery, Owner, Transmit
 from ustreamer.core.egress import (
     CLASSES,
     OVERHEAD_BYTES,
+    WEIGHTS,
     EgressLimits,
     EgressQueue,
     Queued,
+    end_ns,
     is_too_old,
     retry_delay_ns,
 )
@@ -109,6 +114,96 @@ def test_a_message_that_was_tried_before_it_was_queued_has_its_attempts_counted(
     assert (item.attempts, item.first_attempt_ns, item.last_attempt_ns) == (1, 77, 77)
 
 
+# ------------------------------------------------------------------------------------------------------------- shares
+
+
+def flood(delivery: Delivery, counts: Sequence[int]) -> EgressQueue:
+    """A queue with so many messages of each class, CS0 first; numbered within their class."""
+    queue = EgressQueue(bounded(messages=10**6))
+    for rank, many in enumerate(counts):
+        for number in range(many):
+            assert queue.push(delivery, message(rank, number), number) == []
+    return queue
+
+
+def drained(queue: EgressQueue, limit: int) -> list[Queued]:
+    """All that waits, taken in batches."""
+    taken: list[Queued] = []
+    while batch := queue.take(limit):
+        assert len(batch) <= limit
+        taken += batch
+    return taken
+
+
+def test_the_weight_of_a_class_doubles_with_its_importance() -> None:
+    assert WEIGHTS == (1, 2, 4, 8, 16, 32, 64)
+
+
+@pytest.mark.parametrize("limit", [1, 5, 64, 127])
+def test_under_a_flood_of_all_classes_each_gets_its_share(delivery: Delivery, limit: int) -> None:
+    rounds = 5
+    queue = flood(delivery, [rounds * WEIGHTS[-1]] * CLASSES)
+    taken = drained(queue, limit)[: rounds * sum(WEIGHTS)]
+    assert Counter(map(rank_of, taken)) == {rank: rounds * weight for rank, weight in enumerate(WEIGHTS)}
+
+
+def test_a_flood_of_cs1_leaves_cs5_sixteen_times_as_much(delivery: Delivery) -> None:
+    taken = drained(flood(delivery, [0, 1000, 0, 0, 0, 1000]), 64)
+    assert Counter(map(rank_of, taken[:340])) == {5: 320, 1: 20}
+
+
+def test_cs0_is_not_starved_by_a_flood_of_the_most_important(delivery: Delivery) -> None:
+    queue = flood(delivery, [3, 0, 0, 0, 0, 0, 10_000])
+    places = [place for place, item in enumerate(drained(queue, 64)) if rank_of(item) == 0]
+    assert places == [64, 129, 194]
+
+
+def test_an_important_newcomer_goes_before_a_flood(delivery: Delivery) -> None:
+    queue = flood(delivery, [1000, 1000])
+    for number in range(50):
+        queue.take(7)
+        queue.push(delivery, message(5, number), 0)
+        assert names(queue.take(1)) == [f"CS5.{number}"]
+
+
+def test_a_class_that_was_alone_has_used_up_no_share(delivery: Delivery) -> None:
+    queue = flood(delivery, [0, 0, 100])
+    queue.take(90)
+    queue.push(delivery, message(1, 0), 0)
+    assert names(queue.take(6)) == ["CS2.90", "CS2.91", "CS2.92", "CS2.93", "CS1.0", "CS2.94"]
+
+
+def test_what_was_not_sent_is_no_part_of_a_share(delivery: Delivery) -> None:
+    queue = flood(delivery, [10, 10, 10])
+    for _ in range(20):  # tries on a link that is down
+        taken = queue.take(5)
+        assert names(taken) == ["CS2.0", "CS2.1", "CS2.2", "CS2.3", "CS1.0"]
+        queue.put_back(taken)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 200), min_size=CLASSES, max_size=CLASSES),
+    limits=st.lists(st.integers(1, 130), min_size=1, max_size=10),
+)
+def test_the_size_of_a_batch_changes_nothing_and_nobody_waits_for_more_than_all_others_shares(
+    counts: list[int], limits: list[int], unchecked: "type[World]"
+) -> None:
+    world = unchecked()
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], TOPIC)
+    queue, taken = flood(delivery, counts), list[Queued]()
+    for limit in cycle(limits):
+        if not queue:
+            break
+        taken += queue.take(limit)
+    assert names(taken) == names(drained(flood(delivery, counts), 1))
+    for rank, many in enumerate(counts):
+        places = [place for place, item in enumerate(taken) if rank_of(item) == rank]
+        assert [taken[place].received_ns for place in places] == list(range(many))  # in order of arrival
+        for number, place in enumerate(places):
+            assert place < (number // WEIGHTS[rank] + 1) * sum(WEIGHTS)
+
+
 # -------------------------------------------------------------------------------------------------------------- bounds
 
 
@@ -126,6 +221,20 @@ def test_the_youngest_of_the_lowest_class_makes_room_for_the_important(delivery:
     assert names(queue.push(delivery, message(6, 12), 9)) == ["CS1.0"]
     assert names(queue.push(delivery, message(2, 13), 9)) == ["CS2.13"]
     assert names(queue.take(9)) == ["CS6.10", "CS6.11", "CS6.12", "CS2.3"]
+
+
+def test_a_queue_goes_by_other_limits_from_the_next_message_on_and_keeps_what_it_has(
+    delivery: Delivery,
+) -> None:
+    queue = pushed(delivery, bounded(messages=4), 1, 1, 0, 0)
+    queue.use(bounded(messages=2))
+    assert len(queue) == 4
+    assert names(queue.push(delivery, message(0, 9), 9)) == ["CS0.9"]
+    assert names(queue.push(delivery, message(1, 9), 9)) == ["CS1.9"]
+    assert names(queue.push(delivery, message(4, 9), 9)) == ["CS0.3", "CS0.2", "CS1.1"]
+    queue.use(bounded(messages=3))
+    assert queue.push(delivery, message(0, 8), 9) == []
+    assert names(queue.take(9)) == ["CS4.9", "CS1.0", "CS0.8"]
 
 
 def test_bytes_are_bounded_and_every_message_has_an_overhead(delivery: Delivery) -> None:
@@ -221,9 +330,7 @@ def test_every_message_is_in_one_place_and_the_order_holds_whatever_happens(
             elif displaced:  # what is above the limits does not grow
                 assert len(queue) <= before
         elif step == "take":
-            taken = queue.take(count_or_rank)
-            assert [rank_of(each) for each in taken] == sorted(map(rank_of, taken), reverse=True)
-            in_air += taken
+            in_air += queue.take(count_or_rank)
         else:
             # A lane puts back the last of what it took; the messages before have been sent.
             sent, back = in_air[:count_or_rank], in_air[count_or_rank:]
@@ -237,6 +344,182 @@ def test_every_message_is_in_one_place_and_the_order_holds_whatever_happens(
     for rank in range(CLASSES):
         received = [each.received_ns for each in rest if rank_of(each) == rank]
         assert received == sorted(received)
+
+
+# ------------------------------------------------------------------------------------------------------------- parking
+
+OTHER = UUri("chassis", 0x1234, 1, 0x8002)
+
+
+def on(topic: UUri, rank: int, number: int, size: int = 0) -> UMessage:
+    id = UUID(0x018D548EA8E07000, 1 << 63 | number)
+    return publish(id, topic, bytes(size), priority=UPriority(rank + 1))
+
+
+def parked(delivery: Delivery, limits: EgressLimits, *streams: tuple[UUri, int, int]) -> EgressQueue:
+    """A queue with messages (topic, class, number), each of which waits for the route "R"."""
+    queue = EgressQueue(limits)
+    for topic, rank, number in streams:
+        assert queue.push(delivery, on(topic, rank, number), number) == []
+        (item,) = queue.take()
+        if not queue.join(item):
+            queue.park(item, "R", 0)
+    return queue
+
+
+def test_what_is_parked_counts_into_the_bounds_and_cannot_be_taken(delivery: Delivery) -> None:
+    queue = parked(delivery, bounded(messages=2), (TOPIC, 1, 0), (TOPIC, 1, 1))
+    assert (queue.messages, queue.bytes, queue.waiting, queue.parked) == (2, 2 * OVERHEAD_BYTES, 0, 2)
+    assert queue.take(9) == []
+    assert names(queue.push(delivery, on(TOPIC, 1, 2), 0)) == ["CS1.2"]
+
+
+def test_what_is_released_is_in_front_of_its_class_in_order_of_arrival(delivery: Delivery) -> None:
+    queue = parked(delivery, bounded(), (TOPIC, 1, 0), (OTHER, 1, 1), (TOPIC, 1, 2), (TOPIC, 4, 3))
+    queue.push(delivery, on(OTHER, 1, 4), 0)
+    assert names([queue.head_of("R")]) == ["CS1.0"]  # type: ignore[list-item]
+    queue.release("R")
+    assert (queue.parked, queue.closed_routes, queue.waiting) == (0, 0, 4)
+    assert names(queue.take(9)) == ["CS4.3", "CS1.2", "CS1.1", "CS1.4"]
+
+
+def test_the_parked_make_room_first_and_also_for_their_own_class(delivery: Delivery) -> None:
+    queue = parked(delivery, bounded(messages=4), (TOPIC, 1, 0), (TOPIC, 1, 1))
+    for number in (2, 3):
+        queue.push(delivery, on(OTHER, 1, number), 0)
+    assert names(queue.push(delivery, on(OTHER, 4, 4), 0)) == ["CS1.1"]
+    assert names(queue.push(delivery, on(OTHER, 1, 5), 0)) == ["CS1.0"]
+    assert (queue.parked, queue.closed_routes) == (0, 0)
+    assert names(queue.push(delivery, on(OTHER, 1, 6), 0)) == ["CS1.6"]
+    assert names(queue.push(delivery, on(OTHER, 2, 7), 0)) == ["CS1.5"]
+
+
+def test_a_newcomer_displaces_nobody_of_its_own_stream(delivery: Delivery) -> None:
+    queue = parked(delivery, bounded(messages=2), (TOPIC, 1, 0), (OTHER, 1, 1))
+    assert names(queue.push(delivery, on(TOPIC, 1, 2), 0)) == ["CS1.2"]
+    assert queue.parked == 2
+
+
+def test_a_route_is_due_at_its_time_and_its_failures_count_until_it_opens(delivery: Delivery) -> None:
+    queue = parked(delivery, bounded(), (TOPIC, 1, 0))
+    assert queue.failed("R") == 1
+    for failures in (2, 3):
+        item = queue.head_of("R")
+        assert item is not None
+        assert queue.failed("R") == failures
+        queue.park(item, "R", 10 * failures)
+        assert queue.next_due_ns <= 10 * failures
+        assert queue.due(10 * failures - 1) == []
+        assert queue.due(10 * failures) == ["R"]
+    assert queue.open("R")
+    assert queue.due(0) == ["R"]
+    assert queue.failed("R") == 1
+    assert not queue.open("another")
+
+
+def test_a_route_without_messages_is_forgotten(delivery: Delivery) -> None:
+    queue = parked(delivery, bounded(), (TOPIC, 1, 0))
+    assert queue.head_of("R") is not None
+    assert queue.head_of("R") is None
+    assert queue.closed_routes == 0
+    queue = parked(delivery, bounded(), (TOPIC, 1, 0), (TOPIC, 1, 1), (OTHER, 1, 2))
+    assert names(queue.take_parked(lambda item: item.received_ns < 1)) == ["CS1.0"]
+    assert sorted(names(list(queue.parked_heads()))) == ["CS1.1", "CS1.2"]
+    assert names(queue.take_parked(lambda item: True)) == ["CS1.1", "CS1.2"]
+    assert (len(queue), queue.bytes, queue.closed_routes) == (0, 0, 0)
+
+
+def test_a_stream_may_come_to_wait_for_another_route(delivery: Delivery) -> None:
+    queue = parked(delivery, bounded(), (TOPIC, 1, 0), (TOPIC, 1, 1))
+    item = queue.head_of("R")
+    assert item is not None
+    queue.park(item, "S", 5)
+    assert queue.closed_routes == 1
+    queue.release("R")
+    assert queue.take(9) == []
+    queue.release("S")
+    assert names(queue.take(9)) == ["CS1.0", "CS1.1"]
+
+
+class Nowhere:
+    """An egress that nothing is offered to: a queue asks a delivery for its subscriber only."""
+
+    name, unicast = "backbone", False
+
+    def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None: ...
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        return lambda message: None
+
+
+NOBODY = cast("Owner", None)
+
+
+class ParkedQueue(RuleBasedStateMachine):
+    """A lane's use of its queue: streams stay in order and everything is in one place, whatever routes do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delivery = Delivery(NOBODY, Nowhere(), TOPIC)
+        self.queue = EgressQueue(bounded(messages=12))
+        self.numbers = count()
+        self.inside: set[int] = set()
+        self.sent: dict[tuple[UUri, int], list[int]] = {}
+
+    def _gone(self, items: Sequence[Queued]) -> None:
+        self.inside -= {each.received_ns for each in items}
+
+    def _send(self, item: Queued) -> None:
+        self._gone([item])
+        attributes = item.message.attributes
+        self.sent.setdefault((attributes.source, rank_of(item)), []).append(item.received_ns)
+
+    @rule(topic=st.sampled_from([TOPIC, OTHER]), rank=st.sampled_from([0, 1, 4]))
+    def push(self, topic: UUri, rank: int) -> None:
+        number = next(self.numbers)
+        self.inside.add(number)
+        self._gone(self.queue.push(self.delivery, on(topic, rank, number), number))
+
+    @rule(limit=st.integers(1, 5), closed=st.booleans(), refused_from=st.integers(0, 5))
+    def send(self, limit: int, closed: bool, refused_from: int) -> None:
+        batch = self.queue.take(limit)
+        for position, item in enumerate(batch):
+            if position == refused_from:
+                self.queue.put_back(batch[position:])
+                return
+            if self.queue.join(item):
+                continue
+            if closed and item.message.attributes.source == OTHER:
+                self.queue.park(item, OTHER, 0)
+            else:
+                self._send(item)
+
+    @rule(opens=st.booleans())
+    def tries(self, opens: bool) -> None:
+        item = self.queue.head_of(OTHER)
+        if item is None:
+            return
+        if opens:
+            self._send(item)
+            self.queue.release(OTHER)
+        else:
+            self.queue.park(item, OTHER, 0)
+
+    @rule(before=st.integers(0, 200))
+    def expires(self, before: int) -> None:
+        self._gone(self.queue.take_parked(lambda item: item.received_ns < before))
+
+    @invariant()
+    def everything_is_in_one_place_and_in_order(self) -> None:
+        assert len(self.queue) == len(self.inside) == self.queue.waiting + self.queue.parked
+        assert self.queue.bytes == OVERHEAD_BYTES * len(self.inside)
+        assert len(self.queue) <= 12 + 5
+        for numbers in self.sent.values():
+            assert numbers == sorted(numbers)
+
+
+TestParkedQueue = ParkedQueue.TestCase
+TestParkedQueue.settings = settings(max_examples=100, deadline=None)
 
 
 # ------------------------------------------------------------------------------------------------ giving up, trying again
@@ -263,7 +546,9 @@ def waiting(ttl: int | None, received_ns: int = 0) -> Callable[[Delivery], Queue
 def test_a_message_is_too_old_by_its_ttl_or_without_one_by_how_long_it_has_waited(
     delivery: Delivery, item: Callable[[Delivery], Queued], now_ns: int, wall_ms: int, too_old: bool
 ) -> None:
-    assert is_too_old(item(delivery), EgressLimits(max_age_ms=30_000), now_ns, wall_ms) is too_old
+    limits = EgressLimits(max_age_ms=30_000)
+    assert is_too_old(item(delivery), limits, now_ns, wall_ms) is too_old
+    assert (end_ns(item(delivery), limits, now_ns, wall_ms) <= now_ns) is too_old
 
 
 LIMITS = EgressLimits(retry_first_ms=100, retry_max_ms=5000)

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ustreamer.core.access import Access, AccessRule
 from ustreamer.core.chain import Delivery, Filter
 from ustreamer.core.egress import EgressLimits
 from ustreamer.core.ledger import Verdict
@@ -53,6 +54,66 @@ ttls = st.sampled_from([None, 0, 50])
 priorities = st.sampled_from([UPriority.CS4] * 4 + [*UPriority])
 
 
+access_rules = st.builds(
+    AccessRule,
+    allow=st.booleans(),
+    source=st.sampled_from([None, "//*/1/1/FFFF", "//*/FFFFFFFF/FF/FFFF"]),
+    type=st.sampled_from([None, "publish", "request"]),
+)
+
+
+class Moody(Filter):
+    """Raises at every third message, or every `times`-th."""
+
+    def __init__(self, times: int = 3) -> None:
+        self._times = times
+        self._asked = 0
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        self._asked += 1
+        if self._asked % self._times == 0:
+            raise KeyError("out of sorts")
+        return None
+
+
+class MoodyHolder(Filter):
+    """Holds the newest message, raises at every fourth call, and then still hands out what it is no longer owed."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._held: UMessage | None = None
+        self._asked = 0
+
+    def _sulk(self) -> None:
+        self._asked += 1
+        if self._asked % 4 == 0:
+            raise KeyError("out of sorts")
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        if self._held is not None:
+            self._delivery.superseded(self._held, now_ns)
+        self._sulk()
+        self._held = message
+        self._delivery.wake_at(now_ns + 20_000_000, self)
+        return Verdict.QUEUED
+
+    def release(self, now_ns: int) -> UMessage | None:
+        self._sulk()
+        return self._held
+
+
+class MoodyTap:
+    """Raises at every fourth verdict, so that it is switched off in the end."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def __call__(self, *_: object, **__: object) -> None:
+        self._told += 1
+        if self._told % 4 == 0:
+            raise KeyError("out of sorts")
+
+
 class Chains:
     """A filter factory that gives each new delivery the next of several kinds of chain."""
 
@@ -82,12 +143,19 @@ class Chains:
                 return [self._holding(delivery, 20_000_000)]
             case "holds and drops":
                 return [self._holding(delivery, 20_000_000), sometimes]
+            case "raises":
+                return [Moody(), sometimes]
+            case "holds and raises":
+                return [Moody(), MoodyHolder(delivery), Moody(times=5)]
+            case "talks nonsense":
+                return [self._answering([None, Verdict.DELIVERED, "yes"] * 50)]  # type: ignore[list-item]
             case "holds twice":
                 return [self._holding(delivery, 5_000_000), self._holding(delivery, 20_000_000)]
         return []
 
 
-kinds = st.sampled_from(["none", "drops", "holds", "forgets", "holds and drops", "holds twice"])
+KINDS = ["none", "drops", "holds", "forgets", "holds and drops", "holds twice"]
+kinds = st.sampled_from([*KINDS, "raises", "holds and raises", "talks nonsense"])
 
 
 class LedgerLaw(RuleBasedStateMachine):
@@ -103,6 +171,9 @@ class LedgerLaw(RuleBasedStateMachine):
         queue_messages=st.integers(1, 4),
         everyone=st.sampled_from([None, *NAMES]),
         plan_limit=st.sampled_from([1, 2, 1000]),
+        access=st.dictionaries(
+            st.sampled_from(NAMES), st.lists(access_rules, min_size=1, max_size=3), max_size=2
+        ),
     )
     def build(
         self,
@@ -111,6 +182,7 @@ class LedgerLaw(RuleBasedStateMachine):
         queue_messages: int,
         everyone: str | None,
         plan_limit: int,
+        access: dict[str, list[AccessRule]],
     ) -> None:
         living = {name: name for name in NAMES} | {"hpc": "north"}
         self.world = self._make(
@@ -119,6 +191,8 @@ class LedgerLaw(RuleBasedStateMachine):
             authorities=living | ({"*": everyone} if everyone else {}),
             unicast=dict(zip(NAMES, unicast, strict=True)) | {SELF: False},
             plan_limit=plan_limit,
+            taps=[MoodyTap()],
+            access={name: Access(name, rules) for name, rules in access.items()},
         )
 
     def _receive(self, ingress: str | None, message: UMessage) -> None:

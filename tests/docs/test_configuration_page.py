@@ -9,6 +9,7 @@ import pytest
 from ustreamer_throttle.plugin import ThrottlePlugin
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
+from ustreamer.core.access import AccessRule
 from ustreamer.hookspecs import EndpointConfig
 from ustreamer.host import config as host
 from ustreamer.transports.local.config import LocalEndpoint
@@ -40,7 +41,7 @@ def fields(*structs: type[msgspec.Struct]) -> set[str]:
 
 SECTIONS = [
     ("The file", fields(host.StreamerConfig) - HANDLED_BY_THE_READER, set()),
-    ("Every endpoint", BASE, set()),
+    ("Every endpoint", BASE | fields(AccessRule), set()),
     ("Zenoh endpoint", fields(ZenohEndpoint) - BASE, set()),
     (
         "SOME/IP endpoint",
@@ -49,6 +50,7 @@ SECTIONS = [
     ),
     ("Local endpoint", fields(LocalEndpoint) - BASE, set()),
     ("Egress", fields(host.EgressConfig), fields(host.RetryConfig)),
+    ("Dead letters", fields(host.DeadLettersConfig), set()),
     ("Plugin usubscription", fields(UsubscriptionPlugin.Config), set()),
     ("Plugin throttle", fields(ThrottlePlugin.Config), set()),
 ]

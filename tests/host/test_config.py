@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
+from ustreamer.core.access import AccessRule
 from ustreamer.core.egress import EgressLimits
 from ustreamer.hookspecs import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.host import config as configuration
-from ustreamer.host.config import ConfigError, Document, StreamerConfig
+from ustreamer.host.config import ConfigError, DeadLettersConfig, Document, StreamerConfig
 from ustreamer.transports import BuiltinTransports
 
 # ------------------------------------------------------------------- transports and plugins that only have a section
@@ -241,6 +242,16 @@ def test_an_override_that_does_not_fit_the_default_is_refused_where_it_is() -> N
     assert problem.suggestion == "choose at least 100"
 
 
+def test_dead_letters_are_bounded_as_the_file_says() -> None:
+    smallest = 'authority = "a"\n[endpoints.e]\ntransport = "local"\nauthorities = ["*"]\n'
+    assert checked(smallest).dead_letters == DeadLettersConfig(10_000, 64_000_000, 1_000_000)
+    said = checked(smallest + "[dead_letters]\nmessages = 5\n")
+    assert said.dead_letters == DeadLettersConfig(5, 64_000_000, 1_000_000)
+    (problem,) = problems(smallest + "[dead_letters]\nmesages = 5\n")
+    assert (problem.line, problem.path) == (6, "dead_letters.mesages")
+    assert problem.suggestion == "did you mean 'messages'?"
+
+
 @pytest.mark.parametrize(("text", "line"), [('authority = "a"\n\n[endpoints]', 3), ('authority = "a"\n', 1)])
 def test_a_streamer_has_an_endpoint(text: str, line: int) -> None:
     (problem,) = problems(text)
@@ -260,6 +271,73 @@ def test_the_streamer_serves_itself_and_who_has_no_usubscription() -> None:
 
 def test_the_own_authority_may_live_behind_no_endpoint() -> None:
     assert checked(edited(('["hpc.vin1", "cloud"]', '["cloud"]'))).authority == "hpc.vin1"
+
+
+ACCESS = """
+[[endpoints.chassis.access]]
+allow = true
+source = "//chassis/1234/1/FFFF"
+type = "publish"
+[[endpoints.chassis.access]]
+allow = false
+"""
+
+
+def with_access(*edits: tuple[str, str]) -> str:
+    text = ACCESS
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    return SAMPLE + text
+
+
+def test_access_rules_are_read_in_their_order_and_an_endpoint_without_has_none() -> None:
+    endpoints = checked(with_access()).endpoints
+    assert endpoints["chassis"].access == (
+        AccessRule(allow=True, source="//chassis/1234/1/FFFF", type="publish"),
+        AccessRule(allow=False),
+    )
+    assert endpoints["backbone"].access == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("allow = true\n", "", "endpoints.chassis.access[0].allow: is missing; add allow = true"),
+        ("allow = true", "alow = true", "endpoints.chassis.access[0].alow: unknown key"),
+        ("allow = true", 'allow = "true"', "endpoints.chassis.access[0].allow: expected true or false"),
+        ('"publish"', '"event"', "endpoints.chassis.access[0].type: 'event' is not one of: "),
+        (
+            "/1234/1/FFFF",
+            "/1234/1",
+            "endpoints.chassis.access[0].source: UUri '//chassis/1234/1': expected three",
+        ),
+        (
+            "//chassis/1234",
+            "//chasis/1234",
+            "endpoints.chassis.access[0].source: 'chasis' does not live behind",
+        ),
+        ("FFFF", "0", "endpoints.chassis.access[0].source: no publish has such a resource"),
+        (
+            'type = "publish"',
+            'type = "publish"\nsink = "//*/1/1/1"',
+            "endpoints.chassis.access[0].sink: a publication",
+        ),
+    ],
+)
+def test_a_mistake_in_an_access_rule_is_refused_at_its_key(old: str, new: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked(with_access((old, new)))
+    first = len(SAMPLE.splitlines()) + 2
+    assert problem in str(caught.value.problems[0])
+    assert first <= caught.value.problems[0].line <= first + 5
+
+
+def test_where_everyone_may_live_a_rule_may_name_anyone() -> None:
+    text = with_access(("//chassis", "//mars")).replace(
+        'authorities = ["chassis"]', 'authorities = ["chassis", "*"]'
+    )
+    assert checked(text).endpoints["chassis"].access[0].source == "//mars/1234/1/FFFF"
 
 
 def test_sixty_four_endpoints_are_the_most() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import count, pairwise
 from typing import ClassVar
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock, ManualClock
 from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits, Queued
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
-from ustreamer.hookspecs import EndpointTransport
+from ustreamer.hookspecs import EndpointTransport, RouteUnavailable
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
@@ -114,6 +115,12 @@ class Gateway:
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
 
+    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None: ...
+
+    def filter_failed(self, plugin: object, error: Exception) -> None: ...
+
+    def tap_failed(self, tap: Tap, error: Exception) -> None: ...
+
     def offer(self, message: UMessage) -> None:
         self.ledger.received += 1
         self.delivery.offer(message, self._clock.monotonic_ns())
@@ -178,6 +185,11 @@ class Rig:
     @property
     def sent(self) -> list[int]:
         return [number(message) for message in self.wire.sent]
+
+    @property
+    def routes(self) -> "Routes":
+        assert isinstance(self.wire, Routes)
+        return self.wire
 
     @property
     def verdicts(self) -> list[tuple[int, Verdict, UStatus | None, int]]:
@@ -536,6 +548,214 @@ def test_what_is_important_overtakes_what_waits_for_its_retry(make_rig: MakeRig)
     assert rig.sent == [2, 3, 0, 1]
 
 
+# --------------------------------------------------------------------------------------------------- closed routes
+
+HERE, THERE = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+
+
+class Routes(Wire):
+    """A wire with a route for each topic, some of which are closed."""
+
+    def __init__(self, *closed: UUri) -> None:
+        super().__init__()
+        self.closed = set(closed)
+
+    def send(self, message: UMessage) -> None:
+        topic = message.attributes.source
+        if topic in self.closed:
+            self.attempts.append((message, time.monotonic_ns(), threading.get_ident()))
+            raise RouteUnavailable(topic, f"nobody listens to {topic}")
+        super().send(message)
+
+
+class DatagramRoutes(Routes):
+    inline = True
+
+
+def on(topic: UUri, n: int, **keywords: object) -> UMessage:
+    """Message number `n` on a topic."""
+    made = event(n, **keywords)  # type: ignore[arg-type]
+    return UMessage(made.id, msgspec.structs.replace(made.attributes, source=topic), made.payload)
+
+
+@pytest.mark.parametrize("wire", [Routes, DatagramRoutes])
+def test_a_closed_route_holds_up_nobody_else(make_rig: MakeRig, wire: type[Routes]) -> None:
+    rig = make_rig(wire(THERE), SLOW).start()
+    for n in range(0, 200, 2):
+        rig.offer(on(THERE, n), on(HERE, n + 1))
+    eventually(lambda: len(rig.sent) == 100, "all that can be sent")
+    assert rig.sent == list(range(1, 200, 2))
+    eventually(lambda: rig.lane.statistics().parked == 100, "all others to be parked")
+    statistics = rig.lane.statistics()
+    assert (statistics.queued, statistics.closed_routes) == (100, 1)
+    assert statistics.queued_bytes == 100 * (OVERHEAD_BYTES + 4)
+    assert len(rig.wire.attempts) - 100 <= 2  # an inline lane tries once more on its own thread
+
+    rig.routes.closed.clear()
+    rig.lane.route_open(THERE)
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent[100:] == list(range(0, 200, 2))
+
+
+def test_what_is_parked_is_tried_again_after_pauses_of_its_own(make_rig: MakeRig) -> None:
+    watch = Stopwatch()
+
+    class OpensAtTheFifth(Routes):
+        def send(self, message: UMessage) -> None:
+            if len(self.attempts) == 4:
+                self.closed.clear()
+            super().send(message)
+
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
+    rig = make_rig(OpensAtTheFifth(THERE), limits, watch.clock, lambda: 1.0)
+    watch.attach(rig.lane)
+    rig.offer(*(on(THERE, n, made_ms=watch.clock.wall_ms()) for n in range(3)))
+    rig.start().wait_settled(3)
+    assert watch.pauses_ms == [4, 8, 16, 20]
+    assert rig.sent == [0, 1, 2]
+    assert [attempts for _, _, _, attempts in rig.verdicts] == [5, 1, 1]
+
+
+def test_a_route_that_opens_while_its_message_is_refused_is_tried_at_once(make_rig: MakeRig) -> None:
+    class OpensTooLate(Routes):
+        def send(self, message: UMessage) -> None:
+            try:
+                super().send(message)
+            except RouteUnavailable:
+                self.closed.clear()
+                rig.lane.route_open(THERE)
+                raise
+
+    rig = make_rig(OpensTooLate(THERE), SLOW).start()
+    rig.offer(on(THERE, 0))
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0]
+
+
+def test_a_link_that_comes_up_has_every_closed_route_tried(make_rig: MakeRig) -> None:
+    rig = make_rig(Routes(HERE, THERE), SLOW).start()
+    rig.offer(on(HERE, 0), on(THERE, 1))
+    eventually(lambda: rig.lane.statistics().closed_routes == 2, "two closed routes")
+    rig.routes.closed.remove(THERE)
+    rig.lane.link_up()
+    eventually(lambda: rig.sent == [1], "the one that is open")
+    rig.wait_retries(3)
+    assert rig.lane.statistics().closed_routes == 1
+
+
+def test_a_link_that_is_lost_while_a_route_is_tried_holds_up_the_lane_and_loses_nothing(
+    make_rig: MakeRig,
+) -> None:
+    class Outage(Routes):
+        def send(self, message: UMessage) -> None:
+            if len(self.attempts) == 1:
+                self.closed.clear()
+                self.attempts.append((message, 0, 0))
+                raise UStatusError(DOWN, "no link")
+            super().send(message)
+
+    rig = make_rig(Outage(THERE), SLOW).start()
+    rig.offer(on(THERE, 0), on(THERE, 1))
+    eventually(lambda: rig.lane.statistics().parked == 2, "both to be parked")
+    rig.lane.route_open(THERE)
+    rig.wait_retries(2)
+    rig.offer(on(HERE, 2))
+    assert rig.sent == []
+    rig.lane.link_up()
+    assert rig.lane.wait_empty(soon())
+    assert sorted(rig.sent) == [0, 1, 2]
+    assert rig.sent.index(0) < rig.sent.index(1)
+
+
+@pytest.mark.parametrize("ttl", [20, None])
+def test_what_is_parked_ends_when_it_is_too_old_and_not_at_its_next_try(
+    make_rig: MakeRig, ttl: int | None
+) -> None:
+    limits = EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000, max_age_ms=20)
+    rig = make_rig(Routes(THERE), limits).start()
+    rig.offer(*(on(THERE, n, ttl=ttl) for n in range(3)))
+    rig.wait_settled(3)
+    assert [(n, verdict) for n, verdict, _, _ in rig.verdicts] == [(n, Verdict.EXPIRED) for n in range(3)]
+    eventually(lambda: len(rig.undelivered) == 3, "three dead letters")
+    assert {status.code for _, status, _ in rig.undelivered} == {UCode.DEADLINE_EXCEEDED}
+    assert rig.lane.statistics().closed_routes == 0
+
+
+def test_a_failure_that_is_final_lets_the_next_of_the_stream_be_tried(make_rig: MakeRig) -> None:
+    class Picky(Routes):
+        def send(self, message: UMessage) -> None:
+            if THERE not in self.closed and number(message) == 0:
+                raise UStatusError(UCode.INVALID_ARGUMENT, "never")
+            super().send(message)
+
+    rig = make_rig(Picky(THERE), SLOW).start()
+    rig.offer(on(THERE, 0), on(THERE, 1))
+    eventually(lambda: rig.lane.statistics().parked == 2, "both to be parked")
+    rig.routes.closed.clear()
+    rig.lane.route_open(THERE)
+    assert rig.lane.wait_empty(soon())
+    assert (rig.sent, [n for n, _, _ in rig.undelivered]) == ([1], [0])
+
+
+def test_a_closed_route_is_told_once_while_any_is_closed(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = make_rig(Routes(HERE, THERE), SLOW).start()
+    with caplog.at_level("WARNING", "ustreamer.lanes"):
+        rig.offer(on(HERE, 0), on(THERE, 1))
+        eventually(lambda: rig.lane.statistics().parked == 2, "both to be parked")
+    [record] = caplog.records
+    assert record.getMessage() == "route_unavailable"
+    assert vars(record)["reason"] == f"UNAVAILABLE: nobody listens to {HERE}"
+
+
+def test_an_opening_of_a_route_that_nobody_waits_for_is_no_news(make_rig: MakeRig) -> None:
+    rig = make_rig(Routes()).start()
+    rig.lane.route_open(THERE)
+    rig.offer(on(THERE, 0))
+    assert rig.lane.wait_empty(soon())
+    assert rig.lane.statistics().retries == 0
+
+
+def test_a_lane_that_closes_keeps_what_is_parked_in_its_books(make_rig: MakeRig) -> None:
+    rig = make_rig(Routes(THERE), SLOW).start()
+    rig.offer(*(on(THERE, n) for n in range(3)))
+    eventually(lambda: rig.lane.statistics().parked == 3, "all to be parked")
+    assert not rig.lane.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+    rig.lane.close(DEADLINE_S)
+    assert rig.books().queued == 3
+
+
+@pytest.mark.parametrize("wire", [Routes, DatagramRoutes])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_routes_close_and_open_each_stream_keeps_its_order_and_all_arrive(
+    make_rig: MakeRig, wire: type[Routes], seed: int
+) -> None:
+    dice = random.Random(seed)
+    topics = [UUri("chassis", 0x1234, 1, 0x8001 + n) for n in range(6)]
+    rig = make_rig(wire(), EgressLimits(retry_first_ms=1, retry_max_ms=4)).start()
+    priorities = (UPriority.CS1, UPriority.CS4)
+    streams: dict[tuple[UUri, UPriority], list[int]] = {}
+    for n in range(1500):
+        topic, priority = dice.choice(topics), dice.choice(priorities)
+        streams.setdefault((topic, priority), []).append(n)
+        rig.offer(on(topic, n, priority=priority))
+        if n % 10 == 0:
+            rig.routes.closed = set(dice.sample(topics, dice.randrange(len(topics))))
+            for opened in dice.sample(topics, 2):
+                rig.lane.route_open(opened)
+        if n % 100 == 0:
+            time.sleep(0.002)  # lets the pauses end
+    rig.routes.closed = set()
+    assert rig.lane.wait_empty(soon())
+    assert sorted(rig.sent) == list(range(1500))
+    place = {n: index for index, n in enumerate(rig.sent)}
+    for numbers in streams.values():
+        places = [place[n] for n in numbers]
+        assert places == sorted(places)
+    assert rig.lane.statistics().retries > 20
+
+
 # --------------------------------------------------------------------------------------------------- growing too old
 
 
@@ -621,6 +841,21 @@ def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_boun
         (3, Verdict.DEAD_LETTERED, expected),
     ]
     assert rig.lane.queued == 2
+
+
+def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig) -> None:
+    time = ManualClock()
+    rig = make_rig(Wire(), FULL_BY_MESSAGES, time.clock())
+    rig.offer(*events(2))
+    rig.lane.use(EgressLimits(queue_messages=3, max_age_ms=1))
+    rig.offer(*(event(n) for n in (2, 3)))
+    [(number, status, _)] = rig.undelivered
+    assert (number, status.code) == (3, UCode.RESOURCE_EXHAUSTED)
+    assert "(3 messages" in status.message
+    time.advance(ms=2)
+    rig.start()
+    rig.wait_settled(4)
+    assert (rig.sent, len(rig.undelivered)) == ([], 4)
 
 
 def test_in_a_full_queue_the_unimportant_makes_room_for_the_important(make_rig: MakeRig) -> None:
@@ -850,6 +1085,8 @@ def test_statistics_are_a_snapshot_of_all_that_happened(make_rig: MakeRig) -> No
         dead_lettered=1,
         expired=1,
         retries=1,
+        parked=0,
+        closed_routes=0,
     )
     rig.wire.gate.set()
     assert rig.lane.wait_empty(soon())

@@ -1,47 +1,207 @@
 # SPDX-License-Identifier: Apache-2.0
-"""core.ustreamer says that it has no methods; nobody waits for an answer that never comes."""
+"""core.ustreamer by its methods, on a bus of its own; tests/host/test_streamer.py has it in a streamer."""
 
 from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
 from ustreamer.core.clock import ManualClock
+from ustreamer.core.dispatcher import TargetStatistics
+from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.core.paused import PausedDirectory
+from ustreamer.core.subscriptions import StaticDirectory, Subscription
+from ustreamer.host import own_entity
+from ustreamer.host.lanes import LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
+from ustreamer.host.status import EndpointStatus, Routes, Statistics
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol import UCode, UMessage, UStatusError, UuidSource, UUri
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.rpc import RpcClient
+from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import notification
 
-APP = UUri("app", 0x10, 1, 0)
+APP: Final = UUri("app", 0x10, 1, 0)
+OWN: Final = UUri("hpc", 4, 1, 0)
+SPEED, DOORS = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+START, STOP, ROUTES, STATISTICS = 1, 2, 3, 4
+
+
+class Readings:
+    """What a streamer would tell."""
+
+    def routes(self) -> Routes:
+        targets = (
+            TargetStatistics(SPEED, "chassis", "dash", UUri("dash", 2, 1, 0), 5, 9, 7, 2),
+            TargetStatistics(SPEED, "chassis", "backbone", None, 0, 9, 9, 0),
+            TargetStatistics(DOORS, "chassis", "backbone", None, 0, 1, 1, 0),
+        )
+        endpoints = (
+            EndpointStatus("chassis", "someip", ("chassis",), True),
+            EndpointStatus("backbone", "zenoh", ("hpc", "cloud"), False),
+        )
+        return Routes(endpoints, targets, ())
+
+    def statistics(self) -> Statistics:
+        lane = LaneStatistics("backbone", 3, 700, 10, 1, 2, 4, 0, 0)
+        ledger = LedgerSnapshot(22, 17, 2, 2, 1, 0, 0, 0)
+        counters = {"backbone": {"received": 5, "refused_key": 1}}
+        return Statistics(1_700_000_000_123, ledger, 0, counters, (lane,), self.routes().targets, {})
+
+
+class Bench:
+    """An application, and the entity that it calls."""
+
+    def __init__(self) -> None:
+        network = LocalNetwork()
+        self.bus, self.app = LocalTransport(network, "hpc"), LocalTransport(network, "app")
+        for each in (self.bus, self.app):
+            each.open()
+        self.paused = PausedDirectory(StaticDirectory([Subscription(SPEED, APP)]))
+        self.replans = 0
+        self.readings: Any = Readings()
+        clock = ManualClock().clock()
+        self.entity = OwnEntity("hpc", clock, self.readings, self.paused, self._replan)
+        self.entity.start(self.bus)
+        self.rpc = RpcClient(self.app, APP, UuidSource(clock.wall_ms))
+
+    def _replan(self) -> None:
+        self.replans += 1
+
+    def call(self, method: int, request: Any = b"", kind: UPayloadFormat = UPayloadFormat.PROTOBUF) -> bytes:
+        payload = request if isinstance(request, bytes) else request.SerializeToString()
+        return self.rpc.call(OWN.with_resource(method), payload, kind, ttl=100).payload
+
+    def close(self) -> None:
+        self.entity.stop()
+        for each in (self.app, self.bus):
+            each.close()
 
 
 @pytest.fixture
-def app() -> Iterator[LocalTransport]:
-    network = LocalNetwork()
-    bus, transport = LocalTransport(network, "hpc"), LocalTransport(network, "app")
-    for each in (bus, transport):
-        each.open()
-    entity = OwnEntity("hpc", ManualClock().clock())
-    entity.start(bus)
-    yield transport
-    entity.stop()
-    for each in (transport, bus):
-        each.close()
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+# --------------------------------------------------------------------------------------------------- start and stop
+
+
+def test_a_caller_stops_and_starts_what_it_subscribed(bench: Bench) -> None:
+    assert bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb())) == b""
+    assert (bench.paused.paused_by(APP), bench.replans) == ([SPEED], 1)
+    assert bench.call(START, pb.StartDispatchingRequest(topic=SPEED.to_pb())) == b""
+    assert (bench.paused.paused_by(APP), bench.replans) == ([], 2)
+
+
+def test_what_changes_nothing_makes_no_plan_anew(bench: Bench) -> None:
+    bench.call(START, pb.StartDispatchingRequest(topic=SPEED.to_pb()))
+    bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
+    bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
+    assert bench.replans == 1
+
+
+def test_an_empty_authority_is_the_callers(bench: Bench) -> None:
+    bench.call(STOP, pb.StopDispatchingRequest(topic=UUri("", 1, 1, 0x8001).to_pb()))
+    assert bench.paused.paused_by(APP) == [UUri("app", 1, 1, 0x8001)]
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
+
+
+def test_routes_tell_endpoints_and_where_each_topic_goes(bench: Bench) -> None:
+    bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
+    found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES))
+    assert [(e.name, e.transport, list(e.authorities), e.up) for e in found.endpoints] == [
+        ("chassis", "someip", ["chassis"], True),
+        ("backbone", "zenoh", ["hpc", "cloud"], False),
+    ]
+    assert [(UUri.from_pb(r.topic), r.ingress) for r in found.routes] == [
+        (SPEED, "chassis"),
+        (DOORS, "chassis"),
+    ]
+    backbone, dash = found.routes[0].targets
+    assert (backbone.endpoint, backbone.HasField("subscriber"), backbone.HasField("period_ns")) == (
+        "backbone",
+        False,
+        False,
+    )
+    assert (dash.endpoint, UUri.from_pb(dash.subscriber), dash.period_ns) == (
+        "dash",
+        UUri("dash", 2, 1, 0),
+        5,
+    )
+    assert [UUri.from_pb(topic) for topic in found.stopped] == [SPEED]
+    assert not found.has_more_records
+
+
+def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench: Bench) -> None:
+    found = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS))
+    assert found.since.ToMilliseconds() == 1_700_000_000_123
+    assert (found.total.received, found.total.delivered, found.total.unaccounted) == (22, 17, 0)
+    [lane] = found.endpoints
+    assert (lane.endpoint, lane.up, lane.queue_messages, lane.queue_bytes) == ("backbone", False, 3, 700)
+    assert (lane.delivered, lane.dead_lettered, lane.expired, lane.retries) == (10, 1, 2, 4)
+    assert dict(lane.counters) == {"received": 5, "refused_key": 1}
+    assert [(UUri.from_pb(t.topic), t.received, t.delivered, t.throttled) for t in found.targets] == [
+        (SPEED, 9, 9, 0),
+        (SPEED, 9, 7, 2),
+        (DOORS, 1, 1, 0),
+    ]
+
+
+def test_answers_are_filtered_and_come_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    doors = pb.FetchRoutesRequest(topic_filter=DOORS.to_pb())
+    found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES, doors))
+    assert [UUri.from_pb(route.topic) for route in found.routes] == [DOORS]
+    monkeypatch.setattr(own_entity, "PAGE", 2)
+    first = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS))
+    rest = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS, pb.FetchStatisticsRequest(offset=2)))
+    assert (len(first.targets), first.has_more_records) == (2, True)
+    assert (len(rest.targets), rest.has_more_records) == (1, False)
+
+
+# ------------------------------------------------------------------------------------------------------- what is wrong
 
 
 @pytest.mark.parametrize(
-    "method", [UUri("hpc", 4, 1, 1), UUri("hpc", 4, 1, 0x7FFF), UUri("hpc", 4, 2, 1)], ids=str
+    "method", [UUri("hpc", 4, 1, 5), UUri("hpc", 4, 1, 0x7FFF), UUri("hpc", 4, 2, 1)], ids=str
 )
-def test_every_call_is_answered_with_unimplemented(app: LocalTransport, method: UUri) -> None:
-    client = RpcClient(app, APP, UuidSource(ManualClock().clock().wall_ms))
-    with pytest.raises(UStatusError, match="has no methods yet") as answer:
-        client.call(method, ttl=100)
+def test_a_method_or_version_that_there_is_not_is_unimplemented(bench: Bench, method: UUri) -> None:
+    with pytest.raises(UStatusError, match="expected one of") as answer:
+        bench.rpc.call(method, ttl=100)
     assert answer.value.code is UCode.UNIMPLEMENTED
 
 
-def test_what_is_no_request_is_not_answered(app: LocalTransport) -> None:
+@pytest.mark.parametrize(
+    ("payload", "kind", "words"),
+    [
+        (b"\xff", UPayloadFormat.PROTOBUF, "expected StopDispatchingRequest"),
+        (b"", UPayloadFormat.PROTOBUF, "expected a resource of 8000"),
+        (b"", UPayloadFormat.JSON, "expected PROTOBUF"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_an_invalid_argument(
+    bench: Bench, payload: bytes, kind: UPayloadFormat, words: str
+) -> None:
+    with pytest.raises(UStatusError, match=words) as answer:
+        bench.call(STOP, payload, kind)
+    assert answer.value.code is UCode.INVALID_ARGUMENT
+    assert bench.replans == 0
+
+
+def test_who_calls_is_told_when_a_method_fails(bench: Bench) -> None:
+    bench.readings.routes = lambda: 1 // 0
+    with pytest.raises(UStatusError, match="ZeroDivisionError") as answer:
+        bench.call(ROUTES)
+    assert answer.value.code is UCode.INTERNAL
+
+
+def test_what_is_no_request_is_not_answered(bench: Bench) -> None:
     heard: list[UMessage] = []
-    app.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), APP, heard.append)
+    bench.app.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), APP, heard.append)
     source = APP.with_resource(0x8000)
-    app.send(notification(UuidSource(ManualClock().clock().wall_ms).next(), source, UUri("hpc", 4, 1, 0)))
+    bench.app.send(notification(UuidSource(ManualClock().clock().wall_ms).next(), source, OWN))
     assert heard == []

@@ -30,6 +30,7 @@ from ustreamer.host import config as configuration
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import serves
+from ustreamer.host.dead_letter_store import read
 from ustreamer.host.streamer import Streamer
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import uattributes as pb_uattributes
@@ -436,6 +437,45 @@ def test_subscribers_that_the_configuration_fixes_are_targets_of_their_own_behin
     assert streamer.ledger().received == 3
 
 
+def test_a_subscriber_stops_and_starts_a_topic_for_itself(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        bench.local("chassis", "chassis"),
+        WITH_USUBSCRIPTION,
+    )
+    sensor, fleet, ecu = bench.app("inside"), bench.app("outside", "cloud"), bench.app("chassis", "chassis")
+    for app in (fleet, ecu):
+        app.subscribe()
+    for method, payload in ((None, b"1"), (2, b"2"), (1, b"3")):
+        if method is not None:
+            asked = pb_ustreamer.StopDispatchingRequest(topic=TOPIC.to_pb())
+            fleet.rpc.call(UUri(OWN, 4, 1, method), asked.SerializeToString(), UPayloadFormat.PROTOBUF)
+        sensor.publish(payload)
+    assert (ecu.wait_received(3), fleet.wait_received(2)) == ([b"1", b"2", b"3"], [b"1", b"3"])
+    assert streamer.statistics().unaccounted == 0
+
+
+def test_a_streamer_tells_its_routes_and_statistics_over_uprotocol(bench: Bench) -> None:
+    bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.subscribe()
+    sensor.publish(b"1")
+    fleet.wait_received(1)
+    routes = pb_ustreamer.FetchRoutesResponse.FromString(fleet.rpc.call(UUri(OWN, 4, 1, 3)).payload)
+    assert [(e.name, list(e.authorities)) for e in routes.endpoints] == [
+        ("inside", [OWN]),
+        ("outside", ["cloud"]),
+    ]
+    [route] = routes.routes
+    assert (UUri.from_pb(route.topic), route.ingress) == (TOPIC, "inside")
+    assert [target.endpoint for target in route.targets] == ["outside"]
+    counted = pb_ustreamer.FetchStatisticsResponse.FromString(sensor.rpc.call(UUri(OWN, 4, 1, 4)).payload)
+    assert counted.total.received >= counted.total.delivered > 0
+    assert [endpoint.endpoint for endpoint in counted.endpoints] == ["self", "inside", "outside"]
+    assert [(target.received, target.delivered) for target in counted.targets] == [(1, 1)]
+
+
 # ------------------------------------------------------------------------------------------------ to somebody by name
 
 
@@ -626,6 +666,89 @@ def test_dead_letters_that_nobody_subscribed_are_counted_and_make_no_further_one
     assert streamer.ledger().dead_lettered == 3
 
 
+def kept(streamer: Streamer, n: int) -> list[int]:
+    """Wait until so many dead letters are on disk; their numbers."""
+    eventually(lambda: streamer.dead_letters.statistics()["stored"] == n, f"{n} dead letters on disk")
+    return streamer.dead_letters.store.numbers()
+
+
+def test_a_dead_letter_is_kept_and_redriven_as_if_it_had_just_come_in(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    chassis = link(streamer, "chassis")
+    chassis.fault = UCode.INTERNAL
+    sink = UUri("chassis", 1, 1, 0)
+    lost = notification(new_id(), TOPIC, sink, b"\x01\x02", UPayloadFormat.RAW, ttl=60_000)
+    bench.app("inside").transport.send(lost)
+    [number] = kept(streamer, 1)
+    chassis.fault = None
+    redriven = streamer.redrive(number)
+    eventually(lambda: bool(chassis.sent), "the message")
+    [(_, sent)] = chassis.sent
+    assert (sent.attributes, sent.payload) == (lost.attributes, lost.payload)
+    assert sent.id.time_ms >= lost.id.time_ms
+    assert (redriven.id, redriven.new_id) == (str(lost.id), str(sent.id)) != (str(sent.id), str(lost.id))
+    assert (
+        streamer.statistics().dead_letters["stored"] == 1
+    )  # who redrives it removes it when that has worked
+
+
+def test_what_is_redriven_in_vain_is_a_dead_letter_again(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
+    [first] = kept(streamer, 1)
+    streamer.redrive(first)
+    assert kept(streamer, 2) == [first, first + 1]
+
+
+def test_what_cannot_be_redriven_says_why(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN), fake("chassis", "chassis"), "[dead_letters]\npayload_bytes = 1"
+    )
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"large"))
+    [number] = kept(streamer, 1)
+    for asked, code, words in (
+        (number, UCode.FAILED_PRECONDITION, "payload of 5 bytes was too large"),
+        (number + 1, UCode.NOT_FOUND, "none of this number"),
+    ):
+        with pytest.raises(UStatusError, match=words) as refused:
+            streamer.redrive(asked)
+        assert refused.value.code is code
+
+
+def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are_not_kept(
+    bench: Bench,
+) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        fake("chassis", "chassis", receivers=["//chassis/1/1/0"]),
+        WITH_USUBSCRIPTION,
+        "[plugins.throttle]",
+    )
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    sensor, workshop = bench.app("inside"), bench.app("outside", "cloud")
+    workshop.subscribe(period_ms=3_600_000)
+    workshop.subscribe(DEAD_LETTERS)
+    for _ in range(5):
+        sensor.publish(topic=UUri(OWN, 0x9999, 1, 0x8001))  # unwanted
+        sensor.publish()  # throttled towards the workshop, and cannot be sent to the chassis
+    assert len(kept(streamer, 5)) == 5
+    eventually(lambda: streamer.ledger().throttled == 4, "throttling")
+    reasons = {streamer.dead_letters.store.get(number).code for number in kept(streamer, 5)}
+    assert reasons == {UCode.INTERNAL}
+
+
+def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, tmp_path: Path) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    for _ in range(50):
+        bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    streamer.stop()
+    assert len(list(read(tmp_path / "state0" / "dead-letters"))) == 50
+
+
 @pytest.mark.parametrize(
     ("fault", "limits", "ttl", "expected"),
     [
@@ -811,12 +934,22 @@ def test_an_invalid_message_is_refused_and_not_in_the_ledger(bench: Bench) -> No
 
 def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingress(bench: Bench) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    ingress = dict.fromkeys(
+        [
+            "refused_invalid",
+            "refused_spoofed",
+            "refused_access",
+            "filter_errors",
+            "directory_errors",
+            "tap_errors",
+            "taps_off",
+        ],
+        0,
+    )
     assert streamer.endpoints() == {
-        "inside": {
-            "received": 0, "sent": 0, "listener_errors": 0, "refused_invalid": 0, "refused_spoofed": 0,
-        },
-        "chassis": {"sent": 0, "refused_length": 3, "refused_invalid": 0, "refused_spoofed": 0},
-    }  # fmt: skip
+        "inside": {"received": 0, "sent": 0, "listener_errors": 0, **ingress},
+        "chassis": {"sent": 0, "refused_length": 3, **ingress},
+    }
 
 
 def test_there_is_a_lane_for_every_endpoint_and_for_the_streamer_itself(bench: Bench) -> None:

@@ -25,7 +25,10 @@ def dead_letter_topic(authority: str) -> UUri:
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that found no way, why, at which endpoint, and how often and when (ms since the epoch) it was tried."""
+    """A message that found no way, why, at which endpoint, and how often and when (ms since the epoch) it was tried.
+
+    `ingress` is the endpoint by which it came in.
+    """
 
     message: UMessage
     status: UStatus
@@ -33,6 +36,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     attempts: int
     first_attempt_ms: int
     last_attempt_ms: int
+    ingress: str = ""
 
     def to_message(self, id: UUID, topic: UUri) -> UMessage:
         """The publication that tells subscribers of the dead-letter topic."""

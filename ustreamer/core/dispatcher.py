@@ -8,6 +8,7 @@ Order of locks: any ingress, then the ingress of the streamer itself, then a lan
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from threading import RLock
 
 import msgspec
@@ -16,6 +17,8 @@ from ustreamer.core.chain import Delivery, Egress, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, dead_letter_topic
 from ustreamer.core.egress import Queued
+from ustreamer.core.expiry import Expiry
+from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.routes import SELF, Decision, Refused, Router, Target
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
@@ -29,6 +32,8 @@ Schedule = Callable[[int, Callable[[], None]], None]
 """Have a call made at a monotonic time in ns."""
 
 _NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+_MS_PER_DAY = 86_400_000
 _LETTERS_AT_ONCE = 100  # 3 ms: other timers, such as those of a throttle, wait no longer
 
 
@@ -62,12 +67,14 @@ class Ingress:
         self.name = name
         self.taps = taps
         self.ledger = Ledger()
+        self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
-        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0}
+        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0}
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._directory = dispatcher.router.directory
         self._monotonic_ns, self._wall_ms = dispatcher.clock
+        self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
         self._plans: dict[UAttributes, Plan] = {}
         self._plan_limit = plan_limit
@@ -76,10 +83,7 @@ class Ingress:
         self._unicast: dict[str, Delivery] = {}
 
     def dispatch(self, message: UMessage) -> None:
-        """Decide about `message` and hand it on. Never waits for a network.
-
-        Raises nothing of its own. What a plugin's filter or tap raises goes to the transport, which reports it.
-        """
+        """Decide about `message` and hand it on. Never waits for a network, and raises nothing, whatever a plugin does."""
         now_ns = self._monotonic_ns()
         attributes = message.attributes
         id = message.id
@@ -94,7 +98,11 @@ class Ingress:
                 plan = self._plan(message)
                 if plan is None:
                     return
-            if attributes.ttl and self._wall_ms() > (id.msb >> 16) + attributes.ttl:
+            if (
+                attributes.ttl
+                and self._wall_ms() > (id.msb >> 16) + attributes.ttl
+                and self._is_expired(id.msb >> 16, attributes.ttl)  # so it seems; or has the clock leapt?
+            ):
                 self._expired(message, now_ns)
                 return
             deliveries = plan.deliveries
@@ -119,6 +127,10 @@ class Ingress:
         except Refused as refused:
             self._refuse(message, refused.status)
             return None
+        except Exception as error:  # noqa: BLE001  # foreign code: the directory is a plugin's
+            self.faults.of_directory(self._directory, error)
+            text = f"subscription directory {described(self._directory, error)}"
+            return Plan(version, (), Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text)))
         plan = Plan(version, self._deliveries(attributes, decision.targets), decision)
         if attributes.repeats:
             if len(self._plans) >= self._plan_limit:
@@ -158,15 +170,43 @@ class Ingress:
         elif delivery.period_ns == target.period_ns:
             return delivery
         delivery.period_ns = target.period_ns
-        delivery.use(tuple(self._dispatcher.filters(delivery)))
+        self._put_filters_before(delivery)
         return delivery
 
     def _unicast_delivery(self, endpoint: str) -> Delivery:
         delivery = self._unicast.get(endpoint)
         if delivery is None:
             delivery = self._unicast[endpoint] = Delivery(self, self._dispatcher.egress[endpoint])
-            delivery.use(tuple(self._dispatcher.filters(delivery)))
+            self._put_filters_before(delivery)
         return delivery
+
+    def _put_filters_before(self, delivery: Delivery) -> None:
+        make = self._dispatcher.filters
+        try:
+            delivery.use(tuple(make(delivery)))
+        # Foreign code. Without its filters nothing passes: who asked for a limit or a ban must not get all.
+        except Exception as error:  # noqa: BLE001
+            self.faults.of_filter(make, error)
+            delivery.use((Unmade(described(make, error)),))
+
+    # --- another router -----------------------------------------------------------------------------------------------
+
+    def replan(self) -> None:
+        """Make every plan again; deliveries, and what filters know, stay."""
+        with self._lock:
+            self._plans.clear()
+
+    def held_still(self) -> AbstractContextManager[object]:
+        """Nothing is dispatched here within a `with` block of it."""
+        return self._lock
+
+    def use(self, router: Router) -> None:
+        """Decide by `router`, and ask for the filters of every target. Called while held still."""
+        self._router = router
+        self._directory = router.directory
+        self._plans.clear()
+        for delivery in [*(d for each in self._by_topic.values() for d in each), *self._unicast.values()]:
+            self._put_filters_before(delivery)
 
     # --- what does not go on ------------------------------------------------------------------------------------------
 
@@ -176,6 +216,9 @@ class Ingress:
 
     def _expired(self, message: UMessage, now_ns: int) -> None:
         text = f"ttl of {message.attributes.ttl} ms had run out on arrival at {self.name!r}"
+        days = (self._wall_ms() - message.id.time_ms) // _MS_PER_DAY
+        if days > 0:
+            text += f"; by its id it was made {days} days ago: is the clock of its sender set?"
         expired = Decision((), Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, text))
         self._undelivered(message, expired, now_ns)
 
@@ -184,14 +227,33 @@ class Ingress:
         self.ledger.received += 1
         self.ledger.settle(decision.verdict)
         for tap in self.taps:
-            tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns)
+            try:
+                tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns)
+            except Exception as error:  # noqa: BLE001  # foreign code, as in Delivery.settle
+                self.tap_failed(tap, error)
         if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
             return
         if decision.verdict is Verdict.DENIED:
-            self.refused["spoofed"] += 1
+            self.refused[decision.denied_as] += 1
         else:
-            self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns)
+            self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
         self._dispatcher.answer(message, decision.reason, self.name)
+
+    # --- what plugins do to messages, and get wrong ---------------------------------------------------------------------
+
+    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None:
+        """A filter has ended a delivery: tell the requester, and bury what ended for no good reason."""
+        if verdict is Verdict.DEAD_LETTERED:
+            now_ns = self._monotonic_ns()
+            self._dispatcher.bury(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
+        self._dispatcher.answer(message, reason, self.name)
+
+    def filter_failed(self, plugin: object, error: Exception) -> None:
+        self.faults.of_filter(plugin, error)
+
+    def tap_failed(self, tap: Tap, error: Exception) -> None:
+        if self.faults.of_tap(tap, error):
+            self.taps = tuple(each for each in self.taps if each is not tap)
 
     # --- messages that a filter holds ---------------------------------------------------------------------------------
 
@@ -201,7 +263,11 @@ class Ingress:
 
     def _wake(self, delivery: Delivery, holder: Filter) -> None:
         with self._lock:
-            wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic)
+            try:
+                wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic)
+            except Exception as error:  # noqa: BLE001  # foreign code; it was wanted when it was accepted
+                self.faults.of_directory(self._directory, error)
+                wanted = True
             delivery.resume(holder, self._monotonic_ns(), wanted=wanted)
 
     def _is_wanted(self, delivery: Delivery, topic: UUri) -> bool:
@@ -235,6 +301,16 @@ class Ingress:
                 for topic, deliveries in self._by_topic.items()
                 for d in deliveries
             ]
+
+
+class Unmade(Filter):
+    """Stands in for filters that could not be made."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        raise RuntimeError(f"no filters: {self._why}")
 
 
 class OwnIngress(Ingress):
@@ -274,10 +350,15 @@ class Dispatcher:
         filters: FilterFactory = lambda _: (),
         taps: Callable[[str], Iterable[Tap]] = lambda _: (),
         schedule: Schedule,
+        keep: Callable[[DeadLetter], None] = lambda _: None,
     ) -> None:
-        """`egress` has one lane per endpoint name, SELF included; it may be filled after construction."""
+        """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
+
+        `keep` is given every dead letter that is published; it must not wait for a disk.
+        """
         self.authority = authority
         self.clock = clock
+        self.expiry = Expiry(clock)
         self.router = router
         self.egress = egress
         self.filters = filters
@@ -285,6 +366,7 @@ class Dispatcher:
         self.dead_letters = DeadLetterBox()
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps
+        self._keep = keep
         self._own = OwnIngress(self, tuple(taps(SELF)))
         self._ingresses: dict[str, Ingress] = {SELF: self._own}
 
@@ -294,6 +376,33 @@ class Dispatcher:
         if known is None:
             known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
         return known
+
+    # --- other plans --------------------------------------------------------------------------------------------------
+
+    def replan(self) -> None:
+        """Have every plan made again with the next message: what the router reads has changed."""
+        for each in self._ingresses.values():
+            each.replan()
+
+    def swap(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
+        """Route by `router` from the next message on, and ask for all filters anew.
+
+        One step for all ingresses: nothing is dispatched anywhere while it is taken, and what was dispatched before it
+        ends on its old plan. `changes` is called in it, such as what makes other filters; it must be quick.
+        """
+        # The own one comes first in the dict, and is locked last.
+        with ExitStack() as locks:
+            for each in reversed(self._ingresses.values()):
+                locks.enter_context(each.held_still())
+            changes()
+            self.router = router
+            for each in self._ingresses.values():
+                each.use(router)
+
+    def watch_clock(self) -> None:
+        """Look at the clocks now and every second from now on."""
+        self.expiry.observe()
+        self.schedule(self.clock.monotonic_ns() + _NS_PER_S, self.watch_clock)
 
     # --- what the streamer itself says --------------------------------------------------------------------------------
 
@@ -306,9 +415,16 @@ class Dispatcher:
             self._own.answer(message, status, endpoint)
 
     def bury(
-        self, message: UMessage, status: UStatus, endpoint: str, attempts: int, first_ns: int, last_ns: int
+        self,
+        message: UMessage,
+        status: UStatus,
+        endpoint: str,
+        attempts: int,
+        first_ns: int,
+        last_ns: int,
+        ingress: str,
     ) -> None:
-        """Note a dead letter, to be published soon. A dead letter never makes another."""
+        """Note a dead letter, to be published and kept soon. A dead letter never makes another."""
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
@@ -321,6 +437,7 @@ class Dispatcher:
                 attempts,
                 wall_ms - (now_ns - first_ns) // _NS_PER_MS,
                 wall_ms - (now_ns - last_ns) // _NS_PER_MS,
+                ingress,
             )
         )
         if first_in_box:
@@ -330,8 +447,9 @@ class Dispatcher:
         """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock."""
         first_ns = item.first_attempt_ns or item.received_ns
         last_ns = item.last_attempt_ns or item.received_ns
-        self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns)
-        self.answer(item.message, status, item.delivery.ingress)
+        ingress = item.delivery.ingress
+        self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
+        self.answer(item.message, status, ingress)
 
     def publish_dead_letters(self) -> None:
         """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
@@ -339,6 +457,7 @@ class Dispatcher:
         if self.dead_letters:  # before the first is published, in case that raises
             self.schedule(self.clock.monotonic_ns(), self.publish_dead_letters)
         for letter in letters:
+            self._keep(letter)
             self._own.publish(letter)
 
     # --- the books ----------------------------------------------------------------------------------------------------
@@ -354,6 +473,10 @@ class Dispatcher:
     def refused(self) -> dict[str, dict[str, int]]:
         """What each ingress did not accept, by reason."""
         return {name: dict(ingress.refused) for name, ingress in self._ingresses.items()}
+
+    def faults(self) -> dict[str, dict[str, int]]:
+        """What plugins got wrong with what came in at each endpoint, by the names of `Faults.counts`."""
+        return {name: ingress.faults.counts() for name, ingress in self._ingresses.items()}
 
 
 def _answerable(message: UMessage) -> bool:

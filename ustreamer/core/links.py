@@ -39,6 +39,10 @@ class Links:
         endpoint = self._endpoint_of(authority)
         return _UNHEARD_OF if endpoint is None else self._links.get(endpoint, _UNHEARD_OF)
 
+    def of_endpoint(self, endpoint: str) -> Link:
+        """The link to everybody behind an endpoint."""
+        return self._links.get(endpoint, _UNHEARD_OF)
+
     def turn(self, endpoint: str, *, up: bool) -> None:
         """The link of an endpoint came up or was lost; to be lost twice is no news. Safe from any thread.
 

@@ -4,6 +4,7 @@
 * Publish: to the endpoints behind which somebody subscribed the topic.
 * Notification, Request, Response: to the endpoint behind which the sink's authority lives.
 * Nothing goes back to where it came from, and nothing is believed about a source that does not live there.
+* What the rules of the endpoint it came in at deny (`ustreamer.core.access`) goes nowhere.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from ustreamer.core.access import Access
 from ustreamer.core.ledger import Verdict
 from ustreamer.core.subscriptions import SubscriptionDirectory, fastest
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, check_attributes
@@ -30,11 +32,15 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The targets of a message or, if there are none, the verdict on it and why."""
+    """The targets of a message or, if there are none, the verdict on it and why.
+
+    `denied_as` is what a denied one is counted as: `spoofed` or `access`.
+    """
 
     targets: tuple[Target, ...] = ()
     verdict: Verdict = Verdict.NO_SUBSCRIBER
     reason: UStatus | None = None
+    denied_as: str = ""
 
 
 class Refused(UStatusError):
@@ -64,11 +70,21 @@ class Places:
 class Router:
     """Decides by the places of authorities and the subscription directory. Reads only; safe from any thread."""
 
-    def __init__(self, places: Places, directory: SubscriptionDirectory, unicast: Mapping[str, bool]) -> None:
-        """`unicast` names every endpoint and tells whether each of its subscribers is a target of its own."""
+    def __init__(
+        self,
+        places: Places,
+        directory: SubscriptionDirectory,
+        unicast: Mapping[str, bool],
+        access: Mapping[str, Access] | None = None,
+    ) -> None:
+        """`unicast` names every endpoint and tells whether each of its subscribers is a target of its own.
+
+        `access` has the rules of the endpoints that have some.
+        """
         self.places = places
         self.directory = directory
         self._unicast = unicast
+        self._access = dict(access or {})
 
     def decide(self, ingress: str, attributes: UAttributes) -> Decision:
         """Where a message with these attributes that came in at `ingress` goes. Raises Refused for invalid ones."""
@@ -78,9 +94,12 @@ class Router:
             raise Refused(error.code, error.message) from error
         home = self.places.endpoint_of(attributes.source)
         if home != ingress:
-            return _denied(
-                f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
-            )
+            text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
+            return _denied(UStatus(UCode.PERMISSION_DENIED, text), "spoofed")
+        access = self._access.get(ingress)
+        refusal = None if access is None else access.refusal(attributes)
+        if refusal is not None:
+            return _denied(refusal, "access")
         if attributes.type is UMessageType.PUBLISH:
             return Decision(self.subscribed(ingress, attributes.source))
         assert attributes.sink is not None  # check_attributes has seen to it
@@ -113,8 +132,8 @@ class Router:
         return tuple(sorted(targets, key=lambda target: target.subscriber is not None))  # domains first
 
 
-def _denied(text: str) -> Decision:
-    return Decision((), Verdict.DENIED, UStatus(UCode.PERMISSION_DENIED, text))
+def _denied(reason: UStatus, denied_as: str) -> Decision:
+    return Decision((), Verdict.DENIED, reason, denied_as)
 
 
 def _undeliverable(text: str) -> Decision:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | plugins | demo`, and what plugins add."""
+"""The command line: `ustreamer run | check | plugins | demo`, those of `admin_commands`, and what plugins add."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ import msgspec
 
 from ustreamer import __version__
 from ustreamer.host import check, logs, plugins, process
+from ustreamer.host.admin_commands import add_admin_commands, running_plugins
 from ustreamer.host.config import ConfigError
 from ustreamer.host.plugins import PluginError
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -92,6 +93,9 @@ def parser() -> argparse.ArgumentParser:
     checking.set_defaults(run=_check)
 
     listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
+    listing.add_argument(
+        "config", type=Path, metavar="CONFIG", nargs="?", help="only those a running streamer has switched on"
+    )
     listing.add_argument("--json", action="store_true")
     listing.set_defaults(run=_plugins)
 
@@ -102,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
     demo.set_defaults(run=_demo)
 
+    add_admin_commands(commands)
     classes, broken = plugins.usable()
     for error in broken.values():
         print(f"warning: {error}", file=sys.stderr)
@@ -137,8 +142,11 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _plugins(arguments: argparse.Namespace) -> int:
     classes, _ = plugins.usable()
+    running = None if arguments.config is None else running_plugins(arguments.config)
     found = [
-        plugins.describe(entry) for name, entry in sorted(plugins.installed().items()) if name in classes
+        plugins.describe(entry)
+        for name, entry in sorted(plugins.installed().items())
+        if name in classes and (running is None or name in running)
     ]
     if arguments.json:
         _print_json(found)

@@ -4,6 +4,7 @@
 authority, state_dir        who we are and where our state lives
 [endpoints.<name>]          a network: its transport, who lives behind it, and the keys of that transport
 [egress.default | <name>]   what may wait for an endpoint, how long, and when it is tried again
+[dead_letters]              how many of them are kept on disk
 [plugins.<name>]            switches a plugin on; its keys are its own
 """
 
@@ -18,6 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 from ustreamer.core.egress import EgressLimits
 from ustreamer.core.routes import SELF
 from ustreamer.hookspecs import EndpointConfig, TransportKind
+from ustreamer.host.dead_letter_store import DeadLettersConfig
 from ustreamer.host.sections import Findings, move_up
 from ustreamer.host.toml_document import (
     ConfigError,
@@ -35,6 +37,7 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
 
 __all__ = [
     "ConfigError",
+    "DeadLettersConfig",
     "Document",
     "EgressConfig",
     "Problem",
@@ -95,6 +98,7 @@ class StreamerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     endpoints: dict[str, EndpointConfig]
     egress: dict[str, EgressLimits]
     plugins: dict[str, msgspec.Struct]
+    dead_letters: DeadLettersConfig = DeadLettersConfig()
 
     def limits(self, endpoint: str) -> EgressLimits:
         """The limits of the lane to an endpoint, be it our own."""
@@ -140,6 +144,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoints: dict[str, _Table]
     state_dir: Path = Path("/var/lib/ustreamer")
     egress: dict[str, _Table] = {}
+    dead_letters: _Table = {}
     plugins: dict[str, _Table] = {}
 
 
@@ -154,7 +159,9 @@ def check(
     _check_own_authority(found)
     endpoints = _endpoints(found, transports)
     _check_places(found)
+    _check_access(found, endpoints)
     egress = _egress(found)
+    dead_letters = _dead_letters(found)
     plugins = _plugins(found, plugin_configs)
     found.raise_if_any()
     assert file is not None  # or something had been found
@@ -165,6 +172,7 @@ def check(
         endpoints=endpoints,
         egress={DEFAULT: egress[DEFAULT], **{name: egress.get(name, egress[DEFAULT]) for name in endpoints}},
         plugins=plugins,
+        dead_letters=dead_letters,
     )
 
 
@@ -295,6 +303,20 @@ def _check_places(found: Findings) -> None:
                 )
 
 
+def _check_access(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> None:
+    """A rule is about sources that live behind its endpoint: others are refused whatever the rules say."""
+    for name, endpoint in endpoints.items():
+        here = endpoint.authorities
+        for index, rule in enumerate(endpoint.access):
+            authority = rule.patterns[0].authority_name
+            if authority not in {ANY_AUTHORITY, *here} and ANY_AUTHORITY not in here:
+                found.note(
+                    ("endpoints", name, "access", index, "source"),
+                    f"{authority!r} does not live behind endpoint {name!r} (have: {listed(here)})",
+                    did_you_mean(authority, here),
+                )
+
+
 def _check_authority(found: Findings, path: KeyPath, authority: str) -> None:
     if _is_authority(authority):
         return
@@ -352,6 +374,13 @@ def _limits(found: Findings, name: str, default: EgressLimits) -> EgressLimits:
             else f"choose at least {limits.retry_first_ms}",
         )
     return limits
+
+
+def _dead_letters(found: Findings) -> DeadLettersConfig:
+    if not isinstance(found.document.data.get("dead_letters"), dict):
+        return DeadLettersConfig()
+    section = found.section(("dead_letters",), DeadLettersConfig, _belongs_to_the_top)
+    return DeadLettersConfig() if section is None else section
 
 
 def _plugins(

@@ -4,20 +4,31 @@
 An `inline` lane sends on the caller's thread as long as nothing waits (UDP cannot block), and queues only what the
 socket refused for now. Every other lane always queues: a Zenoh put in BLOCK mode may wait for seconds, and only its own
 endpoint may suffer for it.
+
+A send that is UNAVAILABLE holds up the whole lane; one that is RouteUnavailable parks the messages of its stream, and all
+others go on. What is parked is tried when the transport says that its route is open, or after pauses of its own.
 """
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from threading import Condition, RLock, Thread
 
 import msgspec
 
 from ustreamer.core.chain import Delivery, Transmit
 from ustreamer.core.clock import Clock
-from ustreamer.core.egress import EgressLimits, EgressQueue, Queued, is_too_old, retry_delay_ns
+from ustreamer.core.egress import (
+    NEVER_NS,
+    EgressLimits,
+    EgressQueue,
+    Queued,
+    end_ns,
+    is_too_old,
+    retry_delay_ns,
+)
 from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.hookspecs import EndpointTransport
+from ustreamer.hookspecs import EndpointTransport, RouteUnavailable
 from ustreamer.uprotocol.uattributes import is_expired
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -26,13 +37,17 @@ from ustreamer.uprotocol.uuri import UUri
 log = logging.getLogger("ustreamer.lanes")
 
 _BATCH = 64  # messages taken under one locking; the same in the air at most when a link dies
+_SWEEP_NS = 50_000_000  # between two looks at what is parked for what has grown too old
 _NS_PER_S = 1_000_000_000
 
 Undelivered = Callable[[Queued, UStatus], None]
 
 
 class LaneStatistics(msgspec.Struct, frozen=True):
-    """A lane at one moment. `retries` counts sends that were answered UNAVAILABLE."""
+    """A lane at one moment. `retries` counts sends that were answered UNAVAILABLE.
+
+    Of those queued, `parked` wait for one of `closed_routes` and hold up nobody else.
+    """
 
     endpoint: str
     queued: int
@@ -41,6 +56,8 @@ class LaneStatistics(msgspec.Struct, frozen=True):
     dead_lettered: int
     expired: int
     retries: int
+    parked: int
+    closed_routes: int
 
 
 class Lane:
@@ -73,6 +90,8 @@ class Lane:
         self._closing = False
         self._failures = 0
         self._link_ups = 0
+        self._openings = 0
+        self._sweep_ns = NEVER_NS
         self._retries = 0
         self._reported: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
@@ -86,7 +105,7 @@ class Lane:
         """Take `message` over. Never waits; what does not fit is a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5)."""
         with self._lock:
             attempts = 0
-            if self._inline and not self.queued and not self._is_late(message):
+            if self._inline and not self._queue.waiting and not self._in_air and not self._is_late(message):
                 refusal = self._sent_inline(delivery, message, now_ns)
                 if refusal is None:
                     return
@@ -117,19 +136,19 @@ class Lane:
             delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
         return None if refusal is None else refusal.code
 
-    def _transmit(self, delivery: Delivery, message: UMessage) -> UStatus | None:
+    def _transmit(self, delivery: Delivery, message: UMessage) -> UStatusError | None:
         """Hand `message` to the transport; what it says if it does not take it."""
         try:
             delivery.transmit(message)
         except UStatusError as error:
-            return error.status
+            return error
         except (
             Exception
         ) as error:  # a mistake in a transport must end neither its lane nor somebody's ingress
             if type(error) not in self._reported:
                 self._reported.add(type(error))
                 log.exception("egress_failed", extra={"endpoint": self.name})
-            return UStatus(UCode.INTERNAL, f"endpoint {self.name!r}: {type(error).__name__}: {error}")
+            return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {type(error).__name__}: {error}")
         return None
 
     # --- sending --------------------------------------------------------------------------------------------------------
@@ -138,17 +157,30 @@ class Lane:
         self._thread.start()
 
     def _run(self) -> None:
-        while batch := self._next_batch():
-            self._send_all(batch)
+        while self._wait_for_work():
+            self._look_after_parked()
+            self._send_all(self._next_batch())
 
-    def _next_batch(self) -> list[Queued]:
-        """Wait for messages and take some out; none at all when the lane closes."""
+    def _wait_for_work(self) -> bool:
+        """Wait for messages, or until it is time to look after those that are parked; False when the lane closes."""
         with self._lock:
-            while not self._queue and not self._closing:
+            while not self._closing:
+                if self._queue.waiting:
+                    break
+                left_ns = None
+                if self._queue.parked:
+                    until_ns = min(self._queue.next_due_ns, self._sweep_ns)
+                    left_ns = until_ns - self._clock.monotonic_ns()
+                    if left_ns <= 0:
+                        break
                 self._idle = True
                 self._changed.notify_all()  # for `wait_empty`
-                self._changed.wait()
+                self._changed.wait(None if left_ns is None else left_ns / _NS_PER_S)
             self._idle = False
+            return not self._closing
+
+    def _next_batch(self) -> list[Queued]:
+        with self._lock:
             batch = [] if self._closing else self._queue.take(_BATCH)
             self._in_air = len(batch)
             return batch
@@ -158,34 +190,42 @@ class Lane:
             if self._closing:
                 self._keep(batch[position:])
                 return
-            link_ups = self._link_ups
-            status = self._send(item)
-            if status is not None and status.code is UCode.UNAVAILABLE:
+            if self._queue.parked and self._joined(item):
+                continue
+            link_ups, openings = self._link_ups, self._openings
+            refusal = self._send(item)
+            if refusal is None:
+                continue
+            if isinstance(refusal, RouteUnavailable):
+                self._park(item, refusal, openings)
+            elif refusal.code is UCode.UNAVAILABLE:
                 self._keep(batch[position:])
-                self._pause(status, link_ups)
+                self._pause(refusal.status, link_ups)
                 return
 
-    def _send(self, item: Queued) -> UStatus | None:
-        """Send one message and settle it; the status if it is still ours because trying again can help."""
+    def _send(self, item: Queued) -> UStatusError | None:
+        """Send one message and settle it; if it is not delivered, why: UNAVAILABLE means that it is still ours."""
         now_ns = self._clock.monotonic_ns()
         if is_too_old(item, self._limits, now_ns, self._clock.wall_ms()):
-            self._fail(
-                item, Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, f"waited too long for {self.name!r}")
-            )
-            return None
+            return self._expire(item)
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or now_ns
         item.last_attempt_ns = now_ns
         refusal = self._transmit(item.delivery, item.message)
         if refusal is not None:
             if refusal.code is not UCode.UNAVAILABLE:
-                self._fail(item, Verdict.DEAD_LETTERED, refusal)
+                self._fail(item, Verdict.DEAD_LETTERED, refusal.status)
             return refusal
         with self._lock:
             self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)
             self._in_air -= 1
         self._failures = 0
         return None
+
+    def _expire(self, item: Queued) -> UStatusError:
+        error = UStatusError(UCode.DEADLINE_EXCEEDED, f"waited too long for {self.name!r}")
+        self._fail(item, Verdict.EXPIRED, error.status)
+        return error
 
     def _fail(self, item: Queued, verdict: Verdict, status: UStatus) -> None:
         self._undelivered(item, status)  # first, or `wait_empty` would not wait for the answer to a requester
@@ -222,11 +262,99 @@ class Lane:
                     return
                 self._changed.wait(left_ns / _NS_PER_S)
 
+    # --- routes that are closed -----------------------------------------------------------------------------------------
+
+    def _joined(self, item: Queued) -> bool:
+        """Whether `item` now waits behind others of its stream."""
+        with self._lock:
+            joined = self._queue.join(item)
+            self._in_air -= joined
+            return joined
+
+    def _park(self, item: Queued, refusal: RouteUnavailable, openings: int) -> None:
+        """Have `item` wait for its route. `openings` is from before the send: what has opened since is tried at once."""
+        if not self._queue.parked:
+            log.warning("route_unavailable", extra={"endpoint": self.name, "reason": str(refusal)})
+        with self._lock:
+            self._retries += 1
+            now_ns = self._clock.monotonic_ns()
+            try_ns = now_ns
+            if openings == self._openings:
+                failures = self._queue.failed(refusal.route)
+                try_ns += retry_delay_ns(self._limits, failures, self._rng)
+            self._queue.park(item, refusal.route, try_ns)
+            self._in_air -= 1
+            self._sweep_ns = min(self._sweep_ns, self._end_ns(item))
+
+    def _end_ns(self, item: Queued) -> int:
+        return end_ns(item, self._limits, self._clock.monotonic_ns(), self._clock.wall_ms())
+
+    def _look_after_parked(self) -> None:
+        if not self._queue.parked:
+            return
+        if self._clock.monotonic_ns() >= self._sweep_ns:
+            self._sweep()
+        with self._lock:
+            due = self._queue.due(self._clock.monotonic_ns())
+        for route in due:
+            if self._closing or not self._tried(route):
+                return
+
+    def _sweep(self) -> None:
+        """End what has grown too old at the head of a parked stream."""
+        now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+        with self._lock:
+            over = self._queue.take_parked(lambda item: is_too_old(item, self._limits, now_ns, wall_ms))
+            self._in_air = len(over)
+            ends = (self._end_ns(item) for item in self._queue.parked_heads())
+            self._sweep_ns = max(min(ends, default=NEVER_NS), now_ns + _SWEEP_NS)
+        for item in over:
+            self._expire(item)
+
+    def _tried(self, route: Hashable) -> bool:
+        """Try the first message that waits for `route`, and release the others if it is taken; False if the link is down."""
+        while True:
+            with self._lock:
+                item = self._queue.head_of(route)
+                self._in_air = 0 if item is None else 1
+            if item is None:
+                return True
+            link_ups, openings = self._link_ups, self._openings
+            refusal = self._send(item)
+            if refusal is None:
+                with self._lock:
+                    self._queue.release(route)
+                return True
+            if isinstance(refusal, RouteUnavailable):
+                self._park(item, refusal, openings)
+                return True
+            if refusal.code is UCode.UNAVAILABLE:
+                with self._lock:
+                    self._queue.park(item, route, self._clock.monotonic_ns())
+                    self._in_air = 0
+                self._pause(refusal.status, link_ups)
+                return False
+
+    def route_open(self, route: Hashable) -> None:
+        """A route that a send was refused for is open again: what waits for it is tried at once. From any thread."""
+        with self._lock:
+            self._openings += 1
+            if self._queue.open(route):
+                self._changed.notify_all()
+
+    def use(self, limits: EgressLimits) -> None:
+        """Go by other limits from the next message on; what waits already stays, also if it is too much."""
+        with self._lock:
+            self._limits = limits
+            self._queue.use(limits)
+
     def link_up(self) -> None:
         """The link came up: what waits for the next try is tried at once, and failures count anew. From any thread."""
         with self._lock:
             self._link_ups += 1
+            self._openings += 1
             self._failures = 0
+            self._queue.open_all()
             self._changed.notify_all()
 
     # --- stopping and reading -------------------------------------------------------------------------------------------
@@ -264,4 +392,6 @@ class Lane:
                 dead_lettered=self.ledger.settled[Verdict.DEAD_LETTERED],
                 expired=self.ledger.settled[Verdict.EXPIRED],
                 retries=self._retries,
+                parked=self._queue.parked,
+                closed_routes=self._queue.closed_routes,
             )

@@ -2,7 +2,7 @@
 """Finding, making and registering plugins."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -138,3 +138,13 @@ def _made(name: str, cls: type[Any], config: msgspec.Struct, context: PluginCont
         return cls(config, context)
     except (TypeError, ValueError) as error:
         raise PluginError(f"plugin {name!r}: {error}") from error
+
+
+def reconfiguration(manager: pluggy.PluginManager, name: str, config: msgspec.Struct) -> Callable[[], None]:
+    """What makes a plugin go on by another section of its. Raises ValueError with its reason if it cannot."""
+    plugin = manager.get_plugin(name)
+    reconfigure = getattr(plugin, "reconfigure", None)
+    if reconfigure is None:
+        raise ValueError("needs a restart")
+    apply: Callable[[], None] = reconfigure(config)
+    return apply

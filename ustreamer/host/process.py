@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a configuration file to a running streamer, and from a signal to its end."""
+"""From a configuration file to a running streamer, and from a signal to another file or to its end."""
 
 import signal
 import sys
@@ -15,12 +15,19 @@ import msgspec
 from ustreamer.hookspecs import TransportKind
 from ustreamer.host import config as configuration
 from ustreamer.host import plugins
+from ustreamer.host.admin import AdminServer
+from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig
+from ustreamer.host.operations import Operations
+from ustreamer.host.state_lock import StateLock
 from ustreamer.host.streamer import Streamer
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter while others wait; beside a busy thread the default of 5 ms was the p99 of a
 Zenoh put, and with this it was 6 us."""
+
+
+_ADMIN_JOIN_S: Final = 6.0  # a request that is being answered: longer than a client may take
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -29,6 +36,7 @@ class Loaded(msgspec.Struct, frozen=True):
     config: StreamerConfig
     kinds: Mapping[str, TransportKind]
     plugin_classes: Mapping[str, type[Any]]
+    path: Path
 
     def streamer(self) -> Streamer:
         return Streamer(self.config, self.kinds, self.plugin_classes)
@@ -43,20 +51,22 @@ def load(path: Path) -> Loaded:
             raise broken[name]
     kinds = plugins.transport_kinds(plugins.without_configuration(classes))
     config = configuration.check(document, kinds, {name: cls.Config for name, cls in classes.items()})
-    return Loaded(config, kinds, {name: classes[name] for name in config.plugins})
+    return Loaded(config, kinds, {name: classes[name] for name in config.plugins}, path.absolute())
 
 
 class Signals:
-    """SIGTERM and SIGINT as an event to wait for; the second one ends the process at once."""
+    """SIGTERM and SIGINT as an event to wait for; the second one ends the process at once. SIGHUP as one to react to."""
 
     def __init__(self) -> None:
         # An Event would not do: its lock is not reentrant, and a signal may come while the main thread holds it.
         self._wake: SimpleQueue[int] = SimpleQueue()
         self._asked = False
+        self._hung_up = False
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, self._on_hangup)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._asked:
@@ -64,9 +74,17 @@ class Signals:
         self._asked = True
         self._wake.put(number)
 
-    def wait(self) -> None:
-        """Wait for the first signal."""
+    def _on_hangup(self, number: int, _: FrameType | None) -> None:
+        if not self._hung_up:  # many at once are one
+            self._hung_up = True
+            self._wake.put(number)
+
+    def wait(self, on_hangup: Callable[[], None] = lambda: None) -> None:
+        """Wait for the first signal that ends us; call `on_hangup` after every SIGHUP until then."""
         while not self._asked:
+            if self._hung_up:
+                self._hung_up = False
+                on_hangup()
             with suppress(Empty):
                 self._wake.get(
                     timeout=0.5
@@ -81,13 +99,22 @@ def tune_interpreter() -> None:
 def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
     """Run a streamer until SIGTERM or SIGINT; how many messages were left when the time to drain was over.
 
-    `ready` is called once every endpoint is up. Raises UStatusError if one does not come up.
+    `ready` is called once every endpoint is up. Raises UStatusError if one does not come up, or if another streamer has
+    the state directory.
     """
     signals = Signals()
     signals.install()
     tune_interpreter()
     streamer = loaded.streamer()
-    streamer.start()
-    ready()
-    signals.wait()
-    return streamer.stop(drain_s)
+    operations = Operations(streamer, loaded.path, lambda path: load(path).config)
+    with StateLock(loaded.config.state_dir):
+        server = AdminServer(loaded.config.state_dir, operations.answer, SYSTEM_CLOCK)
+        try:
+            server.open()
+            streamer.start()
+            server.start()
+            ready()
+            signals.wait(operations.reload_again)
+        finally:
+            server.close(_ADMIN_JOIN_S)
+        return streamer.stop(drain_s)

@@ -63,6 +63,7 @@ _FOUND: Final = {
     "time": "the time ",
 }
 _EXAMPLES: Final[dict[type, str]] = {
+    inspect.BoolType: "true",
     inspect.StrType: '"..."',
     inspect.ListType: "[ ... ]",
     inspect.VarTupleType: "[ ... ]",

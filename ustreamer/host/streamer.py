@@ -4,29 +4,38 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
 import msgspec
 import pluggy
 
+from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
+from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
 from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, named, serves
+from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
+from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
+from ustreamer.host.reload import ReloadRefused, changes, plugins_that_change, refusals
+from ustreamer.host.status import EndpointStatus, Redriven, Routes, Statistics, Stopped
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 
 log = logging.getLogger("ustreamer.streamer")
@@ -52,7 +61,8 @@ class Streamer:
         self._clock = clock
         self._timers = TimerThread(clock)
         authorities = _authorities(config)
-        self._links = Links(Places(authorities).endpoint_of_authority)
+        self._places = Places(authorities)  # with the hosted services as soon as there are some
+        self._links = Links(self._endpoint_of)
         context = PluginContext(
             authority=config.authority,
             serves=serves(config, kinds),
@@ -63,31 +73,49 @@ class Streamer:
             authorities=named(config),
         )
         self._plugins = plugins.configured(plugin_classes, config.plugins, context)
-        self._services: Sequence[Service] = [
-            OwnEntity(config.authority, clock),
-            *_flatten(self._plugins.hook.ustreamer_services()),
-        ]
+        services = _flatten(self._plugins.hook.ustreamer_services())
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
         self.transports: dict[str, EndpointTransport] = {SELF: LocalTransport(network, config.authority)}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
             self.transports[name] = kind.make(section, EndpointContext(name, config.authority, clock))
-        hosted = [entity for service in self._services for entity in service.entities]
-        self._places = Places(authorities, hosted)
+        self._paused = PausedDirectory(self._directory())
+        own = OwnEntity(config.authority, clock, self, self._paused, self._replan)
+        self._services: Sequence[Service] = [own, *services]
+        self._hosted = [entity for service in self._services for entity in service.entities]
+        self._places = Places(authorities, self._hosted)
         self._lanes: dict[str, Lane] = {}
+        store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters)
+        self._keeper = DeadLetterKeeper(store, config.dead_letters)
+        self._since_ms = clock.wall_ms()
+        self._ids, self._new_ids = UuidSource(clock.wall_ms), threading.Lock()
         self.dispatcher = self._dispatcher(config)
         for name, transport in self.transports.items():
             limits = config.limits(name)
             self._lanes[name] = Lane(name, transport, limits, clock, self.dispatcher.undelivered)
+        self._kinds = kinds
         self._config = config
 
-    def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
+    def _endpoint_of(self, authority: str) -> str | None:
+        return self._places.endpoint_of_authority(authority)
+
+    def _replan(self) -> None:
+        self.dispatcher.replan()
+
+    def _directory(self) -> SubscriptionDirectory:
         directories: list[SubscriptionDirectory] = list(self._plugins.hook.ustreamer_subscription_directory())
         fixed = [wish for transport in self.transports.values() for wish in transport.subscriptions()]
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
+        return merged(directories)
+
+    def _router(self, config: StreamerConfig, places: Places) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
+        access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
+        return Router(places, self._paused, unicast, access)
+
+    def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
 
         def filters(delivery: Delivery) -> Iterable[Filter]:
@@ -101,11 +129,12 @@ class Streamer:
         return Dispatcher(
             config.authority,
             self._clock,
-            Router(self._places, merged(directories), unicast),
+            self._router(config, self._places),
             self._lanes,
             filters=filters,
             taps=taps,
             schedule=self._timers.schedule,
+            keep=self._keeper.keep,
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -117,6 +146,8 @@ class Streamer:
         """
         try:
             self._timers.start()
+            self._keeper.start()
+            self.dispatcher.watch_clock()
             self._listen()
             self._watch_links()
             self._bus.open()
@@ -139,29 +170,34 @@ class Streamer:
     def _listen(self) -> None:
         for name, transport in self.transports.items():
             dispatch = self.dispatcher.ingress(name).dispatch
-            for source, sink in self._filters_of(name):
+            for source, sink in self._filters_of(name, self._config):
                 transport.register_listener(source, sink, dispatch)
 
     def _watch_links(self) -> None:
         for name, transport in self.transports.items():
             transport.watch_link(partial(self._link_turned, name))
+            transport.watch_routes(self._lanes[name].route_open)
 
     def _link_turned(self, name: str, up: bool) -> None:
         if up:
             self._lanes[name].link_up()  # first: what waits here must not depend on a plugin that watches
         self._links.turn(name, up=up)
 
-    def _filters_of(self, endpoint: str) -> list[tuple[UUri, UUri | None]]:
+    def _filters_of(self, endpoint: str, config: StreamerConfig) -> list[tuple[UUri, UUri | None]]:
         """What to listen for at an endpoint.
 
         Every publication, every request (one that leads nowhere is answered), and whatever else is meant for somebody
         elsewhere. No message matches two of these, so a transport with a subscription for each hands over each once.
         """
-        return [(ANY, None), (_REPLY_ADDRESSES, ANY), *((ANY, sink) for sink in self._elsewhere(endpoint))]
+        return [
+            (ANY, None),
+            (_REPLY_ADDRESSES, ANY),
+            *((ANY, sink) for sink in self._elsewhere(endpoint, config)),
+        ]
 
-    def _elsewhere(self, endpoint: str) -> list[UUri]:
+    def _elsewhere(self, endpoint: str, config: StreamerConfig) -> list[UUri]:
         """Patterns of the reply addresses (resource 0) of everybody who does not live behind `endpoint`."""
-        sections = {SELF: (), **{name: each.authorities for name, each in self._config.endpoints.items()}}
+        sections = {SELF: (), **{name: each.authorities for name, each in config.endpoints.items()}}
         here = sections.pop(endpoint)
         authorities = sorted({authority for each in sections.values() for authority in each})
         if endpoint == SELF or ANY_AUTHORITY in authorities:
@@ -173,6 +209,57 @@ class Streamer:
             if entity.authority_name in here or entity.authority_name not in authorities
         }
         return [*(any_at(authority).with_resource(0) for authority in authorities), *sorted(hosted)]
+
+    # --- another configuration ------------------------------------------------------------------------------------------
+
+    def reload(self, config: StreamerConfig) -> list[str]:
+        """Go on by another configuration; the keys that changed. Not called twice at a time, nor while it stops.
+
+        In one step for all endpoints: what came in before it ends on its old plan. Raises ReloadRefused naming each key
+        that only a restart can change, and UStatusError for what a transport cannot listen to; then nothing has changed.
+        """
+        refused = refusals(self._config, config, self._kinds)
+        plugin_changes = []
+        for name, section in plugins_that_change(self._config, config).items():
+            try:
+                plugin_changes.append(plugins.reconfiguration(self._plugins, name, section))
+            except ValueError as error:
+                refused.append(f"plugins.{name}: {error}")
+        if refused:
+            raise ReloadRefused(refused)
+        places = Places(_authorities(config), self._hosted)
+
+        def change() -> None:
+            for apply in plugin_changes:
+                apply()
+            for name, lane in self._lanes.items():
+                lane.use(config.limits(name))
+            self._places = places
+
+        with self._other_filters(config):
+            self.dispatcher.swap(self._router(config, places), change)
+        changed = changes(self._config, config)
+        self._config = config
+        log.info("reloaded", extra={"changed": changed})
+        return changed
+
+    @contextmanager
+    def _other_filters(self, config: StreamerConfig) -> Iterator[None]:
+        """Listen to what is new from the beginning of a `with` block on, and to what is old until its end."""
+        new, old = [], []
+        for name in self.transports:
+            before, after = self._filters_of(name, self._config), self._filters_of(name, config)
+            new += [(name, *filters) for filters in after if filters not in before]
+            old += [(name, *filters) for filters in before if filters not in after]
+        with ExitStack() as undo:
+            for name, source, sink in new:
+                dispatch = self.dispatcher.ingress(name).dispatch
+                self.transports[name].register_listener(source, sink, dispatch)
+                undo.callback(self.transports[name].unregister_listener, source, sink, dispatch)
+            yield
+            undo.pop_all()
+        for name, source, sink in old:
+            self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name).dispatch)
 
     def stop(self, drain_s: float = 5.0) -> int:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`."""
@@ -207,6 +294,7 @@ class Streamer:
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
+            last_first.callback(self._keep_last_letters)
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
                 last_first.callback(transport.close)
@@ -215,6 +303,41 @@ class Streamer:
             last_first.callback(self._timers.close, _JOIN_S)
             for service in reversed(self._services):
                 last_first.callback(service.stop)
+
+    def _keep_last_letters(self) -> None:
+        for letter in self.dispatcher.dead_letters.collect():  # for which the timers had no time any more
+            self._keeper.keep(letter)
+        self._keeper.close(_JOIN_S)
+
+    # --- dead letters ---------------------------------------------------------------------------------------------------
+
+    @property
+    def dead_letters(self) -> DeadLetterKeeper:
+        """What keeps them."""
+        return self._keeper
+
+    def redrive(self, number: int) -> Redriven:
+        """Dispatch a dead letter as if it had come in just now where it came in; it stays in the store.
+
+        It gets a new id with the time of now, or its ttl would be over, and who has it already would take it for the same.
+        Raises UStatusError: NOT_FOUND, or FAILED_PRECONDITION if its payload was not kept or its endpoint is gone.
+        """
+        letter = self._keeper.store.get(number)
+        if letter.payload is None:
+            text = (
+                f"dead letter {number}: its payload of {letter.payload_size} bytes was too large to be kept"
+            )
+            raise UStatusError(UCode.FAILED_PRECONDITION, text)
+        if letter.ingress not in self.transports:
+            text = (
+                f"dead letter {number}: it came in at {letter.ingress!r} (have: {', '.join(self.transports)})"
+            )
+            raise UStatusError(UCode.FAILED_PRECONDITION, text)
+        before = letter.message
+        with self._new_ids:
+            id = self._ids.next()
+        self.dispatcher.ingress(letter.ingress).dispatch(UMessage(id, before.attributes, before.payload))
+        return Redriven(number, str(before.id), str(id))
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -231,14 +354,39 @@ class Streamer:
         return [lane.statistics() for lane in self._lanes.values()]
 
     def endpoints(self) -> dict[str, dict[str, int]]:
-        """Counters of every endpoint, refusals of its transport and of its ingress among them."""
-        refused = self.dispatcher.refused()
+        """Counters of every endpoint: of its transport, refusals of its ingress, and failures of plugins there."""
+        refused, faults = self.dispatcher.refused(), self.dispatcher.faults()
         counters = {
             name: Counter(each.statistics()) for name, each in self.transports.items() if name != SELF
         }
         for name, counter in counters.items():
             counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
+            counter.update(faults.get(name, {}))
         return {name: dict(counter) for name, counter in counters.items()}
+
+    def routes(self) -> Routes:
+        """Who lives where, and which topics go to whom."""
+        return Routes(
+            tuple(
+                EndpointStatus(name, section.transport, section.authorities, self._links.of_endpoint(name).up)
+                for name, section in self._config.endpoints.items()
+            ),
+            tuple(self.targets()),
+            tuple(Stopped(*pair) for pair in self._paused.all_paused()),
+        )
+
+    def statistics(self) -> Statistics:
+        """All that is counted."""
+        ledger = self.ledger()
+        return Statistics(
+            self._since_ms,
+            ledger,
+            ledger.unaccounted,
+            self.endpoints(),
+            tuple(self.lanes()),
+            tuple(self.targets()),
+            {"unpublished": self.dispatcher.dead_letters.unpublished, **self._keeper.statistics()},
+        )
 
     @property
     def plugins(self) -> pluggy.PluginManager:

@@ -289,6 +289,17 @@ def test_a_change_of_the_limit_applies_at_once(period: int, at: int, due: int) -
     assert gate.due_ns == due
 
 
+def test_another_tolerance_holds_at_once_and_the_due_time_stays() -> None:
+    gate = Gate(100, 0)
+    assert gate.admit(0)
+    assert gate.due_ns == 100
+    gate.tolerate(0.2)
+    assert [gate.due_ns, gate.admit(79), gate.admit(80), gate.due_ns] == [80, False, True, 180]
+    with pytest.raises(ValueError, match="^tolerance 0.6: "):
+        gate.tolerate(0.6)
+    assert gate.due_ns == 180
+
+
 def test_a_change_before_the_first_message_is_no_pause_to_wait_for() -> None:
     gate = Gate(MAX_PERIOD_NS, DEFAULT_TOLERANCE)
     for period in (1, MAX_PERIOD_NS, 100):

@@ -4,6 +4,7 @@
 import gc
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -255,6 +256,52 @@ def test_gates_go_with_their_targets() -> None:
     bench.chassis._plans.clear()
     gc.collect()
     assert len(bench.plugin._throttles) == 0
+
+
+@pytest.mark.parametrize("mode", ["drop", "latest"])
+def test_another_tolerance_holds_from_the_next_message_on_for_old_and_new_targets(
+    mode: Literal["drop", "latest"],
+) -> None:
+    bench = Bench(Config(mode=mode, tolerance=0))
+    bench.wishes.wish(SPEED, APP, 10)
+    bench.publish(payload=b"1")
+    apply = bench.plugin.reconfigure(Config(mode=mode, tolerance=0.5))
+    bench.pass_until(60_000_000)
+    assert bench.got("backbone") == [b"1"]
+    bench.dispatcher.swap(bench.dispatcher.router, apply)
+    bench.publish(payload=b"2")
+    bench.wishes.wish(DOOR, APP, 10)
+    bench.publish(DOOR, b"3")
+    bench.pass_until(120_000_000)
+    bench.publish(DOOR, b"4")
+    assert bench.got("backbone") == [b"1", b"2", b"3", b"4"]
+
+
+def test_what_is_held_over_a_change_of_the_tolerance_comes_once() -> None:
+    bench = Bench(Config(mode="latest"))
+    bench.wishes.wish(SPEED, APP, 10)
+    bench.publish(payload=b"first")
+    bench.publish(payload=b"held")
+    bench.dispatcher.swap(
+        bench.dispatcher.router, bench.plugin.reconfigure(Config(mode="latest", tolerance=0.5))
+    )
+    bench.pass_until(1_000_000_000)
+    assert bench.got("backbone") == [b"first", b"held"]
+    assert bench.ledger().unaccounted == bench.ledger().queued == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (Config(mode="latest"), "mode: needs a restart"),
+        (Config(latest=("//a/1/1/8001",)), "latest: needs a restart"),
+        (Config(mode="latest", latest=("//a/1/1/8001",), tolerance=0.2), "mode and latest: needs a restart"),
+    ],
+)
+def test_another_mode_needs_a_restart(config: Config, words: str) -> None:
+    bench = Bench(Config())
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        bench.plugin.reconfigure(config)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------

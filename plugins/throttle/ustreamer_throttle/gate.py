@@ -54,11 +54,9 @@ class Gate:
 
     def __init__(self, period_ns: int, tolerance: float) -> None:
         """`tolerance` is a fraction of the period. Raises ValueError naming what is out of range."""
-        if not 0 <= tolerance <= MAX_TOLERANCE:
-            raise ValueError(f"tolerance {tolerance!r}: must be within 0 and {MAX_TOLERANCE}")
-        self._tolerance = tolerance
         self._due = LONG_AGO
-        self._set_period(period_ns)
+        self._period = period_ns
+        self.tolerate(tolerance)
 
     def _set_period(self, period_ns: int) -> None:
         if not 0 < period_ns <= MAX_PERIOD_NS:
@@ -95,6 +93,13 @@ class Gate:
         else:
             self._due = now_ns + self._period
         return True
+
+    def tolerate(self, tolerance: float) -> None:
+        """Change the tolerance at once; the due time stays. Raises ValueError as the constructor does."""
+        if not 0 <= tolerance <= MAX_TOLERANCE:
+            raise ValueError(f"tolerance {tolerance!r}: must be within 0 and {MAX_TOLERANCE}")
+        self._tolerance = tolerance
+        self._set_period(self._period)
 
     def retune(self, period_ns: int, now_ns: int) -> None:
         """Change the limit at once: what was left to wait, or to carry, stays the same number of periods.

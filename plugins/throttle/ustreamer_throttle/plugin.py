@@ -5,6 +5,7 @@ One gate per delivery target and topic, never one for a wildcard or a rule, so t
 What a gate drops is counted as throttled and never dead-lettered.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 from weakref import WeakKeyDictionary, proxy
 
@@ -41,7 +42,10 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Throttle(Filter):
-    """Something that a change of the limit can be told to."""
+    """Something that a change of the limit, or of the tolerance, can be told to."""
+
+    def tolerate(self, tolerance: float) -> None:
+        raise TypeError(f"{type(self).__name__} does not say how its tolerance changes")
 
     def retune(self, period_ns: int, now_ns: int) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it is retuned")
@@ -55,6 +59,9 @@ class DropFilter(Throttle):
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
         return None if self._gate.admit(now_ns) else Verdict.THROTTLED
+
+    def tolerate(self, tolerance: float) -> None:
+        self._gate.tolerate(tolerance)
 
     def retune(self, period_ns: int, now_ns: int) -> None:
         self._gate.retune(period_ns, now_ns)
@@ -84,6 +91,10 @@ class LatestFilter(Throttle):
             self._wake()  # the limit was changed in the meantime
         return message
 
+    def tolerate(self, tolerance: float) -> None:
+        self._sampler.gate.tolerate(tolerance)
+        self._wake()
+
     def retune(self, period_ns: int, now_ns: int) -> None:
         self._sampler.gate.retune(period_ns, now_ns)
         self._wake()
@@ -106,6 +117,19 @@ class ThrottlePlugin:
         for pattern in config.latest:
             self._latest.insert(UUri.parse(pattern).with_authority(context.authority), True)
         self._throttles: WeakKeyDictionary[Delivery, Throttle] = WeakKeyDictionary()
+
+    def reconfigure(self, config: ThrottleConfig) -> Callable[[], None]:
+        """Go on with another tolerance. Raises ValueError for another mode: what is held would come after what is newer."""
+        fixed = [key for key in ("mode", "latest") if getattr(config, key) != getattr(self._config, key)]
+        if fixed:
+            raise ValueError(f"{' and '.join(fixed)}: needs a restart")
+
+        def apply() -> None:
+            self._config = config
+            for throttle in self._throttles.values():
+                throttle.tolerate(config.tolerance)
+
+        return apply
 
     @hookimpl
     def ustreamer_filters(self, delivery: Delivery) -> Filter | None:

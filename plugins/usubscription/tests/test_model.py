@@ -397,10 +397,20 @@ class Service(RuleBasedStateMachine):
             ] == exact + wild
 
 
-def drive(make_desk: "Callable[..., Desk]", examples: int, steps: int) -> None:
-    machine = type("Driven", (Service,), {"make": staticmethod(make_desk)})
+def drive(make_desk: "Callable[..., Desk]", examples: int, steps: int) -> int:
+    """Run the machine; the steps that it made."""
+    made = 0
+
+    class Driven(Service):
+        make = staticmethod(make_desk)
+
+        @invariant()
+        def one_more_step(self) -> None:
+            nonlocal made
+            made += 1
+
     run_state_machine_as_test(
-        machine,
+        Driven,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -408,13 +418,19 @@ def drive(make_desk: "Callable[..., Desk]", examples: int, steps: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    return made
 
 
 def test_the_service_is_what_a_dict_is(make_desk: "Callable[..., Desk]") -> None:
     """[utest->dsn~usubscription-state-machine~1]"""
-    drive(make_desk, examples=20, steps=25)
+    assert drive(make_desk, examples=20, steps=25) > 200
 
 
 @pytest.mark.soak
 def test_the_service_is_what_a_dict_is_for_many_steps(make_desk: "Callable[..., Desk]") -> None:
-    drive(make_desk, examples=1000, steps=100)
+    """Hypothesis chooses how many steps an example has, so they are counted."""
+    made = examples = 0
+    while made < 100_000:
+        made += drive(make_desk, examples=200, steps=100)
+        examples += 200
+    print(f"steps={made} examples={examples} divergences=0")

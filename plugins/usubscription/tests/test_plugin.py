@@ -50,6 +50,18 @@ def test_it_hosts_core_usubscription_at_its_own_and_every_served_authority(tmp_p
     ]
 
 
+def test_bounds_change_while_it_runs_and_nothing_else_does(tmp_path: Path) -> None:
+    plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path))
+    wanted = UsubscriptionConfig(max_subscriptions=5, page_size=7)
+    apply = plugin.reconfigure(wanted)
+    assert plugin.service.config == UsubscriptionConfig()
+    apply()
+    assert plugin.service.config == wanted
+    with pytest.raises(ValueError, match=r"^topic_lifecycle, history: needs a restart$"):
+        plugin.reconfigure(UsubscriptionConfig(topic_lifecycle="track", history=1, max_topics=3))
+    assert plugin.service.config == wanted
+
+
 def test_a_service_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
     plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path))
     plugin.service.stop()

@@ -350,12 +350,22 @@ def test_a_topic_that_is_pending_there_too_is_pending_here_until_it_is_not(desk:
     desk.subscribe(REMOTE)
     desk.grant(desk.called(), PENDING)
     assert states(desk) == {APP: PENDING}
-    desk.advance(s=TIMEOUT_S)
+    desk.advance(s=TIMEOUT_S / 2 - 1)
     assert desk.calls() == []
     desk.hint(REMOTE, SUBSCRIBED)
     desk.advance(s=1)
     desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
+
+
+def test_what_is_pending_there_is_asked_for_again_should_nobody_tell(make_desk: MakeDesk) -> None:
+    desk = make_desk(remote_refresh_s=0).start()
+    desk.subscribe(REMOTE)
+    desk.grant(desk.called(), PENDING)
+    desk.advance(s=TIMEOUT_S)
+    desk.grant(desk.called())
+    desk.advance(s=TIMEOUT_S)
+    assert (desk.calls(), states(desk)) == ([], {APP: SUBSCRIBED})
 
 
 # --- Unsubscribe ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from ustreamer_usubscription import v3
 from ustreamer_usubscription.messages import MAX_DETAILS
@@ -883,6 +884,16 @@ def test_a_full_queue_refuses_at_once_and_carries_on(make_desk: MakeDesk) -> Non
     assert all(desk.answer(reqid).attributes.commstatus is None for reqid in accepted)
     assert desk.statistics("refused_resource_exhausted") == 1
     assert len(desk.pairs()) == 3
+
+
+def test_another_bound_holds_from_the_next_request_on(make_desk: MakeDesk) -> None:
+    desk = make_desk(max_subscriptions=1).start()
+    desk.subscribe(caller=app(1))
+    desk.refused(SUBSCRIBE, desk.subscription_request(), caller=app(2))
+    desk.plugin.service.use(msgspec.structs.replace(desk.plugin.service.config, max_subscriptions=2))
+    desk.subscribe(caller=app(2))
+    status = desk.refused(SUBSCRIBE, desk.subscription_request(), caller=app(3))
+    assert "max_subscriptions is 2" in str(status)
 
 
 def test_one_subscription_too_many_is_refused_and_the_others_stay(make_desk: MakeDesk) -> None:

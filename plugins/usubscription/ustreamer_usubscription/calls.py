@@ -136,11 +136,12 @@ class Calls:
         self._close(errand)
         return errand
 
-    def succeeded(self, errand: Errand, now_ns: int, jitter: float) -> None:
+    def succeeded(self, errand: Errand, now_ns: int, jitter: float, *, pending: bool = False) -> None:
         """The answer to the last call has been taken in.
 
         If another is wanted by now, that is called for at once; else the same once more some day, sooner by up to half of
-        the time for `jitter` (0 to 1): a device may lose what it granted without a link that tells of it.
+        the time for `jitter` (0 to 1): a device may lose what it granted without a link that tells of it. `pending` says that
+        it waits for another device in turn; what comes of that is asked after the time that a call has.
         """
         if not self._is_current(errand):
             return
@@ -148,8 +149,8 @@ class Calls:
         errand.done = errand.asked == errand.wish
         if not errand.done:
             self._make_ready(errand)
-        elif self._refresh_ms:
-            self._set_due(errand, now_ns + _earlier(self._refresh_ms, jitter))
+        elif refresh_ms := TIMEOUT_MS if pending else self._refresh_ms:
+            self._set_due(errand, now_ns + _earlier(refresh_ms, jitter))
 
     def failed(self, errand: Errand, now_ns: int, jitter: float) -> None:
         """The last call was not delivered, or what it led to could not be kept: call again after a pause.

@@ -2,7 +2,10 @@
 """The plugin: what `[plugins.usubscription]` switches on."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
 
 from ustreamer.core.subscriptions import SubscriptionDirectory
 from ustreamer.hookspecs import PluginContext, Service, hookimpl
@@ -10,6 +13,11 @@ from ustreamer_usubscription.commands import add_subscriptions
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.service import UsubscriptionService
+
+_MAY_CHANGE: Final = frozenset(
+    {"max_subscriptions", "max_registrations", "max_topics", "max_remote_topics", "page_size"}
+)
+"""What is read for every request, and only there."""
 
 
 class UsubscriptionPlugin:
@@ -23,6 +31,14 @@ class UsubscriptionPlugin:
     def __init__(self, config: UsubscriptionConfig, context: PluginContext) -> None:
         self.directory = Directory()
         self.service = UsubscriptionService(config, context, self.directory)
+
+    def reconfigure(self, config: UsubscriptionConfig) -> Callable[[], None]:
+        """Go on with other bounds of what is answered. Raises ValueError for any other key."""
+        before, after = (msgspec.structs.asdict(each) for each in (self.service.config, config))
+        fixed = [key for key in before if before[key] != after[key] and key not in _MAY_CHANGE]
+        if fixed:
+            raise ValueError(f"{', '.join(fixed)}: needs a restart")
+        return lambda: self.service.use(config)
 
     @staticmethod
     @hookimpl

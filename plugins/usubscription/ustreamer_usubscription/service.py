@@ -106,6 +106,14 @@ class UsubscriptionService:
     def entities(self) -> Sequence[UUri]:
         return [UUri(authority, ENTITY, ANY_VERSION) for authority in sorted(self._serves)]
 
+    @property
+    def config(self) -> UsubscriptionConfig:
+        return self._config
+
+    def use(self, config: UsubscriptionConfig) -> None:
+        """Answer by these bounds from the next request on; every other key is read once, at the start."""
+        self._config = config
+
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, bus: UTransport) -> None:

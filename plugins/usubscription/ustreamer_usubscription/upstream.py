@@ -138,7 +138,8 @@ class Upstream:
                 self._require(topic, again=draft.remotes.changes.get(topic) is Status.SUBSCRIBE_PENDING)
         for errand, reply, reqid in self._heard:
             if committed and reply.event is not None:
-                self._calls.succeeded(errand, now_ns, _jitter(reqid))
+                pending = reply.event is Event.DEFERRED
+                self._calls.succeeded(errand, now_ns, _jitter(reqid), pending=pending)
                 # Whoever came or left in the draft of the answer has had none, though the draft may look unchanged.
                 if self._state.remotes.find(errand.topic) is not _OUTCOME.get(reply.event):
                     self._require(errand.topic, again=True)

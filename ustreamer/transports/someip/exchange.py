@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ustreamer.core.clock import Clock
+from ustreamer.core.expiry import Expiry
 from ustreamer.transports.someip.codec import (
     HEADER_LENGTH,
     MIN_LENGTH,
@@ -77,7 +78,8 @@ class Exchange:
         self.calls_expired = self.requests_expired = 0
         self.unwanted_answers = 0
         """Answers to REQUEST_NO_RETURN, which end here."""
-        self._monotonic_ns, self._wall_ms = clock
+        self._monotonic_ns = clock.monotonic_ns
+        self._expiry = Expiry(clock)
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
         self._lock = Lock()
@@ -191,9 +193,9 @@ class Exchange:
         assert attributes.sink is not None  # a valid Request
         assert attributes.ttl is not None
         remote = self.services.remote(attributes.sink)
-        # Not above the ttl, whatever the clock of the caller says.
-        left_ms = min(message.id.time_ms + attributes.ttl - self._wall_ms(), attributes.ttl)
-        if left_ms <= 0:
+        now_ns = self._monotonic_ns()
+        deadline_ns = self._expiry.deadline_ns(message, now_ns, 0)
+        if deadline_ns <= now_ns:
             raise UStatusError(
                 UCode.DEADLINE_EXCEEDED, f"request {message.id}: its ttl of {attributes.ttl} ms has run out"
             )
@@ -202,7 +204,6 @@ class Exchange:
         )
         with self._lock:
             request_id = self._free_request_id(attributes.source.ue_type)
-            deadline_ns = self._monotonic_ns() + left_ms * _NS_PER_MS
             self._calls.open(request_id, call, deadline_ns)
         return Outgoing(
             request_datagram(message, remote, request_id), remote.address, request_id, deadline_ns

@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 
 from ustreamer.core.chain import Transmit
 from ustreamer.core.subscriptions import Subscription
-from ustreamer.hookspecs import EndpointContext, EndpointTransport
+from ustreamer.hookspecs import EndpointContext, EndpointTransport, RouteUnavailable
 from ustreamer.transports.someip.codec import (
     HEADER_LENGTH,
     MAX_SESSION,
@@ -55,15 +55,14 @@ _NEVER_NS: Final = 1 << 63
 _EVENT_HEADER: Final = Struct(">4sIHH4s")  # message id, length, client, session, versions to return code
 _NO_CLIENT: Final = 0  # events do not belong to a client (SIP-7)
 
-# UNAVAILABLE: the kernel's queue is full, or the link or a route is away at present. EPERM is a firewall's answer.
+_AWAY: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
+"""One receiver cannot be reached at present; others may."""
+# UNAVAILABLE: the kernel's queue is full, or the link is away at present. EPERM is a firewall's answer.
 _CODES: Final = {
     errno.EAGAIN: UCode.UNAVAILABLE,
     errno.ENOBUFS: UCode.UNAVAILABLE,
     errno.ENOMEM: UCode.UNAVAILABLE,
     errno.ENETDOWN: UCode.UNAVAILABLE,
-    errno.ENETUNREACH: UCode.UNAVAILABLE,
-    errno.EHOSTDOWN: UCode.UNAVAILABLE,
-    errno.EHOSTUNREACH: UCode.UNAVAILABLE,
     errno.EBADF: UCode.UNAVAILABLE,
     errno.EPERM: UCode.PERMISSION_DENIED,
     errno.EACCES: UCode.PERMISSION_DENIED,
@@ -458,5 +457,7 @@ def _unsent(error: OSError, size: int, address: Address) -> UStatusError:
             f"payload of {size} bytes for {host}:{port}: at most {MAX_PAYLOAD} fit into one datagram, "
             "and SOME/IP-TP is not part of this version"
         )
-    code = _CODES.get(error.errno or 0, UCode.INTERNAL)
-    return UStatusError(code, f"cannot send {size} bytes of payload to {host}:{port}: {error.strerror}")
+    text = f"cannot send {size} bytes of payload to {host}:{port}: {error.strerror}"
+    if error.errno in _AWAY:
+        return RouteUnavailable(address, text)
+    return UStatusError(_CODES.get(error.errno or 0, UCode.INTERNAL), text)

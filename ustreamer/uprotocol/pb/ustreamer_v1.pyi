@@ -90,15 +90,13 @@ class Target(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
     ENDPOINT_FIELD_NUMBER: _Final = 1
     SUBSCRIBER_FIELD_NUMBER: _Final = 2
-    MAX_FREQUENCY_FIELD_NUMBER: _Final = 3
-    STOPPED_FIELD_NUMBER: _Final = 4
+    PERIOD_NS_FIELD_NUMBER: _Final = 3
     endpoint: str
     @property
     def subscriber(self) -> _uri.UUri: ...
-    max_frequency: float
-    stopped: bool
-    def __init__(self, *, endpoint: str | None = ..., subscriber: _uri.UUri | None = ..., max_frequency: float | None = ..., stopped: bool | None = ...) -> None: ...
-    def HasField(self, field_name: _Literal["subscriber", "max_frequency"]) -> bool: ...
+    period_ns: int
+    def __init__(self, *, endpoint: str | None = ..., subscriber: _uri.UUri | None = ..., period_ns: int | None = ...) -> None: ...
+    def HasField(self, field_name: _Literal["subscriber", "period_ns"]) -> bool: ...
 
 @_final
 class Route(_message.Message):
@@ -131,12 +129,15 @@ class FetchRoutesResponse(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _Final = 1
     ROUTES_FIELD_NUMBER: _Final = 2
     HAS_MORE_RECORDS_FIELD_NUMBER: _Final = 3
+    STOPPED_FIELD_NUMBER: _Final = 4
     @property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Endpoint]: ...
     @property
     def routes(self) -> _containers.RepeatedCompositeFieldContainer[Route]: ...
     has_more_records: bool
-    def __init__(self, *, endpoints: _Iterable[Endpoint] | None = ..., routes: _Iterable[Route] | None = ..., has_more_records: bool | None = ...) -> None: ...
+    @property
+    def stopped(self) -> _containers.RepeatedCompositeFieldContainer[_uri.UUri]: ...
+    def __init__(self, *, endpoints: _Iterable[Endpoint] | None = ..., routes: _Iterable[Route] | None = ..., has_more_records: bool | None = ..., stopped: _Iterable[_uri.UUri] | None = ...) -> None: ...
     def HasField(self, field_name: _Never) -> bool: ...
 
 @_final
@@ -168,40 +169,42 @@ class EndpointStatistics(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
     ENDPOINT_FIELD_NUMBER: _Final = 1
     UP_FIELD_NUMBER: _Final = 2
-    LEDGER_FIELD_NUMBER: _Final = 3
-    QUEUE_MESSAGES_FIELD_NUMBER: _Final = 4
-    QUEUE_BYTES_FIELD_NUMBER: _Final = 5
-    QUEUE_OLDEST_AGE_MS_FIELD_NUMBER: _Final = 6
-    RETRIES_FIELD_NUMBER: _Final = 7
+    QUEUE_MESSAGES_FIELD_NUMBER: _Final = 3
+    QUEUE_BYTES_FIELD_NUMBER: _Final = 4
+    DELIVERED_FIELD_NUMBER: _Final = 5
+    DEAD_LETTERED_FIELD_NUMBER: _Final = 6
+    EXPIRED_FIELD_NUMBER: _Final = 7
+    RETRIES_FIELD_NUMBER: _Final = 8
+    COUNTERS_FIELD_NUMBER: _Final = 9
     endpoint: str
     up: bool
-    @property
-    def ledger(self) -> Ledger: ...
     queue_messages: int
     queue_bytes: int
-    queue_oldest_age_ms: int
+    delivered: int
+    dead_lettered: int
+    expired: int
     retries: int
-    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., ledger: Ledger | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., queue_oldest_age_ms: int | None = ..., retries: int | None = ...) -> None: ...
-    def HasField(self, field_name: _Literal["ledger"]) -> bool: ...
+    @property
+    def counters(self) -> _containers.ScalarMap[str, int]: ...
+    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., delivered: int | None = ..., dead_lettered: int | None = ..., expired: int | None = ..., retries: int | None = ..., counters: _Mapping[str, int] | None = ...) -> None: ...
+    def HasField(self, field_name: _Never) -> bool: ...
 
 @_final
 class TargetStatistics(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
     TOPIC_FIELD_NUMBER: _Final = 1
     TARGET_FIELD_NUMBER: _Final = 2
-    PUBLISHED_FREQUENCY_FIELD_NUMBER: _Final = 3
-    DELIVERED_FREQUENCY_FIELD_NUMBER: _Final = 4
-    DELIVERED_FIELD_NUMBER: _Final = 5
-    THROTTLED_FIELD_NUMBER: _Final = 6
+    RECEIVED_FIELD_NUMBER: _Final = 3
+    DELIVERED_FIELD_NUMBER: _Final = 4
+    THROTTLED_FIELD_NUMBER: _Final = 5
     @property
     def topic(self) -> _uri.UUri: ...
     @property
     def target(self) -> Target: ...
-    published_frequency: float
-    delivered_frequency: float
+    received: int
     delivered: int
     throttled: int
-    def __init__(self, *, topic: _uri.UUri | None = ..., target: Target | None = ..., published_frequency: float | None = ..., delivered_frequency: float | None = ..., delivered: int | None = ..., throttled: int | None = ...) -> None: ...
+    def __init__(self, *, topic: _uri.UUri | None = ..., target: Target | None = ..., received: int | None = ..., delivered: int | None = ..., throttled: int | None = ...) -> None: ...
     def HasField(self, field_name: _Literal["topic", "target"]) -> bool: ...
 
 @_final

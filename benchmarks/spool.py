@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a spool takes messages and gives them up: `python -m benchmarks.spool [DIRECTORY]`.
+
+In batches of 64, each a transaction that is on disk when it returns, beside LMDB's own puts of the same bytes.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from ustreamer.host.spool import Spool, SpoolLimits
+from ustreamer.host.spool_records import Spooled, key_of, value_of
+
+BATCH: Final = 64
+BATCHES: Final = 100
+SIZES: Final = (100, 1000, 8000)
+
+
+def rate(batch: Callable[[int], object]) -> float:
+    """Messages per second, if `batch(number)` takes or gives up one batch."""
+    start = time.perf_counter()
+    for number in range(BATCHES):
+        batch(number)
+    return BATCHES * BATCH / (time.perf_counter() - start)
+
+
+def spool_rates(directory: Path, size: int) -> tuple[float, float]:
+    message = Spooled(b"a" * 60, b"p" * size, "chassis", "up://chassis/1234/1/8001", None, 1, b"b" * 8, 2)
+    spool = Spool(directory / "spool", SpoolLimits(1_000_000, 1 << 32))
+    spool.open()
+    keys: list[bytes] = []
+
+    added = rate(lambda _: keys.extend(spool.commit([(1, message)] * BATCH)))
+    removed = rate(lambda number: spool.remove(keys[number * BATCH : (number + 1) * BATCH]))
+    spool.close()
+    return added, removed
+
+
+def plain_rate(directory: Path, size: int) -> float:
+    value = value_of(b"key", Spooled(b"a" * 60, b"p" * size, "chassis", "", None, 1, b"b" * 8, 2))
+    with lmdb.open(str(directory / "plain"), map_size=1 << 32) as env:
+
+        def put(number: int) -> None:
+            with env.begin(write=True) as txn:
+                for each in range(number * BATCH, (number + 1) * BATCH):
+                    txn.put(key_of(1, each), value)
+
+        return rate(put)
+
+
+def main(where: str | None = None) -> None:
+    print(
+        f"{'payload':>8} {'added/s':>9} {'removed/s':>10} {'plain puts/s':>13}   in transactions of {BATCH}"
+    )
+    for size in SIZES:
+        with tempfile.TemporaryDirectory(dir=where) as directory:
+            added, removed = spool_rates(Path(directory), size)
+            plain = plain_rate(Path(directory), size)
+        print(f"{size:>8} {added:>9,.0f} {removed:>10,.0f} {plain:>13,.0f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin that raises, or answers nonsense, on the path of messages: contained, counted, said once."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ustreamer.core.chain import Delivery, Filter
+from ustreamer.core.faults import TAP_FAILURES, Faults, described
+from ustreamer.core.ledger import Verdict
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode_status
+
+if TYPE_CHECKING:
+    from tests.core.conftest import Holding, Verdicts, World
+
+SPEED = UUri("chassis", 0x1234, 1, 0x8001)
+METHOD = UUri("chassis", 0x1234, 1, 1)
+APP = UUri("hpc", 0x10, 1, 0)
+DASH, DASH_2 = UUri("dash", 7, 1, 0), UUri("dash", 8, 1, 0)
+
+
+class Broken(Filter):
+    """Raises whatever it is asked."""
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        raise KeyError("speed")
+
+    def release(self, now_ns: int) -> UMessage | None:
+        raise KeyError("speed")
+
+
+def broken_tap(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("tap")
+
+
+def event(world: "World") -> UMessage:
+    return publish(world.id(), SPEED)
+
+
+# --------------------------------------------------------------------------------------------------------------- filters
+
+
+def test_a_filter_that_raises_lets_nothing_pass_and_the_dead_letter_names_it(build: "type[World]") -> None:
+    world = build(lambda _: [Broken()])
+    world.directory.subscribe(SPEED, DASH)
+    message = event(world)
+    world.receive("chassis", message)
+    (seen,) = world.seen
+    assert (seen.message, seen.verdict) == (message, Verdict.DEAD_LETTERED)
+    assert seen.reason is not None
+    assert (seen.reason.code, seen.reason.message) == (
+        UCode.INTERNAL,
+        "filter Broken raised KeyError: 'speed'",
+    )
+    (letter,) = world.dispatcher.dead_letters.collect()
+    assert (letter.message, letter.endpoint, letter.status) == (message, "dash", seen.reason)
+    assert world.dispatcher.faults()["chassis"]["filter_errors"] == 1
+
+
+def test_the_other_targets_of_the_same_message_get_it(build: "type[World]") -> None:
+    world = build(lambda delivery: [Broken()] if delivery.subscriber == DASH else [])
+    for subscriber in (DASH, DASH_2, APP):
+        world.directory.subscribe(SPEED, subscriber)
+    message = event(world)
+    world.receive("chassis", message)
+    world.send()
+    assert [each.subscriber for each in world.lanes["dash"].sent] == [DASH_2]
+    assert world.lanes["backbone"].messages == [message]
+
+
+@pytest.mark.parametrize(
+    "answer", [Verdict.DELIVERED, Verdict.EXPIRED, Verdict.NO_SUBSCRIBER, True, "yes", 1]
+)
+def test_an_answer_that_is_none_is_a_failure_of_the_filter(
+    build: "type[World]", answering: "type[Verdicts]", answer: Verdict
+) -> None:
+    world = build(lambda _: [answering([answer])])
+    world.directory.subscribe(SPEED, DASH)
+    world.receive("chassis", event(world))
+    assert world.verdicts() == [Verdict.DEAD_LETTERED]
+    assert world.seen[0].reason is not None
+    assert world.seen[0].reason.message.startswith(
+        f"filter Verdicts raised TypeError: {answer!r} is no answer"
+    )
+
+
+def ask(world: "World") -> UMessage:
+    asked = request(world.id(), APP, METHOD, ttl=1000)
+    world.receive("backbone", asked)
+    world.run()
+    (answer,) = world.lanes["backbone"].messages
+    answer.check(strict=True)
+    assert (answer.attributes.reqid, answer.attributes.source) == (asked.id, METHOD)
+    assert decode_status(answer.payload).code is answer.attributes.commstatus
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (Verdict.DENIED, UCode.PERMISSION_DENIED),
+        (Verdict.THROTTLED, UCode.RESOURCE_EXHAUSTED),
+        (Verdict.DELIVERED, UCode.INTERNAL),
+    ],
+)
+def test_a_request_that_a_filter_does_not_let_pass_is_answered(
+    build: "type[World]", answering: "type[Verdicts]", verdict: Verdict, code: UCode
+) -> None:
+    answer = ask(build(lambda _: [answering([verdict])]))
+    assert answer.attributes.commstatus is code
+
+
+def test_a_request_whose_filter_raises_is_answered_internal(build: "type[World]") -> None:
+    answer = ask(build(lambda _: [Broken()]))
+    assert decode_status(answer.payload).message == "filter Broken raised KeyError: 'speed'"
+
+
+def test_a_held_request_that_a_newer_one_displaces_is_answered(
+    build: "type[World]", holding: "type[Holding]"
+) -> None:
+    world = build(lambda delivery: [holding(delivery, 10)])
+    asked = [request(world.id(), APP, METHOD, ttl=1000) for _ in range(2)]
+    for each in asked:
+        world.receive("backbone", each)
+    world.time.advance(ns=10)
+    world.run()
+    (answer,) = world.lanes["backbone"].messages
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked[0].id, UCode.RESOURCE_EXHAUSTED)
+    assert world.lanes["chassis"].messages == [asked[1]]
+
+
+def test_what_a_filter_held_is_a_dead_letter_if_it_cannot_release_it(
+    build: "type[World]", holding: "type[Holding]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders: list[Holding] = []
+
+    def factory(delivery: Delivery) -> Iterable[Filter]:
+        holders.append(holding(delivery, 10))
+        return holders
+
+    world = build(factory)
+    world.directory.subscribe(SPEED, DASH)
+    message = event(world)
+    world.receive("chassis", message)
+    monkeypatch.setattr(holders[0], "release", Broken().release)
+    world.time.advance(ns=10)
+    world.fire()
+    assert [(each.message, each.verdict) for each in world.seen] == [(message, Verdict.DEAD_LETTERED)]
+    assert world.books().queued == 0
+
+    # What it hands out too late is nobody's any more.
+    monkeypatch.undo()
+    world.ingress("chassis").wake_at(world.time.now_ns, holders[0].delivery, holders[0])
+    world.run()
+    assert world.lanes["dash"].sent == []
+
+
+def test_a_filter_can_hand_out_only_what_it_holds(build: "type[World]", holding: "type[Holding]") -> None:
+    class Inventing(holding):  # type: ignore[misc,valid-type]
+        def release(self, now_ns: int) -> UMessage | None:
+            return publish(self.held.id, SPEED, b"made up")
+
+    world = build(lambda delivery: [Inventing(delivery, 10)])
+    world.directory.subscribe(SPEED, DASH)
+    world.receive("chassis", event(world))
+    world.time.advance(ns=10)
+    world.run()
+    assert (world.lanes["dash"].sent, world.books().queued) == ([], 1)
+
+
+def test_filters_that_cannot_be_made_let_nothing_pass(build: "type[World]") -> None:
+    def factory(delivery: Delivery) -> Iterable[Filter]:
+        raise OSError("no table")
+
+    world = build(factory)
+    world.directory.subscribe(SPEED, DASH)
+    for _ in range(3):
+        world.receive("chassis", event(world))
+    world.send()
+    assert world.verdicts() == [Verdict.DEAD_LETTERED] * 3
+    assert world.seen[0].reason is not None
+    assert "OSError: no table" in world.seen[0].reason.message
+
+
+# ------------------------------------------------------------------------------------------------------------ directories
+
+
+def test_a_directory_that_raises_costs_the_message_and_not_the_books(
+    world: "World", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.directory.subscribe(SPEED, DASH)
+    monkeypatch.setattr(world.directory, "_wishes", None)
+    world.receive("chassis", event(world))
+    assert world.verdicts() == [Verdict.DEAD_LETTERED]
+    assert world.dispatcher.faults()["chassis"]["directory_errors"] == 1
+
+    monkeypatch.undo()
+    world.receive("chassis", event(world))
+    world.send()
+    assert world.verdicts()[-1] is Verdict.DELIVERED
+
+
+def test_a_held_message_is_sent_though_the_directory_has_failed_since(
+    build: "type[World]", holding: "type[Holding]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build(lambda delivery: [holding(delivery, 10)])
+    world.directory.subscribe(SPEED, DASH)
+    message = event(world)
+    world.receive("chassis", message)
+    monkeypatch.setattr(world.directory, "_wishes", None)
+    world.time.advance(ns=10)
+    world.run()
+    assert world.lanes["dash"].messages == [message]
+
+
+# ------------------------------------------------------------------------------------------------------------------ taps
+
+
+def test_a_tap_that_raises_disturbs_neither_the_message_nor_the_other_taps(build: "type[World]") -> None:
+    world = build(taps=[broken_tap])
+    world.directory.subscribe(SPEED, DASH)
+    messages = [event(world) for _ in range(TAP_FAILURES + 3)]
+    for each in messages:
+        world.receive("chassis", each)
+        world.send()
+    assert world.lanes["dash"].messages == messages
+    assert world.verdicts() == [Verdict.DELIVERED] * len(messages)
+
+
+def test_a_tap_is_switched_off_after_some_failures_at_the_endpoint_where_it_fails(
+    build: "type[World]", caplog: pytest.LogCaptureFixture
+) -> None:
+    world = build(taps=[broken_tap])
+    for _ in range(TAP_FAILURES + 3):
+        world.receive("chassis", event(world))
+    counts = world.dispatcher.faults()["chassis"]
+    assert (counts["tap_errors"], counts["taps_off"]) == (TAP_FAILURES, 1)
+    assert broken_tap not in world.ingress("chassis").taps
+    assert broken_tap in world.ingress("dash").taps
+    assert [record.message for record in caplog.records] == ["plugin_failed", "tap_switched_off"]
+    assert {record.__dict__["plugin"] for record in caplog.records} == {"broken_tap"}
+    assert {record.__dict__["endpoint"] for record in caplog.records} == {"chassis"}
+
+
+# ----------------------------------------------------------------------------------------------------------- the counters
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    with caplog.at_level(logging.DEBUG, "ustreamer.plugins"):
+        yield lambda: [
+            f"{record.message} {record.exc_info[1]!r}" for record in caplog.records if record.exc_info
+        ]
+
+
+def test_each_kind_of_failure_of_a_plugin_is_said_once_and_counted_always(
+    log: Callable[[], list[str]],
+) -> None:
+    faults = Faults("chassis")
+    for error in (KeyError("a"), KeyError("b"), OSError("c"), KeyError("d")):
+        faults.of_filter(Broken(), error)
+    assert log() == ["plugin_failed KeyError('a')", "plugin_failed OSError('c')"]
+    assert faults.counts() == {"filter_errors": 4, "directory_errors": 0, "tap_errors": 0, "taps_off": 0}
+
+
+def test_a_plugin_that_invents_exceptions_does_not_fill_the_memory_or_the_log(
+    log: Callable[[], list[str]],
+) -> None:
+    faults = Faults("chassis")
+    for number in range(300):
+        faults.of_filter(Broken(), type(f"Error{number}", (Exception,), {})())
+    assert len(log()) == 100
+    assert faults.counts()["filter_errors"] == 300
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text"),
+    [
+        (Broken(), "Broken raised ValueError: x"),
+        (broken_tap, "broken_tap raised ValueError: x"),
+        (Broken().admit, "Broken.admit raised ValueError: x"),
+    ],
+)
+def test_a_plugin_is_named_as_in_its_source(plugin: object, text: str) -> None:
+    assert described(plugin, ValueError("x")) == text

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may send what: the rules of one endpoint for what comes in there, asked when a plan is made. The first match decides.
+
+    [[endpoints.chassis.access]]
+    allow = true
+    type = "publish"
+    source = "//chassis/1234/1/FFFF"
+
+Without rules everything may come in whose source lives behind the endpoint. With rules, what none of them matches is
+denied; but for a Response, which needs no rule of its own: it answers a request that was let in on the other side.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, UUri
+
+MAX_RULES: Final = (
+    256  # they are gone through one by one (0.6 us each) for what carries a reqid, a token or a trace
+)
+
+TypeName = Literal["publish", "notification", "request", "response"]
+
+TYPES: Final[dict[TypeName, UMessageType]] = {
+    "publish": UMessageType.PUBLISH,
+    "notification": UMessageType.NOTIFICATION,
+    "request": UMessageType.REQUEST,
+    "response": UMessageType.RESPONSE,
+}
+
+
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule. `source` and `sink` are UUri patterns; what is not said matches everything.
+
+    A rule with a `sink` does not concern publications, which have none; one without a `type` does not concern Responses.
+    """
+
+    allow: bool
+    source: str | None = None
+    sink: str | None = None
+    type: TypeName | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for what is no pattern, and for a rule that no message can match."""
+        source, sink = _pattern("source", self.source), _pattern("sink", self.sink)
+        if self.type == "publish" and sink is not None:
+            raise ValueError("sink: a publication has none; leave it out, or choose another type")
+        if not any(_can_match(each, source or ANY, sink) for each in self.concerns):
+            what = self.type or "message"
+            raise ValueError(
+                f"{'source' if sink is None else 'sink'}: no {what} has such a resource "
+                "(topics are 8000..FFFE, methods 1..7FFF, reply addresses 0, any is FFFF)"
+            )
+
+    @property
+    def concerns(self) -> tuple[UMessageType, ...]:
+        """The types of messages that the rule is asked about."""
+        if self.type is not None:
+            return (TYPES[self.type],)
+        if self.sink is not None:
+            return (UMessageType.NOTIFICATION, UMessageType.REQUEST)
+        return (UMessageType.PUBLISH, UMessageType.NOTIFICATION, UMessageType.REQUEST)
+
+    @property
+    def patterns(self) -> tuple[UUri, UUri]:
+        """The patterns of source and sink."""
+        return _pattern("source", self.source) or ANY, _pattern("sink", self.sink) or ANY
+
+
+AccessRules = Annotated[tuple[AccessRule, ...], msgspec.Meta(max_length=MAX_RULES)]
+
+
+def _pattern(key: str, text: str | None) -> UUri | None:
+    if text is None:
+        return None
+    try:
+        pattern = UUri.parse(text)
+    except UStatusError as error:
+        raise ValueError(f"{key}: {error.message}") from error
+    if not pattern.authority_name:
+        raise ValueError(
+            f"{key}: {text!r} names no authority; write //<authority>{text.removeprefix('up:')}, or //*"
+        )
+    return pattern
+
+
+def _can_match(type: UMessageType, source: UUri, sink: UUri | None) -> bool:
+    """Whether resources of these patterns occur in messages of this type (`RULES` in uattributes.py, as on receipt)."""
+    sends, gets = source.resource_id, ANY_RESOURCE if sink is None else sink.resource_id
+    method_gets = gets == ANY_RESOURCE or (sink is not None and sink.is_method)
+    match type:
+        case UMessageType.PUBLISH:
+            return sends == ANY_RESOURCE or source.is_topic
+        case UMessageType.NOTIFICATION:
+            return sends != 0 and gets in (0, ANY_RESOURCE)
+        case UMessageType.REQUEST:
+            return sends in (0, ANY_RESOURCE) and method_gets
+        case _:
+            return (sends == ANY_RESOURCE or source.is_method) and gets in (0, ANY_RESOURCE)
+
+
+class _Rule(NamedTuple):
+    """A rule, read, and its place in the file."""
+
+    place: int
+    allow: bool
+    source: UUri
+    sink: UUri
+
+
+class Access:
+    """The rules of one endpoint, ready to be asked. Reads only; safe from any thread."""
+
+    def __init__(self, endpoint: str, rules: Sequence[AccessRule]) -> None:
+        self._where = f"endpoints.{endpoint}.access"
+        self._by_type: dict[UMessageType, list[_Rule]] = {type: [] for type in TYPES.values()}
+        for index, rule in enumerate(rules):
+            for type in rule.concerns:
+                self._by_type[type].append(_Rule(index, rule.allow, *rule.patterns))
+        self._rest_may_pass = {type: not rules or type is UMessageType.RESPONSE for type in TYPES.values()}
+
+    def refusal(self, attributes: UAttributes) -> UStatus | None:
+        """Why a message with these valid attributes may not come in; None if it may."""
+        type, source, sink = attributes.type, attributes.source, attributes.sink
+        for rule in self._by_type[type]:
+            if rule.source.matches(source) and (
+                type is UMessageType.PUBLISH or sink is None or rule.sink.matches(sink)
+            ):
+                return None if rule.allow else _refused(attributes, f"{self._where}[{rule.place}] denies")
+        return None if self._rest_may_pass[type] else _refused(attributes, f"no rule of {self._where} allows")
+
+
+def _refused(attributes: UAttributes, who: str) -> UStatus:
+    sink = "" if attributes.type is UMessageType.PUBLISH else f" to {attributes.sink}"
+    return UStatus(UCode.PERMISSION_DENIED, f"{who} a {attributes.type.name} from {attributes.source}{sink}")

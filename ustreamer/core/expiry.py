@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the ttl of a message has run out, also when the wall clock leaps.
+
+A message says by its id when it was made, on the wall clock of who made it. An ECU boots in 2000, its clock leaps to today,
+and everything on the way looks 26 years old. So:
+
+* On arrival a message is expired if it is by the wall clock, unless it is young by what the wall clock was before a recent
+  leap: it may have been made before it, or by somebody whose clock has not leapt yet.
+* From then on its deadline is on the monotonic clock, and no leap can touch it. It is never more than its ttl away: an id
+  from the future counts as made now.
+
+A monotonic clock that stands still while the machine sleeps makes waking up look like a leap. What was on the way then is
+not lost, and what waited has as much time left as before.
+"""
+
+import logging
+from threading import Lock
+from typing import Final, NamedTuple
+
+from ustreamer.core.clock import Clock
+from ustreamer.uprotocol.umessage import UMessage
+
+log = logging.getLogger("ustreamer.clock")
+
+LEAP_MS: Final = 1_000
+"""Wall and monotonic clock that drift apart by more than this between two observations: a leap."""
+
+GRACE_NS: Final = 600_000_000_000
+"""How long after a leap the old time counts at least: so long others may take to leap too (10 min; or the ttl)."""
+
+MAX_EPOCHS: Final = 8
+"""Old times that are remembered; the oldest goes."""
+
+_NS_PER_MS: Final = 1_000_000
+_SLOW_READING_NS: Final = (
+    100 * _NS_PER_MS
+)  # stopped between two readings of clocks: they do not belong together
+
+
+class Epoch(NamedTuple):
+    """A time that the wall clock showed up to a leap: what it was ahead of the monotonic clock, and when that ended."""
+
+    ahead_ms: int
+    ended_ns: int
+
+
+class Expiry:
+    """Remembers how the wall clock of this machine has leapt. One for each streamer; safe from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic_ns, self._wall_ms = clock
+        self._lock = Lock()  # a leaf: nothing is called under it but the clock
+        self._ahead_ms = self._wall_ms() - self._monotonic_ns() // _NS_PER_MS
+        self._past: tuple[Epoch, ...] = ()
+        self.leaps = 0
+
+    def observe(self) -> None:
+        """Look at the clocks. To be called once a second; a leap and its reversal in between go unseen."""
+        with self._lock:
+            before_ns = self._monotonic_ns()
+            ahead_ms = self._wall_ms() - before_ns // _NS_PER_MS
+            now_ns = self._monotonic_ns()
+            if now_ns - before_ns > _SLOW_READING_NS:
+                return
+            leap_ms = ahead_ms - self._ahead_ms
+            if abs(leap_ms) > LEAP_MS:
+                self._past = (Epoch(self._ahead_ms, now_ns), *self._past)[:MAX_EPOCHS]
+                self.leaps += 1
+            self._ahead_ms = ahead_ms
+        if abs(leap_ms) > LEAP_MS:
+            log.warning("clock_leapt", extra={"seconds": leap_ms / 1000})
+
+    def is_expired(self, made_ms: int, ttl: int) -> bool:
+        """Whether a message that arrives now, made at `made_ms` with `ttl` > 0 (both ms), must not go on (DSP-27, X-23)."""
+        # Most are not, and then neither an observation nor the past is needed.
+        return self._wall_ms() > made_ms + ttl and self._left_ms(made_ms, ttl) < 0
+
+    def deadline_ns(self, message: UMessage, now_ns: int, max_age_ns: int) -> int:
+        """Until when, on the monotonic clock, a message that arrived at `now_ns` may wait: it is expired above that.
+
+        `max_age_ns` bounds messages without ttl. For one that is expired already, the moment before now.
+        """
+        ttl = message.attributes.ttl
+        if not ttl:
+            return now_ns + max_age_ns
+        made_ms = message.id.time_ms
+        left_ms = min(made_ms + ttl - self._wall_ms(), ttl)
+        if left_ms < 0:
+            left_ms = self._left_ms(made_ms, ttl)
+        return now_ns + left_ms * _NS_PER_MS if left_ms >= 0 else now_ns - 1
+
+    def _left_ms(self, made_ms: int, ttl: int) -> int:
+        """What is left of a ttl, by the time that is kindest to it of now and of before; negative if it has run out."""
+        self.observe()
+        now_ns = self._monotonic_ns()
+        left_ms = min(made_ms + ttl - self._wall_ms(), ttl)
+        for epoch in self._past:
+            if now_ns - epoch.ended_ns > max(GRACE_NS, ttl * _NS_PER_MS):
+                break  # those behind ended earlier
+            age_ms = now_ns // _NS_PER_MS + epoch.ahead_ms - made_ms
+            # Not from the future of that time: then it was made by another clock, and this one says nothing about it.
+            if -LEAP_MS <= age_ms <= ttl:
+                left_ms = max(left_ms, min(ttl - age_ms, ttl))
+        return left_ms
