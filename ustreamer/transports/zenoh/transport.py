@@ -4,6 +4,7 @@
 import atexit
 import json
 import logging
+import os
 import re
 import socket
 from collections import Counter
@@ -28,6 +29,9 @@ from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, check_authority, 
 log = logging.getLogger("ustreamer.zenoh")
 
 MAX_LISTENERS: Final = 256
+_RUNTIME: Final = "(rx: (worker_threads: 16))"
+"""Zenoh reads the sockets of all sessions of a process on two threads. To close one whose peer has stopped reading blocks
+such a thread for up to 10 s (SO_LINGER), so two stalled peers made every endpoint deaf (measured: for 7.3 s)."""
 _TCP: Final = re.compile(r"tcp/(.+):(\d+)")
 _PATIENCE_S: Final = 5.0  # with listeners, which are to be quick, and may be stuck, or wait for each other
 
@@ -83,6 +87,7 @@ class ZenohTransport(EndpointTransport):
         if self._sender is not None or self._closed:
             raise UStatusError(UCode.FAILED_PRECONDITION, f"{self!r}: can be opened once")
         config = zenoh_config(self._config, self._context.name)
+        os.environ.setdefault("ZENOH_RUNTIME", _RUNTIME)  # read by Zenoh when the first session is opened
         try:
             session = zenoh.open(config)
         except zenoh.ZError as error:
