@@ -1056,6 +1056,37 @@ def test_close_does_not_hang_on_a_send_that_does_not_return(make_rig: MakeRig) -
     assert (rig.books().delivered, rig.books().queued) == (1, 2)
 
 
+STOPPED = UStatus(UCode.UNAVAILABLE, "stopped")
+
+
+def test_what_is_taken_back_is_a_dead_letter_and_the_caller_tells_whom_it_concerns(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire()).start()
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.wait_attempts(1)
+    rig.offer(event(1), event(2))
+    assert [number(item.message) for item in rig.lane.take_back(STOPPED)] == [1, 2]
+    assert rig.verdicts == [(1, Verdict.DEAD_LETTERED, STOPPED, 0), (2, Verdict.DEAD_LETTERED, STOPPED, 0)]
+    assert (rig.undelivered, rig.books().queued) == ([], 1)  # the one that is in the air
+
+    rig.wire.gate.set()
+    rig.wait_settled(3)
+    assert rig.sent == [0]
+
+
+def test_at_the_end_everything_is_tried_once(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(then=DOWN), EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000)).start()
+    rig.offer(*events(3))
+    rig.wait_retries(1)
+    rig.lane.try_once(STOPPED)  # which ends the pause
+    rig.wait_settled(3)
+    rig.offer(event(3))
+    rig.wait_settled(4)
+    assert {verdict for _, verdict, _, _ in rig.verdicts} == {Verdict.DEAD_LETTERED}
+    assert [(n, status) for n, status, _ in rig.undelivered] == [(n, STOPPED) for n in range(4)]
+    assert rig.lane.wait_empty(0)
+
+
 def test_a_lane_that_was_never_started_can_be_closed_twice(make_rig: MakeRig) -> None:
     rig = make_rig(Wire())
     rig.offer(event(0))

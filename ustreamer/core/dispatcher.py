@@ -9,6 +9,7 @@ Order of locks: any ingress, then the ingress of the streamer itself, then a lan
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from itertools import chain
 from threading import RLock
 
 import msgspec
@@ -282,6 +283,14 @@ class Ingress:
             (each.endpoint, each.subscriber) == (delivery.endpoint, delivery.subscriber) for each in targets
         )
 
+    def give_up_held(self, reason: UStatus) -> list[UMessage]:
+        """Make dead letters of all that filters hold, and answer who asked; what that was."""
+        with self._lock:
+            deliveries = [*self._unicast.values(), *chain.from_iterable(self._by_topic.values())]
+            return [
+                each for delivery in deliveries for each in delivery.give_up(self._monotonic_ns(), reason)
+            ]
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[TargetStatistics]:
@@ -450,6 +459,10 @@ class Dispatcher:
         ingress = item.delivery.ingress
         self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
         self.answer(item.message, status, ingress)
+
+    def give_up_held(self, reason: UStatus) -> list[UMessage]:
+        """Make dead letters of what filters hold back, and answer who asked; what that was."""
+        return [each for ingress in self._ingresses.values() for each in ingress.give_up_held(reason)]
 
     def publish_dead_letters(self) -> None:
         """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""

@@ -88,6 +88,7 @@ class Lane:
         self._in_air = 0
         self._idle = True
         self._closing = False
+        self._over: UStatus | None = None  # said of what is not sent at once, from `try_once` on
         self._failures = 0
         self._link_ups = 0
         self._openings = 0
@@ -240,8 +241,13 @@ class Lane:
 
     def _keep(self, unsent: list[Queued]) -> None:
         with self._lock:
-            self._queue.put_back(unsent)
-            self._in_air = 0
+            over = self._over
+            if over is None:
+                self._queue.put_back(unsent)
+                self._in_air = 0
+                return
+        for item in unsent:
+            self._fail(item, Verdict.DEAD_LETTERED, over)
 
     def _pause(self, status: UStatus, link_ups: int) -> None:
         """The link takes nothing now: wait before the next try, longer each time in a row, at most until it comes up.
@@ -256,11 +262,15 @@ class Lane:
                 return
             self._failures += 1
             until_ns = self._clock.monotonic_ns() + retry_delay_ns(self._limits, self._failures, self._rng)
-            while not self._closing and link_ups == self._link_ups:
+            while not self._ending and link_ups == self._link_ups:
                 left_ns = until_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
                     return
                 self._changed.wait(left_ns / _NS_PER_S)
+
+    @property
+    def _ending(self) -> bool:
+        return self._closing or self._over is not None
 
     # --- routes that are closed -----------------------------------------------------------------------------------------
 
@@ -273,6 +283,9 @@ class Lane:
 
     def _park(self, item: Queued, refusal: RouteUnavailable, openings: int) -> None:
         """Have `item` wait for its route. `openings` is from before the send: what has opened since is tried at once."""
+        if self._over is not None:
+            self._fail(item, Verdict.DEAD_LETTERED, self._over)
+            return
         if not self._queue.parked:
             log.warning("route_unavailable", extra={"endpoint": self.name, "reason": str(refusal)})
         with self._lock:
@@ -329,6 +342,9 @@ class Lane:
                 self._park(item, refusal, openings)
                 return True
             if refusal.code is UCode.UNAVAILABLE:
+                if self._over is not None:
+                    self._fail(item, Verdict.DEAD_LETTERED, self._over)
+                    continue
                 with self._lock:
                     self._queue.park(item, route, self._clock.monotonic_ns())
                     self._in_air = 0
@@ -368,6 +384,20 @@ class Lane:
                     return False
                 self._changed.wait(left_ns / _NS_PER_S)
             return True
+
+    def take_back(self, status: UStatus) -> list[Queued]:
+        """Make a dead letter of all that waits, but for what is in the air; the caller tells whom it concerns."""
+        with self._lock:
+            given_up = [*self._queue.take_parked(lambda _: True), *self._queue.take(len(self._queue))]
+            for item in given_up:
+                self._settle(item, Verdict.DEAD_LETTERED, self._clock.monotonic_ns(), status)
+        return given_up
+
+    def try_once(self, status: UStatus) -> None:
+        """From now on what is not taken at the first try is a dead letter with `status`."""
+        with self._lock:
+            self._over = status
+            self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
         """End the sending thread; what still waits stays queued, for the books."""

@@ -740,6 +740,27 @@ def test_nothing_comes_in_after_stop_and_everything_still_goes_out(bench: Bench)
     assert bench.count("received") == 1
 
 
+def test_a_stop_tells_the_callers_of_open_calls_and_a_close_the_clients_of_open_requests(
+    bench: Bench,
+) -> None:
+    asked = bench.request()
+    bench.endpoint.send(asked)
+    bench.ecu.receive()
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+    bench.ears.next()
+
+    bench.endpoint.stop_receiving()
+    told = bench.ears.next()
+    assert (told.attributes.reqid, told.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(bench.request())
+    assert refused.value.code is UCode.UNAVAILABLE
+
+    bench.endpoint.close()
+    assert bench.ecu.receive().hex() == "07770001000000080012000901028104"  # ERROR, E_NOT_READY
+    assert bench.ears.is_quiet()
+
+
 def test_a_listener_may_stop_the_endpoint_that_calls_it(bench: Bench) -> None:
     stopped = threading.Event()
 
