@@ -65,13 +65,15 @@ def test_every_key_of_a_section_is_explained_and_no_other(
 
 
 def test_every_section_of_the_page_is_checked() -> None:
-    assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == [title for title, _, _ in SECTIONS]
+    titles = [title for title, _, _ in SECTIONS]
+    assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == [*titles, "Changing a running streamer"]
 
 
 def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
     for title, struct in (
         ("Zenoh endpoint", ZenohEndpoint),
         ("SOME/IP endpoint", someip.SomeipEndpoint),
+        ("Dead letters", host.DeadLettersConfig),
         ("Plugin usubscription", UsubscriptionPlugin.Config),
         ("Plugin throttle", ThrottlePlugin.Config),
     ):

@@ -215,6 +215,45 @@ def test_the_transport_of_an_endpoint_needs_a_restart(tmp_path: Path) -> None:
     assert changes(first, served) == ["endpoints.a.authorities"]
 
 
+def test_a_name_that_plugins_trust_is_not_left_to_whoever_claims_it(tmp_path: Path) -> None:
+    configs = []
+    for inside, world in (
+        ('"hpc", "car"', '"*"'),
+        ('"hpc"', '"car", "*"'),
+        ('"hpc"', '"*"'),
+        ('"hpc"', '"cloud"'),
+    ):
+        path = tmp_path / "u.toml"
+        path.write_text(
+            'authority = "hpc"\n'
+            f'[endpoints.a]\ntransport = "local"\nnetwork = "a"\nauthorities = [{inside}]\n'
+            f'[endpoints.b]\ntransport = "local"\nnetwork = "b"\nauthorities = [{world}]\n'
+        )
+        configs.append(process.load(path).config)
+    first, moved, left, closed = configs
+    kinds = {"local": BuiltinTransports().ustreamer_transports()["local"]}
+    assert refusals(first, moved, kinds) == []
+    assert refusals(first, left, kinds) == ["endpoints: leaving 'car' to '*' needs a restart"]
+    assert refusals(first, closed, kinds) == ["endpoints.b.authorities: moving '*' needs a restart"]
+    assert refusals(left, first, kinds) == []
+
+
+def test_another_rule_of_access_holds_from_the_next_message_on(running: Running) -> None:
+    heard = running.hears(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
+    tell(running, UUri("cloud", 1, 1, 0), b"1")
+    text = running.path.read_text()
+    rule = '\naccess = [{ allow = false, type = "notification" }]\n'
+    running.path.write_text(text.replace('["hpc", "car"]', f'["hpc", "car"]{rule}'))
+    assert reload(running) == ["endpoints.inside.access"]
+    tell(running, UUri("cloud", 1, 1, 0), b"2")
+    running.path.write_text(text)
+    assert reload(running) == ["endpoints.inside.access"]
+    tell(running, UUri("cloud", 1, 1, 0), b"3")
+    eventually(lambda: len(heard) == 2, "two notifications")
+    assert payloads(heard) == [b"1", b"3"]
+    assert running.streamer.ledger().denied == 1
+
+
 def test_a_transport_that_cannot_listen_to_what_is_new_changes_nothing(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
