@@ -224,7 +224,9 @@ def test_a_stop_that_cannot_send_all_says_how_much_was_left(tmp_path: Path) -> N
         vehicle.process.terminate()
         assert vehicle.process.wait() == 75
         ledger = vehicle.process.ledger
-        left = ledger["queued"]
-        assert left > 0
+        left = ledger["dead_lettered"]
+        assert (left, ledger["queued"]) == (50, 0)
         assert ledger["received"] == sum(count for name, count in ledger.items() if name != "received")
         assert f"{left} messages were not sent within 0.2 s" in vehicle.process.said
+    letters = said("dead-letters ls", tmp_path / "vehicle.toml")
+    assert [each["code"] for each in letters] == ["UNAVAILABLE"] * left
