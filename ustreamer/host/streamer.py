@@ -110,6 +110,7 @@ class Streamer:
             filters=filters,
             taps=taps,
             schedule=self._timers.schedule,
+            duplicate_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
