@@ -172,6 +172,7 @@ class World:
         plan_limit: int | None = None,
         taps: Iterable[Tap] = (),
         access: Mapping[str, Access] | None = None,
+        duplicate_windows: Mapping[str, int] | None = None,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
@@ -192,6 +193,7 @@ class World:
             filters=filters,
             taps=lambda _: taps,
             schedule=self._schedule,
+            duplicate_windows=duplicate_windows,
         )
         if plan_limit is not None:
             for name in authorities.values():

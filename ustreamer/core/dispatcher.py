@@ -21,6 +21,7 @@ from ustreamer.core.egress import Queued
 from ustreamer.core.expiry import Expiry
 from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.recent import RecentIds
 from ustreamer.core.routes import SELF, Decision, Refused, Router, Target
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response
@@ -70,7 +71,7 @@ class Ingress:
         self.ledger = Ledger()
         self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
-        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0}
+        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0, "duplicate": 0}
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._directory = dispatcher.router.directory
@@ -312,6 +313,24 @@ class Ingress:
             ]
 
 
+class OnceIngress(Ingress):
+    """An ingress that takes each message once, by its id: where a network may hand over what it has handed over before.
+
+    A class of its own, so that all others pay nothing for it. A duplicate is not accepted, so the ledger does not know it.
+    """
+
+    def __init__(self, name: str, dispatcher: "Dispatcher", taps: tuple[Tap, ...], window: int) -> None:
+        super().__init__(name, dispatcher, taps)
+        self._recent = RecentIds(window)
+
+    def dispatch(self, message: UMessage) -> None:
+        with self._lock:
+            if self._recent.is_new(message.id):
+                super().dispatch(message)
+            else:
+                self.refused["duplicate"] += 1
+
+
 class Unmade(Filter):
     """Stands in for filters that could not be made."""
 
@@ -360,10 +379,12 @@ class Dispatcher:
         taps: Callable[[str], Iterable[Tap]] = lambda _: (),
         schedule: Schedule,
         keep: Callable[[DeadLetter], None] = lambda _: None,
+        duplicate_windows: Mapping[str, int] | None = None,
     ) -> None:
         """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
 
         `keep` is given every dead letter that is published; it must not wait for a disk.
+        `duplicate_windows` are how many ids to remember at an endpoint, so that a message is taken there once; 0: none.
         """
         self.authority = authority
         self.clock = clock
@@ -376,6 +397,7 @@ class Dispatcher:
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps
         self._keep = keep
+        self._duplicate_windows = dict(duplicate_windows or {})
         self._own = OwnIngress(self, tuple(taps(SELF)))
         self._ingresses: dict[str, Ingress] = {SELF: self._own}
 
@@ -383,7 +405,9 @@ class Dispatcher:
         """The ingress of the endpoint `name`, made at the first asking."""
         known = self._ingresses.get(name)
         if known is None:
-            known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
+            taps, window = tuple(self._taps(name)), self._duplicate_windows.get(name, 0)
+            known = OnceIngress(name, self, taps, window) if window else Ingress(name, self, taps)
+            self._ingresses[name] = known
         return known
 
     # --- other plans --------------------------------------------------------------------------------------------------

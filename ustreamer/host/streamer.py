@@ -137,6 +137,7 @@ class Streamer:
             taps=taps,
             schedule=self._timers.schedule,
             keep=self._keeper.keep,
+            duplicate_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
