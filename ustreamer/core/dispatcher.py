@@ -353,7 +353,7 @@ class Dispatcher:
     ) -> None:
         """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
 
-        `keep` is given every dead letter that is published; it must not wait for a disk.
+        `keep` is given every dead letter, on the path and under locks: it takes a note and calls nobody.
         """
         self.authority = authority
         self.clock = clock
@@ -423,22 +423,22 @@ class Dispatcher:
         last_ns: int,
         ingress: str,
     ) -> None:
-        """Note a dead letter, to be published and kept soon. A dead letter never makes another."""
+        """Have a dead letter kept, and note it to be published soon. A dead letter never makes another."""
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
         now_ns, wall_ms = self.clock.monotonic_ns(), self.clock.wall_ms()
-        first_in_box = self.dead_letters.add(
-            DeadLetter(
-                message,
-                status,
-                endpoint,
-                attempts,
-                wall_ms - (now_ns - first_ns) // _NS_PER_MS,
-                wall_ms - (now_ns - last_ns) // _NS_PER_MS,
-                ingress,
-            )
+        letter = DeadLetter(
+            message,
+            status,
+            endpoint,
+            attempts,
+            wall_ms - (now_ns - first_ns) // _NS_PER_MS,
+            wall_ms - (now_ns - last_ns) // _NS_PER_MS,
+            ingress,
         )
+        self._keep(letter)
+        first_in_box = self.dead_letters.add(letter)
         if first_in_box:
             self.schedule(now_ns, self.publish_dead_letters)
 
@@ -453,7 +453,6 @@ class Dispatcher:
     def publish_dead_letters(self) -> None:
         """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
         for letter in self.dead_letters.collect():
-            self._keep(letter)
             self._own.publish(letter)
 
     # --- the books ----------------------------------------------------------------------------------------------------
