@@ -76,6 +76,15 @@ def test_an_authority_that_moves_is_looked_for_where_it_is_now(running: Running)
     }
 
 
+def test_the_link_of_an_authority_is_that_of_where_it_lives_now(running: Running) -> None:
+    links = running.streamer._links
+    links.turn(OUTSIDE, up=False)
+    assert (links.of("car").up, links.of("fleet").up) == (True, True)
+    running.write(PLUGINS, authorities={INSIDE: ("hpc",), OUTSIDE: ("cloud", "car", "fleet")})
+    reload(running)
+    assert (links.of("car").up, links.of("fleet").up) == (False, False)
+
+
 def test_there_and_back_leaves_the_listeners_that_were_there(running: Running) -> None:
     def listeners() -> list[str]:
         return [repr(running.streamer.transports[name]) for name in (INSIDE, OUTSIDE)]

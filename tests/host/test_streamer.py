@@ -740,6 +740,17 @@ def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are
     assert reasons == {UCode.INTERNAL}
 
 
+def test_what_there_is_no_time_to_publish_is_kept_all_the_same(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    streamer.dispatcher.dead_letters._limit = 3
+    streamer.dispatcher.schedule = lambda when_ns, action: None  # nobody comes and collects
+    for _ in range(10):
+        bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    assert len(kept(streamer, 10)) == 10
+    assert streamer.statistics().dead_letters["unpublished"] == 7
+
+
 def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, tmp_path: Path) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL

@@ -219,8 +219,8 @@ def test_in_a_ring_of_three_nothing_goes_round(
     for each in listeners:
         each.listen(topic)
     streamers = ring(town, [], homes)
-    for each in streamers:
-        each.stop(0)
+    for streamer in streamers:
+        streamer.stop(0)
     # Who asks, asks the streamer of its own network.
     asked = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
     streamers = [ring(town, asked[name], {name: homes[name]})[0] for name in homes]

@@ -383,7 +383,7 @@ class Dispatcher:
     ) -> None:
         """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
 
-        `keep` is given every dead letter that is published; it must not wait for a disk.
+        `keep` is given every dead letter, on the path and under locks: it takes a note and calls nobody.
         `duplicate_windows` are how many ids to remember at an endpoint, so that a message is taken there once; 0: none.
         """
         self.authority = authority
@@ -457,22 +457,22 @@ class Dispatcher:
         last_ns: int,
         ingress: str,
     ) -> None:
-        """Note a dead letter, to be published and kept soon. A dead letter never makes another."""
+        """Have a dead letter kept, and note it to be published soon. A dead letter never makes another."""
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
         now_ns, wall_ms = self.clock.monotonic_ns(), self.clock.wall_ms()
-        first_in_box = self.dead_letters.add(
-            DeadLetter(
-                message,
-                status,
-                endpoint,
-                attempts,
-                wall_ms - (now_ns - first_ns) // _NS_PER_MS,
-                wall_ms - (now_ns - last_ns) // _NS_PER_MS,
-                ingress,
-            )
+        letter = DeadLetter(
+            message,
+            status,
+            endpoint,
+            attempts,
+            wall_ms - (now_ns - first_ns) // _NS_PER_MS,
+            wall_ms - (now_ns - last_ns) // _NS_PER_MS,
+            ingress,
         )
+        self._keep(letter)
+        first_in_box = self.dead_letters.add(letter)
         if first_in_box:
             self.schedule(now_ns, self.publish_dead_letters)
 
@@ -494,7 +494,6 @@ class Dispatcher:
         if self.dead_letters:  # before the first is published, in case that raises
             self.schedule(self.clock.monotonic_ns(), self.publish_dead_letters)
         for letter in letters:
-            self._keep(letter)
             self._own.publish(letter)
 
     # --- the books ----------------------------------------------------------------------------------------------------

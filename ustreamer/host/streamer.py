@@ -317,7 +317,7 @@ class Streamer:
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
-            last_first.callback(self._keep_last_letters)
+            last_first.callback(self._keeper.close, _JOIN_S)  # last: whatever ends here may leave letters
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
                 last_first.callback(transport.close)
@@ -326,11 +326,6 @@ class Streamer:
             last_first.callback(self._timers.close, _JOIN_S)
             for service in reversed(self._services):
                 last_first.callback(service.stop)
-
-    def _keep_last_letters(self) -> None:
-        for letter in self.dispatcher.dead_letters.collect():  # for which the timers had no time any more
-            self._keeper.keep(letter)
-        self._keeper.close(_JOIN_S)
 
     # --- dead letters ---------------------------------------------------------------------------------------------------
 
