@@ -75,6 +75,8 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         ("Plugin throttle", ThrottlePlugin.Config),
     ):
         for field in msgspec.structs.fields(struct):
+            if field.name in BASE:
+                continue  # in a section of its own
             if isinstance(field.default, int | float) and not isinstance(field.default, bool):
                 row = re.search(rf"^\| `{field.name}` \| ([^|]*) \|", section(title), re.MULTILINE)
                 assert row, f"{title}: {field.name}"
