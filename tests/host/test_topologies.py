@@ -18,8 +18,8 @@ from ustreamer.hookspecs import PluginContext, hookimpl
 from ustreamer.host import config as configuration
 from ustreamer.host import plugins
 from ustreamer.host.streamer import Streamer
-from ustreamer.uprotocol.umessage import publish
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.umessage import notification, publish
+from ustreamer.uprotocol.uuri import ANY, UUri
 
 MESSAGES: Final = 300
 
@@ -172,21 +172,28 @@ def test_who_subscribes_at_both_is_served_by_both_and_nothing_goes_round(town: T
     assert behind.endpoints()["two"]["refused_duplicate"] == len(sent)
 
 
+def test_what_names_its_sink_goes_through_both_of_two_and_a_window_behind_them_takes_one(town: Town) -> None:
+    """Nobody subscribes a notification, so nobody asks one of the two: docs/architecture.md tells what to do about it."""
+    speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
+    listener.listen(ANY, listener.address)
+    far.listen(ANY, far.address)
+    for name in ("g1", "g2"):
+        town.streamer(name, town.endpoint("one", "one", "a"), town.endpoint("two", "two", "b", "c"))
+    town.streamer(
+        "g3",
+        town.endpoint("two", "two", "a", "b", duplicate_window=1_000),
+        town.endpoint("three", "three", "c"),
+    )
+    for each in (listener, far):
+        speaker.transport.send(notification(new_id(), speaker.address.with_resource(0x8000), each.address))
+    town.quiet()
+    assert (len(listener.received), len(far.received)) == (2, 1)
+    assert len({message.id for message in listener.received}) == 1
+
+
 # ---------------------------------------------------------------------------------------------------------- rings
 
 RING: Final = ("a", "b", "c")
-
-
-def ring(
-    town: Town, wishes: Sequence[tuple[UUri, UUri]], homes: dict[str, dict[str, tuple[str, ...]]]
-) -> list[Streamer]:
-    """Three networks with a streamer between each two; `homes` says who each believes to live behind which network."""
-    return [
-        town.streamer(
-            name, *(town.endpoint(network, network, *who) for network, who in places.items()), wishes=wishes
-        )
-        for name, places in homes.items()
-    ]
 
 
 @pytest.mark.parametrize(
@@ -218,12 +225,14 @@ def test_in_a_ring_of_three_nothing_goes_round(
     listeners = [apps["b"], apps["c"]]
     for each in listeners:
         each.listen(topic)
-    streamers = ring(town, [], homes)
-    for streamer in streamers:
-        streamer.stop(0)
     # Who asks, asks the streamer of its own network.
     asked = {"ab": [(topic, apps["b"].address)], "bc": [], "ca": [(topic, apps["c"].address)]}
-    streamers = [ring(town, asked[name], {name: homes[name]})[0] for name in homes]
+    streamers = [
+        town.streamer(
+            name, *(town.endpoint(each, each, *who) for each, who in places.items()), wishes=asked[name]
+        )
+        for name, places in homes.items()
+    ]
     sent = talk(apps["a"], topic)
     town.quiet()
     assert [per_subscriber(each, sent) for each in listeners] == [1.0, 1.0]

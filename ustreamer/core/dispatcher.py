@@ -100,16 +100,17 @@ class Ingress:
                 plan = self._plan(message)
                 if plan is None:
                     return
+            deliveries = plan.deliveries
+            if not deliveries:
+                # Before its age: what is denied, or not for us to deliver, is neither our dead letter nor ours to answer.
+                self._undelivered(message, plan.decision, now_ns)
+                return
             if (
                 attributes.ttl
                 and self._wall_ms() > (id.msb >> 16) + attributes.ttl
                 and self._is_expired(id.msb >> 16, attributes.ttl)  # so it seems; or has the clock leapt?
             ):
                 self._expired(message, now_ns)
-                return
-            deliveries = plan.deliveries
-            if not deliveries:
-                self._undelivered(message, plan.decision, now_ns)
                 return
             self.ledger.received += len(deliveries)
             for delivery in deliveries:
