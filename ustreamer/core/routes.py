@@ -84,7 +84,7 @@ class Router:
         """
         self.places = places
         self.directory = directory
-        # Its version is read for every message: through a property it would cost 0.04 us of the 1.0 that one takes.
+        # Its version is read for every message: through a property it would cost 0.08 us of the 1.0 that one takes.
         self.versioned = directory.behind if isinstance(directory, PausedDirectory) else directory
         self._unicast = unicast
         self._access = dict(access or {})
