@@ -74,7 +74,7 @@ class Ingress:
         self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0, "duplicate": 0}
         self._dispatcher = dispatcher
         self._router = dispatcher.router
-        self._directory = dispatcher.router.directory
+        self._directory = dispatcher.router.versioned
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
@@ -206,7 +206,7 @@ class Ingress:
     def use(self, router: Router) -> None:
         """Decide by `router`, and ask for the filters of every target. Called while held still."""
         self._router = router
-        self._directory = router.directory
+        self._directory = router.versioned
         self._plans.clear()
         for delivery in [*(d for each in self._by_topic.values() for d in each), *self._unicast.values()]:
             self._put_filters_before(delivery)
