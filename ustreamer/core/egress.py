@@ -233,6 +233,11 @@ class EgressQueue:
         self._count_parked(rank, 1, item.size)
         return True
 
+    def would_join(self, delivery: Delivery, message: UMessage) -> bool:
+        """Whether messages of its stream are parked, so that it must not be sent before them."""
+        streams = self._parked[message.attributes.priority_class]
+        return bool(streams) and _stream(delivery, message) in streams
+
     def failed(self, route: Hashable) -> int:
         """Count one more failure in a row of `route`; how many there are."""
         closed = self._routes.setdefault(route, _Route(0))
@@ -325,10 +330,14 @@ class EgressQueue:
         self._parked_bytes[rank] += size
 
 
-def _stream_of(item: Queued) -> Hashable:
+def _stream(delivery: Delivery, message: UMessage) -> Hashable:
     """What keeps its order of arrival within a class, whatever becomes of other messages."""
-    attributes = item.message.attributes
-    return item.delivery.subscriber, attributes.source, attributes.sink
+    attributes = message.attributes
+    return delivery.subscriber, attributes.source, attributes.sink
+
+
+def _stream_of(item: Queued) -> Hashable:
+    return _stream(item.delivery, item.message)
 
 
 def is_too_old(item: Queued, limits: EgressLimits, now_ns: int, wall_ms: int) -> bool:

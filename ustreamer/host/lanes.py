@@ -92,6 +92,7 @@ class Lane:
         self._link_ups = 0
         self._openings = 0
         self._sweep_ns = NEVER_NS
+        self._told_of_routes = False
         self._retries = 0
         self._reported: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
@@ -105,7 +106,7 @@ class Lane:
         """Take `message` over. Never waits; what does not fit is a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5)."""
         with self._lock:
             attempts = 0
-            if self._inline and not self._queue.waiting and not self._in_air and not self._is_late(message):
+            if self._inline and self._may_go_first(delivery, message) and not self._is_late(message):
                 refusal = self._sent_inline(delivery, message, now_ns)
                 if refusal is None:
                     return
@@ -123,6 +124,11 @@ class Lane:
     def _full(self) -> UStatus:
         bounds = f"{self._limits.queue_messages} messages or {self._limits.queue_bytes} bytes"
         return UStatus(UCode.RESOURCE_EXHAUSTED, f"egress queue of endpoint {self.name!r} is full ({bounds})")
+
+    def _may_go_first(self, delivery: Delivery, message: UMessage) -> bool:
+        """Whether nothing waits, or is in the air, that `message` must not overtake."""
+        queue = self._queue
+        return not (queue.waiting or self._in_air or (queue.parked and queue.would_join(delivery, message)))
 
     def _is_late(self, message: UMessage) -> bool:
         """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
@@ -273,7 +279,8 @@ class Lane:
 
     def _park(self, item: Queued, refusal: RouteUnavailable, openings: int) -> None:
         """Have `item` wait for its route. `openings` is from before the send: what has opened since is tried at once."""
-        if not self._queue.parked:
+        if not self._told_of_routes:
+            self._told_of_routes = True
             log.warning("route_unavailable", extra={"endpoint": self.name, "reason": str(refusal)})
         with self._lock:
             self._retries += 1
@@ -324,6 +331,7 @@ class Lane:
             if refusal is None:
                 with self._lock:
                     self._queue.release(route)
+                    self._told_of_routes = self._queue.closed_routes > 0
                 return True
             if isinstance(refusal, RouteUnavailable):
                 self._park(item, refusal, openings)
