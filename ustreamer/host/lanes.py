@@ -93,6 +93,7 @@ class Lane:
         self._link_ups = 0
         self._openings = 0
         self._sweep_ns = NEVER_NS
+        self._told_of_routes = False
         self._retries = 0
         self._reported: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
@@ -291,7 +292,8 @@ class Lane:
         if self._over is not None:
             self._fail(item, Verdict.DEAD_LETTERED, self._over)
             return
-        if not self._queue.parked:
+        if not self._told_of_routes:
+            self._told_of_routes = True
             log.warning("route_unavailable", extra={"endpoint": self.name, "reason": str(refusal)})
         with self._lock:
             self._retries += 1
@@ -342,6 +344,7 @@ class Lane:
             if refusal is None:
                 with self._lock:
                     self._queue.release(route)
+                    self._told_of_routes = self._queue.closed_routes > 0
                 return True
             if isinstance(refusal, RouteUnavailable):
                 self._park(item, refusal, openings)

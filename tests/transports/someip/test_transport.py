@@ -622,6 +622,8 @@ KERNEL = {
     errno.EAGAIN: UCode.UNAVAILABLE,
     errno.ENOBUFS: UCode.UNAVAILABLE,
     errno.ENETUNREACH: UCode.UNAVAILABLE,
+    errno.EHOSTUNREACH: UCode.UNAVAILABLE,
+    errno.ECONNREFUSED: UCode.UNAVAILABLE,
     errno.ENETDOWN: UCode.UNAVAILABLE,
     errno.EPERM: UCode.PERMISSION_DENIED,
     errno.EINVAL: UCode.INTERNAL,
@@ -647,6 +649,9 @@ def test_an_error_of_the_kernel_says_whether_trying_again_can_help(
         assert refused.value.code is code
         assert str(bench.ecu) in refused.value.message
         assert "from the kernel" in refused.value.message
+        # One receiver that is away holds up nobody else; a full queue of the kernel does.
+        away = number in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED}
+        assert getattr(refused.value, "route", None) == (bench.ecu if away else None)
     assert bench.count("calls_open") == 0
 
 
