@@ -1,0 +1,438 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is promised of a delivery, in any story: the real core, the real lanes, the real throttle.
+
+Random networks, subscriptions with and without a rate, messages of every kind, links and routes that fail, slow links, clocks
+that leap. The threads of the lanes are taken out: a lane runs here until it would wait, so a story can be told again, and the
+ledger law is exact after every step of it.
+"""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.core.conftest import Directory
+from ustreamer.core.chain import Delivery, Filter, Transmit
+from ustreamer.core.clock import Clock
+from ustreamer.core.dead_letter import dead_letter_topic
+from ustreamer.core.dispatcher import Dispatcher
+from ustreamer.core.egress import EgressLimits
+from ustreamer.core.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.routes import SELF, Places, Router
+from ustreamer.core.timers import TimerQueue
+from ustreamer.hookspecs import EndpointTransport, PluginContext, RouteUnavailable
+from ustreamer.host.lanes import Lane
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb
+from ustreamer.uprotocol.uattributes import UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
+
+NAMES = ("north", "east", "south", "west")  # endpoints; behind each lives the authority of the same name
+DEAD_LETTERS = dead_letter_topic("hpc")
+LIMITS = EgressLimits(queue_messages=12, retry_first_ms=5, retry_max_ms=20, max_age_ms=300)
+NS_PER_MS = 1_000_000
+SLOW_MS = 7  # a put that waits
+
+
+# --------------------------------------------------------------------------------------------------------- the fakes
+
+
+class LeapingClock:
+    """Moves when told to; `leap_ms` moves the wall clock only."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.ahead_ms = 1_700_000_000_000
+
+    def wall_ms(self) -> int:
+        return self.ahead_ms + self.now_ns // NS_PER_MS
+
+    def clock(self) -> Clock:
+        return Clock(lambda: self.now_ns, self.wall_ms)
+
+
+class Sent(NamedTuple):
+    """A message that a transport has taken: for which subscriber (None: whoever it names), and when that began."""
+
+    message: UMessage
+    subscriber: UUri | None
+    began_ns: int
+    wall_ms: int
+
+
+class Wire(EndpointTransport):
+    """Takes messages, or fails as its `fault` says; a route that is closed fails whatever that is."""
+
+    def __init__(self, time: LeapingClock) -> None:
+        self.fault: UCode | None = None
+        self.slow = False
+        self.closed: set[Hashable] = set()
+        self.sent: list[Sent] = []
+        self._time = time
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        def transmit(message: UMessage, /) -> None:
+            taken = Sent(message, subscriber, self._time.now_ns, self._time.wall_ms())
+            if self.slow:
+                self._time.now_ns += SLOW_MS * NS_PER_MS
+            if self.fault is not None:
+                raise UStatusError(self.fault, "as the story has it")
+            if message.attributes.source in self.closed:
+                raise RouteUnavailable(message.attributes.source, "nobody there")
+            self.sent.append(taken)
+
+        return transmit
+
+    def send(self, message: UMessage) -> None:
+        self.transmitter(None)(message)
+
+    def register_listener(
+        self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
+    ) -> None: ...
+
+    def unregister_listener(
+        self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
+    ) -> None: ...
+
+    def open(self) -> None: ...
+
+    def stop_receiving(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+class Sessions(Wire):
+    unicast: ClassVar[bool] = True
+
+
+class Multicast(Wire):
+    inline: ClassVar[bool] = True
+
+
+class Datagrams(Wire):
+    unicast: ClassVar[bool] = True
+    inline: ClassVar[bool] = True
+
+
+KINDS: tuple[type[Wire], ...] = (Wire, Sessions, Multicast, Datagrams)
+
+
+class WouldWait(BaseException):
+    """No Exception: a lane answers those of a transport."""
+
+
+class NoWaiting(threading.Condition):
+    """What a lane waits on, and would then give way to others."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise WouldWait
+
+
+class Outcome(NamedTuple):
+    """What a tap was told."""
+
+    message: UMessage
+    delivery: Delivery | None
+    verdict: Verdict
+
+
+class Gateway:
+    """A dispatcher, its lanes and its throttle, in the hands of whoever tells the story."""
+
+    def __init__(self, kinds: Iterable[type[Wire]], mode: str, everyone: str | None) -> None:
+        self.time = LeapingClock()
+        self.timers = TimerQueue()
+        self.directory = Directory()
+        self.outcomes: list[Outcome] = []
+        clock = self.time.clock()
+        self.wires: dict[str, Wire] = {name: kind(self.time) for name, kind in zip(NAMES, kinds, strict=True)}
+        self.wires[SELF] = Wire(self.time)
+        living = {name: name for name in NAMES} | {"hpc": "north"} | ({"*": everyone} if everyone else {})
+        self.places = Places(living, [UUri("hpc", 4, 1), UUri("hpc", 0, 3)])
+        throttle = ThrottlePlugin(
+            ThrottleConfig(mode="latest" if mode == "latest" else "drop"),
+            PluginContext("hpc", ("hpc",), Path("state"), clock, self.timers.schedule),
+        )
+
+        def filters(delivery: Delivery) -> list[Filter]:
+            limit = throttle.ustreamer_filters(delivery)
+            return [] if limit is None else [limit]
+
+        self.lanes: dict[str, Lane] = {}
+        unicast = {name: wire.unicast for name, wire in self.wires.items()}
+        self.dispatcher = Dispatcher(
+            "hpc",
+            clock,
+            Router(self.places, self.directory, unicast),
+            self.lanes,
+            filters=filters,
+            taps=lambda _: (self._tap,),
+            schedule=self.timers.schedule,
+        )
+        for name, wire in self.wires.items():
+            lane = Lane(name, wire, LIMITS, clock, self.dispatcher.undelivered, rng=lambda: 0.5)
+            lane._changed = NoWaiting(lane._lock)
+            self.lanes[name] = lane
+
+    def _tap(
+        self,
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        received_ns: int,
+        settled_ns: int,
+    ) -> None:
+        self.outcomes.append(Outcome(message, delivery, verdict))
+
+    def run(self, name: str) -> None:
+        """Let the thread of a lane go on until it would wait."""
+        try:
+            self.lanes[name]._run()
+        except WouldWait:
+            return
+        raise AssertionError(f"the lane {name!r} has ended")
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, and do what falls due in it."""
+        self.time.now_ns += ms * NS_PER_MS
+        for action in self.timers.due(self.time.now_ns):
+            action()
+
+    def books(self) -> LedgerSnapshot:
+        lanes = self.lanes.values()
+        return self.dispatcher.ledger([lane.ledger for lane in lanes], sum(lane.queued for lane in lanes))
+
+    def settle_down(self) -> None:
+        """Mend everything, and wait until nothing is queued."""
+        for name, wire in self.wires.items():
+            wire.fault, wire.slow = None, False
+            routes, wire.closed = wire.closed, set()
+            for route in routes:
+                self.lanes[name].route_open(route)
+        for _ in range(60):  # above max_age_ms, and every ttl
+            self.advance(10)
+            for name in self.lanes:
+                self.run(name)
+        assert self.books().queued == 0
+
+
+# --------------------------------------------------------------------------------------------------------- the stories
+
+endpoints = st.sampled_from([*NAMES, SELF])
+authorities = st.sampled_from([*NAMES, "hpc"])
+topics = st.builds(UUri, authorities, st.just(1), st.just(1), st.sampled_from([0x8000, 0x8001]))
+entities = st.builds(UUri, authorities, st.sampled_from([1, 2]), st.just(3), st.just(0))
+sinks = st.one_of(entities, st.just(UUri("hpc", 4, 1)), st.just(UUri("mars", 1, 1)))
+priorities = st.sampled_from([UPriority.CS4] * 3 + [*UPriority])
+high = st.sampled_from([UPriority.CS4, UPriority.CS4, UPriority.CS5, UPriority.CS6])
+ttls = st.sampled_from([None, None, 20, 60])
+ages_ms = st.sampled_from([0, 0, 0, 15, 70])
+copies = st.integers(1, 4)
+
+
+class Delivering(RuleBasedStateMachine):
+    @initialize(
+        kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4),
+        mode=st.sampled_from(["drop", "latest"]),
+        everyone=st.sampled_from([None, *NAMES]),
+    )
+    def build(self, kinds: list[type[Wire]], mode: str, everyone: str | None) -> None:
+        self.gateway = Gateway(kinds, mode, everyone)
+        self.count = 0
+        self.made_ns: dict[UUID, int] = {}
+        self.arrived: dict[UUID, int] = {}
+        self.asked: list[UMessage] = []
+
+    # --- what comes in --------------------------------------------------------------------------------------------------
+
+    def _id(self, age_ms: int) -> UUID:
+        self.count += 1
+        time = self.gateway.time
+        id = UUID((time.wall_ms() - age_ms) << 16 | 0x7000, 1 << 63 | self.count)
+        self.made_ns[id] = time.now_ns - age_ms * NS_PER_MS
+        self.arrived[id] = self.count
+        return id
+
+    def _receive(self, message: UMessage) -> None:
+        home = self.gateway.places.endpoint_of(message.attributes.source)
+        assert home is not None
+        self.gateway.dispatcher.ingress(home).dispatch(message)
+
+    @rule(topic=topics, subscriber=entities, period_ms=st.sampled_from([0, 0, 10, 25]))
+    def subscribe(self, topic: UUri, subscriber: UUri, period_ms: int) -> None:
+        self.gateway.directory.subscribe(topic, subscriber, period_ms * NS_PER_MS)
+
+    @rule(subscriber=entities)
+    def subscribe_dead_letters(self, subscriber: UUri) -> None:
+        self.gateway.directory.subscribe(DEAD_LETTERS, subscriber)
+
+    @rule(topic=topics, subscriber=entities)
+    def unsubscribe(self, topic: UUri, subscriber: UUri) -> None:
+        self.gateway.directory.unsubscribe(topic, subscriber)
+
+    @rule(topic=topics, priority=priorities, ttl=ttls, age_ms=ages_ms, copies=copies)
+    def publish(self, topic: UUri, priority: UPriority, ttl: int | None, age_ms: int, copies: int) -> None:
+        for _ in range(copies):
+            self._receive(publish(self._id(age_ms), topic, priority=priority, ttl=ttl))
+
+    @rule(topic=topics, sink=sinks, priority=priorities, ttl=ttls, age_ms=ages_ms, copies=copies)
+    def notify(
+        self, topic: UUri, sink: UUri, priority: UPriority, ttl: int | None, age_ms: int, copies: int
+    ) -> None:
+        for _ in range(copies):
+            self._receive(notification(self._id(age_ms), topic, sink, priority=priority, ttl=ttl))
+
+    @rule(source=entities, sink=sinks, priority=high, ttl=st.sampled_from([20, 60]), age_ms=ages_ms)
+    def call(self, source: UUri, sink: UUri, priority: UPriority, ttl: int, age_ms: int) -> None:
+        places = self.gateway.places
+        if places.endpoint_of(source) == places.endpoint_of(sink):
+            return  # a matter of that network alone
+        asked = request(self._id(age_ms), source, sink.with_resource(1), ttl=ttl, priority=priority)
+        self.asked.append(asked)
+        self._receive(asked)
+
+    # --- what happens to it -----------------------------------------------------------------------------------------------
+
+    @rule(endpoint=endpoints, fault=st.sampled_from([None, UCode.UNAVAILABLE, UCode.INTERNAL]))
+    def change_the_link(self, endpoint: str, fault: UCode | None) -> None:
+        self.gateway.wires[endpoint].fault = fault
+
+    @rule(endpoint=endpoints)
+    def come_up(self, endpoint: str) -> None:
+        self.gateway.wires[endpoint].fault = None
+        self.gateway.lanes[endpoint].link_up()
+
+    @rule(endpoint=endpoints, slow=st.booleans())
+    def change_the_speed(self, endpoint: str, slow: bool) -> None:
+        self.gateway.wires[endpoint].slow = slow
+
+    @rule(endpoint=endpoints, route=topics | entities)
+    def close_a_route(self, endpoint: str, route: UUri) -> None:
+        self.gateway.wires[endpoint].closed.add(route)
+
+    @rule(endpoint=endpoints)
+    def open_all_routes(self, endpoint: str) -> None:
+        wire = self.gateway.wires[endpoint]
+        routes, wire.closed = wire.closed, set()
+        for route in routes:
+            self.gateway.lanes[endpoint].route_open(route)
+
+    @rule(endpoint=endpoints)
+    def run(self, endpoint: str) -> None:
+        self.gateway.run(endpoint)
+
+    @rule(ms=st.sampled_from([1, 5, 10, 40, 120]))
+    def wait(self, ms: int) -> None:
+        self.gateway.advance(ms)
+
+    @rule(leap_ms=st.sampled_from([-86_400_000, -3_600_000, -30, 30, 3_600_000, 800_000_000_000]))
+    def leap(self, leap_ms: int) -> None:
+        self.gateway.time.ahead_ms += leap_ms
+
+    @rule()
+    def fall_quiet(self) -> None:
+        self.gateway.settle_down()
+        self._check_the_whole_story()
+
+    # --- what is promised ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        books = self.gateway.books()
+        assert books.unaccounted == 0, books
+        assert books.received == len(self.gateway.outcomes) + books.queued, books
+
+    @invariant()
+    def nothing_is_sent_after_its_ttl(self) -> None:
+        """By the wall clock and by the time that has really passed: after a leap the two differ, and either may be right."""
+        for wire in self.gateway.wires.values():
+            for sent in wire.sent:
+                ttl = sent.message.attributes.ttl
+                if ttl and sent.message.id in self.made_ns:
+                    really_ms = (sent.began_ns - self.made_ns[sent.message.id]) / NS_PER_MS
+                    by_wall_ms = sent.wall_ms - sent.message.id.time_ms
+                    assert min(really_ms, by_wall_ms) <= ttl, (sent, really_ms, by_wall_ms)
+
+    @invariant()
+    def order_holds_for_each_topic_class_and_target(self) -> None:
+        for name, wire in self.gateway.wires.items():
+            streams: dict[Hashable, list[int]] = defaultdict(list)
+            for sent in wire.sent:
+                attributes = sent.message.attributes
+                if sent.message.id in self.arrived:
+                    stream = (attributes.source, attributes.sink, attributes.priority, sent.subscriber)
+                    streams[stream].append(self.arrived[sent.message.id])
+            for stream, numbers in streams.items():
+                assert numbers == sorted(set(numbers)), (name, stream)
+
+    def teardown(self) -> None:
+        if hasattr(self, "gateway"):
+            self.gateway.settle_down()
+            self._check_the_whole_story()
+
+    def _check_the_whole_story(self) -> None:
+        """Once everything has ended."""
+        outcomes = self.gateway.outcomes
+        ended = Counter((outcome.message.id, id(outcome.delivery)) for outcome in outcomes)
+        assert set(ended.values()) <= {1}
+        self._check_requests(outcomes)
+        self._check_letters(outcomes)
+
+    def _check_requests(self, outcomes: list[Outcome]) -> None:
+        """Each was delivered, or got one error Response; never both, never neither."""
+        delivered = Counter(each.message.id for each in outcomes if each.verdict is Verdict.DELIVERED)
+        refused = Counter(
+            each.message.attributes.reqid
+            for each in outcomes
+            if each.message.attributes.type is UMessageType.RESPONSE
+        )
+        for asked in self.asked:
+            assert delivered[asked.id] + refused[asked.id] == 1, (delivered[asked.id], refused[asked.id], asked)
+
+    def _check_letters(self, outcomes: list[Outcome]) -> None:
+        """One for each delivery that failed or expired; none for what was throttled, none for another letter."""
+        letters = {
+            each.message.id: each.message
+            for each in outcomes
+            if each.message.attributes.source == DEAD_LETTERS
+        }
+        about = Counter(_about(letter) for letter in letters.values())
+        failed = Counter(
+            each.message.id
+            for each in outcomes
+            if each.verdict in (Verdict.DEAD_LETTERED, Verdict.EXPIRED) and each.message.id not in letters
+        )
+        assert about == failed
+        throttled = [each for each in outcomes if each.verdict is Verdict.THROTTLED]
+        assert all(each.message.attributes.type is UMessageType.PUBLISH for each in throttled)
+
+
+def _about(letter: UMessage) -> UUID:
+    id = pb.DeadLetter.FromString(letter.payload).attributes.id
+    return UUID(id.msb, id.lsb)
+
+
+def test_whatever_happens_books_balance_order_holds_and_nothing_is_delivered_after_its_expiry() -> None:
+    run_state_machine_as_test(
+        Delivering, settings=settings(max_examples=100, stateful_step_count=40, deadline=None)
+    )
