@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from tests.core.conftest import Directory
 from ustreamer.core.chain import Delivery, Filter, Transmit
@@ -40,7 +41,6 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 NAMES = ("north", "east", "south", "west")  # endpoints; behind each lives the authority of the same name
 DEAD_LETTERS = dead_letter_topic("hpc")
@@ -382,8 +382,8 @@ class Delivering(RuleBasedStateMachine):
                 if sent.message.id in self.arrived:
                     stream = (attributes.source, attributes.sink, attributes.priority, sent.subscriber)
                     streams[stream].append(self.arrived[sent.message.id])
-            for stream, numbers in streams.items():
-                assert numbers == sorted(set(numbers)), (name, stream)
+            for each, numbers in streams.items():
+                assert numbers == sorted(set(numbers)), (name, each)
 
     def teardown(self) -> None:
         if hasattr(self, "gateway"):
@@ -407,7 +407,11 @@ class Delivering(RuleBasedStateMachine):
             if each.message.attributes.type is UMessageType.RESPONSE
         )
         for asked in self.asked:
-            assert delivered[asked.id] + refused[asked.id] == 1, (delivered[asked.id], refused[asked.id], asked)
+            assert delivered[asked.id] + refused[asked.id] == 1, (
+                delivered[asked.id],
+                refused[asked.id],
+                asked,
+            )
 
     def _check_letters(self, outcomes: list[Outcome]) -> None:
         """One for each delivery that failed or expired; none for what was throttled, none for another letter."""

@@ -843,6 +843,20 @@ def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_boun
     assert rig.lane.queued == 2
 
 
+def test_no_leap_of_the_wall_clock_ends_or_extends_what_waits(make_rig: MakeRig) -> None:
+    """An ECU boots in 2000, and its clock is set while messages wait."""
+    time = ManualClock()
+    rig = make_rig(Wire(), EgressLimits(), time.clock())
+    now_ms = time.clock().wall_ms()
+    rig.offer(event(0, ttl=50, made_ms=now_ms), event(1, ttl=20, made_ms=now_ms))
+    time._wall_at_zero_ms += 26 * 365 * 86_400_000
+    time.advance(ms=21)
+    rig.start()
+    rig.wait_settled(2)
+    assert rig.sent == [0]
+    assert [(number, status.code) for number, status, _ in rig.undelivered] == [(1, UCode.DEADLINE_EXCEEDED)]
+
+
 def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig) -> None:
     time = ManualClock()
     rig = make_rig(Wire(), FULL_BY_MESSAGES, time.clock())
@@ -855,7 +869,8 @@ def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig)
     time.advance(ms=2)
     rig.start()
     rig.wait_settled(4)
-    assert (rig.sent, len(rig.undelivered)) == ([], 4)
+    assert rig.sent == [0, 1]  # what waited before keeps the time that it was given
+    assert [number for number, _, _ in rig.undelivered] == [3, 2]
 
 
 def test_in_a_full_queue_the_unimportant_makes_room_for_the_important(make_rig: MakeRig) -> None:

@@ -23,13 +23,11 @@ from ustreamer.core.egress import (
     EgressLimits,
     EgressQueue,
     Queued,
-    end_ns,
-    is_too_old,
     retry_delay_ns,
 )
+from ustreamer.core.expiry import Expiry
 from ustreamer.core.ledger import Ledger, Verdict
 from ustreamer.hookspecs import EndpointTransport, RouteUnavailable
-from ustreamer.uprotocol.uattributes import is_expired
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -39,6 +37,7 @@ log = logging.getLogger("ustreamer.lanes")
 _BATCH = 64  # messages taken under one locking; the same in the air at most when a link dies
 _SWEEP_NS = 50_000_000  # between two looks at what is parked for what has grown too old
 _NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
 
 Undelivered = Callable[[Queued, UStatus], None]
 
@@ -71,7 +70,9 @@ class Lane:
         clock: Clock,
         undelivered: Undelivered,
         rng: Callable[[], float] = random.random,
+        expiry: Expiry | None = None,
     ) -> None:
+        """`expiry` is the streamer's, which remembers leaps of the clock; without one the lane has its own."""
         self.name = name
         self.unicast = transport.unicast
         self.ledger = Ledger()
@@ -81,6 +82,7 @@ class Lane:
         self._clock = clock
         self._undelivered = undelivered
         self._rng = rng
+        self._expiry = expiry or Expiry(clock)
         self._queue = EgressQueue(limits)
         # The methods of a Condition are Python: entering it costs 0.47 us, and its lock 0.15.
         self._lock = RLock()
@@ -113,7 +115,9 @@ class Lane:
                     return
                 attempts = 1
                 self._retries += refusal is UCode.UNAVAILABLE
-            displaced = self._queue.push(delivery, message, now_ns, attempts)
+            max_age_ns = self._limits.max_age_ms * _NS_PER_MS
+            deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
+            displaced = self._queue.push(delivery, message, now_ns, attempts, deadline_ns)
             if self._idle:
                 self._changed.notify()
             for item in displaced:
@@ -134,7 +138,7 @@ class Lane:
     def _is_late(self, message: UMessage) -> bool:
         """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
         ttl = message.attributes.ttl
-        return bool(ttl) and is_expired(message.id.time_ms, ttl, self._clock.wall_ms())
+        return ttl is not None and ttl > 0 and self._expiry.is_expired(message.id.time_ms, ttl)
 
     def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> UCode | None:
         """Try to send at once; why not, if it fails: that is left to the sending thread, which knows how to fail."""
@@ -213,7 +217,7 @@ class Lane:
     def _send(self, item: Queued) -> UStatusError | None:
         """Send one message and settle it; if it is not delivered, why: UNAVAILABLE means that it is still ours."""
         now_ns = self._clock.monotonic_ns()
-        if is_too_old(item, self._limits, now_ns, self._clock.wall_ms()):
+        if now_ns > item.deadline_ns:
             return self._expire(item)
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or now_ns
@@ -304,10 +308,7 @@ class Lane:
                 try_ns += retry_delay_ns(self._limits, failures, self._rng)
             self._queue.park(item, refusal.route, try_ns)
             self._in_air -= 1
-            self._sweep_ns = min(self._sweep_ns, self._end_ns(item))
-
-    def _end_ns(self, item: Queued) -> int:
-        return end_ns(item, self._limits, self._clock.monotonic_ns(), self._clock.wall_ms())
+            self._sweep_ns = min(self._sweep_ns, item.deadline_ns + 1)
 
     def _look_after_parked(self) -> None:
         if not self._queue.parked:
@@ -322,11 +323,11 @@ class Lane:
 
     def _sweep(self) -> None:
         """End what has grown too old at the head of a parked stream."""
-        now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+        now_ns = self._clock.monotonic_ns()
         with self._lock:
-            over = self._queue.take_parked(lambda item: is_too_old(item, self._limits, now_ns, wall_ms))
+            over = self._queue.take_parked(lambda item: now_ns > item.deadline_ns)
             self._in_air = len(over)
-            ends = (self._end_ns(item) for item in self._queue.parked_heads())
+            ends = (item.deadline_ns + 1 for item in self._queue.parked_heads())
             self._sweep_ns = max(min(ends, default=NEVER_NS), now_ns + _SWEEP_NS)
         for item in over:
             self._expire(item)

@@ -95,7 +95,9 @@ class Streamer:
         self.dispatcher = self._dispatcher(config)
         for name, transport in self.transports.items():
             limits = config.limits(name)
-            self._lanes[name] = Lane(name, transport, limits, clock, self.dispatcher.undelivered)
+            self._lanes[name] = Lane(
+                name, transport, limits, clock, self.dispatcher.undelivered, expiry=self.dispatcher.expiry
+            )
         self._kinds = kinds
         self._config = config
 
