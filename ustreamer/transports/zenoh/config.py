@@ -29,7 +29,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     connect: tuple[str, ...] | None = None
     scouting: bool | None = None
     replay_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 15_000
-    replay_messages: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    replay_messages: Annotated[int, msgspec.Meta(ge=1)] = 4_000
     replay_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
 
