@@ -168,29 +168,34 @@ class Lane:
         self._thread.start()
 
     def _run(self) -> None:
-        while self._wait_for_work():
-            self._look_after_parked()
-            self._send_all(self._next_batch())
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                self._send_all(batch)
+            else:  # before the next batch: what is released goes in front of it
+                self._look_after_parked()
+                self._send_all(self._taken())
 
-    def _wait_for_work(self) -> bool:
-        """Wait for messages, or until it is time to look after those that are parked; False when the lane closes."""
+    def _next_batch(self) -> list[Queued] | None:
+        """Wait for messages and take some out; none if those that are parked come first, None when the lane closes."""
+        # In one go: to give the lock away in between costs a change of threads under load.
         with self._lock:
             while not self._closing:
-                if self._queue.waiting:
-                    break
                 left_ns = None
                 if self._queue.parked:
                     until_ns = min(self._queue.next_due_ns, self._sweep_ns)
                     left_ns = until_ns - self._clock.monotonic_ns()
                     if left_ns <= 0:
-                        break
+                        self._idle = False
+                        return []
+                if self._queue.waiting:
+                    self._idle = False
+                    return self._taken()
                 self._idle = True
                 self._changed.notify_all()  # for `wait_empty`
                 self._changed.wait(None if left_ns is None else left_ns / _NS_PER_S)
-            self._idle = False
-            return not self._closing
+            return None
 
-    def _next_batch(self) -> list[Queued]:
+    def _taken(self) -> list[Queued]:
         with self._lock:
             batch = [] if self._closing else self._queue.take(_BATCH)
             self._in_air = len(batch)
