@@ -89,8 +89,12 @@ def _count(board: Board, count: int, newest: int) -> None:
     board[NEWEST] = max(board[NEWEST], newest + 1)
 
 
-def subscribe(session: zenoh.Session, topic: wire.Address) -> None:
-    """Ask the streamer's uSubscription for `topic`; TimeoutError naming the last answer if it does not grant it."""
+def subscribe(session: zenoh.Session, topic: wire.Address) -> object:
+    """Ask the streamer's uSubscription for `topic`; TimeoutError naming the last answer if it does not grant it.
+
+    What is returned hears the answers, and of the change: what nobody hears waits in the streamer.
+    """
+    changes = session.declare_subscriber(wire.unicast_key(wire.CHANGES, wire.SUBSCRIBER), FifoChannel(16))
     answers = session.declare_subscriber(wire.unicast_key(wire.SUBSCRIBE, wire.SUBSCRIBER), FifoChannel(16))
     ask = links.publisher(session, wire.unicast_key(wire.SUBSCRIBER, wire.SUBSCRIBE))
     tail = wire.request_tail(wire.SUBSCRIBER, wire.SUBSCRIBE, _RPC_TTL_MS)
@@ -107,7 +111,7 @@ def subscribe(session: zenoh.Session, topic: wire.Address) -> None:
         while (answer := answers.try_recv()) is not None:
             last = answer.payload.to_bytes().hex()
             if wire.is_subscribed(answer.payload.to_bytes()):
-                return  # both are undeclared as they are dropped
+                return answers, changes
     raise TimeoutError(
         f"Subscribe to {topic}: expected SUBSCRIBED within {_SUBSCRIBE_WITHIN_S:g} s, got {last}"
     )
@@ -122,7 +126,7 @@ def main(kind: str, board_path: str, port: str, *options: str) -> None:
         case "zenoh-client":
             session = links.zenoh_client(int(port))
             if "subscribe" in options:
-                subscribe(session, wire.ECU_TOPIC)
+                _hearing = subscribe(session, wire.ECU_TOPIC)
             run_zenoh(board, session, wire.ECU_TOPIC)
         case "zenoh-peer":
             run_zenoh(board, links.zenoh_peer(int(port)), wire.APP_TOPIC)

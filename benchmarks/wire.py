@@ -60,6 +60,7 @@ APP_TOPIC: Final = Address(STREAMER, OFFERED, MAJOR, EVENT)
 """What the Zenoh generator publishes; the streamer offers it on SOME/IP."""
 SUBSCRIBER: Final = Address(STREAMER, 0x10A1, 1, 0)
 SUBSCRIBE: Final = Address(STREAMER, 0, 3, 1)
+CHANGES: Final = Address(STREAMER, 0, 3, 0x8000)
 
 
 def varint(number: int) -> bytes:

@@ -16,7 +16,7 @@ import argparse
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Protocol
 
 import msgspec
 import pluggy
@@ -58,12 +58,13 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What every `[endpoints.<name>]` section has; each transport adds its own keys.
 
     `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere. `access` says which of
-    their messages may come in.
+    their messages may come in; of a message that comes again within `duplicate_window` others, only the first one does.
     """
 
     transport: str
     authorities: tuple[str, ...]
     access: AccessRules = ()
+    duplicate_window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
 
 
 class EndpointContext(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher, FilterFactory, Ingress
-from ustreamer.core.egress import EgressLimits, EgressQueue, Queued, is_too_old
+from ustreamer.core.egress import EgressLimits, EgressQueue, Queued
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import Subscription
@@ -87,7 +87,9 @@ class ListLane:
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
         with self._lock:
-            displaced = self._queue.push(delivery, message, now_ns)
+            max_age_ns = self._limits.max_age_ms * 1_000_000
+            deadline_ns = self._world.dispatcher.expiry.deadline_ns(message, now_ns, max_age_ns)
+            displaced = self._queue.push(delivery, message, now_ns, deadline_ns=deadline_ns)
         for item in displaced:
             self._fail(item, Verdict.DEAD_LETTERED, UStatus(UCode.RESOURCE_EXHAUSTED, f"{self.name} is full"))
 
@@ -104,7 +106,7 @@ class ListLane:
     def _done_with(self, item: Queued) -> bool:
         """Send or fail one message; False, and it is back in the queue, if trying again can help."""
         clock = self._world.clock
-        if is_too_old(item, self._limits, clock.monotonic_ns(), clock.wall_ms()):
+        if clock.monotonic_ns() > item.deadline_ns:
             self._fail(item, Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, "too old"))
             return True
         item.attempts += 1
@@ -172,6 +174,7 @@ class World:
         plan_limit: int | None = None,
         taps: Iterable[Tap] = (),
         access: Mapping[str, Access] | None = None,
+        duplicate_windows: Mapping[str, int] | None = None,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
@@ -192,6 +195,7 @@ class World:
             filters=filters,
             taps=lambda _: taps,
             schedule=self._schedule,
+            duplicate_windows=duplicate_windows,
         )
         if plan_limit is not None:
             for name in authorities.values():

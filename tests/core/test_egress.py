@@ -2,7 +2,7 @@
 """The egress queue: order, bounds, who makes room for whom; and when to give up and when to try again."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count, cycle
 from typing import TYPE_CHECKING, cast
 
@@ -19,8 +19,6 @@ from ustreamer.core.egress import (
     EgressLimits,
     EgressQueue,
     Queued,
-    end_ns,
-    is_too_old,
     retry_delay_ns,
 )
 from ustreamer.uprotocol.uattributes import UPriority
@@ -525,30 +523,15 @@ TestParkedQueue.settings = settings(max_examples=100, deadline=None)
 # ------------------------------------------------------------------------------------------------ giving up, trying again
 
 
-def waiting(ttl: int | None, received_ns: int = 0) -> Callable[[Delivery], Queued]:
-    """An item whose message was created at 1000 ms of the wall clock."""
-    made = publish(UUID(1000 << 16 | 0x7000, 1 << 63), TOPIC, ttl=ttl)
-    return lambda delivery: Queued(delivery, made, received_ns, OVERHEAD_BYTES)
-
-
-@pytest.mark.parametrize(
-    ("item", "now_ns", "wall_ms", "too_old"),
-    [
-        (waiting(ttl=50), 0, 1050, False),
-        (waiting(ttl=50), 0, 1051, True),
-        (waiting(ttl=50), 10**15, 1000, False),  # a ttl counts from creation, by the wall clock alone
-        (waiting(ttl=60_000), 31_000_000_000, 32_000, False),  # a ttl above max_age_ms is respected
-        (waiting(ttl=None, received_ns=7), 30_000_000_007, 10**15, False),
-        (waiting(ttl=None, received_ns=7), 30_000_000_008, 0, True),
-        (waiting(ttl=0, received_ns=7), 30_000_000_008, 0, True),
-    ],
-)
-def test_a_message_is_too_old_by_its_ttl_or_without_one_by_how_long_it_has_waited(
-    delivery: Delivery, item: Callable[[Delivery], Queued], now_ns: int, wall_ms: int, too_old: bool
-) -> None:
-    limits = EgressLimits(max_age_ms=30_000)
-    assert is_too_old(item(delivery), limits, now_ns, wall_ms) is too_old
-    assert (end_ns(item(delivery), limits, now_ns, wall_ms) <= now_ns) is too_old
+def test_a_message_keeps_its_deadline_wherever_it_waits(delivery: Delivery) -> None:
+    queue = EgressQueue(EgressLimits())
+    queue.push(delivery, message(1), 77, deadline_ns=99)
+    [item] = queue.take()
+    queue.park(item, "route", 5)
+    queue.release("route")
+    [item] = queue.take()
+    queue.put_back([item])
+    assert [each.deadline_ns for each in queue.take()] == [99]
 
 
 LIMITS = EgressLimits(retry_first_ms=100, retry_max_ms=5000)

@@ -11,6 +11,7 @@ from ustreamer.core.clock import Clock, ManualClock
 from ustreamer.core.expiry import GRACE_NS, LEAP_MS, MAX_EPOCHS, Expiry
 from ustreamer.core.ledger import Verdict
 from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import decode_status
@@ -269,6 +270,27 @@ def test_what_was_on_the_way_when_the_clock_leapt_is_delivered(world: "World") -
     assert world.verdicts() == [Verdict.EXPIRED]
     assert [each.message for each in world.seen] == [late]
     assert world.books().queued == 1
+
+
+@pytest.mark.parametrize(
+    ("ingress", "source", "sink", "verdict"),
+    [
+        ("dash", UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), Verdict.DENIED),
+        ("backbone", UUri("hpc", 16, 1, 0), UUri("cloud", 1, 1, 1), Verdict.NO_SUBSCRIBER),
+    ],
+    ids=["who lives elsewhere", "on the way to a neighbour"],
+)
+def test_the_age_of_a_message_is_of_no_interest_where_it_goes_nowhere(
+    world: "World", ingress: str, source: UUri, sink: UUri, verdict: Verdict
+) -> None:
+    """A neighbour that is late is not ours to answer, and a stranger does not fill the dead letters with old ids."""
+    asked = request(world.id(), source, sink, ttl=10)
+    world.time.advance(ms=100)
+    world.receive(ingress, asked)
+    assert (world.verdicts(), len(world.dispatcher.dead_letters)) == ([verdict], 0)
+    world.run()
+    told = [each.attributes.commstatus for each in world.lanes[ingress].messages]
+    assert told == ([UCode.PERMISSION_DENIED] if verdict is Verdict.DENIED else [])
 
 
 def test_the_clock_is_looked_at_every_second(world: "World") -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from ustreamer.core import paused as module
 from ustreamer.core.paused import PausedDirectory
+from ustreamer.core.routes import Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -76,4 +77,7 @@ def test_what_is_paused_is_bounded(
 
 def test_the_version_is_that_of_the_directory_behind_it(directory: PausedDirectory) -> None:
     directory.pause(SPEED, FLEET)
-    assert directory.version == 0
+    assert directory.version == directory.behind.version == 0
+    places = Places({})
+    assert Router(places, directory, {}).versioned is directory.behind
+    assert Router(places, directory.behind, {}).versioned is directory.behind

@@ -43,6 +43,7 @@ def test_the_readme_shows_commands_that_this_test_runs() -> None:
         "plugins",
         "demo",
         "subscriptions",
+        "dead-letters",
     }
 
 

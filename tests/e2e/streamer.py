@@ -66,6 +66,9 @@ class StreamerProcess:
     def interrupt(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
+    def hang_up(self) -> None:
+        self._process.send_signal(signal.SIGHUP)
+
     def wait(self) -> int:
         """Wait for its end; its exit code."""
         try:

@@ -259,6 +259,17 @@ def test_all_are_redriven_but_calls_whose_callers_have_been_told(
     assert [each.payload for each in heard] == [b"1", b"2", b"3", b"open the door"]
 
 
+def test_a_streamer_that_is_about_to_stop_redrives_and_reloads_nothing(running: Running, said: Said) -> None:
+    lose(running, lost())
+    running.operations.end()
+    code, out, _ = said("dead-letters redrive", "--all")
+    assert (code, out) == (0, "0 redriven, 1 left\n  1  left: the streamer is about to stop\n")
+    code, _, err = said("reload")
+    assert code == 69
+    assert "the streamer is about to stop" in err
+    assert running.streamer.dead_letters.store.numbers() == [1]
+
+
 def test_what_could_not_be_redriven_is_said_and_fails(said: Said) -> None:
     code, out, _ = said("dead-letters redrive", "7")
     assert (code, out) == (1, "0 redriven, 1 left\n  7  left: dead letter 7: there is none of this number\n")

@@ -237,6 +237,19 @@ def test_a_damaged_store_is_moved_aside_and_an_empty_one_takes_its_place(
     assert words in said.__dict__["reason"]
 
 
+def test_a_page_that_no_record_needs_is_looked_at_as_well(
+    make: Callable[..., DeadLetterStore], path: Path
+) -> None:
+    first = make()
+    first.append([stored("a"), stored("b", b"x" * 100_000)])
+    first.delete([2])
+    first.close()
+    os.truncate(path / "data.mdb", (path / "data.mdb").stat().st_size - 4096)
+    assert reasons(path) == [(1, "a")]
+    make().open()
+    assert (path.parent / "dead-letters.damaged-1").is_dir()
+
+
 def test_the_latest_three_damaged_stores_are_kept(make: Callable[..., DeadLetterStore], path: Path) -> None:
     for _ in range(5):
         store = make()

@@ -843,6 +843,20 @@ def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_boun
     assert rig.lane.queued == 2
 
 
+def test_no_leap_of_the_wall_clock_ends_or_extends_what_waits(make_rig: MakeRig) -> None:
+    """An ECU boots in 2000, and its clock is set while messages wait."""
+    time = ManualClock()
+    rig = make_rig(Wire(), EgressLimits(), time.clock())
+    now_ms = time.clock().wall_ms()
+    rig.offer(event(0, ttl=50, made_ms=now_ms), event(1, ttl=20, made_ms=now_ms))
+    time._wall_at_zero_ms += 26 * 365 * 86_400_000
+    time.advance(ms=21)
+    rig.start()
+    rig.wait_settled(2)
+    assert rig.sent == [0]
+    assert [(number, status.code) for number, status, _ in rig.undelivered] == [(1, UCode.DEADLINE_EXCEEDED)]
+
+
 def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig) -> None:
     time = ManualClock()
     rig = make_rig(Wire(), FULL_BY_MESSAGES, time.clock())
@@ -855,7 +869,8 @@ def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig)
     time.advance(ms=2)
     rig.start()
     rig.wait_settled(4)
-    assert (rig.sent, len(rig.undelivered)) == ([], 4)
+    assert rig.sent == [0, 1]  # what waited before keeps the time that it was given
+    assert [number for number, _, _ in rig.undelivered] == [3, 2]
 
 
 def test_in_a_full_queue_the_unimportant_makes_room_for_the_important(make_rig: MakeRig) -> None:
@@ -1054,6 +1069,37 @@ def test_close_does_not_hang_on_a_send_that_does_not_return(make_rig: MakeRig) -
     eventually(lambda: not rig.lane._thread.is_alive(), "the end of the thread")
     assert rig.sent == [0]  # the send that was under way ends; no other begins
     assert (rig.books().delivered, rig.books().queued) == (1, 2)
+
+
+STOPPED = UStatus(UCode.UNAVAILABLE, "stopped")
+
+
+def test_what_is_taken_back_is_a_dead_letter_and_the_caller_tells_whom_it_concerns(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire()).start()
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.wait_attempts(1)
+    rig.offer(event(1), event(2))
+    assert [number(item.message) for item in rig.lane.take_back(STOPPED)] == [1, 2]
+    assert rig.verdicts == [(1, Verdict.DEAD_LETTERED, STOPPED, 0), (2, Verdict.DEAD_LETTERED, STOPPED, 0)]
+    assert (rig.undelivered, rig.books().queued) == ([], 1)  # the one that is in the air
+
+    rig.wire.gate.set()
+    rig.wait_settled(3)
+    assert rig.sent == [0]
+
+
+def test_at_the_end_everything_is_tried_once(make_rig: MakeRig) -> None:
+    rig = make_rig(Wire(then=DOWN), EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000)).start()
+    rig.offer(*events(3))
+    rig.wait_retries(1)
+    rig.lane.try_once(STOPPED)  # which ends the pause
+    rig.wait_settled(3)
+    rig.offer(event(3))
+    rig.wait_settled(4)
+    assert {verdict for _, verdict, _, _ in rig.verdicts} == {Verdict.DEAD_LETTERED}
+    assert [(n, status) for n, status, _ in rig.undelivered] == [(n, STOPPED) for n in range(4)]
+    assert rig.lane.wait_empty(0)
 
 
 def test_a_lane_that_was_never_started_can_be_closed_twice(make_rig: MakeRig) -> None:

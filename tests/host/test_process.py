@@ -5,15 +5,19 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ustreamer.host import process
+from ustreamer.host.admin import FetchPlugins, ask
 from ustreamer.host.config import ConfigError
 from ustreamer.host.plugins import PluginError
 from ustreamer.host.process import Signals
+from ustreamer.host.state_lock import StateLock
+from ustreamer.host.streamer import Streamer
 from ustreamer.transports.local.transport import LocalNetwork
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -23,7 +27,7 @@ HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
     """What a running streamer changes in its process, put back."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     interval = sys.getswitchinterval()
     yield
     for number, handler in handlers.items():
@@ -106,6 +110,21 @@ def test_a_signal_during_the_wait_ends_it_at_once() -> None:
     waiting.join()
 
 
+def test_a_hangup_is_reacted_to_and_ends_nothing() -> None:
+    signals = Signals()
+    signals.install()
+    heard: list[str] = []
+
+    def on_hangup() -> None:
+        heard.append("hangup")
+        os.kill(os.getpid(), signal.SIGTERM if len(heard) == 2 else signal.SIGHUP)
+
+    for _ in range(5):  # many before anybody looks are one
+        os.kill(os.getpid(), signal.SIGHUP)
+    signals.wait(on_hangup)
+    assert heard == ["hangup", "hangup"]
+
+
 # ---------------------------------------------------------------------------------------------------------------- run
 
 
@@ -172,3 +191,58 @@ def test_an_endpoint_that_does_not_come_up_ends_the_run_and_it_is_never_ready(
         process.run(loaded, 1.0, lambda: ready.append(None))
     assert refused.value.code is UCode.UNAVAILABLE
     assert ready == []
+
+
+def test_a_hangup_reloads_the_file_of_a_running_streamer(tmp_path: Path, network: LocalNetwork) -> None:
+    path = written(tmp_path, HEAD + local(network))
+    loaded = process.load(path)
+    streamer = loaded.streamer()
+    found: list[tuple[str, ...]] = []
+
+    class Watched(process.Loaded, frozen=True):
+        def streamer(self) -> Streamer:
+            return streamer
+
+    def changed() -> list[str]:
+        [endpoint] = streamer.routes().endpoints
+        return list(endpoint.authorities)
+
+    def watch() -> None:
+        end = time.monotonic() + 10
+        while changed() == ["hpc"] and time.monotonic() < end:
+            time.sleep(0.001)
+        found.append(tuple(changed()))
+        end_it()
+
+    def ready() -> None:
+        path.write_text(path.read_text().replace('"hpc"]', '"hpc", "car"]'))
+        os.kill(os.getpid(), signal.SIGHUP)
+        threading.Thread(target=watch).start()
+
+    watched = Watched(loaded.config, loaded.kinds, loaded.plugin_classes, loaded.path)
+    assert process.run(watched, 1.0, ready) == 0
+    assert found == [("hpc", "car")]
+
+
+def test_a_second_streamer_on_a_state_directory_does_not_start(tmp_path: Path, network: LocalNetwork) -> None:
+    loaded = process.load(written(tmp_path, HEAD + local(network)))
+    ready: list[None] = []
+    with (
+        StateLock(tmp_path / "state"),
+        pytest.raises(UStatusError, match="expected no other streamer") as refused,
+    ):
+        process.run(loaded, 1.0, lambda: ready.append(None))
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert ready == []
+
+
+def test_there_is_an_admin_socket_from_ready_to_the_end(tmp_path: Path, network: LocalNetwork) -> None:
+    answers: list[object] = []
+
+    def ready() -> None:
+        answers.append(ask(tmp_path / "state", FetchPlugins()))
+        end_it()
+
+    assert process.run(process.load(written(tmp_path, HEAD + local(network))), 1.0, ready) == 0
+    assert answers == [[]]
+    assert not (tmp_path / "state" / "admin.sock").exists()

@@ -76,6 +76,15 @@ def test_an_authority_that_moves_is_looked_for_where_it_is_now(running: Running)
     }
 
 
+def test_the_link_of_an_authority_is_that_of_where_it_lives_now(running: Running) -> None:
+    links = running.streamer._links
+    links.turn(OUTSIDE, up=False)
+    assert (links.of("car").up, links.of("fleet").up) == (True, True)
+    running.write(PLUGINS, authorities={INSIDE: ("hpc",), OUTSIDE: ("cloud", "car", "fleet")})
+    reload(running)
+    assert (links.of("car").up, links.of("fleet").up) == (False, False)
+
+
 def test_there_and_back_leaves_the_listeners_that_were_there(running: Running) -> None:
     def listeners() -> list[str]:
         return [repr(running.streamer.transports[name]) for name in (INSIDE, OUTSIDE)]
@@ -213,6 +222,45 @@ def test_the_transport_of_an_endpoint_needs_a_restart(tmp_path: Path) -> None:
         "endpoints.a.authorities: another authority behind a transport without a uSubscription needs a restart"
     )
     assert changes(first, served) == ["endpoints.a.authorities"]
+
+
+def test_a_name_that_plugins_trust_is_not_left_to_whoever_claims_it(tmp_path: Path) -> None:
+    configs = []
+    for inside, world in (
+        ('"hpc", "car"', '"*"'),
+        ('"hpc"', '"car", "*"'),
+        ('"hpc"', '"*"'),
+        ('"hpc"', '"cloud"'),
+    ):
+        path = tmp_path / "u.toml"
+        path.write_text(
+            'authority = "hpc"\n'
+            f'[endpoints.a]\ntransport = "local"\nnetwork = "a"\nauthorities = [{inside}]\n'
+            f'[endpoints.b]\ntransport = "local"\nnetwork = "b"\nauthorities = [{world}]\n'
+        )
+        configs.append(process.load(path).config)
+    first, moved, left, closed = configs
+    kinds = {"local": BuiltinTransports().ustreamer_transports()["local"]}
+    assert refusals(first, moved, kinds) == []
+    assert refusals(first, left, kinds) == ["endpoints: leaving 'car' to '*' needs a restart"]
+    assert refusals(first, closed, kinds) == ["endpoints.b.authorities: moving '*' needs a restart"]
+    assert refusals(left, first, kinds) == []
+
+
+def test_another_rule_of_access_holds_from_the_next_message_on(running: Running) -> None:
+    heard = running.hears(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
+    tell(running, UUri("cloud", 1, 1, 0), b"1")
+    text = running.path.read_text()
+    rule = '\naccess = [{ allow = false, type = "notification" }]\n'
+    running.path.write_text(text.replace('["hpc", "car"]', f'["hpc", "car"]{rule}'))
+    assert reload(running) == ["endpoints.inside.access"]
+    tell(running, UUri("cloud", 1, 1, 0), b"2")
+    running.path.write_text(text)
+    assert reload(running) == ["endpoints.inside.access"]
+    tell(running, UUri("cloud", 1, 1, 0), b"3")
+    eventually(lambda: len(heard) == 2, "two notifications")
+    assert payloads(heard) == [b"1", b"3"]
+    assert running.streamer.ledger().denied == 1
 
 
 def test_a_transport_that_cannot_listen_to_what_is_new_changes_nothing(

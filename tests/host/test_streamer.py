@@ -740,6 +740,17 @@ def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are
     assert reasons == {UCode.INTERNAL}
 
 
+def test_what_there_is_no_time_to_publish_is_kept_all_the_same(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    streamer.dispatcher.dead_letters._limit = 3
+    streamer.dispatcher.schedule = lambda when_ns, action: None  # nobody comes and collects
+    for _ in range(10):
+        bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    assert len(kept(streamer, 10)) == 10
+    assert streamer.statistics().dead_letters["unpublished"] == 7
+
+
 def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, tmp_path: Path) -> None:
     streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
     link(streamer, "chassis").fault = UCode.INTERNAL
@@ -939,6 +950,7 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
             "refused_invalid",
             "refused_spoofed",
             "refused_access",
+            "refused_duplicate",
             "filter_errors",
             "directory_errors",
             "tap_errors",
@@ -1088,7 +1100,7 @@ def test_stop_says_how_many_messages_it_could_not_send_in_time(bench: Bench) -> 
     began = time.monotonic()
     assert streamer.stop(0.05) == 3
     assert 0.05 <= time.monotonic() - began < 2.0
-    assert streamer.ledger().queued == 3
+    assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 3)
     assert leftovers(streamer) == []
 
 

@@ -12,7 +12,7 @@ from ustreamer.core.clock import ManualClock
 from ustreamer.hookspecs import EndpointContext
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.local.transport import MAX_ATTACHMENTS, LocalNetwork, LocalTransport, make
-from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri
 
@@ -53,6 +53,27 @@ def test_a_listener_unregistered_by_another_during_delivery_is_not_called() -> N
     b.register_listener(TOPIC, None, late)
     a.send(publish(new_id(), TOPIC))
     assert late.messages == []
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_request_that_nobody_hears_is_refused_where_all_who_could_are_known(refuses: bool) -> None:
+    network = LocalNetwork()
+    service = opened(network, BETA)
+    sender = LocalTransport(network, ALPHA, refuses_unheard=refuses)
+    sender.open()
+    reply_to, method = UUri(ALPHA, 1, 1, 0), UUri(BETA, 1, 1, 1)
+    asked = request(new_id(), reply_to, method, ttl=1_000)
+    if refuses:
+        with pytest.raises(UStatusError, match=f"no service listens for calls of {method}") as refused:
+            sender.send(asked)
+        assert refused.value.code is UCode.UNIMPLEMENTED
+    else:
+        sender.send(asked)
+    sender.send(publish(new_id(), reply_to.with_resource(0x8000)))  # of which nobody need hear
+    inbox = Mailbox()
+    service.register_listener(ANY, method, inbox)
+    sender.send(asked)
+    assert inbox.messages == [asked]
 
 
 def test_a_name_stands_for_the_same_network_as_long_as_somebody_holds_it() -> None:

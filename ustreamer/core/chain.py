@@ -248,6 +248,14 @@ class Delivery:
                 return True
         return False
 
+    def give_up(self, now_ns: int, reason: UStatus) -> list[UMessage]:
+        """Make a dead letter of all that the filters hold, and answer who asked; what that was. Under the owner's lock."""
+        given_up = [message for _, message in self._held]
+        self._held = []
+        self._owner.held -= len(given_up)
+        self._bury(given_up, now_ns, reason)
+        return given_up
+
     def _taken_from(self, holder: Filter) -> list[UMessage]:
         """Everything that `holder` kept, of which it owes nothing any more."""
         taken = [message for by, message in self._held if by is holder]
@@ -264,7 +272,9 @@ class Delivery:
 
     def _failed(self, plugin: Filter, error: Exception, messages: list[UMessage], now_ns: int) -> None:
         self._owner.filter_failed(plugin, error)
-        reason = UStatus(UCode.INTERNAL, f"filter {described(plugin, error)}")
+        self._bury(messages, now_ns, UStatus(UCode.INTERNAL, f"filter {described(plugin, error)}"))
+
+    def _bury(self, messages: list[UMessage], now_ns: int, reason: UStatus) -> None:
         for message in messages:
             self.settle(self._owner.ledger, message, Verdict.DEAD_LETTERED, now_ns, now_ns, reason)
             self._owner.stopped(message, self, Verdict.DEAD_LETTERED, reason)

@@ -9,6 +9,7 @@ Order of locks: any ingress, then the ingress of the streamer itself, then a lan
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from itertools import chain
 from threading import RLock
 
 import msgspec
@@ -20,6 +21,7 @@ from ustreamer.core.egress import Queued
 from ustreamer.core.expiry import Expiry
 from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.recent import RecentIds
 from ustreamer.core.routes import SELF, Decision, Refused, Router, Target
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response
@@ -69,10 +71,10 @@ class Ingress:
         self.ledger = Ledger()
         self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
-        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0}
+        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0, "duplicate": 0}
         self._dispatcher = dispatcher
         self._router = dispatcher.router
-        self._directory = dispatcher.router.directory
+        self._directory = dispatcher.router.versioned
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
@@ -98,16 +100,17 @@ class Ingress:
                 plan = self._plan(message)
                 if plan is None:
                     return
+            deliveries = plan.deliveries
+            if not deliveries:
+                # Before its age: what is denied, or not for us to deliver, is neither our dead letter nor ours to answer.
+                self._undelivered(message, plan.decision, now_ns)
+                return
             if (
                 attributes.ttl
                 and self._wall_ms() > (id.msb >> 16) + attributes.ttl
                 and self._is_expired(id.msb >> 16, attributes.ttl)  # so it seems; or has the clock leapt?
             ):
                 self._expired(message, now_ns)
-                return
-            deliveries = plan.deliveries
-            if not deliveries:
-                self._undelivered(message, plan.decision, now_ns)
                 return
             self.ledger.received += len(deliveries)
             for delivery in deliveries:
@@ -203,7 +206,7 @@ class Ingress:
     def use(self, router: Router) -> None:
         """Decide by `router`, and ask for the filters of every target. Called while held still."""
         self._router = router
-        self._directory = router.directory
+        self._directory = router.versioned
         self._plans.clear()
         for delivery in [*(d for each in self._by_topic.values() for d in each), *self._unicast.values()]:
             self._put_filters_before(delivery)
@@ -282,6 +285,14 @@ class Ingress:
             (each.endpoint, each.subscriber) == (delivery.endpoint, delivery.subscriber) for each in targets
         )
 
+    def give_up_held(self, reason: UStatus) -> list[UMessage]:
+        """Make dead letters of all that filters hold, and answer who asked; what that was."""
+        with self._lock:
+            deliveries = [*self._unicast.values(), *chain.from_iterable(self._by_topic.values())]
+            return [
+                each for delivery in deliveries for each in delivery.give_up(self._monotonic_ns(), reason)
+            ]
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[TargetStatistics]:
@@ -301,6 +312,24 @@ class Ingress:
                 for topic, deliveries in self._by_topic.items()
                 for d in deliveries
             ]
+
+
+class OnceIngress(Ingress):
+    """An ingress that takes each message once, by its id: where a network may hand over what it has handed over before.
+
+    A class of its own, so that all others pay nothing for it. A duplicate is not accepted, so the ledger does not know it.
+    """
+
+    def __init__(self, name: str, dispatcher: "Dispatcher", taps: tuple[Tap, ...], window: int) -> None:
+        super().__init__(name, dispatcher, taps)
+        self._recent = RecentIds(window)
+
+    def dispatch(self, message: UMessage) -> None:
+        with self._lock:
+            if self._recent.is_new(message.id):
+                super().dispatch(message)
+            else:
+                self.refused["duplicate"] += 1
 
 
 class Unmade(Filter):
@@ -351,10 +380,12 @@ class Dispatcher:
         taps: Callable[[str], Iterable[Tap]] = lambda _: (),
         schedule: Schedule,
         keep: Callable[[DeadLetter], None] = lambda _: None,
+        duplicate_windows: Mapping[str, int] | None = None,
     ) -> None:
         """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
 
-        `keep` is given every dead letter that is published; it must not wait for a disk.
+        `keep` is given every dead letter, on the path and under locks: it takes a note and calls nobody.
+        `duplicate_windows` are how many ids to remember at an endpoint, so that a message is taken there once; 0: none.
         """
         self.authority = authority
         self.clock = clock
@@ -367,6 +398,7 @@ class Dispatcher:
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps
         self._keep = keep
+        self._duplicate_windows = dict(duplicate_windows or {})
         self._own = OwnIngress(self, tuple(taps(SELF)))
         self._ingresses: dict[str, Ingress] = {SELF: self._own}
 
@@ -374,7 +406,9 @@ class Dispatcher:
         """The ingress of the endpoint `name`, made at the first asking."""
         known = self._ingresses.get(name)
         if known is None:
-            known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
+            taps, window = tuple(self._taps(name)), self._duplicate_windows.get(name, 0)
+            known = OnceIngress(name, self, taps, window) if window else Ingress(name, self, taps)
+            self._ingresses[name] = known
         return known
 
     # --- other plans --------------------------------------------------------------------------------------------------
@@ -424,22 +458,22 @@ class Dispatcher:
         last_ns: int,
         ingress: str,
     ) -> None:
-        """Note a dead letter, to be published and kept soon. A dead letter never makes another."""
+        """Have a dead letter kept, and note it to be published soon. A dead letter never makes another."""
         if message.attributes.source == self._dead_letter_topic:
             self.dead_letters.unpublished += 1
             return
         now_ns, wall_ms = self.clock.monotonic_ns(), self.clock.wall_ms()
-        first_in_box = self.dead_letters.add(
-            DeadLetter(
-                message,
-                status,
-                endpoint,
-                attempts,
-                wall_ms - (now_ns - first_ns) // _NS_PER_MS,
-                wall_ms - (now_ns - last_ns) // _NS_PER_MS,
-                ingress,
-            )
+        letter = DeadLetter(
+            message,
+            status,
+            endpoint,
+            attempts,
+            wall_ms - (now_ns - first_ns) // _NS_PER_MS,
+            wall_ms - (now_ns - last_ns) // _NS_PER_MS,
+            ingress,
         )
+        self._keep(letter)
+        first_in_box = self.dead_letters.add(letter)
         if first_in_box:
             self.schedule(now_ns, self.publish_dead_letters)
 
@@ -451,13 +485,16 @@ class Dispatcher:
         self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
         self.answer(item.message, status, ingress)
 
+    def give_up_held(self, reason: UStatus) -> list[UMessage]:
+        """Make dead letters of what filters hold back, and answer who asked; what that was."""
+        return [each for ingress in self._ingresses.values() for each in ingress.give_up_held(reason)]
+
     def publish_dead_letters(self) -> None:
         """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
         letters = self.dead_letters.collect(_LETTERS_AT_ONCE)
         if self.dead_letters:  # before the first is published, in case that raises
             self.schedule(self.clock.monotonic_ns(), self.publish_dead_letters)
         for letter in letters:
-            self._keep(letter)
             self._own.publish(letter)
 
     # --- the books ----------------------------------------------------------------------------------------------------

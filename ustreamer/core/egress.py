@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from ustreamer.core.chain import Delivery
-from ustreamer.uprotocol.uattributes import is_expired
 from ustreamer.uprotocol.umessage import UMessage
 
 CLASSES: Final = 7  # CS0..CS6
@@ -36,7 +35,7 @@ class EgressLimits(msgspec.Struct, frozen=True):
 
 
 class Queued(msgspec.Struct):
-    """A message that waits for its delivery. Times are monotonic ns."""
+    """A message that waits for its delivery. Times are monotonic ns. After its deadline it must not be sent (DSP-4, DSP-27)."""
 
     delivery: Delivery
     message: UMessage
@@ -45,6 +44,8 @@ class Queued(msgspec.Struct):
     attempts: int = 0
     first_attempt_ns: int = 0
     last_attempt_ns: int = 0
+    deadline_ns: int = NEVER_NS
+    """Until when it may wait; no leap of the wall clock moves it (`ustreamer.core.expiry`)."""
 
 
 class _Stream(msgspec.Struct):
@@ -89,7 +90,14 @@ class EgressQueue:
         """Go by other limits; what is in the queue stays until it is taken, or has to make room."""
         self._limits = limits
 
-    def push(self, delivery: Delivery, message: UMessage, now_ns: int, attempts: int = 0) -> list[Queued]:
+    def push(
+        self,
+        delivery: Delivery,
+        message: UMessage,
+        now_ns: int,
+        attempts: int = 0,
+        deadline_ns: int = NEVER_NS,
+    ) -> list[Queued]:
         """Take `message` in, which was tried `attempts` times just now; what had to go for it is returned.
 
         When the queue is full, the youngest of the lowest classes below the newcomer's make room, the parked first; so do
@@ -97,7 +105,7 @@ class EgressQueue:
         """
         tried_ns = now_ns if attempts else 0
         size = len(message.payload) + OVERHEAD_BYTES
-        item = Queued(delivery, message, now_ns, size, attempts, tried_ns, tried_ns)
+        item = Queued(delivery, message, now_ns, size, attempts, tried_ns, tried_ns, deadline_ns)
         rank = message.attributes.priority_class
         limits = self._limits
         if (
@@ -237,6 +245,11 @@ class EgressQueue:
         self._count_parked(rank, 1, item.size)
         return True
 
+    def would_join(self, delivery: Delivery, message: UMessage) -> bool:
+        """Whether messages of its stream are parked, so that it must not be sent before them."""
+        streams = self._parked[message.attributes.priority_class]
+        return bool(streams) and _stream(delivery, message) in streams
+
     def failed(self, route: Hashable) -> int:
         """Count one more failure in a row of `route`; how many there are."""
         closed = self._routes.setdefault(route, _Route(0))
@@ -329,26 +342,14 @@ class EgressQueue:
         self._parked_bytes[rank] += size
 
 
-def _stream_of(item: Queued) -> Hashable:
+def _stream(delivery: Delivery, message: UMessage) -> Hashable:
     """What keeps its order of arrival within a class, whatever becomes of other messages."""
-    attributes = item.message.attributes
-    return item.delivery.subscriber, attributes.source, attributes.sink
+    attributes = message.attributes
+    return delivery.subscriber, attributes.source, attributes.sink
 
 
-def is_too_old(item: Queued, limits: EgressLimits, now_ns: int, wall_ms: int) -> bool:
-    """Whether the ttl of a message, or `max_age_ms` where it has none, has run out (DSP-4, DSP-27)."""
-    ttl = item.message.attributes.ttl
-    if ttl:
-        return is_expired(item.message.id.time_ms, ttl, wall_ms)
-    return now_ns - item.received_ns > limits.max_age_ms * 1_000_000
-
-
-def end_ns(item: Queued, limits: EgressLimits, now_ns: int, wall_ms: int) -> int:
-    """The monotonic time from which on `is_too_old` holds, as the clocks stand now."""
-    ttl = item.message.attributes.ttl
-    if ttl:
-        return now_ns + (item.message.id.time_ms + ttl + 1 - wall_ms) * 1_000_000
-    return item.received_ns + limits.max_age_ms * 1_000_000 + 1
+def _stream_of(item: Queued) -> Hashable:
+    return _stream(item.delivery, item.message)
 
 
 def retry_delay_ns(limits: EgressLimits, failures: int, rng: Callable[[], float]) -> int:

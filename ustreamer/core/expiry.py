@@ -83,11 +83,19 @@ class Expiry:
         ttl = message.attributes.ttl
         if not ttl:
             return now_ns + max_age_ns
-        made_ms = message.id.time_ms
-        left_ms = min(made_ms + ttl - self._wall_ms(), ttl)
-        if left_ms < 0:
+        made_ms, wall_ms = message.id.time_ms, self._wall_ms()
+        if self._is_calm(now_ns, wall_ms, ttl):
+            left_ms = min(made_ms + ttl - wall_ms, ttl)
+        else:
             left_ms = self._left_ms(made_ms, ttl)
         return now_ns + left_ms * _NS_PER_MS if left_ms >= 0 else now_ns - 1
+
+    def _is_calm(self, now_ns: int, wall_ms: int, ttl: int) -> bool:
+        """Whether no leap of late can make a message look older than it is."""
+        if abs(wall_ms - now_ns // _NS_PER_MS - self._ahead_ms) > LEAP_MS:
+            return False
+        past = self._past
+        return not past or now_ns - past[0].ended_ns > max(GRACE_NS, ttl * _NS_PER_MS)
 
     def _left_ms(self, made_ms: int, ttl: int) -> int:
         """What is left of a ttl, by the time that is kindest to it of now and of before; negative if it has run out."""

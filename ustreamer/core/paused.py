@@ -21,18 +21,19 @@ class PausedDirectory:
     """
 
     def __init__(self, directory: SubscriptionDirectory) -> None:
-        self._directory = directory
+        self.behind = directory
+        """The other one, whose `version` is cheaper to read there than here."""
         self._lock = Lock()
         # Replaced, never changed: routing reads them without the lock. By subscriber, and of each the patterns.
         self._paused: dict[UUri, frozenset[UUri]] = {}
 
     @property
     def version(self) -> int:
-        return self._directory.version
+        return self.behind.version
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         """As SubscriptionDirectory says; without the wishes that are paused."""
-        wishes = self._directory.subscribers(topic)
+        wishes = self.behind.subscribers(topic)
         paused = self._paused
         if not paused:
             return wishes

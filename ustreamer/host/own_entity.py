@@ -218,6 +218,8 @@ def _statistics(
                 expired=lane.expired,
                 retries=lane.retries,
                 counters=found.endpoints.get(lane.endpoint, {}),
+                parked_messages=lane.parked,
+                closed_routes=lane.closed_routes,
             )
             for lane in found.lanes
         ],

@@ -116,5 +116,6 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
             ready()
             signals.wait(operations.reload_again)
         finally:
+            operations.end()
             server.close(_ADMIN_JOIN_S)
         return streamer.stop(drain_s)

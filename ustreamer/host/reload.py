@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer.hookspecs import TransportKind
-from ustreamer.host.config import StreamerConfig
+from ustreamer.host.config import StreamerConfig, named
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 RESTART: Final = "needs a restart"
@@ -45,6 +45,10 @@ def refusals(old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, Trans
         served = not kinds[old.endpoints[name].transport].has_usubscription
         if before != after and (why := _fixed(old.authority, before, after, served=served)):
             found.append(f"endpoints.{name}.authorities: {why} {RESTART}")
+    gone = sorted(set(named(old)) - set(named(new)))
+    if gone and any(ANY_AUTHORITY in each.authorities for each in new.endpoints.values()):
+        # Plugins that trust a name because it is named would trust whoever claims it there.
+        found.append(f"endpoints: leaving {', '.join(map(repr, gone))} to '*' {RESTART}")
     return found
 
 

@@ -34,13 +34,14 @@ from ustreamer.host.status import EndpointStatus, Redriven, Routes, Statistics, 
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 
 log = logging.getLogger("ustreamer.streamer")
 
 _NS_PER_S: Final = 1_000_000_000
+_ANSWERING_NS: Final = 500_000_000  # for answers to whoever is told that time is up
 _REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
 _JOIN_S: Final = (
     2.0  # for a thread that is asked to end; longer than any wait of ours, shorter than a supervisor's
@@ -76,7 +77,8 @@ class Streamer:
         services = _flatten(self._plugins.hook.ustreamer_services())
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
-        self.transports: dict[str, EndpointTransport] = {SELF: LocalTransport(network, config.authority)}
+        inside = LocalTransport(network, config.authority, refuses_unheard=True)
+        self.transports: dict[str, EndpointTransport] = {SELF: inside}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
             self.transports[name] = kind.make(section, EndpointContext(name, config.authority, clock))
@@ -93,7 +95,9 @@ class Streamer:
         self.dispatcher = self._dispatcher(config)
         for name, transport in self.transports.items():
             limits = config.limits(name)
-            self._lanes[name] = Lane(name, transport, limits, clock, self.dispatcher.undelivered)
+            self._lanes[name] = Lane(
+                name, transport, limits, clock, self.dispatcher.undelivered, expiry=self.dispatcher.expiry
+            )
         self._kinds = kinds
         self._config = config
 
@@ -135,6 +139,7 @@ class Streamer:
             taps=taps,
             schedule=self._timers.schedule,
             keep=self._keeper.keep,
+            duplicate_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -262,18 +267,24 @@ class Streamer:
             self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name).dispatch)
 
     def stop(self, drain_s: float = 5.0) -> int:
-        """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`."""
+        """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`.
+
+        Those are dead letters then, and who asked is answered UNAVAILABLE.
+        """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
-            for name, transport in self.transports.items():
+            # SOME/IP, which is inline, last: who has stopped takes no calls that he could not read the answers of.
+            for name in sorted(self.transports, key=lambda name: self.transports[name].inline):
                 if name != SELF:  # hosted services still answer what they have accepted
-                    transport.stop_receiving()
+                    self.transports[name].stop_receiving()
             self._plugins.hook.ustreamer_stopping()
             self._lanes[SELF].wait_empty(deadline_ns)
             for service in self._services:
                 service.stop()
             self._drain(deadline_ns)
             left = self.ledger().queued
+            if left:
+                self._give_up()
             endpoints = self.endpoints()
         finally:
             self._close()
@@ -291,10 +302,24 @@ class Streamer:
                 return
             pause.wait(0.005)
 
+    def _give_up(self) -> None:
+        """Make dead letters of what is left, and wait a little longer until those who asked have been told."""
+        status = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
+        given_up = [item for lane in self._lanes.values() for item in lane.take_back(status)]
+        for lane in self._lanes.values():
+            lane.try_once(status)
+        # Not before: an answer must not be among what is taken back.
+        for item in given_up:
+            self.dispatcher.undelivered(item, status)
+        self.dispatcher.give_up_held(status)
+        deadline_ns = self._clock.monotonic_ns() + _ANSWERING_NS
+        for lane in self._lanes.values():
+            lane.wait_empty(deadline_ns)
+
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
-            last_first.callback(self._keep_last_letters)
+            last_first.callback(self._keeper.close, _JOIN_S)  # last: whatever ends here may leave letters
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
                 last_first.callback(transport.close)
@@ -303,11 +328,6 @@ class Streamer:
             last_first.callback(self._timers.close, _JOIN_S)
             for service in reversed(self._services):
                 last_first.callback(service.stop)
-
-    def _keep_last_letters(self) -> None:
-        for letter in self.dispatcher.dead_letters.collect():  # for which the timers had no time any more
-            self._keeper.keep(letter)
-        self._keeper.close(_JOIN_S)
 
     # --- dead letters ---------------------------------------------------------------------------------------------------
 

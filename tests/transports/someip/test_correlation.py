@@ -34,6 +34,23 @@ def test_a_closed_entry_is_neither_found_nor_expired() -> None:
     assert calls.next_deadline_ns is None
 
 
+def test_closing_everything_hands_it_out_once_and_leaves_no_deadline() -> None:
+    calls: Pending[str, str] = Pending(10, "calls")
+    for key in ("a", "b"):
+        calls.open(key, key.upper(), 100)
+
+    assert calls.close_all() == ["A", "B"]
+    assert (calls.close_all(), len(calls), calls.next_deadline_ns) == ([], 0, None)
+    assert calls.expired(1_000) == []
+
+
+def test_closing_tells_whether_there_was_anything_to_close() -> None:
+    calls: Pending[str, str] = Pending(10, "calls")
+    calls.open("a", "", 100)
+
+    assert [calls.close("a"), calls.close("a"), calls.close("b")] == [True, False, False]
+
+
 def test_closing_what_is_not_open_changes_nothing() -> None:
     calls = pending()
     calls.open("a", "call a", 100)

@@ -160,6 +160,51 @@ def test_a_call_without_an_answer_ends_with_deadline_exceeded_for_the_caller(ben
     assert bench.exchange.statistics()["calls_expired"] == 1
 
 
+def test_the_callers_of_calls_that_are_open_at_the_end_are_told_unavailable_once(bench: Bench) -> None:
+    answered, waiting = bench.request(), bench.request()
+    bench.accepted(answer_to(decode(bench.exchange.call(answered).datagram)[0]), ECU)
+    asked = decode(bench.exchange.call(waiting).datagram)[0]
+
+    (told,) = bench.exchange.give_up_calls()
+
+    told.check(strict=True)
+    assert (told.attributes.reqid, told.attributes.source, told.attributes.sink) == (waiting.id, METHOD, APP)
+    assert told.attributes.commstatus is decode_status(told.payload).code is UCode.UNAVAILABLE
+    assert bench.exchange.incoming(answer_to(asked), ECU) == Refused(Refusal.RESPONSE_UNASKED)
+    bench.time.advance(s=10)
+    assert (bench.exchange.give_up_calls(), bench.exchange.expire()) == ([], ([], []))
+
+
+def test_no_call_is_taken_whose_answer_would_not_be_read(bench: Bench) -> None:
+    bench.exchange.give_up_calls()
+
+    with pytest.raises(UStatusError) as refused:
+        bench.exchange.call(bench.request())
+
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert bench.open("calls") == 0
+
+
+def test_clients_whose_requests_are_open_at_the_end_are_told_not_ready(bench: Bench) -> None:
+    bench.accepted(from_client(session=9), CLIENT)
+    bench.accepted(from_client(MessageType.REQUEST_NO_RETURN, session=10), CLIENT)
+
+    ((datagram, address),) = bench.exchange.give_up_requests()
+
+    told, _ = decode(datagram)
+    assert (address, told.session, told.message_type) == (CLIENT, 9, MessageType.ERROR)
+    assert told.return_code == ReturnCode.E_NOT_READY
+    assert (bench.exchange.give_up_requests(), bench.open("requests")) == ([], 0)
+
+
+def test_a_call_to_a_service_is_in_time_though_the_clock_has_leapt_since_it_was_made(bench: Bench) -> None:
+    message = bench.request(ttl=1000)
+    bench.time.advance(ms=400)
+    bench.time.leap(s=800_000_000)
+
+    assert bench.exchange.call(message).deadline_ns == 1_000_000_000
+
+
 @pytest.mark.parametrize(
     "swept", [True, False], ids=["after the deadline was noticed", "before it was noticed"]
 )

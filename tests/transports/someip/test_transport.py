@@ -17,7 +17,7 @@ import pytest
 from someip.header import SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
 
 from ustreamer.core.subscriptions import Subscription
-from ustreamer.hookspecs import EndpointContext
+from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.codec import MalformedReason
 from ustreamer.transports.someip.config import Address, SomeipEndpoint
@@ -622,6 +622,8 @@ KERNEL = {
     errno.EAGAIN: UCode.UNAVAILABLE,
     errno.ENOBUFS: UCode.UNAVAILABLE,
     errno.ENETUNREACH: UCode.UNAVAILABLE,
+    errno.EHOSTUNREACH: UCode.UNAVAILABLE,
+    errno.ECONNREFUSED: UCode.UNAVAILABLE,
     errno.ENETDOWN: UCode.UNAVAILABLE,
     errno.EPERM: UCode.PERMISSION_DENIED,
     errno.EINVAL: UCode.INTERNAL,
@@ -647,6 +649,9 @@ def test_an_error_of_the_kernel_says_whether_trying_again_can_help(
         assert refused.value.code is code
         assert str(bench.ecu) in refused.value.message
         assert "from the kernel" in refused.value.message
+        # One receiver that is away holds up nobody else; a full queue of the kernel does.
+        away = number in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED}
+        assert isinstance(refused.value, RouteUnavailable) is away
     assert bench.count("calls_open") == 0
 
 
@@ -738,6 +743,27 @@ def test_nothing_comes_in_after_stop_and_everything_still_goes_out(bench: Bench)
     assert bench.ecu.receive()[16:] == b"ajar"
     assert bench.ears.is_quiet()
     assert bench.count("received") == 1
+
+
+def test_a_stop_tells_the_callers_of_open_calls_and_a_close_the_clients_of_open_requests(
+    bench: Bench,
+) -> None:
+    asked = bench.request()
+    bench.endpoint.send(asked)
+    bench.ecu.receive()
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+    bench.ears.next()
+
+    bench.endpoint.stop_receiving()
+    told = bench.ears.next()
+    assert (told.attributes.reqid, told.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(bench.request())
+    assert refused.value.code is UCode.UNAVAILABLE
+
+    bench.endpoint.close()
+    assert bench.ecu.receive().hex() == "07770001000000080012000901028104"  # ERROR, E_NOT_READY
+    assert bench.ears.is_quiet()
 
 
 def test_a_listener_may_stop_the_endpoint_that_calls_it(bench: Bench) -> None:

@@ -94,13 +94,25 @@ class LocalTransport(EndpointTransport):
     one of them raises is logged (once per kind), counted in `statistics()` and kept from the sender.
     """
 
-    def __init__(self, network: LocalNetwork, authority: str, max_listeners: int = MAX_LISTENERS) -> None:
+    def __init__(
+        self,
+        network: LocalNetwork,
+        authority: str,
+        max_listeners: int = MAX_LISTENERS,
+        *,
+        refuses_unheard: bool = False,
+    ) -> None:
+        """`refuses_unheard`: `send` raises UNIMPLEMENTED for a Request that no listener on the network hears.
+
+        For a network on which everybody who could answer is known, as on the streamer's own.
+        """
         if authority == ANY_AUTHORITY:
             raise invalid("authority '*' of a LocalTransport: expected the name of one authority")
         check_authority(authority, authority)
         self.network = network
         self.authority = authority
         self._max_listeners = max_listeners
+        self._refuses_unheard = refuses_unheard
         self._state: Literal["new", "open", "sending", "closed"] = "new"
         self._lock = Lock()
         self._registrations: dict[_Registration, None] = {}
@@ -136,9 +148,14 @@ class LocalTransport(EndpointTransport):
         arriving = self._addressed(message)
         with self._lock:
             self._counts["sent"] += 1
+        heard = False
         for other in self.network.attached:
             if other is not self:
-                other._receive(arriving)  # noqa: SLF001 - another instance of this class
+                heard |= other._receive(arriving)  # noqa: SLF001 - another instance of this class
+        if self._refuses_unheard and not heard and message.attributes.type is UMessageType.REQUEST:
+            raise UStatusError(
+                UCode.UNIMPLEMENTED, f"no service listens for calls of {message.attributes.sink}"
+            )
 
     def _addressed(self, message: UMessage) -> UMessage:
         """The message with our authority where it names none, as what is local here is not local there.
@@ -185,10 +202,10 @@ class LocalTransport(EndpointTransport):
         sink = sink and sink.with_authority(self.authority)
         return _Registration(source.with_authority(self.authority), sink, listener)
 
-    def _receive(self, message: UMessage) -> None:
-        """Call each listener once, however many of its filters match."""
+    def _receive(self, message: UMessage) -> bool:
+        """Call each listener once, however many of its filters match; whether there was one."""
         if self._state != "open":
-            return
+            return False
         attributes = message.attributes
         with self._lock:
             matching = [each for each in self._by_source.match(attributes.source) if each.wants(attributes)]
@@ -199,6 +216,7 @@ class LocalTransport(EndpointTransport):
             if registration.listener not in called and registration in self._registrations:
                 called.add(registration.listener)
                 self._call(registration.listener, message)
+        return bool(called)
 
     def _call(self, listener: Listener, message: UMessage) -> None:
         try:

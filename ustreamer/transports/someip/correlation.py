@@ -81,18 +81,26 @@ class Pending(Generic[K, V]):
         entry = self._open.get(key)
         return None if entry is None or entry.deadline_ns <= now_ns else entry.value
 
-    def close(self, key: K) -> None:
-        """Take an entry out, if it is there."""
-        self._open.pop(key, None)
+    def close(self, key: K) -> bool:
+        """Take an entry out; whether it was there."""
+        was_open = self._open.pop(key, None) is not None
         if len(self._deadlines) > 2 * len(self._open) + _SLACK:
             self._deadlines = [(e.deadline_ns, e.serial, key) for key, e in self._open.items()]
             heapq.heapify(self._deadlines)
+        return was_open
 
     def expired(self, now_ns: int) -> list[V]:
         """Take out the entries whose deadline has come, in order of deadline."""
         values = []
         while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
             values.append(self._open.pop(heapq.heappop(self._deadlines)[2]).value)
+        return values
+
+    def close_all(self) -> list[V]:
+        """Take out everything."""
+        values = [entry.value for entry in self._open.values()]
+        self._open.clear()
+        self._deadlines.clear()
         return values
 
     @property

@@ -83,6 +83,7 @@ class Exchange:
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
         self._lock = Lock()
+        self._takes_calls = True
         self._session = 0
         self._calls: Pending[int, Call] = Pending(config.max_pending, "requests to SOME/IP services")
         self._requests: Pending[UUID, ClientRequest] = Pending(
@@ -181,13 +182,32 @@ class Exchange:
             ],
         )
 
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def give_up_calls(self) -> list[UMessage]:
+        """Take no call any more, because no answer will be read; what the callers of those that are open are told."""
+        with self._lock:
+            self._takes_calls = False
+            calls = self._calls.close_all()
+        return [error_response(self._ids.next(), call.request, _not_read(call)) for call in calls]
+
+    def give_up_requests(self) -> list[tuple[bytes, Address]]:
+        """What SOME/IP clients are told whose requests are still open when nobody can answer them any more."""
+        with self._lock:
+            requests = self._requests.close_all()
+        return [
+            (response_datagram(asked, UCode.UNAVAILABLE, b""), asked.address)
+            for asked in requests
+            if asked.wants_answer
+        ]
+
     # --- out ------------------------------------------------------------------------------------------------------------
 
     def call(self, message: UMessage) -> Outgoing:
         """Open a call for a valid Request until its ttl runs out (SIP-1).
 
         Raises UStatusError: NOT_FOUND and UNIMPLEMENTED for an unknown service or method, DEADLINE_EXCEEDED if it is too
-        late already, RESOURCE_EXHAUSTED if too many calls are open.
+        late already, RESOURCE_EXHAUSTED if too many calls are open, UNAVAILABLE after `give_up_calls`.
         """
         attributes = message.attributes
         assert attributes.sink is not None  # a valid Request
@@ -203,6 +223,10 @@ class Exchange:
             UMessage(message.id, attributes), remote.service, attributes.sink.resource_id, remote.address
         )
         with self._lock:
+            if not self._takes_calls:
+                raise UStatusError(
+                    UCode.UNAVAILABLE, f"request {message.id}: the endpoint reads no answers any more"
+                )
             request_id = self._free_request_id(attributes.source.ue_type)
             self._calls.open(request_id, call, deadline_ns)
         return Outgoing(
@@ -218,10 +242,10 @@ class Exchange:
             if request_id not in self._calls:
                 return request_id
 
-    def abandon(self, request_id: int) -> None:
-        """Forget a call that could not be sent."""
+    def abandon(self, request_id: int) -> bool:
+        """Forget a call that could not be sent; False if its caller has been answered already."""
         with self._lock:
-            self._calls.close(request_id)
+            return self._calls.close(request_id)
 
     def answer(self, message: UMessage) -> tuple[bytes, Address] | None:
         """What to send for a Response to a SOME/IP client's request; None if the client wants no answer.
@@ -270,6 +294,11 @@ def _refused(message: SomeIpMessage, reason: Refusal) -> Refused:
     if return_code is None or message.message_type != MessageType.REQUEST:
         return Refused(reason)
     return Refused(reason, refusal_datagram(message, return_code))
+
+
+def _not_read(call: Call) -> UStatus:
+    host, port = call.remote
+    return UStatus(UCode.UNAVAILABLE, f"the streamer was stopped before {host}:{port} answered")
 
 
 def _no_answer(call: Call) -> UStatus:

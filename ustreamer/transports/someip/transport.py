@@ -136,18 +136,22 @@ class SomeipTransport(EndpointTransport):
         return (host, port)
 
     def stop_receiving(self) -> None:
-        """As the port says. Calls that are open get no answer any more, and no error Response either."""
+        """As the port says. Callers of calls that are open are told UNAVAILABLE: their answers are not read any more."""
         self._stopping = True
         thread = self._thread
-        if thread is None:
-            return
-        self._wake()
-        if thread is not threading.current_thread():
-            thread.join(_JOIN_S)
+        if thread is not None:
+            self._wake()
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_S)
+        for response in self._exchange.give_up_calls():
+            self._deliver(response)
 
     def close(self) -> None:
         self._closed = True
         self.stop_receiving()
+        if self._socket is not None:
+            for datagram, address in self._exchange.give_up_requests():
+                self._answer_quietly(datagram, address)
         self._sendto = _not_open
         with self._life:
             if self._socket is not None:
@@ -363,8 +367,8 @@ class SomeipTransport(EndpointTransport):
         try:
             self._send_datagram(outgoing.datagram, outgoing.address)
         except UStatusError:
-            self._exchange.abandon(outgoing.request_id)
-            raise
+            if self._exchange.abandon(outgoing.request_id):
+                raise  # to be tried again or answered; but not if we have stopped and told the caller meanwhile
         if outgoing.deadline_ns < self._sleeping_until_ns:
             self._wake()
 

@@ -17,7 +17,10 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     Without a file, what is not said is: mode "peer", nothing listened on, nobody connected to, no scouting. With one,
     what is not said is left as the file has it. `queue` bounds how many messages wait between Zenoh's thread and ours,
-    for each listener filter; a full queue slows the sender down.
+    for each listener filter; a full queue slows the sender down. What was sent within `replay_ms` before the subscribers of a
+    route were lost is sent again when they are back, if it may have been lost with the link; 0 is never. It should be
+    longer than the lease of the nodes, after which an outage is noticed. `replay_messages` and `replay_bytes` bound what is
+    remembered for it.
     """
 
     config: Path | None = None
@@ -25,6 +28,9 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     listen: tuple[str, ...] | None = None
     connect: tuple[str, ...] | None = None
     scouting: bool | None = None
+    replay_ms: Annotated[int, msgspec.Meta(ge=0, le=600_000)] = 15_000
+    replay_messages: Annotated[int, msgspec.Meta(ge=1)] = 4_000
+    replay_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
 
     def __post_init__(self) -> None:

@@ -1,26 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether anybody is there: the Zenoh nodes a session is connected to.
+"""Whether anybody is there: the Zenoh nodes a session is connected to, and what may have been lost with one that went.
 
 Zenoh takes a put and loses it in silence when no node is connected (measured: 50 of 50 in an outage of its router, no
 exception). So a send asks here first, and answers UNAVAILABLE, which makes the lane keep the message.
+
+A link that is lost takes with it what was put into it and not read. How much that is, Zenoh does not say:
+
+* a node that says goodbye: nothing, it has read all;
+* a node that was killed: its kernel ends the connection at once (noticed in 2 ms); milliseconds' worth is lost;
+* a node that was frozen, or cut off: noticed when its lease is over (10 s); all since it was last heard of may be lost;
+* a node whose kernel went and came back (an ECU that resets): noticed after seconds, by a reset; all since its last
+  acknowledgement is lost.
+
+The kernel of this side tells them apart, so it is asked every 100 ms (`TcpLink.state`), and once more at the end: after a
+goodbye Zenoh has closed its socket, or its Close message was the last that came; after a kill nothing has come.
 """
 
+import json
 import logging
+from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Final
 
 import zenoh
-from zenoh.handlers import FifoChannel
+from zenoh.handlers import Callback
 
 from ustreamer.hookspecs import EndpointContext
+from ustreamer.transports.zenoh.tcp import TcpLink, find_link
 
 log = logging.getLogger("ustreamer.zenoh")
 
+_NS_PER_MS: Final = 1_000_000
 _SETTLING_FIRST_NS: Final = 1_000_000_000  # the first link: a node's subscriptions come milliseconds after it
 _SETTLING_NS: Final = 5_000_000_000  # after an outage: those who lost a router too try again every 4 s
-_EVENTS: Final = 64  # one per node that comes or goes; read at once, so this many come only in a storm
+_SAMPLE_S: Final = 0.1
+_MARGIN_NS: Final = 100_000_000
+"""On the way to the other side's reading at any time: measured below 5 ms, and a busy machine may stall."""
+_ACKED_NS: Final = (
+    300_000_000  # an acknowledgement this old is none that is merely delayed (40 ms) or sampled late
+)
+_SAME_OUTAGE_NS: Final = (
+    1_000_000_000  # between a publisher's losing its subscribers and the session's losing the node
+)
+_GOODBYE: Final = (
+    4,
+    5,
+)  # bytes of Zenoh's Close message since the look before; the end of the stream counts as one
+_TALKING_NS: Final = 300_000_000
+_JUST_NOW_MS: Final = 4  # one tick of a kernel at 250 Hz
+_LOSSES: Final = 64
+_LOOK_NS: Final = 1_000_000
+_FINDING: Final = 20  # samples in which a node's connection is looked for; others than TCP have none
 _JOIN_S: Final = 5.0
+
+
+class _Node:
+    """A node that is connected, and until when what was put is known to have arrived at it."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.link: TcpLink | None = None
+        self.searches = 0
+        self.heard_ns = now_ns
+        self.acked_ns = now_ns
+        self.cut = False
+        """Whether its kernel has ended the connection, without a goodbye of its own."""
+        self._received = 0
+        self._talks_ns = self._spoke_ns = now_ns
+
+    def look(self, now_ns: int) -> None:
+        """See how it is: every now and then, and at the first sign of its going."""
+        state = self.link.state() if self.link is not None else None
+        if state is None or self.cut:
+            return
+        if not state.established:
+            new = state.received - self._received
+            # With other bytes before it a goodbye cannot be told by its length: then it is one if the node was not talking
+            # all the time, and has spoken just now.
+            talking = now_ns - self._spoke_ns < _TALKING_NS < self._spoke_ns - self._talks_ns
+            self.cut = new not in _GOODBYE and (talking or state.heard_ms > _JUST_NOW_MS or not new)
+            return
+        if state.received != self._received:
+            if now_ns - self._spoke_ns > _TALKING_NS:
+                self._talks_ns = now_ns
+            self._spoke_ns = now_ns
+        self._received = state.received
+        self.heard_ns = now_ns - state.heard_ms * _NS_PER_MS
+        if not state.unacked:
+            self.acked_ns = now_ns
+        elif not state.not_sent:
+            self.acked_ns = max(self.acked_ns, now_ns - state.ack_ms * _NS_PER_MS)
+
+    def lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
+        """From when on what was put may be lost with this node, which went at `now_ns`; 0 if nothing is known of it."""
+        if self.link is None:
+            return 0
+        if now_ns - self.heard_ns > lease_ns // 3:  # who lives speaks every quarter of the lease
+            # Cut off while it lived: from then on, nothing was acknowledged. Frozen: its kernel went on to acknowledge.
+            was_alive = self.acked_ns - self.heard_ns < lease_ns // 3
+            return (self.acked_ns if was_alive else self.heard_ns) - _MARGIN_NS
+        if not self.cut:
+            return now_ns
+        return (self.acked_ns if now_ns - self.acked_ns > _ACKED_NS else now_ns) - _MARGIN_NS
 
 
 class Links:
@@ -30,49 +112,87 @@ class Links:
         self.up = False
         self.settled_ns = 0
         """Monotonic time until which subscribers may be on their way: a put that nobody matches yet had better wait."""
+        self.multicast = False
+        """Whether a node is reached by multicast: what it subscribes is not known, everything goes there."""
         self._context = context
+        self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
         self._reported: set[type[Exception]] = set()
-        self._nodes: set[tuple[str, bool]] = set()
-        self._listener: zenoh.TransportEventsListener[zenoh.Handler[zenoh.TransportEvent]] | None = None
+        self._nodes: dict[tuple[str, bool], _Node] = {}
+        self._losses: deque[tuple[int, int]] = deque(
+            maxlen=_LOSSES
+        )  # when, and since when something may be lost
+        self._lease_ns = 0
+        self._sample_ns = self._looked_ns = 0
+        self._session: zenoh.Session | None = None
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._listener: zenoh.TransportEventsListener[None] | None = None
         self._thread: Thread | None = None
 
     def tell(self, changed: Callable[[bool], None]) -> None:
         """Have `changed(up)` called when `watch` has found out how it is, and whenever a node comes or the last one goes."""
         self._watchers.append(changed)
 
-    def watch(self, session: zenoh.Session) -> None:
-        """Begin; nodes that are connected already count before this returns."""
-        # The annotation is for the type checker only: the class cannot be subscripted at run time.
-        channel: FifoChannel[zenoh.TransportEvent] = FifoChannel(_EVENTS)
-        self._listener = session.info.declare_transport_events_listener(channel, history=True)
-        events = self._listener.handler
-        while (event := events.try_recv()) is not None:
-            self._note(event)
-        self._call()
-        self._thread = Thread(
-            target=self._run, args=(events,), name=f"zenoh {self._context.name} links", daemon=True
+    def post(self, call: Callable[[], None]) -> None:
+        """Have `call` made on the thread that watches the links, in the order of posting."""
+        self._calls.put(call)
+
+    def watch(self, session: zenoh.Session, lease_ms: int = 10_000) -> None:
+        """Begin; nodes that are connected already count before this returns. `lease_ms` is that of the nodes."""
+        self._session = session
+        self._lease_ns = lease_ms * _NS_PER_MS
+        events: SimpleQueue[tuple[zenoh.TransportEvent, int]] = SimpleQueue()
+
+        def happened(event: zenoh.TransportEvent) -> None:
+            now_ns = self._monotonic_ns()
+            self._look(now_ns)
+            events.put((event, now_ns))
+            self.post(lambda: self._next(events))
+
+        self._listener = session.info.declare_transport_events_listener(
+            Callback(happened, indirect=False), history=True
         )
+        while not events.empty():
+            self._note(*events.get())
+        self._call()
+        self._thread = Thread(target=self._run, name=f"zenoh {self._context.name} links", daemon=True)
         self._thread.start()
 
-    def _run(self, events: "zenoh.Handler[zenoh.TransportEvent]") -> None:
+    def _next(self, events: SimpleQueue[tuple[zenoh.TransportEvent, int]]) -> None:
+        try:
+            event, at_ns = events.get_nowait()
+        except Empty:  # noted before the thread began
+            return
+        if self._note(event, at_ns):
+            self._call()
+
+    def _run(self) -> None:
         while True:
             try:
-                event = events.recv()
-            except zenoh.ZError:  # undeclared, or the session is closed
-                self.up = False
-                return
-            if self._note(event):
-                self._call()
+                call = self._calls.get(timeout=_SAMPLE_S)
+                if call is None:
+                    return
+                call()
+            except Empty:
+                pass
+            now_ns = self._monotonic_ns()
+            if now_ns >= self._sample_ns:
+                self._sample_ns = now_ns + round(_SAMPLE_S * 1e9)
+                self._sample(now_ns)
 
-    def _note(self, event: zenoh.TransportEvent) -> bool:
-        """Count a node that came or went; whether that is to be told: somebody has come, or the last one has gone."""
+    def _note(self, event: zenoh.TransportEvent, now_ns: int) -> bool:
+        """Count a node that came or went at `now_ns`; whether that is to be told: one has come, or the last one has gone."""
         node = str(event.transport.zid), event.transport.is_multicast
         joined = event.kind == zenoh.SampleKind.PUT and node not in self._nodes
         if event.kind == zenoh.SampleKind.PUT:
-            self._nodes.add(node)
+            self._nodes[node] = _Node(now_ns)
+            self._sample_ns = 0
         else:
-            self._nodes.discard(node)
+            gone = self._nodes.pop(node, None)
+            if gone is not None:
+                since_ns = gone.lost_since_ns(now_ns, self._lease_ns)
+                self._losses.append((now_ns, since_ns))
+        self.multicast = any(is_multicast for _, is_multicast in self._nodes)
         if self.up is not bool(self._nodes):
             self._turn(up=not self.up)
             return True
@@ -81,7 +201,7 @@ class Links:
     def _turn(self, *, up: bool) -> None:
         if up:
             settling_ns = _SETTLING_NS if self.settled_ns else _SETTLING_FIRST_NS
-            self.settled_ns = self._context.clock.monotonic_ns() + settling_ns
+            self.settled_ns = self._monotonic_ns() + settling_ns
         self.up = up
         log.info("zenoh.link_up" if up else "zenoh.link_down", extra={"endpoint": self._context.name})
 
@@ -95,6 +215,45 @@ class Links:
                     self._reported.add(type(error))
                     log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
 
+    def look(self) -> None:
+        """Something has happened, perhaps to a link: see how they are. Called on threads of Zenoh's; cheap."""
+        now_ns = self._monotonic_ns()
+        if now_ns - self._looked_ns > _LOOK_NS:  # all publishers lose their subscribers at once
+            self._looked_ns = now_ns
+            self._look(now_ns)
+
+    def _look(self, now_ns: int) -> None:
+        for node in tuple(self._nodes.values()):
+            node.look(now_ns)
+
+    # --- what may have been lost ----------------------------------------------------------------------------------------
+
+    def _sample(self, now_ns: int) -> None:
+        for (zid, _), node in self._nodes.items():
+            if node.link is None and node.searches < _FINDING:
+                node.searches += 1
+                node.link = self._link_to(zid)
+            node.look(now_ns)
+
+    def _link_to(self, zid: str) -> TcpLink | None:
+        assert self._session is not None
+        try:
+            ends = [(each.src, each.dst) for each in self._session.info.links() if str(each.zid) == zid]
+        except zenoh.ZError:  # the session is closing
+            return None
+        # With several links to one node it is not known which one a message takes.
+        return find_link(*ends[0]) if len(ends) == 1 else None
+
+    def lost_since_ns(self, noticed_ns: int) -> int:
+        """From when on a message may be lost to a subscriber that was gone by `noticed_ns`.
+
+        It was behind the node that went nearest to that time: as long as another has subscribers, there are some. If none did, the subscriber was behind one that is still there: what that has taken is its own.
+        """
+        distance, since_ns = min(
+            ((abs(when - noticed_ns), since) for when, since in self._losses), default=(_SAME_OUTAGE_NS, 0)
+        )
+        return since_ns if distance < _SAME_OUTAGE_NS else noticed_ns
+
     def __len__(self) -> int:
         return len(self._nodes)
 
@@ -103,5 +262,12 @@ class Links:
         if self._listener is not None:
             self._listener.undeclare()  # type: ignore[no-untyped-call]
         if self._thread is not None:
+            self._calls.put(None)
             self._thread.join(_JOIN_S)
         self.up = False
+
+
+def lease_ms(config: zenoh.Config) -> int:
+    """After which silence a node counts as gone: our own lease, which its own is taken to be like."""
+    lease = json.loads(config.get_json("transport/link/tx/lease"))
+    return lease if isinstance(lease, int) else 10_000

@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages out: one declared publisher per distinct header, the header written once.
+"""Messages out: one declared publisher per route (source, sink, priority), each distinct header written once.
 
-A publisher rather than `session.put`: it is no slower (5.4 against 5.8 us), and knows whether a subscriber matches.
+A publisher rather than `session.put`: it is no slower (5.4 against 5.8 us), and knows whether a subscriber matches. What
+nobody would get is refused: a put that reaches nobody is lost without a word. And what was put shortly before a publisher
+lost its subscribers is put once more when they are back, before anything newer, with the same ids.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from threading import Event, Lock
 from typing import Final
 
 import msgspec
 import zenoh
+from zenoh.handlers import Callback
 
-from ustreamer.hookspecs import EndpointContext
+from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh.errors import reason
 from ustreamer.transports.zenoh.inbound import VERSION_BYTE
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.links import Links
-from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority, check_attributes
+from ustreamer.uprotocol.uattributes import (
+    UAttributes,
+    UMessageType,
+    UPriority,
+    check_attributes,
+    is_expired,
+)
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.wire import HeaderEncoder
@@ -35,9 +44,36 @@ PRIORITIES: Final = {
 """[impl->dsn~up-transport-zenoh-message-priority-mapping~1]"""
 
 MAX_PUBLISHERS: Final = 1024
+_HEADERS: Final = 8192
+_OVERHEAD_BYTES: Final = 200  # what a remembered message occupies beside its payload
 _POLL_S: Final = 0.005
+_NS_PER_MS: Final = 1_000_000
 
-_Route = UAttributes | tuple[object, ...]
+
+class Replay(msgspec.Struct, frozen=True):
+    """How much of what was put is remembered, to be put again after a loss; `ms` 0 is nothing."""
+
+    ms: int = 15_000
+    messages: int = 4_000
+    bytes: int = 16_000_000
+
+
+class _Publisher:
+    """A route. `open`: a subscriber matches, and it owes nothing of before."""
+
+    __slots__ = ("heard", "lost", "lost_ns", "open", "put_ns", "remembered", "route", "used", "zenoh")
+
+    def __init__(self, route: Hashable) -> None:
+        self.route = route
+        self.zenoh: zenoh.Publisher
+        self.open = False
+        self.heard = False
+        self.used = 0
+        # When and what, in two: a pair for each would keep the garbage collector busy (measured: 5 us a message).
+        self.put_ns: deque[int] = deque()
+        self.remembered: deque[UMessage] = deque()
+        self.lost: list[tuple[int, UMessage]] = []
+        self.lost_ns = 0
 
 
 class Sender:
@@ -48,84 +84,210 @@ class Sender:
         session: zenoh.Session,
         links: Links,
         context: EndpointContext,
+        replay: Replay = Replay(),  # noqa: B008  frozen
+        opened: Callable[[Hashable], None] = lambda route: None,
         max_publishers: int = MAX_PUBLISHERS,
     ) -> None:
+        """`opened` is told, on the thread of `links`, which routes are open again."""
         self.sent = 0
+        self.replayed = 0
+        self.unreplayed = 0
+        """What may have been lost and was not put again: its ttl was over, or its publisher had to go."""
         self._session = session
         self._links = links
         self._context = context
+        self._monotonic_ns = context.clock.monotonic_ns
+        self._replay = replay
+        self._window_ns = replay.ms * _NS_PER_MS
+        self._opened = opened
         self._max_publishers = max_publishers
         # A publisher that one thread uses cannot be undeclared by another (RuntimeError: Already borrowed).
         self._lock = Lock()
+        # What Zenoh's own threads wait for: never held for long, and never while Zenoh is called.
+        self._turning = Lock()
         self._closing = Event()
-        self._settled_ns = 0  # the last time to which waiting is over
         self._header: Callable[..., bytes] = HeaderEncoder().encode
-        self._publishers: OrderedDict[_Route, zenoh.Publisher] = OrderedDict()
+        self._publishers: OrderedDict[Hashable, _Publisher] = OrderedDict()
+        self._headers: dict[UAttributes, _Publisher] = {}
+        # Whose message was remembered, in the order of putting: the oldest of all is the oldest of the first.
+        self._order: deque[_Publisher] = deque()
+        self._remembered_bytes = 0
 
-    def send(self, message: UMessage) -> None:
-        """Put `message`; while the links settle, wait until a subscriber is there. Raises as `UTransport.send`."""
+    def put(self, message: UMessage) -> None:
+        """Put `message`; never waits for anybody to listen. Raises as `UTransport.send`, and RouteUnavailable."""
         attributes = message.attributes
         if attributes.sink is not None and attributes.type is UMessageType.PUBLISH:
             message.check(strict=False)
             attributes = msgspec.structs.replace(attributes, sink=None)  # never on the wire (X-22)
         with self._lock:
-            publisher = self._publishers.get(attributes)
-            if publisher is None:
-                publisher = self._publisher(attributes)
-            else:
-                self._publishers.move_to_end(attributes)
+            publisher = self._headers.get(attributes) or self._publisher(attributes)
             if not message.id.is_valid:
                 message.check(strict=False)
             if not self._links.up:
                 name = self._context.name
                 raise UStatusError(UCode.UNAVAILABLE, f"endpoint {name!r}: no Zenoh node is connected")
-            if self._links.settled_ns != self._settled_ns:
-                self._settle(publisher)
-            try:
-                publisher.put(message.payload, attachment=VERSION_BYTE + self._header(message.id, attributes))
-            except zenoh.ZError as error:
-                raise self._refused(attributes, error) from error
-            self.sent += 1
+            if not publisher.open and not self._links.multicast:
+                raise self._closed(publisher, attributes)
+            self._put(publisher, attributes, message)
+
+    def send(self, message: UMessage) -> None:
+        """As `put`, for whoever has nowhere to keep it: waits for a subscriber while the links settle, and then does without."""
+        while self._refused_route(message):
+            if self._monotonic_ns() >= self._links.settled_ns or self._closing.wait(_POLL_S):
+                with self._lock:
+                    publisher = self._publisher(message.attributes)
+                    self._put(publisher, message.attributes, message)
+                return
+
+    def _refused_route(self, message: UMessage) -> bool:
+        """Put `message`; whether it was not, because nobody listens."""
+        try:
+            self.put(message)
+        except RouteUnavailable:
+            return True
+        return False
+
+    def _put(self, publisher: _Publisher, attributes: UAttributes, message: UMessage) -> None:
+        now_ns = self._monotonic_ns()  # before: what a dying link keeps waiting belongs to it
+        try:
+            publisher.zenoh.put(
+                message.payload, attachment=VERSION_BYTE + self._header(message.id, attributes)
+            )
+        except zenoh.ZError as error:
+            raise self._refused(attributes, error) from error
+        self.sent += 1
+        publisher.used = self.sent
+        if self._window_ns:
+            publisher.put_ns.append(now_ns)
+            publisher.remembered.append(message)
+            self._order.append(publisher)
+            self._remembered_bytes += len(message.payload) + _OVERHEAD_BYTES
+            self._forget(now_ns - self._window_ns)
+
+    def _forget(self, before_ns: int) -> None:
+        """Let go of the oldest of what is remembered, as time and bounds have it."""
+        order, replay = self._order, self._replay
+        while (
+            order[0].put_ns[0] < before_ns
+            or len(order) > replay.messages
+            or (self._remembered_bytes > replay.bytes and len(order) > 1)
+        ):
+            oldest = order.popleft()
+            oldest.put_ns.popleft()
+            message = oldest.remembered.popleft()
+            self._remembered_bytes -= len(message.payload) + _OVERHEAD_BYTES
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
-    def _publisher(self, attributes: UAttributes) -> zenoh.Publisher:
+    def _publisher(self, attributes: UAttributes) -> _Publisher:
         """The publisher for a header that is new or never comes again; INVALID_ARGUMENT if it must not be sent."""
         check_attributes(attributes)  # leniently: what a tolerated library sent is carried on
-        route = _route(attributes)
+        sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
+        # Not by header: whoever sends one topic with two ttls wants its messages in order.
+        route = attributes.source, sink, attributes.priority
         publisher = self._publishers.get(route)
         if publisher is None:
             if len(self._publishers) >= self._max_publishers:
-                _, oldest = self._publishers.popitem(last=False)
-                oldest.undeclare()  # type: ignore[no-untyped-call]
-            publisher = self._publishers[route] = self._declare(attributes)
-        else:
-            self._publishers.move_to_end(route)
+                self._retire()
+            publisher = self._declare(attributes, route)
+            self._publishers[route] = publisher
+        if attributes.repeats:
+            if len(self._headers) >= _HEADERS:
+                self._headers.clear()
+            self._headers[attributes] = publisher
         return publisher
 
-    def _declare(self, attributes: UAttributes) -> zenoh.Publisher:
+    def _retire(self) -> None:
+        """Let go of the publisher that was not used for longest, of those that owe nothing if there is one."""
+        oldest = min(self._publishers.values(), key=lambda each: (bool(each.lost), each.used))
+        self.unreplayed += len(oldest.lost)
+        oldest.lost = []
+        del self._publishers[oldest.route]
+        self._headers.clear()
+        oldest.zenoh.undeclare()  # type: ignore[no-untyped-call]
+
+    def _declare(self, attributes: UAttributes, route: Hashable) -> _Publisher:
+        publisher = _Publisher(route)
+        publisher.used = self.sent
+
+        def turned(status: zenoh.MatchingStatus) -> None:
+            self._matching(publisher, status.matching)
+
         key = message_key(attributes.source, attributes.sink, self._context.authority)
         try:
-            return self._session.declare_publisher(
+            publisher.zenoh = self._session.declare_publisher(
                 key,
                 priority=PRIORITIES[attributes.priority],
                 # DROP, which is Zenoh's default, loses messages on a link that is merely busy.
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 allowed_destination=zenoh.Locality.REMOTE,
             )
+            publisher.zenoh.declare_matching_listener(Callback(turned, indirect=False))
+            matching = _matches(publisher.zenoh)
         except zenoh.ZError as error:
             raise self._refused(attributes, error) from error
+        with self._turning:
+            if not publisher.heard:  # what the listener was told since is newer
+                publisher.open = matching
+        return publisher
 
-    # --- outages ------------------------------------------------------------------------------------------------------
+    # --- who listens --------------------------------------------------------------------------------------------------
 
-    def _settle(self, publisher: zenoh.Publisher) -> None:
-        """Wait for a subscriber while those who lost their link with us may still be on their way back."""
-        until_ns = self._links.settled_ns
-        while self._context.clock.monotonic_ns() < until_ns:
-            # The stubs call the status a bool; it is an object, and always true.
-            if publisher.matching_status.matching or self._closing.wait(_POLL_S):  # type: ignore[attr-defined]
-                return
-        self._settled_ns = until_ns
+    def _matching(self, publisher: _Publisher, matching: bool) -> None:
+        """Somebody listens to `publisher` now, or nobody any more. Called on a thread of Zenoh's."""
+        self._links.look()
+        now_ns = self._monotonic_ns()
+        with self._turning:
+            publisher.heard = True
+            if not matching:
+                publisher.open = False  # at once; it is opened again by `_found` only
+        self._links.post(lambda: self._found(publisher) if matching else self._lost(publisher, now_ns))
+
+    def _lost(self, publisher: _Publisher, noticed_ns: int) -> None:
+        with self._lock:
+            publisher.lost = list(zip(publisher.put_ns, publisher.remembered, strict=True))
+            publisher.lost_ns = noticed_ns
+            with self._turning:
+                publisher.open = False  # `_found` may have opened it since, for those who have gone
+
+    def _found(self, publisher: _Publisher) -> None:
+        """Put once more what may have been lost, and open the route."""
+        with self._lock:
+            if self._publishers.get(publisher.route) is not publisher:
+                return  # retired meanwhile
+            lost, publisher.lost = publisher.lost, []
+            if lost:
+                self._put_again(publisher, lost)
+            with self._turning:
+                publisher.open = True
+        self._opened(publisher.route)
+
+    def _put_again(self, publisher: _Publisher, lost: list[tuple[int, UMessage]]) -> None:
+        since_ns = max(self._links.lost_since_ns(publisher.lost_ns), publisher.lost_ns - self._window_ns)
+        wall_ms = self._context.clock.wall_ms()
+        for put_ns, message in lost:
+            if put_ns >= since_ns and not self._is_put_again(publisher, message, wall_ms):
+                self.unreplayed += 1
+
+    def _is_put_again(self, publisher: _Publisher, message: UMessage, wall_ms: int) -> bool:
+        ttl = message.attributes.ttl
+        if ttl and is_expired(message.id.time_ms, ttl, wall_ms):
+            return False
+        try:
+            self._put(publisher, message.attributes, message)
+        except UStatusError:  # the session has gone; there is nobody to tell
+            return False
+        self.sent -= 1
+        self.replayed += 1
+        return True
+
+    def _closed(self, publisher: _Publisher, attributes: UAttributes) -> RouteUnavailable:
+        if _matches(publisher.zenoh):
+            self._links.post(lambda: self._found(publisher))
+        what = f"nobody listens to {attributes.source}"
+        if attributes.sink is not None:
+            what = f"nobody listens at {attributes.sink} to {attributes.source}"
+        return RouteUnavailable(publisher.route, f"endpoint {self._context.name!r}: {what}")
 
     def _refused(self, attributes: UAttributes, error: zenoh.ZError) -> UStatusError:
         """What a failed put means: try again if the session has gone, else give this message up."""
@@ -138,8 +300,6 @@ class Sender:
         self._closing.set()
 
 
-def _route(attributes: UAttributes) -> _Route:
-    """What publishers are told apart by. Headers that never come again (Responses) share one per source and sink."""
-    if attributes.repeats:
-        return attributes
-    return attributes.source, attributes.sink, attributes.priority
+def _matches(publisher: zenoh.Publisher) -> bool:
+    # The stubs call the status a bool; it is an object, and always true.
+    return bool(publisher.matching_status.matching)  # type: ignore[attr-defined]

@@ -8,19 +8,20 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock
 from typing import Final, NamedTuple
 
 import zenoh
 
+from ustreamer.core.chain import Transmit
 from ustreamer.hookspecs import EndpointContext, EndpointTransport
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.errors import reason
 from ustreamer.transports.zenoh.inbound import Reason
-from ustreamer.transports.zenoh.links import Links
+from ustreamer.transports.zenoh.links import Links, lease_ms
 from ustreamer.transports.zenoh.receiving import Call, Filters, Reception
-from ustreamer.transports.zenoh.sending import Sender
+from ustreamer.transports.zenoh.sending import Replay, Sender
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.utransport import Listener
@@ -45,7 +46,9 @@ class ZenohTransport(EndpointTransport):
     """uProtocol over one Zenoh session.
 
     A send means that Zenoh has taken the message: it tells nobody whether it arrived. With no node connected it is
-    UNAVAILABLE; just after a link came up, it waits until a subscriber matches (1 s, after an outage 5 s).
+    UNAVAILABLE; just after a link came up, it waits until a subscriber matches (1 s, after an outage 5 s). What `transmitter`
+    gives never waits, and is RouteUnavailable where no subscriber matches. What was put shortly before the subscribers of
+    a route were lost is put again when they are back (`replay_ms`).
     """
 
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
@@ -57,6 +60,7 @@ class ZenohTransport(EndpointTransport):
         self._session: zenoh.Session | None = None
         self._sender: Sender | None = None
         self._links = Links(context)
+        self._route_watchers: list[Callable[[Hashable], None]] = []
         self._receiving = True
         self._closed = False
         # Never held while a listener runs or is waited for: a listener may register another.
@@ -95,8 +99,11 @@ class ZenohTransport(EndpointTransport):
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         # Python waits for no daemon thread at its end, and one that is inside Zenoh then aborts the process.
         atexit.register(self.close)
-        self._sender = Sender(session, self._links, self._context)
-        self._links.watch(session)  # after the sender: who is told that the link is up sends at once
+        replay = Replay(self._config.replay_ms, self._config.replay_messages, self._config.replay_bytes)
+        self._sender = Sender(session, self._links, self._context, replay, self._route_opened)
+        self._links.watch(
+            session, lease_ms(config)
+        )  # after the sender: who is told that the link is up sends at once
         with self._lock:
             self._session = session
             for reception in self._receptions.values():
@@ -138,6 +145,24 @@ class ZenohTransport(EndpointTransport):
             message.check(strict=False)
             raise UStatusError(UCode.UNAVAILABLE, f"{self!r} is not open")
         sender.send(message)
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        return self._transmit
+
+    def _transmit(self, message: UMessage) -> None:
+        """As `send`, and never waits: for whoever keeps what is refused, and is told when its route is open."""
+        sender = self._sender
+        if sender is None or self._closed:
+            return self.send(message)  # which says so
+        sender.put(message)
+        return None
+
+    def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
+        self._route_watchers.append(opened)
+
+    def _route_opened(self, route: Hashable) -> None:
+        for opened in self._route_watchers:
+            opened(route)
 
     def watch_link(self, changed: Callable[[bool], None]) -> None:
         """As EndpointTransport says; the link is up while at least one Zenoh node is connected."""
@@ -214,14 +239,18 @@ class ZenohTransport(EndpointTransport):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
-        """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now."""
+        """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.
+
+        Of what was sent, `replayed` was put again because it may have been lost, and `unreplayed` could not be.
+        """
         with self._lock:
             counts = self._retired.copy()
             for reception in self._receptions.values():
                 counts.update(_counts(reception))
-            sent = self._sender.sent if self._sender is not None else 0
+        sender = self._sender
+        out = {name: getattr(sender, name, 0) for name in ("sent", "replayed", "unreplayed")}
         names = ("received", "listener_errors", *(f"refused_{each}" for each in Reason))
-        return {"sent": sent, "links": len(self._links), **{name: counts[name] for name in names}}
+        return {**out, "links": len(self._links), **{name: counts[name] for name in names}}
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "new" if self._sender is None else "open"

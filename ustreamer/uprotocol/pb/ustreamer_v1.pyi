@@ -176,6 +176,8 @@ class EndpointStatistics(_message.Message):
     EXPIRED_FIELD_NUMBER: _Final = 7
     RETRIES_FIELD_NUMBER: _Final = 8
     COUNTERS_FIELD_NUMBER: _Final = 9
+    PARKED_MESSAGES_FIELD_NUMBER: _Final = 10
+    CLOSED_ROUTES_FIELD_NUMBER: _Final = 11
     endpoint: str
     up: bool
     queue_messages: int
@@ -186,7 +188,9 @@ class EndpointStatistics(_message.Message):
     retries: int
     @property
     def counters(self) -> _containers.ScalarMap[str, int]: ...
-    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., delivered: int | None = ..., dead_lettered: int | None = ..., expired: int | None = ..., retries: int | None = ..., counters: _Mapping[str, int] | None = ...) -> None: ...
+    parked_messages: int
+    closed_routes: int
+    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., delivered: int | None = ..., dead_lettered: int | None = ..., expired: int | None = ..., retries: int | None = ..., counters: _Mapping[str, int] | None = ..., parked_messages: int | None = ..., closed_routes: int | None = ...) -> None: ...
     def HasField(self, field_name: _Never) -> bool: ...
 
 @_final

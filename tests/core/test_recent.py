@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A message that comes twice is taken once, as far as a bounded memory reaches."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.core.recent import RecentIds
+from ustreamer.uprotocol.umessage import publish, request
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.core.conftest import World
+
+TOPIC, DASH = UUri("chassis", 1, 1, 0x8000), UUri("dash", 7, 1, 0)
+
+
+def id_of(number: int) -> UUID:
+    return UUID(number << 16 | 0x7000, 1 << 63)
+
+
+@given(st.integers(1, 8), st.lists(st.integers(0, 20)))
+def test_an_id_is_remembered_for_a_window_at_least_and_never_for_more_than_two(
+    window: int, numbers: list[int]
+) -> None:
+    recent = RecentIds(window)
+    taken: list[int] = []
+    for number in numbers:
+        new = recent.is_new(id_of(number))
+        if number in taken[-window:]:
+            assert not new
+        if number not in taken[-2 * window :]:
+            assert new
+        if new:
+            taken.append(number)
+        assert len(recent) <= 2 * window
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(UUID(1, 2), UUID(2, 1)), (UUID(1, 2), UUID(1, 3)), (UUID(1, 2), UUID(3, 2)), (UUID(0, 1), UUID(1, 0))],
+)
+def test_ids_are_told_apart_by_both_halves(a: UUID, b: UUID) -> None:
+    recent = RecentIds(4)
+    assert [recent.is_new(each) for each in (a, b, a, b)] == [True, True, False, False]
+
+
+def test_a_message_heard_again_is_counted_and_in_no_ledger(build: "type[World]") -> None:
+    world = build(duplicate_windows={"chassis": 4})
+    world.directory.subscribe(TOPIC, DASH)
+    messages = [publish(world.id(), TOPIC, b"%d" % n) for n in range(3)]
+    for each in [*messages, *messages]:
+        world.receive("chassis", each)
+    world.send()
+    assert world.lanes["dash"].messages == messages
+    assert world.books().received == 3
+    assert world.dispatcher.refused()["chassis"]["duplicate"] == 3
+
+
+def test_a_request_heard_again_is_dispatched_once_and_answered_once(build: "type[World]") -> None:
+    world = build(duplicate_windows={"backbone": 4})
+    asked = request(world.id(), UUri("hpc", 0x10, 1, 0), UUri("mars", 1, 1, 1), ttl=1000)
+    for _ in range(2):
+        world.receive("backbone", asked)
+    world.run()
+    assert [each.attributes.reqid for each in world.lanes["backbone"].messages] == [asked.id]
+
+
+def test_each_endpoint_remembers_for_itself_and_one_without_a_window_not_at_all(build: "type[World]") -> None:
+    world = build(duplicate_windows={"chassis": 4, "dash": 0})
+    message = publish(world.id(), TOPIC)
+    for endpoint in ("dash", "dash", "backbone", "chassis", "chassis"):
+        world.receive(endpoint, message)
+    assert {
+        name: each["duplicate"] for name, each in world.dispatcher.refused().items() if name != "self"
+    } == {
+        "dash": 0,
+        "backbone": 0,
+        "chassis": 1,
+    }

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A subscriber, or a router, in a process of its own, which can be killed as no session of a test can.
+
+    python -m tests.e2e.listener client PORT    writes a line for each event it hears: its payload
+    python -m tests.e2e.listener router PORT
+
+The first line is READY.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import zenoh
+
+
+def main() -> None:
+    mode, port = sys.argv[1:]
+    config = zenoh.Config()
+    config.insert_json5("mode", json.dumps(mode))
+    ends = "listen" if mode == "router" else "connect"
+    config.insert_json5(f"{ends}/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
+    config.insert_json5("scouting/multicast/enabled", "false")
+    config.insert_json5("scouting/delay", "0")
+    # A client that is started while the network is away goes on trying.
+    config.insert_json5("connect/timeout_ms", "-1")
+    session = zenoh.open(config)
+    if mode == "client":
+        session.declare_subscriber("up/*/*/*/*/*/{}/{}/{}/{}/{}", heard)
+    os.write(1, b"READY\n")
+    signal.sigwait({signal.SIGTERM})
+    session.close()  # type: ignore[no-untyped-call]
+
+
+def heard(sample: zenoh.Sample) -> None:
+    os.write(1, sample.payload.to_bytes() + b"\n")  # at once: what is in a buffer dies with the process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes that open and close, and what is put again: against real sessions in this process."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack
+from time import monotonic_ns
+
+import pytest
+import zenoh
+
+from tests.transports.contract import ALPHA, TOPIC, new_id, wait_until
+from tests.transports.zenoh.nets import CLOCK, free_locator, plain_session
+from ustreamer.hookspecs import EndpointContext, RouteUnavailable
+from ustreamer.transports.zenoh.links import Links
+from ustreamer.transports.zenoh.sending import Replay, Sender
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage, publish
+
+LONG_AGO = 0
+
+
+class Bench:
+    """A sender on a session that a client may be connected to, and what its losses are said to be."""
+
+    def __init__(self, stack: ExitStack, replay: Replay) -> None:
+        self._stack = stack
+        self.here = free_locator()
+        session = stack.enter_context(plain_session(listen=[self.here]))
+        self.links = Links(EndpointContext("backbone", ALPHA, CLOCK))
+        self.opened: list[Hashable] = []
+        self.sender = Sender(
+            session, self.links, EndpointContext("backbone", ALPHA, CLOCK), replay, self.opened.append
+        )
+        stack.callback(self.links.close)
+        self.links.watch(session)
+        self.lost_since_ns = LONG_AGO
+        self.links.lost_since_ns = lambda noticed_ns: self.lost_since_ns  # type: ignore[method-assign]
+        self.visitor = stack.enter_context(plain_session("client", connect=[self.here]))
+        wait_until(lambda: self.links.up, "the link")
+
+    def listen(self) -> "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]":
+        return self.visitor.declare_subscriber("up/**")
+
+    def put(self, *messages: UMessage) -> None:
+        for message in messages:
+            wait_until(lambda: self.took(message), "somebody to listen")  # noqa: B023  called at once
+
+    def took(self, message: UMessage) -> bool:
+        try:
+            self.sender.put(message)
+        except RouteUnavailable:
+            return False
+        return True
+
+    def forget(self, subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]") -> None:
+        """Have a subscriber leave, and wait until the sender knows."""
+        subscriber.undeclare()  # type: ignore[no-untyped-call]
+        wait_until(lambda: any(each.lost_ns for each in self.sender._publishers.values()), "the loss")
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def make_bench() -> Iterator[MakeBench]:
+    with ExitStack() as stack:
+        yield lambda **bounds: Bench(stack, Replay(**bounds))
+
+
+def numbered(n: int, topic: int = 0, **keywords: object) -> UMessage:
+    return publish(new_id(), TOPIC.with_resource(0x8000 + topic), b"%d" % n, **keywords)  # type: ignore[arg-type]
+
+
+def received(subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]", count: int) -> list[int]:
+    return [int(subscriber.recv().payload.to_bytes()) for _ in range(count)]
+
+
+def test_a_route_that_nobody_listens_to_is_refused_and_told_when_it_opens(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    with pytest.raises(RouteUnavailable, match="nobody listens to") as refused:
+        bench.sender.put(numbered(0))
+    assert bench.opened == []
+    subscriber = bench.listen()
+    wait_until(lambda: bool(bench.opened), "the opening")
+    assert bench.opened == [refused.value.route]
+    bench.sender.put(numbered(1))
+    assert received(subscriber, 1) == [1]
+
+
+def test_messages_of_one_topic_and_class_share_a_route_whatever_else_they_say(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    routes = []
+    for message in (numbered(0), numbered(1, ttl=5000), numbered(2, priority=UPriority.CS5), numbered(3, 1)):
+        with pytest.raises(RouteUnavailable) as refused:
+            bench.sender.put(message)
+        routes.append(refused.value.route)
+    assert routes[0] == routes[1]
+    assert len(set(routes)) == 3
+
+
+def test_what_may_have_been_lost_is_put_again_in_order_before_anything_newer(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(3)))
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.forget(subscriber)
+    assert not bench.took(numbered(9))
+    subscriber = bench.listen()
+    bench.put(numbered(3))
+    assert received(subscriber, 4) == [0, 1, 2, 3]
+    assert (bench.sender.sent, bench.sender.replayed, bench.sender.unreplayed) == (4, 3, 0)
+
+
+def test_what_is_put_again_has_the_same_id_and_can_be_lost_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    attachments = set()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    for _ in range(3):
+        attachment = subscriber.recv().attachment
+        assert attachment is not None
+        attachments.add(attachment.to_bytes())
+        for publisher in bench.sender._publishers.values():
+            publisher.lost_ns = 0
+        bench.forget(subscriber)
+        subscriber = bench.listen()
+    assert len(attachments) == 1
+
+
+def test_only_what_was_put_since_the_loss_began_is_put_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1))
+    bench.forget(subscriber)
+    assert received(bench.listen(), 1) == [1]
+    wait_until(lambda: bench.sender.replayed == 1, "the replay")
+
+
+def test_what_is_over_is_not_put_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    short = numbered(0, ttl=100)
+    bench.put(short, numbered(1))
+    bench.forget(subscriber)
+    wait_until(lambda: CLOCK.wall_ms() > short.id.time_ms + 100, "its end")
+    assert received(bench.listen(), 1) == [1]
+    wait_until(lambda: bench.sender.unreplayed == 1, "the count")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "again"),
+    [
+        ({"ms": 0}, []),
+        ({"messages": 2}, [3, 4]),
+        ({"bytes": 3 * 201}, [2, 3, 4]),
+        ({"bytes": 1}, [4]),
+    ],
+)
+def test_what_is_remembered_is_bounded_and_the_oldest_goes(
+    make_bench: MakeBench, bounds: dict[str, int], again: list[int]
+) -> None:
+    bench = make_bench(**bounds)
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(5)))
+    bench.forget(subscriber)
+    subscriber = bench.listen()
+    bench.put(numbered(5))
+    assert received(subscriber, len(again) + 1) == [*again, 5]
+
+
+def test_the_bounds_are_those_of_all_routes_together(make_bench: MakeBench) -> None:
+    bench = make_bench(messages=3)
+    subscriber = bench.listen()
+    bench.put(*(numbered(n, n % 2) for n in range(5)))
+    assert len(bench.sender._order) == 3
+    bench.forget(subscriber)
+    wait_until(lambda: all(each.lost_ns for each in bench.sender._publishers.values()), "both losses")
+    assert sorted(received(bench.listen(), 3)) == [2, 3, 4]
+
+
+def test_what_is_too_old_is_forgotten(make_bench: MakeBench) -> None:
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    first = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > first + 1_000_000, "its age")
+    bench.put(numbered(1))
+    assert len(bench.sender._order) == 1
+    assert received(subscriber, 2) == [0, 1]
+
+
+def test_a_publisher_that_goes_before_its_messages_were_put_again_says_so(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.sender._max_publishers = 1
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.forget(subscriber)
+    assert not bench.took(numbered(1, 1))
+    assert bench.sender.unreplayed == 1
