@@ -726,6 +726,18 @@ def test_a_lane_that_closes_keeps_what_is_parked_in_its_books(make_rig: MakeRig)
     assert rig.books().queued == 3
 
 
+def test_what_is_parked_is_not_waited_for_and_can_be_taken_back(make_rig: MakeRig) -> None:
+    rig = make_rig(Routes(THERE), SLOW).start()
+    rig.offer(on(THERE, 0), on(HERE, 1), on(THERE, 2))
+    eventually(lambda: rig.lane.parked == 2, "both to be parked")
+    assert rig.lane.wait_sent(soon())
+    assert not rig.lane.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+    given_up = rig.lane.take_back(UStatus(UCode.UNAVAILABLE, "the end"))
+    assert [int.from_bytes(item.message.payload, "big") for item in given_up] == [0, 2]
+    assert (rig.lane.queued, rig.lane.parked) == (0, 0)
+    assert rig.books().dead_lettered == 2
+
+
 @pytest.mark.parametrize("wire", [Routes, DatagramRoutes])
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_routes_close_and_open_each_stream_keeps_its_order_and_all_arrive(

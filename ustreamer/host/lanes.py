@@ -298,9 +298,6 @@ class Lane:
 
     def _park(self, item: Queued, refusal: RouteUnavailable, openings: int) -> None:
         """Have `item` wait for its route. `openings` is from before the send: what has opened since is tried at once."""
-        if self._over is not None:
-            self._fail(item, Verdict.DEAD_LETTERED, self._over)
-            return
         if not self._told_of_routes:
             self._told_of_routes = True
             log.warning("route_unavailable", extra={"endpoint": self.name, "reason": str(refusal)})
@@ -398,6 +395,21 @@ class Lane:
                     return False
                 self._changed.wait(left_ns / _NS_PER_S)
             return True
+
+    def wait_sent(self, deadline_ns: int) -> bool:
+        """As `wait_empty`, but not for what is parked: nobody is there to take it."""
+        with self._lock:
+            while self._queue.waiting or self._in_air:
+                left_ns = deadline_ns - self._clock.monotonic_ns()
+                if left_ns <= 0:
+                    return False
+                self._changed.wait(left_ns / _NS_PER_S)
+            return True
+
+    @property
+    def parked(self) -> int:
+        """Messages that wait for somebody to be there."""
+        return self._queue.parked
 
     def take_back(self, status: UStatus) -> list[Queued]:
         """Make a dead letter of all that waits, but for what is in the air; the caller tells whom it concerns."""

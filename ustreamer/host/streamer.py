@@ -269,7 +269,8 @@ class Streamer:
     def stop(self, drain_s: float = 5.0) -> int:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`.
 
-        Those are dead letters then, and who asked is answered UNAVAILABLE.
+        Those are dead letters then, and who asked is answered UNAVAILABLE. So are those that wait for somebody who is not
+        there, but nobody waits for them, and they are not counted: they could not have been sent.
         """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
@@ -282,8 +283,9 @@ class Streamer:
             for service in self._services:
                 service.stop()
             self._drain(deadline_ns)
-            left = self.ledger().queued
-            if left:
+            queued, parked = self.ledger().queued, sum(lane.parked for lane in self._lanes.values())
+            left = queued - parked
+            if queued:
                 self._give_up()
             endpoints = self.endpoints()
         finally:
@@ -293,12 +295,13 @@ class Streamer:
         return left
 
     def _drain(self, deadline_ns: int) -> None:
-        """Wait for the lanes and for what filters hold, whose timers still run."""
+        """Wait for the lanes and for what filters hold, whose timers still run; not for those who are not there."""
         pause = threading.Event()
         while True:
             for lane in self._lanes.values():
-                lane.wait_empty(deadline_ns)
-            if not self.ledger().queued or self._clock.monotonic_ns() >= deadline_ns:
+                lane.wait_sent(deadline_ns)
+            queued, parked = self.ledger().queued, sum(lane.parked for lane in self._lanes.values())
+            if queued <= parked or self._clock.monotonic_ns() >= deadline_ns:
                 return
             pause.wait(0.005)
 
@@ -315,6 +318,9 @@ class Streamer:
         deadline_ns = self._clock.monotonic_ns() + _ANSWERING_NS
         for lane in self._lanes.values():
             lane.wait_empty(deadline_ns)
+        for lane in self._lanes.values():
+            for item in lane.take_back(status):  # what was said last, and nobody is there to hear
+                self.dispatcher.undelivered(item, status)
 
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
