@@ -159,6 +159,10 @@ class Service(RuleBasedStateMachine):
         self.standing()
         for call in self.desk.calls():
             method, topic, _, _ = asked = self.desk.asked_in(call)
+            if topic not in self.remote:  # told of it by a hint that came too late
+                assert method == UNSUBSCRIBE
+                self.desk.grant(call)
+                continue
             assert METHOD[self.remote[topic]] == method
             if topic in self.open:
                 self.late.append(self.open[topic])

@@ -739,6 +739,22 @@ def test_other_notifications_cause_no_call(desk: "Desk", hint: str) -> None:
     assert states(desk) == {APP: SUBSCRIBED}
 
 
+@pytest.mark.parametrize("state", [PENDING, SUBSCRIBED])
+def test_what_nobody_wants_here_is_unsubscribed_there(desk: "Desk", state: int) -> None:
+    """A Subscribe may arrive after the Unsubscribe that was to undo it: a transport that repeats has no order of methods."""
+    desk.hint(REMOTE, state)
+    call = desk.called()
+    assert call.attributes.sink == UUri(FAR, 0, 3, UNSUBSCRIBE)
+    desk.hint(REMOTE, state)
+    assert desk.calls() == []  # while one is under way
+    desk.grant(call)
+    desk.advance(s=TIMEOUT_S)
+    assert desk.calls() != []  # for the second hint, which may be newer than the answer
+    desk.hint(UUri(OWN, 1, 1, 0x8000), state, source=UUri(OWN, 0, 3, 0x8000))
+    desk.hint(ELSEWHERE, UNSUBSCRIBED)
+    assert desk.calls() == []
+
+
 # --- time, links and restarts -----------------------------------------------------------------------------------------
 
 

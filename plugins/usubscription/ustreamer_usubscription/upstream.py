@@ -35,7 +35,11 @@ NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UC
 MAX_REASON: Final = 256
 """Characters of another device's words that are passed on, to everybody who subscribes the topic."""
 
+MAX_STRAYS: Final = 1_000
+"""Calls under way above which nothing is unsubscribed that only the other side knows of."""
+
 _MS_PER_S: Final = 1000
+_WANTED: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
 
 _MEANING: Final[Mapping[Status, Event]] = {
     Status.SUBSCRIBED: Event.GRANTED,
@@ -113,14 +117,15 @@ class Upstream:
         """Look at a notification from another device: where it says something else than we know, `follow` asks again.
 
         It is not taken at its word, for it may be older than the last answer, which came by another priority. What it can
-        tell is that the other side was reset, ended our subscription, or has got by now what it waited for.
+        tell is that the other side was reset, ended our subscription, has got by now what it waited for, or has one of ours
+        that nobody here wants.
         """
         told = told_in(message)
         if told is None or told.topic.authority_name != message.attributes.source.authority_name:
             return
         if told.subscriber.with_resource(0) != self._own(version_for(told.topic)):
             return
-        if self._state.remotes.find(told.topic) is not None:
+        if self._state.is_remote(told.topic):
             self._hints[told.topic] = _Hint(told.status, now_ns, _jitter(message.id))
 
     # --- what is to be said -------------------------------------------------------------------------------------------
@@ -143,6 +148,8 @@ class Upstream:
                 # Whoever came or left in the draft of the answer has had none, though the draft may look unchanged.
                 if self._state.remotes.find(errand.topic) is not _OUTCOME.get(reply.event):
                     self._require(errand.topic, again=True)
+                elif self._state.remotes.find(errand.topic) is None:
+                    self._calls.release(errand.topic)
             else:
                 self._calls.failed(errand, now_ns, _jitter(reqid))
         self._heard.clear()
@@ -155,8 +162,11 @@ class Upstream:
         """
         for topic in [each for each in self._hints if not self._calls.awaits(each)]:
             hint, known = self._hints.pop(topic), self._state.remotes.find(topic)
-            if known in (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED) and known is not hint.status:
+            if known in _WANTED and known is not hint.status:
                 self._calls.doubt(topic, hint.now_ns, hint.jitter)
+            elif known is None and hint.status in _WANTED and self._calls.open < MAX_STRAYS:
+                # A Subscribe that came late, after the Unsubscribe that was to undo it: two methods have no order.
+                self._calls.require(topic, None)
 
     def _concerned(self, draft: Draft) -> Iterable[UUri]:
         subscribed = (topic for topic, _ in draft.subscriptions.changes if self._state.is_remote(topic))
