@@ -283,6 +283,9 @@ class Streamer:
             for service in self._services:
                 service.stop()
             self._drain(deadline_ns)
+            grace_ns = self._clock.monotonic_ns() + _ANSWERING_NS
+            for lane in self._lanes.values():
+                lane.wait_empty(grace_ns)  # a new route may need a moment to know that somebody is there
             queued, parked = self.ledger().queued, sum(lane.parked for lane in self._lanes.values())
             left = queued - parked
             if queued:
