@@ -32,6 +32,7 @@ from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import UUri
 
 PROJECT: Final = "ustreamer"
+UNBOUNDED: Final = 1 << 62
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -96,7 +97,15 @@ class EndpointTransport(UTransport):
     unicast: ClassVar[bool] = False
     """Whether every subscriber is a delivery target of its own; else all behind the endpoint are one."""
     inline: ClassVar[bool] = False
-    """Whether `send` never waits, so that it may be called on the thread a message came in on; else it gets its own."""
+    """Whether `send` never waits, so that it may always be called on the thread a message came in on."""
+
+    def room(self) -> int:
+        """Bytes that `send` takes from now on without waiting, as long as only the caller sends; 0 if that is not known.
+
+        So much is sent on the thread that a message came in on; the rest gets one of its own. Asked again when 64 KB of it
+        are used up, and after the link came up; each payload counts for 200 bytes more.
+        """
+        return UNBOUNDED if self.inline else 0
 
     def problems(self) -> Sequence[str]:
         """What would keep `open` from succeeding, as far as can be told without leaving a trace."""

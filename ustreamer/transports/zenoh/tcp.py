@@ -6,8 +6,10 @@ kernel may be asked about them (`getsockopt(TCP_INFO)`, 4 us). They are only eve
 that has come to mean another socket is noticed by its addresses.
 """
 
+import fcntl
 import re
 import socket
+import termios
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -16,6 +18,7 @@ _LOCATOR: Final = re.compile(r"(?:tcp|tls|ws)/(.+):(\d+)(?:[?#].*)?")
 # struct tcp_info of linux/tcp.h: 8 bytes, 24 numbers of 32 bits, ..., tcpi_bytes_received at 128,
 # tcpi_notsent_bytes (Linux 4.6) at 144.
 _INFO: Final = Struct("<B7x24I24xQ8xI")
+_INT: Final = Struct("i")
 _ESTABLISHED: Final = 1
 _UNACKED: Final = 5
 _LAST_RECEIVED_MS: Final = 12
@@ -46,6 +49,23 @@ class TcpLink(NamedTuple):
 
     fd: int
     ends: _Ends
+
+    def room(self) -> int:
+        """Bytes that the kernel takes now without making the sender wait; 0 if the connection is no more."""
+        try:
+            borrowed = socket.socket(fileno=self.fd)
+        except OSError:
+            return 0
+        try:
+            if _address_of(borrowed.getsockname()) != self.ends[0]:
+                return 0
+            size = borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # half of it is for bookkeeping
+            (waiting,) = _INT.unpack(fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(_INT.size)))
+        except OSError:
+            return 0
+        finally:
+            borrowed.detach()
+        return max(0, size // 2 - int(waiting))
 
     def state(self) -> TcpState | None:
         """How it is now; None if it is no more, or the kernel does not tell."""

@@ -149,6 +149,10 @@ class ZenohTransport(EndpointTransport):
     def transmitter(self, subscriber: UUri | None) -> Transmit:
         return self._transmit
 
+    def room(self) -> int:
+        """What the kernel's buffers of all links have room for; 0 where one is not over TCP, or cannot be asked."""
+        return self._links.room()
+
     def _transmit(self, message: UMessage) -> None:
         """As `send`, and never waits: for whoever keeps what is refused, and is told when its route is open."""
         sender = self._sender
