@@ -114,20 +114,23 @@ class Lane:
         with self._lock:
             attempts = 0
             size = len(message.payload) + OVERHEAD_BYTES
+            queue = self._queue
             if (
-                self._may_go_first(delivery, message)
+                (not (queue.messages or self._in_air) or self._may_go_first(delivery, message))
                 and (self._credit >= size or self._has_room(size, now_ns))
-                and not self._is_late(message)
+                and not (message.attributes.ttl and self._is_late(message))
             ):
                 self._credit -= size
-                refusal = self._sent_inline(delivery, message, now_ns)
+                refusal = self._transmit(delivery, message)
                 if refusal is None:
+                    delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
                     return
+                # Left to the sending thread, which knows how to fail.
                 attempts = 1
-                self._retries += refusal is UCode.UNAVAILABLE
+                self._retries += refusal.code is UCode.UNAVAILABLE
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
             deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
-            displaced = self._queue.push(delivery, message, now_ns, attempts, deadline_ns)
+            displaced = queue.push(delivery, message, now_ns, attempts, deadline_ns)
             if self._idle:
                 self._changed.notify()
             for item in displaced:
@@ -157,15 +160,7 @@ class Lane:
 
     def _is_late(self, message: UMessage) -> bool:
         """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
-        ttl = message.attributes.ttl
-        return ttl is not None and ttl > 0 and self._expiry.is_expired(message.id.time_ms, ttl)
-
-    def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> UCode | None:
-        """Try to send at once; why not, if it fails: that is left to the sending thread, which knows how to fail."""
-        refusal = self._transmit(delivery, message)
-        if refusal is None:
-            delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
-        return None if refusal is None else refusal.code
+        return self._expiry.is_expired(message.id.time_ms, message.attributes.ttl or 0)
 
     def _transmit(self, delivery: Delivery, message: UMessage) -> UStatusError | None:
         """Hand `message` to the transport; what it says if it does not take it."""

@@ -147,7 +147,8 @@ class ZenohTransport(EndpointTransport):
         sender.send(message)
 
     def transmitter(self, subscriber: UUri | None) -> Transmit:
-        return self._transmit
+        sender = self._sender
+        return self._transmit if sender is None or self._closed else sender.put
 
     def room(self) -> int:
         """What the kernel's buffers of all links have room for; 0 where one is not over TCP, or cannot be asked."""
