@@ -138,6 +138,31 @@ def test_only_what_was_put_since_the_loss_began_is_put_again(make_bench: MakeBen
     wait_until(lambda: bench.sender.replayed == 1, "the replay")
 
 
+def test_how_far_back_a_loss_goes_is_known_better_than_the_window_has_it(make_bench: MakeBench) -> None:
+    """It may be noticed long after nothing was put any more."""
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    put = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
+    bench.lost_since_ns = 1
+    bench.forget(subscriber)
+    assert received(bench.listen(), 1) == [0]
+
+
+def test_where_nothing_is_known_of_a_loss_the_window_holds(make_bench: MakeBench) -> None:
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    put = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
+    bench.forget(subscriber)
+    subscriber = bench.listen()
+    bench.put(numbered(1))
+    assert received(subscriber, 1) == [1]
+    assert bench.sender.replayed == 0
+
+
 def test_what_is_over_is_not_put_again(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()

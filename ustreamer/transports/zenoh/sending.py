@@ -291,7 +291,8 @@ class Sender:
         self._opened(publisher.route)
 
     def _put_again(self, publisher: _Publisher, lost: list[tuple[int, UMessage]]) -> None:
-        since_ns = max(self._links.lost_since_ns(publisher.lost_ns), publisher.lost_ns - self._window_ns)
+        # What is remembered is no older than the window was at the last put; that may be long before the loss is noticed.
+        since_ns = self._links.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
         wall_ms = self._context.clock.wall_ms()
         for put_ns, message in lost:
             if put_ns >= since_ns and not self._is_put_again(publisher, message, wall_ms):
