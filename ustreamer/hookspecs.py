@@ -60,12 +60,14 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere. `access` says which of
     their messages may come in; of a message that comes again within `duplicate_window` others, only the first one does.
+    What waits for a `durable` one is kept on disk.
     """
 
     transport: str
     authorities: tuple[str, ...]
     access: AccessRules = ()
     duplicate_window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    durable: bool = False
 
 
 class EndpointContext(msgspec.Struct, frozen=True):
@@ -163,6 +165,8 @@ class TransportKind(msgspec.Struct, frozen=True):
     make: Callable[[Any, EndpointContext], EndpointTransport]
     has_usubscription: bool = True
     """Whether entities behind it bring a uSubscription of their own; if not, the streamer's serves their authorities."""
+    outlives_us: bool = True
+    """Whether those behind it are there after a restart of the streamer; if not, nothing can be kept for them."""
 
 
 class Service(Protocol):

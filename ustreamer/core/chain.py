@@ -279,6 +279,13 @@ class Delivery:
             self.settle(self._owner.ledger, message, Verdict.DEAD_LETTERED, now_ns, now_ns, reason)
             self._owner.stopped(message, self, Verdict.DEAD_LETTERED, reason)
 
+    # --- from an earlier process ----------------------------------------------------------------------------------------
+
+    def readmit(self) -> None:
+        """Count a message that an earlier process accepted, past the filters, as received. Before anything is dispatched."""
+        self.received += 1
+        self._owner.ledger.received += 1
+
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def settle(

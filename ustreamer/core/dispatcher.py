@@ -411,6 +411,16 @@ class Dispatcher:
             self._ingresses[name] = known
         return known
 
+    def kept_delivery(
+        self, ingress: str, endpoint: str, topic: UUri | None, subscriber: UUri | None
+    ) -> Delivery:
+        """A delivery for what an earlier process accepted and kept. It has no plan and no filters: those it has passed.
+
+        What came in at an endpoint that is no more counts as the streamer's own.
+        """
+        owner = self.ingress(ingress) if ingress in self.egress else self._own
+        return Delivery(owner, self.egress[endpoint], topic, subscriber)
+
     # --- other plans --------------------------------------------------------------------------------------------------
 
     def replan(self) -> None:

@@ -27,6 +27,7 @@ from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, named, serves
 from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
 from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
+from ustreamer.host.durable import DurableLane
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
 from ustreamer.host.reload import ReloadRefused, changes, plugins_that_change, refusals
@@ -41,6 +42,8 @@ from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 log = logging.getLogger("ustreamer.streamer")
 
 _NS_PER_S: Final = 1_000_000_000
+SPOOL: Final = "spool"
+"""Where in state_dir durable lanes keep what waits."""
 _ANSWERING_NS: Final = 500_000_000  # for answers to whoever is told that time is up
 _REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
 _JOIN_S: Final = (
@@ -93,13 +96,27 @@ class Streamer:
         self._since_ms = clock.wall_ms()
         self._ids, self._new_ids = UuidSource(clock.wall_ms), threading.Lock()
         self.dispatcher = self._dispatcher(config)
-        for name, transport in self.transports.items():
-            limits = config.limits(name)
-            self._lanes[name] = Lane(
-                name, transport, limits, clock, self.dispatcher.undelivered, expiry=self.dispatcher.expiry
-            )
+        for name in self.transports:
+            self._lanes[name] = self._lane(name, config)
         self._kinds = kinds
         self._config = config
+
+    def _lane(self, name: str, config: StreamerConfig) -> Lane:
+        transport, limits, dispatcher = self.transports[name], config.limits(name), self.dispatcher
+        if name == SELF or not config.endpoints[name].durable:
+            return Lane(
+                name, transport, limits, self._clock, dispatcher.undelivered, expiry=dispatcher.expiry
+            )
+        return DurableLane(
+            name,
+            transport,
+            limits,
+            self._clock,
+            dispatcher.undelivered,
+            config.state_dir / SPOOL / name,
+            lambda ingress, topic, subscriber: dispatcher.kept_delivery(ingress, name, topic, subscriber),
+            expiry=dispatcher.expiry,
+        )
 
     def _endpoint_of(self, authority: str) -> str | None:
         return self._places.endpoint_of_authority(authority)
@@ -157,6 +174,8 @@ class Streamer:
             self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
+            for lane in self._lanes.values():
+                lane.restore()  # before whatever might be sent now, and must not overtake it
             for service in self._services:
                 service.start(self._bus)
             for lane in self._lanes.values():
@@ -270,7 +289,8 @@ class Streamer:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`.
 
         Those are dead letters then, and who asked is answered UNAVAILABLE. So are those that wait for somebody who is not
-        there, but nobody waits for them, and they are not counted: they could not have been sent.
+        there, but nobody waits for them, and they are not counted: they could not have been sent. What a durable lane has
+        on disk stays there for the next start, and is not counted either.
         """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
@@ -286,16 +306,20 @@ class Streamer:
             grace_ns = self._clock.monotonic_ns() + _ANSWERING_NS
             for lane in self._lanes.values():
                 lane.wait_empty(grace_ns)  # a new route may need a moment to know that somebody is there
-            queued, parked = self.ledger().queued, sum(lane.parked for lane in self._lanes.values())
-            left = queued - parked
-            if queued:
+            left = self._left()
+            if self.ledger().queued:
                 self._give_up()
+            kept = sum(lane.kept for lane in self._lanes.values())
             endpoints = self.endpoints()
         finally:
             self._close()
         ledger = msgspec.to_builtins(self.ledger())
-        log.info("stopped", extra={"left": left, "ledger": ledger, "endpoints": endpoints})
+        log.info("stopped", extra={"left": left, "kept": kept, "ledger": ledger, "endpoints": endpoints})
         return left
+
+    def _left(self) -> int:
+        """Messages that could be sent and have not been; those that filters hold among them."""
+        return self.ledger().queued - sum(lane.queued - lane.owed for lane in self._lanes.values())
 
     def _drain(self, deadline_ns: int) -> None:
         """Wait for the lanes and for what filters hold, whose timers still run; not for those who are not there."""
@@ -303,8 +327,7 @@ class Streamer:
         while True:
             for lane in self._lanes.values():
                 lane.wait_sent(deadline_ns)
-            queued, parked = self.ledger().queued, sum(lane.parked for lane in self._lanes.values())
-            if queued <= parked or self._clock.monotonic_ns() >= deadline_ns:
+            if self._left() <= 0 or self._clock.monotonic_ns() >= deadline_ns:
                 return
             pause.wait(0.005)
 
@@ -391,6 +414,7 @@ class Streamer:
         for name, counter in counters.items():
             counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
             counter.update(faults.get(name, {}))
+            counter.update(self._lanes[name].counters())
         return {name: dict(counter) for name, counter in counters.items()}
 
     def routes(self) -> Routes:
