@@ -26,6 +26,7 @@ from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, Schedule
 from ustreamer.core.links import Links
+from ustreamer.core.neighbours import Announcement
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
@@ -148,6 +149,20 @@ class EndpointTransport(UTransport):
 
         Called before `open`. `opened` runs on a thread of the transport and must be quick. A transport that cannot tell
         never calls it: the route is tried again by and by.
+        """
+
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        """Tell the other streamers on this network these things about us from now on, and no others.
+
+        Called when all endpoints are open, and at a reload; `stop_receiving` and an end of any kind take everything back.
+        A transport that cannot tell does nothing.
+        """
+
+    def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+        """Have `changed` called with all that streamers announce on this network, after every change.
+
+        Called before `open`. `changed` runs on a thread of the transport and may take as long as one message. What cannot
+        be read is refused and counted; there is a bound to what is kept. A transport that cannot tell never calls it.
         """
 
     @abstractmethod

@@ -951,6 +951,7 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
             "refused_spoofed",
             "refused_access",
             "refused_duplicate",
+            "refused_neighbour",
             "filter_errors",
             "directory_errors",
             "tap_errors",
