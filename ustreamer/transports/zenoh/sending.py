@@ -16,6 +16,7 @@ import msgspec
 import zenoh
 from zenoh.handlers import Callback
 
+from ustreamer.core.expiry import Expiry
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh.errors import reason
 from ustreamer.transports.zenoh.inbound import VERSION_BYTE
@@ -26,7 +27,6 @@ from ustreamer.uprotocol.uattributes import (
     UMessageType,
     UPriority,
     check_attributes,
-    is_expired,
 )
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -113,6 +113,7 @@ class Sender:
         self._links = links
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
+        self._expiry = Expiry(context.clock)
         self._replay = replay
         self._window_ns = replay.ms * _NS_PER_MS
         self._opened = opened
@@ -293,14 +294,17 @@ class Sender:
     def _put_again(self, publisher: _Publisher, lost: list[tuple[int, UMessage]]) -> None:
         # What is remembered is no older than the window was at the last put; that may be long before the loss is noticed.
         since_ns = self._links.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
-        wall_ms = self._context.clock.wall_ms()
         for put_ns, message in lost:
-            if put_ns >= since_ns and not self._is_put_again(publisher, message, wall_ms):
+            if put_ns >= since_ns and not self._is_put_again(publisher, put_ns, message):
                 self.unreplayed += 1
 
-    def _is_put_again(self, publisher: _Publisher, message: UMessage, wall_ms: int) -> bool:
+    def _is_put_again(self, publisher: _Publisher, put_ns: int, message: UMessage) -> bool:
         ttl = message.attributes.ttl
-        if ttl and is_expired(message.id.time_ms, ttl, wall_ms):
+        if ttl and (
+            # It had at most its ttl when it was put, whatever the wall clock has been set to since.
+            self._monotonic_ns() - put_ns > ttl * _NS_PER_MS
+            or self._expiry.is_expired(message.id.time_ms, ttl)
+        ):
             return False
         try:
             header = self._headers.get(message.attributes) or self._header(message)
