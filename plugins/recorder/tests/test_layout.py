@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bytes of headers and records."""
 
+import re
+import struct
+from enum import IntEnum
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ustreamer_recorder import layout
 from ustreamer_recorder.layout import (
     HEADER,
     RECORD,
     RECORDS,
+    AnchorCause,
     BlockHeader,
+    Change,
+    CountersCause,
     Damaged,
+    EndCause,
+    GapCause,
     Kind,
     SegmentHeader,
     segment_name,
 )
+
+from ustreamer.core.ledger import Verdict
 
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)
@@ -75,3 +88,62 @@ def test_names_of_segments_sort_by_run_and_number() -> None:
     names = [segment_name(run, number) for run in (1, 2**62) for number in (0, 9, 10)]
     assert names == sorted(names)
     assert names[0] == "0000000000000001-000000.useg"
+
+
+# ------------------------------------------------------------------------------------------------------ the document
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "recordings.md"
+CODES = {"u8": "B", "u16": "H", "u32": "I", "string": "I", "u64": "Q", "i64": "q"}
+
+
+def documented(section: str) -> list[tuple[int, str]]:
+    """(offset, code of struct) of every field in the tables of a section."""
+    fields = []
+    for offset, type in re.findall(r"^\| (\d+) \| ([^|]+) \|", section, re.MULTILINE):
+        if many := re.fullmatch(r"(\d+) \* (\w+)", type):
+            step = struct.calcsize("<" + CODES[many[2]])
+            fields += [(int(offset) + step * n, CODES[many[2]]) for n in range(int(many[1]))]
+        else:
+            length = re.fullmatch(r"(\d+) bytes", type)
+            fields.append((int(offset), f"{length[1]}s" if length else CODES[type]))
+    return fields
+
+
+def in_code(record: struct.Struct) -> list[tuple[int, str]]:
+    fields, at = [], 0
+    for count, code in re.findall(r"(\d*)([a-zA-Z])", record.format):
+        if code == "x":
+            at += int(count or 1)
+        elif code == "s":
+            fields.append((at, count + code))
+            at += int(count)
+        else:
+            for _ in range(int(count or 1)):
+                fields.append((at, code))
+                at += struct.calcsize("<" + code)
+    return fields
+
+
+def test_the_document_has_every_field_of_every_record() -> None:
+    parts = re.split(r"^(?:\*\*\d+ (\w+)\*\*|#+ (.*)$)", PAGE.read_text(), flags=re.MULTILINE)
+    sections = {kind or title: text for kind, title, text in zip(*[iter(parts[1:])] * 3, strict=True)}
+    for kind, record in RECORDS.items():
+        assert documented(sections[kind.name]) == in_code(record)[1:], kind.name  # byte 0 is the kind
+        assert f"**{kind.value} {kind.name}**" in PAGE.read_text()
+    assert documented(sections["Header"]) == in_code(layout._HEADER)
+    assert documented(sections["Block header"]) == in_code(layout._BLOCK)
+
+
+@pytest.mark.parametrize("numbers", [Verdict, Change, AnchorCause, GapCause, CountersCause, EndCause])
+def test_the_numbers_are_those_that_files_have(numbers: type[IntEnum]) -> None:
+    """A change of one of these is a change of the layout."""
+    known = {
+        Verdict: "DELIVERED THROTTLED EXPIRED DEAD_LETTERED DENIED NO_SUBSCRIBER QUEUED",
+        Change: "PRESENT SUBSCRIBED CHANGED UNSUBSCRIBED",
+        AnchorCause: "SEGMENT LEAP",
+        GapCause: "OVERRUN DISK",
+        CountersCause: "RUNNING STOPPED",
+        EndCause: "ROTATED STOPPED",
+    }
+    assert [each.name for each in numbers] == known[numbers].split()
+    assert [each.value for each in numbers] == list(range(len(numbers)))

@@ -180,8 +180,8 @@ class BlockHeader(NamedTuple):
 # --------------------------------------------------------------------------------------------------------- records
 
 STRING_BYTES: Final = 84
-STRING: Final = struct.Struct("<BBHII84s")
-"""kind, 0, part (from 0), id, length of the whole in bytes, the bytes of this part."""
+STRING: Final = struct.Struct("<BxHII84s")
+"""kind, part (from 0), id, length of the whole in bytes, the bytes of this part."""
 MAX_STRING: Final = 65_535
 
 TARGET: Final = struct.Struct("<B3xIIIIIIqq52x")
