@@ -1214,7 +1214,9 @@ class Watching:
             verdict: Verdict,
             reason: UStatus | None,
             attempts: int,
+            arrived_ns: int,
             received_ns: int,
+            first_attempt_ns: int,
             settled_ns: int,
         ) -> None:
             self.seen.append((endpoint, verdict, delivery.endpoint if delivery else None))

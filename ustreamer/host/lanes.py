@@ -126,7 +126,7 @@ class Lane:
                 self._credit -= size
                 refusal = self._transmit(delivery, message)
                 if refusal is None:
-                    delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
+                    delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, None, 1, now_ns)
                     return
                 # Left to the sending thread, which knows how to fail.
                 attempts = 1
@@ -272,7 +272,14 @@ class Lane:
 
     def _settle(self, item: Queued, verdict: Verdict, now_ns: int, reason: UStatus | None) -> None:
         item.delivery.settle(
-            self.ledger, item.message, verdict, item.received_ns, now_ns, reason, attempts=item.attempts
+            self.ledger,
+            item.message,
+            verdict,
+            item.received_ns,
+            now_ns,
+            reason,
+            item.attempts,
+            item.first_attempt_ns,
         )
 
     def _keep(self, unsent: list[Queued]) -> None:
