@@ -17,11 +17,11 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import (
     ID_SIZE,
     HeaderDecoder,
+    HeaderEncoder,
     decode,
     decode_status,
     encode,
     encode_status,
-    encode_tail,
 )
 
 MSB = 0x018D548EA8E07000
@@ -126,7 +126,10 @@ def test_a_header_of_others_is_decoded(id: UUID, attributes: UAttributes, data: 
 
 @vectors
 def test_a_header_is_encoded_as_others_do(id: UUID, attributes: UAttributes, data: str) -> None:
+    encoder = HeaderEncoder()
     assert read_pb(encode(id, attributes)) == read_pb(bytes.fromhex(data))
+    assert encoder.encode(id, attributes) == encode(id, attributes)
+    assert encoder.encode(id, attributes) == encode(id, attributes)
 
 
 @vectors
@@ -134,7 +137,6 @@ def test_the_id_comes_first_so_that_the_rest_can_be_looked_up(
     id: UUID, attributes: UAttributes, data: str
 ) -> None:
     assert encode(id, attributes)[:ID_SIZE] == bytes.fromhex(data)[:ID_SIZE]
-    assert encode(id, attributes)[ID_SIZE:] == encode_tail(attributes)
 
 
 def test_a_status_is_written_and_read_as_others_do() -> None:
@@ -249,10 +251,10 @@ attributes = st.builds(
 def test_every_header_survives_the_wire_by_either_way(
     first: UUID, second: UUID, attributes: UAttributes
 ) -> None:
-    decoder = HeaderDecoder()
+    encoder, decoder = HeaderEncoder(), HeaderDecoder()
     for id in (first, second, first):
         data = encode(id, attributes)
-        assert data[ID_SIZE:] == encode_tail(attributes)
+        assert encoder.encode(id, attributes) == data
         assert decode(data) == (id, attributes)
         assert decoder.decode(data) == (id, attributes)
 
@@ -399,6 +401,15 @@ def test_the_decoder_keeps_as_much_as_its_limit() -> None:
     assert all(again is before for before, again in zip(first, second, strict=True))
 
 
+def test_the_encoder_keeps_as_much_as_its_limit_and_encodes_no_header_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder = HeaderEncoder(limit=3)
+    first = [encoder.encode(FIRST, each) for each in topics(3)]
+    monkeypatch.delattr("ustreamer.uprotocol.wire.encode_tail")
+    assert [encoder.encode(FIRST, each) for each in topics(3)] == first
+
+
 def test_the_decoder_keeps_no_more_than_its_limit_and_still_reads_right() -> None:
     decoder = HeaderDecoder(limit=3)
     for each, id in product([*topics(10), *topics(10)], [FIRST, SECOND]):
@@ -406,16 +417,25 @@ def test_the_decoder_keeps_no_more_than_its_limit_and_still_reads_right() -> Non
         assert len(decoder._seen) <= 3
 
 
+def test_the_encoder_keeps_no_more_than_its_limit_and_still_writes_right() -> None:
+    encoder = HeaderEncoder(limit=3)
+    for each, id in product([*topics(10), *topics(10)], [FIRST, SECOND]):
+        assert encoder.encode(id, each) == encode(id, each)
+        assert len(encoder._tails) <= 3
+
+
 @pytest.mark.parametrize("change", [{"reqid": SECOND}, {"token": "t"}, {"traceparent": "00"}])
 def test_what_does_not_come_again_is_not_kept(change: dict[str, object]) -> None:
     once = msgspec.structs.replace(topics(1)[0], **change)
-    decoder = HeaderDecoder()
-    assert decoder.decode(encode(FIRST, once)) == (FIRST, once)
+    encoder, decoder = HeaderEncoder(), HeaderDecoder()
+    assert decoder.decode(encoder.encode(FIRST, once)) == (FIRST, once)
     assert not decoder._seen
+    assert not encoder._tails
 
 
 def test_attributes_that_differ_only_in_what_is_absent_and_what_is_zero_are_told_apart() -> None:
+    encoder = HeaderEncoder()
     plain = topics(1)[0]
     variants = [plain, *(msgspec.structs.replace(plain, **{name: 0}) for name in ("ttl", "permission_level"))]
     variants.append(msgspec.structs.replace(plain, commstatus=UCode.OK))
-    assert [decode(encode(FIRST, each))[1] for each in variants] == variants
+    assert [decode(encoder.encode(FIRST, each))[1] for each in variants] == variants

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """UAttributes and UStatus to and from protobuf bytes.
 
-`decode` and `encode` are the readable way. `HeaderDecoder`, and whoever keeps what `encode_tail` gives, do the same work
-once per distinct header: on the wire a UAttributes is nearly always
+`decode` and `encode` are the readable way. `HeaderDecoder` and `HeaderEncoder` do the same work once per distinct
+header: on the wire a UAttributes is nearly always
 
     0A 12 09 <msb, 8 bytes> 11 <lsb, 8 bytes>  <everything else>
 
@@ -92,7 +92,7 @@ def encode(id: UUID, attributes: UAttributes) -> bytes:
 
 
 def encode_tail(a: UAttributes) -> bytes:
-    """All of `encode` but the id: about 6 us, for whoever writes the same header again to keep."""
+    """All of `encode` but the id, which is 6 us of it: for whoever keeps it beside something else."""
     message = pb.UAttributes(
         type=int(a.type),
         source=a.source.to_pb(),
@@ -140,6 +140,25 @@ class HeaderDecoder:
                 self._seen.clear()
             self._seen[tail] = attributes
         return id, attributes
+
+
+class HeaderEncoder:
+    """`encode`, done once per distinct header: 0.25 us instead of about 6. Bounded and not locked, as `HeaderDecoder`."""
+
+    def __init__(self, limit: int = 8192) -> None:
+        self._limit = limit
+        self._tails: dict[UAttributes, bytes] = {}
+
+    def encode(self, id: UUID, attributes: UAttributes) -> bytes:
+        """As the function `encode`."""
+        tail = self._tails.get(attributes)
+        if tail is None:
+            tail = encode_tail(attributes)
+            if attributes.repeats:
+                if len(self._tails) >= self._limit:
+                    self._tails.clear()
+                self._tails[attributes] = tail
+        return _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb) + tail
 
 
 def encode_status(status: UStatus) -> bytes:
