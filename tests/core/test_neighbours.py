@@ -115,9 +115,11 @@ def test_who_does_not_know_the_source_is_no_rival() -> None:
 
 
 def test_who_knows_no_way_leaves_a_request_to_who_does() -> None:
-    town = Town({"g0": ONE_TWO, "g1": {"one": ["a"], "three": ["c"]}})
-    assert town.has("one", "a", "b") == ["g0"]
-    assert town.has("one", "a", "b", Standing.LEFT) == ["g1"]
+    sinks = [f"b{number}" for number in range(20)]  # whatever the lot
+    town = Town({"g0": {"one": ["a"], "two": sinks}, "g1": {"one": ["a"], "three": ["c"]}})
+    for sink in sinks:
+        assert town.has("one", "a", sink) == ["g0"]
+        assert town.has("one", "a", sink, Standing.LEFT) == ["g1"]
 
 
 def test_of_those_who_know_no_way_one_says_so() -> None:
@@ -263,6 +265,17 @@ def test_who_is_vouched_for_is_believed_wherever_it_is_seen() -> None:
     }
     assert Town(ring).has("A", "a", "c") == ["ab", "ca"]
     assert len(Town(ring, vouched=True).has("A", "a", "c")) == 1
+
+
+def test_but_not_of_what_it_does_not_say() -> None:
+    me = Neighbours("me", "0" * 16)
+    me.settle({"one": ["a"], "two": ["*"]})
+    for number in range(20):
+        says = [(Role.IS, f"g{number}"), (Role.CARRIES, "*"), (Role.HERE, "a"), (Role.HERE, "b")]
+        me.hear(
+            "one", frozenset(Announcement("e" * 16, "x", f"g{number}", *each, vouched=True) for each in says)
+        )
+        assert me.standing("one", "a", "b") is Standing.OURS  # which lives here, it says
 
 
 def test_who_has_not_said_all_does_not_count() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import zenoh
 
 from tests.e2e.peers import ZenohPeer, eventually
-from tests.e2e.streamer import StreamerProcess
+from tests.e2e.streamer import StreamerProcess, run_command
 from tests.e2e.two_streamers import _router
 from tests.e2e.vehicle import free_port
 
@@ -48,6 +48,17 @@ class Neighbourhood:
         An endpoint is called like its network, or `network:name`.
         """
         config = self._directory / f"{authority}.toml"
+        config.write_text(self._text(authority, endpoints, more or {}), encoding="utf-8")
+        process = StreamerProcess(config)
+        self._last_first.callback(_end, process)
+        return Gateway(authority, config, process, len(endpoints))
+
+    def reload(self, gateway: "Gateway", endpoints: Mapping[str, Sequence[str]]) -> None:
+        """Have it go on with these, and wait until it does."""
+        gateway.config.write_text(self._text(gateway.authority, endpoints, {}), encoding="utf-8")
+        assert run_command("reload", gateway.config).returncode == 0
+
+    def _text(self, authority: str, endpoints: Mapping[str, Sequence[str]], more: Mapping[str, str]) -> str:
         sections = [f'authority = "{authority}"\nstate_dir = "state-{authority}"']
         for each, authorities in endpoints.items():
             network, _, name = each.partition(":")
@@ -56,23 +67,18 @@ class Neighbourhood:
                     name=name or network,
                     authorities=", ".join(f'"{who}"' for who in authorities),
                     port=self.ports[network],
-                    more=(more or {}).get(each, ""),
+                    more=more.get(each, ""),
                 )
             )
-        config.write_text("\n".join([*sections, "[plugins.usubscription]"]), encoding="utf-8")
-        process = StreamerProcess(config)
-        self._last_first.callback(_end, process)
-        return Gateway(authority, process, len(endpoints))
-
-    def streamers(self, *gateways: "Gateway") -> None:
-        """Wait until they are ready, and know all the others of `gateways` that share a network with them."""
+        return "\n".join([*sections, "[plugins.usubscription]"])
 
 
 class Gateway:
     """A streamer in a process."""
 
-    def __init__(self, authority: str, process: StreamerProcess, endpoints: int) -> None:
+    def __init__(self, authority: str, config: Path, process: StreamerProcess, endpoints: int) -> None:
         self.authority = authority
+        self.config = config
         self.process = process
         self._endpoints = endpoints
 

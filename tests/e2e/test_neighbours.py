@@ -5,6 +5,7 @@ tests/core/test_neighbours.py has who is chosen; publications are in test_topolo
 """
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import zenoh
 from tests.e2e import wire
 from tests.e2e.neighbourhood import Gateway, Neighbourhood
 from tests.e2e.peers import Metronome, Sample, ZenohPeer, eventually
+from tests.e2e.streamer import run_command
 from tests.e2e.subscriber import SUBSCRIBED, Subscriber
 from tests.e2e.two_streamers import A, B, Side, _ports
 from tests.e2e.wire import Attributes, Id, Uri
@@ -236,6 +238,22 @@ def test_one_that_comes_back_has_its_share_again(make: Make) -> None:
     all_has_come(street.peer("two", FAR[0]), far, first, second)
     assert set(times_come(far, notes)) == {1}
     assert all(each.process.ledger["delivered"] >= EACH for each in (first, second))
+
+
+def test_neighbours_are_told_and_a_reload_is_announced(make: Make) -> None:
+    street = make("one", "two")
+    gateways = side_by_side(street)
+    told = run_command("routes", gateways[0].config).stdout
+    assert re.search(r"^one +zenoh +up +a.vin1 g1 g2\n +beside g2$", told, re.MULTILINE)
+    more = {"one": SIDE_BY_SIDE["one"], "two": (*FAR, *(f"c{number}.vin1" for number in range(8)))}
+    for each in gateways:
+        street.reload(each, more)
+    near, far = street.peer("one", "a.vin1"), street.peer("two", FAR[0])
+    await_way(near, far, *more["two"])
+    notes = [notify(near, Uri(who, 0x99, 1)) for who in more["two"] for _ in range(EACH)]
+    all_has_come(street.peer("two", FAR[0]), far, *gateways)
+    assert set(times_come(far, notes)) == {1}
+    assert all(each.refused("one")["neighbour"] > EACH for each in gateways)
 
 
 # --------------------------------------------------------------------------------------------------- overhearing
