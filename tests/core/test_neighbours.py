@@ -432,7 +432,7 @@ def test_what_is_ours_whoever_is_there_is_dealt_with_as_ever(build: "type[World]
 
 
 def test_a_request_of_a_stranger_whom_another_knows_is_denied_in_silence(build: "type[World]") -> None:
-    world = beside(build, (Role.HERE, "new"), (Role.CARRIES, "other"))
+    world = beside(build, (Role.HERE, "new"), (Role.CARRIES, "other"), (Role.CARRIES, "hpc"))
     world.receive("backbone", request(world.id(), UUri("new", 1, 1, 0), UUri("other", 1, 1, 1), ttl=1000))
     world.receive("backbone", request(world.id(), UUri("new", 1, 1, 0), UUri("hpc", 0, 3, 1), ttl=1000))
     world.run()
