@@ -164,6 +164,27 @@ def test_of_two_that_do_not_look_for_each_other_each_carries_everything(make: Ma
     assert set(came["answers that there is no way"]) == {2}
 
 
+def test_a_topic_that_was_asked_for_at_both_of_two_comes_through_both(make: Make) -> None:
+    """What is not promised: docs/delivery.md. Should it come once some day, the page can promise more."""
+    street = make("one", "two")
+    gateways = side_by_side(street)
+    near, listener = street.peer("one", "a.vin1"), street.peer("two", FAR[0])
+    topic = near.address.at(0x8001)
+    for each in gateways:
+        usubscription = Uri(each.authority, 0, 3)
+        listener.call(usubscription.at(wire.SUBSCRIBE), wire.subscription_request(topic))
+    asked: list[Id] = []
+
+    def comes_through_both() -> bool:
+        asked.append(near.publish(topic))
+        return 2 in times_come(listener, asked)
+
+    eventually(comes_through_both, True)
+    events = [near.publish(topic) for _ in range(EACH)]
+    all_has_come(street.peer("two", FAR[0]), listener, *gateways)
+    assert set(times_come(listener, events)) == {2}
+
+
 # --------------------------------------------------------------------------------------------------- failover
 
 
