@@ -478,10 +478,15 @@ class Dispatcher:
             self.schedule(now_ns, self.publish_dead_letters)
 
     def undelivered(self, item: Queued, status: UStatus) -> None:
-        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock."""
+        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock.
+
+        A Notification of the streamer's own whose ttl is over has had its time, and makes no dead letter.
+        """
         first_ns = item.first_attempt_ns or item.received_ns
         last_ns = item.last_attempt_ns or item.received_ns
         ingress = item.delivery.ingress
+        if ingress == SELF and _is_old_news(item.message, status):
+            return
         self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
         self.answer(item.message, status, ingress)
 
@@ -514,6 +519,13 @@ class Dispatcher:
     def faults(self) -> dict[str, dict[str, int]]:
         """What plugins got wrong with what came in at each endpoint, by the names of `Faults.counts`."""
         return {name: ingress.faults.counts() for name, ingress in self._ingresses.items()}
+
+
+def _is_old_news(message: UMessage, status: UStatus) -> bool:
+    """Whether it is a Notification whose ttl is over: of our own services, which tell many who do not listen (DSP-4)."""
+    attributes = message.attributes
+    expired = bool(attributes.ttl) and status.code is UCode.DEADLINE_EXCEEDED
+    return expired and attributes.type is UMessageType.NOTIFICATION
 
 
 def _answerable(message: UMessage) -> bool:
