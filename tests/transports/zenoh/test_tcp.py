@@ -98,6 +98,25 @@ def test_what_a_reader_does_not_take_waits(connection: Connection) -> None:
     assert written <= state.acked + state.waiting <= written + 1  # its beginning counts
 
 
+def test_what_it_has_room_for_is_taken_without_waiting_and_no_more_than_that(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.setblocking(False)
+    taken = 0
+    while room := link.room():
+        before = link.room()
+        assert connection.near.send(bytes(min(room, 65_536))) == min(room, 65_536)
+        taken += min(room, 65_536)
+        assert link.room() <= before + (1 << 20)  # the kernel may have enlarged its buffer meanwhile
+    assert taken >= 1 << 15
+    with suppress(BlockingIOError):
+        while True:
+            connection.near.send(bytes(65_536))
+    assert link.room() == 0
+    while connection.far.recv(1 << 20):
+        if link.room():
+            break
+
+
 def test_a_connection_that_the_other_side_has_ended_is_no_more_established(connection: Connection) -> None:
     link = found(connection)
     connection.far.close()
@@ -129,5 +148,7 @@ def test_a_number_that_has_come_to_mean_something_else_is_noticed(connection: Co
     with socket.socket(socket.AF_UNIX) as other:
         os.dup2(other.fileno(), connection.near.fileno())
         assert link.state() is None
+        assert link.room() == 0
     connection.near.close()
     assert link.state() is None
+    assert link.room() == 0

@@ -275,6 +275,13 @@ class Links:
                     self._reported.add(type(error))
                     log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
 
+    def room(self) -> int:
+        """Bytes that every link's kernel has room for: so much is put without waiting. 0 if it is not known of one."""
+        if self.multicast:
+            return 0
+        links = [node.link for node in tuple(self._nodes.values())]
+        return min((link.room() if link is not None else 0 for link in links), default=0)
+
     def look(self) -> None:
         """Something has happened, perhaps to a link: see how they are. Called on threads of Zenoh's; cheap."""
         now_ns = self._monotonic_ns()

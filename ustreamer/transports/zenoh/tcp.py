@@ -48,6 +48,23 @@ class TcpLink(NamedTuple):
     fd: int
     ends: _Ends
 
+    def room(self) -> int:
+        """Bytes that the kernel takes now without making the sender wait; 0 if the connection is no more."""
+        try:
+            borrowed = socket.socket(fileno=self.fd)
+        except OSError:
+            return 0
+        try:
+            if not self._is(borrowed):
+                return 0
+            size = borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # half of it is for bookkeeping
+            waiting = self._waiting()
+        except OSError:
+            return 0
+        finally:
+            borrowed.detach()
+        return max(0, size // 2 - waiting)
+
     def state(self) -> TcpState | None:
         """How it is now; None if it is no more, or the kernel does not tell."""
         try:
@@ -57,10 +74,7 @@ class TcpLink(NamedTuple):
         try:
             if not self._is(borrowed):
                 return None
-            waiting = array("i", [0])
-            ioctl(
-                self.fd, TIOCOUTQ, waiting
-            )  # first: what is acknowledged in between counts twice, and not never
+            waiting = self._waiting()  # first: what is acknowledged in between counts twice, and not never
             info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except OSError:
             return None
@@ -69,8 +83,14 @@ class TcpLink(NamedTuple):
         if len(info) < _INFO.size:
             return None
         fields = _INFO.unpack(info)
-        numbers = (fields[_ACKED], waiting[0], fields[_LAST_RECEIVED_MS], fields[_RECEIVED])
+        numbers = (fields[_ACKED], waiting, fields[_LAST_RECEIVED_MS], fields[_RECEIVED])
         return TcpState(fields[0] == _ESTABLISHED, *numbers)
+
+    def _waiting(self) -> int:
+        """Bytes that were written and are not acknowledged yet."""
+        waiting = array("i", [0])
+        ioctl(self.fd, TIOCOUTQ, waiting)
+        return waiting[0]
 
     def _is(self, connection: socket.socket) -> bool:
         """Whether it is still this one: of those that were accepted at one address, only the other end differs."""
