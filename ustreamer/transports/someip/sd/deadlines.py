@@ -38,14 +38,14 @@ class Deadlines(Generic[K]):
         if self._at.pop(key, None) is not None:
             self._tidy()
 
-    def due(self, now_ns: int) -> list[K]:
-        """Take out the keys that are due, in order of deadline."""
-        keys = []
-        while (at_ns := self.next_ns) is not None and at_ns <= now_ns:
-            key = heapq.heappop(self._heap)[2]
-            del self._at[key]
-            keys.append(key)
-        return keys
+    def pop_due(self, now_ns: int) -> K | None:
+        """Take out the first key that is due. One at a time, because what is done about one may cancel another."""
+        at_ns = self.next_ns
+        if at_ns is None or at_ns > now_ns:
+            return None
+        key = heapq.heappop(self._heap)[2]
+        del self._at[key]
+        return key
 
     @property
     def next_ns(self) -> int | None:

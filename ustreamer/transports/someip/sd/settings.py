@@ -30,7 +30,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     initial_delay_min_ms: Milliseconds = 10
     initial_delay_max_ms: Milliseconds = 100
-    repetitions_base_delay_ms: Milliseconds = 200
+    repetitions_base_delay_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 200
     repetitions_max: Annotated[int, Meta(ge=0, le=10)] = 3
     cyclic_offer_delay_ms: Milliseconds = 1_000
     request_response_delay_min_ms: Milliseconds = 10
