@@ -9,9 +9,9 @@ from typing import Final
 
 from ustreamer.transports.someip.codec import HEADER_LENGTH
 from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.deadlines import Deadlines
 from ustreamer.transports.someip.sd.actions import Action, Refused, Send
 from ustreamer.transports.someip.sd.codec import ENTRY_SIZE, Discovery, Entry, encode_message
-from ustreamer.transports.someip.sd.deadlines import Deadlines
 from ustreamer.transports.someip.sd.options import Option, write_option
 from ustreamer.transports.someip.sd.settings import Settings
 
