@@ -206,7 +206,8 @@ def test_hostile_bytes_are_read_or_refused_and_leave_nothing_behind(parser: str)
     for _ in range(number - number // 10):
         work()
     gc.collect()
-    assert sys.getallocatedblocks() - before < 500
+    # Up to 64 session numbers, 5 blocks each, come and go; one block for every tenth input would be 1 800.
+    assert sys.getallocatedblocks() - before < 1_200
 
 
 def test_the_inputs_are_half_a_million() -> None:
