@@ -16,7 +16,7 @@ import pytest
 from tests.e2e import wire
 from tests.e2e.peers import DEADLINE_S, Metronome, SomeipPeer, ZenohPeer, eventually
 from tests.e2e.streamer import VERDICTS, StreamerProcess, run_command
-from tests.e2e.test_outages import Child
+from tests.e2e.outages import Child
 from tests.e2e.vehicle import SPEED, Ports, free_ports
 from tests.e2e.wire import Uri
 
