@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.outages import Child
 from tests.e2e.peers import DEADLINE_S, Metronome, SomeipPeer, ZenohPeer, eventually
 from tests.e2e.streamer import VERDICTS, StreamerProcess, run_command
-from tests.e2e.outages import Child
 from tests.e2e.vehicle import SPEED, Ports, free_ports
 from tests.e2e.wire import Uri
 
