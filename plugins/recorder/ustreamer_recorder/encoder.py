@@ -56,17 +56,18 @@ class SegmentEncoder:
         self._blocks = 0
         self._block_seq = header.first_seq
         self._strings: dict[str, int] = {}
-        self._targets: set[int] = set()
+        self.targets: set[int] = set()
+        """Numbers of those that were told."""
 
     @property
     def full(self) -> bool:
-        """Whether no new text may come any more: it is time for another segment."""
-        return len(self._strings) >= MAX_STRINGS - 8  # what one event may bring
+        """Whether it is time for another segment: some thousand texts more have room, but no more than that."""
+        return len(self._strings) >= MAX_STRINGS - 16_384
 
     @property
-    def pending(self) -> int:
-        """Records that wait for the end of their block."""
-        return self._records
+    def pending(self) -> tuple[int, bytes]:
+        """The records that wait for the end of their block, and the number of the first row that is or will be in it."""
+        return self._block_seq, bytes(self._buffer[RECORD : RECORD * (1 + self._records)])
 
     def string(self, text: str | None) -> int:
         """The id of `text`, which is told with its first use; 0 for None. A long one is cut."""
@@ -89,12 +90,12 @@ class SegmentEncoder:
 
     def know(self, target: Target) -> None:
         """Tell where messages of `target` go, unless this segment has told it."""
-        if target.target in self._targets:
+        if target.target in self.targets:
             return
         texts = [
             self.string(each) for each in (target.ingress, target.egress, target.topic, target.subscriber)
         ]
-        self._targets.add(target.target)
+        self.targets.add(target.target)
         self._add(
             layout.TARGET,
             Kind.TARGET,

@@ -9,6 +9,7 @@ from zlib import crc32
 import msgspec
 
 from ustreamer.core.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer_recorder import layout
@@ -34,7 +35,6 @@ from ustreamer_recorder.layout import (
     RECORD,
     AnchorCause,
     BlockHeader,
-    Change,
     CountersCause,
     EndCause,
     GapCause,
