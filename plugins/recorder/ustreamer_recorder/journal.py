@@ -6,6 +6,7 @@ Everything here belongs to the writer's thread.
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -59,7 +60,6 @@ RETRY_NS: Final = 10_000_000_000
 COUNTERS_NS: Final = 10_000_000_000
 _HEADERS: Final = 16_384  # distinct ones that are remembered, as many as an ingress remembers plans
 _VERSIONS: Final = 16  # of a delivery's limit, and of the configuration
-_MOST_ATTEMPTS: Final = 0xFFFF
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 
@@ -77,14 +77,18 @@ class _Known(NamedTuple):
 
 
 class _State:
-    """A delivery as rows name it: by its targets, of which each has another limit, the latest last."""
+    """A delivery, or the endpoint of messages without one, as rows name it: by its targets, each with another limit."""
 
-    __slots__ = ("gone", "number", "targets")
+    __slots__ = ("number", "target", "targets", "tuned_ns", "whose")
 
-    def __init__(self, number: int, gone: "weakref.ref[Delivery]") -> None:
+    def __init__(self, number: int, whose: "weakref.ref[Delivery] | str") -> None:
         self.number = number
-        self.targets: list[Target] = []
-        self.gone = gone
+        self.whose = whose
+        self.targets: tuple[Target, ...] = ()  # the latest last
+
+    def use(self, target: Target) -> None:
+        self.targets = (*self.targets[-_VERSIONS:], target)
+        self.target, self.tuned_ns = target.target, target.tuned_ns
 
     def at(self, received_ns: int) -> Target:
         """The target that a decision of this time was made by; the oldest that is known, if it was an older one."""
@@ -129,9 +133,11 @@ class Journal:
         self._unsynced = False
         self._failing = False
         self._anchor = Anchor(clock.monotonic_ns(), clock.wall_ms())
-        self._configs: list[Config] = []
+        self._configs = [Config(0, 0, "{}")]
+        self._epoch = self._epoch_ns = 0
+        self._is_configured = False
+        self._told_of_unfit = False
         self._states: dict[int, _State] = {}
-        self._nowhere: dict[str, Target] = {}
         self._deliveries, self._targets = count(1), count(1)
         self._headers: dict[UAttributes, _Known] = {}
 
@@ -142,12 +148,72 @@ class Journal:
 
     # --- notes ----------------------------------------------------------------------------------------------------------
 
-    def write(self, note: Note, intake: Intake) -> None:
-        """Record a note, or count it as missing."""
-        encoder = self._encoder
-        if encoder is not None and encoder.size > self._rotate_at:
-            self._rotate(EndCause.ROTATED)
+    def write(self, notes: deque[Note], number: int, intake: Intake) -> None:
+        """Take out so many notes and record each, or count it as missing. 1.1 us for most rows."""
+        popleft, headers, states, rotate_at = notes.popleft, self._headers, self._states, self._rotate_at
+        for _ in range(number):
+            note = popleft()
             encoder = self._encoder
+            if type(note) is not tuple or encoder is None or encoder.size > rotate_at:
+                self._write_one(note, intake)
+                continue
+            (
+                id_,
+                attributes,
+                size,
+                where,
+                verdict,
+                reason,
+                attempts,
+                arrived_ns,
+                received_ns,
+                first_attempt_ns,
+                settled_ns,
+                letter,
+            ) = note
+            known, state = headers.get(attributes), states.get(id(where))
+            if (
+                known is None
+                or state is None
+                or reason is not None
+                or letter is not None
+                or received_ns < state.tuned_ns
+                or received_ns < self._epoch_ns
+                or state.target not in encoder.targets
+            ):
+                self._write_one(note, intake)
+                continue
+            type_, priority, flags, ttl_ms, source, sink, _ = known
+            try:
+                encoder.pack_row(
+                    flags if arrived_ns == received_ns else flags | HELD,
+                    verdict,
+                    NO_CODE,
+                    type_,
+                    priority,
+                    attempts,
+                    id_.msb,
+                    id_.lsb,
+                    arrived_ns,
+                    received_ns,
+                    first_attempt_ns,
+                    settled_ns,
+                    state.target,
+                    source,
+                    sink,
+                    size,
+                    ttl_ms,
+                    0,
+                    self._epoch,
+                )
+            except Exception as error:  # noqa: BLE001  # as below
+                self._failed(note, error)
+
+    def _write_one(self, note: Note, intake: Intake) -> None:
+        """The same for whatever note, without haste."""
+        if self._encoder is not None and self._encoder.size > self._rotate_at:
+            self._rotate(EndCause.ROTATED)
+        encoder = self._encoder
         try:
             if not isinstance(note, tuple):
                 self._event(encoder, note)
@@ -155,53 +221,41 @@ class Journal:
                 self._miss(note, GapCause.DISK)
             else:
                 self._row(encoder, note)
-        except OSError as error:
-            self._miss(note, GapCause.DISK)
-            self._fail(error)
-        except (
-            Exception
-        ):  # a number without room in a record, or a value that is no message's: not a reason to stop
-            if GapCause.UNFIT not in self._gaps:
-                log.exception("recorder.unfit")
-            self._miss(note, GapCause.UNFIT)
+        except Exception as error:  # noqa: BLE001  # a number without room, or a value that is no message's, too
+            self._failed(note, error)
         if isinstance(note, tuple) and note[11] is not None:
             self._letter(note, note[11])
             intake.written(note[11])
 
+    def _failed(self, note: Note, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._miss(note, GapCause.DISK)
+            self._fail(error)
+            return
+        if not self._told_of_unfit:
+            log.error("recorder.unfit", exc_info=error)
+        self._told_of_unfit = True
+        self._miss(note, GapCause.UNFIT)
+
     def _row(self, encoder: SegmentEncoder, note: RowNote) -> None:
-        (
-            id,
-            attributes,
-            size,
-            where,
-            verdict,
-            reason,
-            attempts,
-            arrived_ns,
-            received_ns,
-            first_attempt_ns,
-            settled_ns,
-            _,
-        ) = note
+        id_, attributes, size, where, verdict, reason, attempts, arrived_ns, received_ns, *times, _ = note
+        first_attempt_ns, settled_ns = times
         known = self._headers.get(attributes) or self._header(encoder, attributes)
         target = self._target(where, received_ns)
-        if target.target not in encoder.targets:
-            encoder.know(target)
-        code = text = 0
-        if reason is not None:
-            code, text = reason.code, encoder.string(reason.message)
+        encoder.know(target)
+        text = None if reason is None else reason.message
+        reason_id = encoder.string(text)
         if known.request is not None:
             encoder.room_for_answer()
-        config = self._configs[-1]
         encoder.pack_row(
             known.flags if arrived_ns == received_ns else known.flags | HELD,
             verdict,
-            NO_CODE if reason is None else code,
+            NO_CODE if reason is None else reason.code,
             known.type,
             known.priority,
-            attempts if attempts < _MOST_ATTEMPTS else _MOST_ATTEMPTS,  # noqa: FURB136 - 0.1 us less than min()
-            id.msb,
-            id.lsb,
+            attempts,
+            id_.msb,
+            id_.lsb,
             arrived_ns,
             received_ns,
             first_attempt_ns,
@@ -211,8 +265,8 @@ class Journal:
             known.sink,
             size,
             known.ttl_ms,
-            text,
-            config.epoch if received_ns >= config.since_ns else self._epoch_at(received_ns),
+            reason_id,
+            self._epoch_at(received_ns),
         )
         if known.request is not None:
             encoder.answer(*known.request)
@@ -235,8 +289,9 @@ class Journal:
         return known
 
     def _epoch_at(self, received_ns: int) -> int:
+        """The configuration that a decision of this time was made under; the oldest known, if it was an older one."""
         earlier = [each.epoch for each in self._configs if each.since_ns <= received_ns]
-        return earlier[-1] if earlier else self._configs[0].epoch
+        return (earlier or [self._configs[0].epoch])[-1]
 
     def _letter(self, note: RowNote, letter: LetterNote) -> None:
         """The dead letter of the row that was written last."""
@@ -271,8 +326,11 @@ class Journal:
                 if encoder is not None:
                     encoder.know(target)
             case ConfigNote(text, since_ns):
-                epoch = self._configs[-1].epoch + 1 if self._configs else 0
-                self._configs = [*self._configs[-_VERSIONS:], Config(epoch, since_ns, text)]
+                epoch = self._configs[-1].epoch + 1 if self._is_configured else 0
+                known = self._configs[-_VERSIONS:] if self._is_configured else []
+                self._configs = [*known, Config(epoch, since_ns, text)]
+                self._is_configured = True
+                self._epoch, self._epoch_ns = epoch, since_ns
                 if encoder is not None:
                     encoder.config(self._configs[-1])
             case ChangeNote():
@@ -297,17 +355,14 @@ class Journal:
     # --- targets --------------------------------------------------------------------------------------------------------
 
     def _target(self, where: Delivery | str, received_ns: int) -> Target:
-        if isinstance(where, str):
-            return self._nowhere.get(where) or self._no_target(where)
         state = self._states.get(id(where))
-        if state is None:
-            return self._tuned(where, where.period_ns, where.tuned_ns)
-        latest = state.targets[-1]
-        return latest if latest.tuned_ns <= received_ns else state.at(received_ns)
-
-    def _no_target(self, ingress: str) -> Target:
-        target = self._nowhere[ingress] = Target(next(self._targets), 0, ingress)
-        return target
+        if state is not None:
+            return state.at(received_ns)
+        if isinstance(where, str):
+            state = self._states[id(where)] = _State(0, where)
+            state.use(Target(next(self._targets), 0, where))
+            return state.targets[0]
+        return self._tuned(where, where.period_ns, where.tuned_ns)
 
     def _tuned(self, delivery: Delivery, period_ns: int, tuned_ns: int) -> Target:
         key = id(delivery)
@@ -326,7 +381,7 @@ class Journal:
             period_ns,
             tuned_ns,
         )
-        state.targets = [*state.targets[-_VERSIONS:], target]
+        state.use(target)
         return target
 
     # --- what is missing ------------------------------------------------------------------------------------------------
@@ -490,7 +545,7 @@ class Journal:
         self._encoder = encoder = SegmentEncoder(header, self._emit)
         self._anchor = Anchor(now_ns, wall_ms)
         encoder.anchor(self._anchor)
-        if self._configs:
+        if self._is_configured:
             encoder.config(self._configs[-1])
         self._tell_gaps(encoder)
 

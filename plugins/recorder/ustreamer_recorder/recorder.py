@@ -105,8 +105,7 @@ class Recorder:
         in_a_hurry = self._config.buffer_rows // 4
         while left:
             helping = min(left, HELPING)
-            for _ in range(helping):
-                journal.write(notes.popleft(), intake)
+            journal.write(notes, helping, intake)
             left -= helping
             if left and left < in_a_hurry and not self._end.is_set():
                 self._end.wait(_PAUSE_S)
