@@ -16,6 +16,7 @@ from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher, FilterFactory, Ingress
 from ustreamer.core.egress import EgressLimits, EgressQueue, Queued
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.neighbours import Neighbours
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.core.timers import TimerQueue
@@ -138,6 +139,7 @@ class ListLane:
                 self._world.clock.monotonic_ns(),
                 status,
                 attempts=item.attempts,
+                first_attempt_ns=item.first_attempt_ns,
             )
 
     @property
@@ -175,6 +177,7 @@ class World:
         taps: Iterable[Tap] = (),
         access: Mapping[str, Access] | None = None,
         duplicate_windows: Mapping[str, int] | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
@@ -183,6 +186,7 @@ class World:
         self.directory = Directory()
         self.seen: list[Seen] = []
         self.times: list[tuple[int, int]] = []
+        self.more_times: list[tuple[int, int]] = []
         self.lanes = {name: ListLane(name, each, limits, self) for name, each in unicast.items()}
         self._ids = UuidSource(self.clock.wall_ms)
         self._timers = TimerQueue()
@@ -190,7 +194,7 @@ class World:
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(Places(authorities, HOSTED), self.directory, unicast, access),
+            Router(Places(authorities, HOSTED), self.directory, unicast, access, neighbours),
             self.lanes,
             filters=filters,
             taps=lambda _: taps,
@@ -209,11 +213,14 @@ class World:
         verdict: Verdict,
         reason: UStatus | None,
         attempts: int,
+        arrived_ns: int,
         received_ns: int,
+        first_attempt_ns: int,
         settled_ns: int,
     ) -> None:
         self.seen.append(Seen(message, delivery, verdict, reason, attempts))
         self.times.append((received_ns, settled_ns))
+        self.more_times.append((arrived_ns, first_attempt_ns))
 
     def _schedule(self, when_ns: int, action: Callable[[], None]) -> None:
         with self._lock:

@@ -17,9 +17,9 @@ from typing import Final
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.outages import Child
 from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer
 from tests.e2e.streamer import START_S, VERDICTS, StreamerProcess
-from tests.e2e.test_outages import Child
 from tests.e2e.vehicle import SPEED, Ports, free_ports
 from tests.e2e.wire import Uri
 

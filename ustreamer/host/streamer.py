@@ -2,6 +2,7 @@
 """A streamer: endpoints, lanes, services and the dispatcher, put together from a configuration, started and stopped."""
 
 import logging
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
+from ustreamer.core.neighbours import Announcement, Neighbours
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
@@ -67,6 +69,8 @@ class Streamer:
         authorities = _authorities(config)
         self._places = Places(authorities)  # with the hosted services as soon as there are some
         self._links = Links(self._endpoint_of)
+        self._neighbours = Neighbours(config.authority, secrets.token_hex(8))
+        self._neighbours.settle(_behind(config))
         context = PluginContext(
             authority=config.authority,
             serves=serves(config, kinds),
@@ -134,7 +138,7 @@ class Streamer:
     def _router(self, config: StreamerConfig, places: Places) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
         access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
-        return Router(places, self._paused, unicast, access)
+        return Router(places, self._paused, unicast, access, self._neighbours)
 
     def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
@@ -181,6 +185,7 @@ class Streamer:
                 lane.start()
             for transport in self.transports.values():
                 transport.open()
+            self._announce()
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
         except BaseException:
             self._close()
@@ -210,11 +215,32 @@ class Streamer:
         for name, transport in self.transports.items():
             transport.watch_link(partial(self._link_turned, name))
             transport.watch_routes(self._lanes[name].route_open)
+            transport.watch_neighbours(partial(self._neighbours_changed, name))
 
     def _link_turned(self, name: str, up: bool) -> None:
         if up:
             self._lanes[name].link_up()  # first: what waits here must not depend on a plugin that watches
         self._links.turn(name, up=up)
+
+    def _announce(self) -> None:
+        for name, transport in self.transports.items():
+            transport.announce(self._neighbours.announcements(name))
+
+    def _neighbours_changed(self, name: str, announcements: frozenset[Announcement]) -> None:
+        before = self._neighbours.same_network()
+        heard = self._neighbours.hear(name, announcements)
+        if not heard.changed:
+            return
+        self.dispatcher.expect_loops(self._neighbours.loops())
+        self.dispatcher.replan()
+        there = [who.authority for who in self._neighbours.at(name)]
+        came, went = ([who.authority for who in each] for each in (heard.came, heard.went))
+        log.info("neighbours", extra={"endpoint": name, "came": came, "went": went, "there": there})
+        shared = self._neighbours.same_network()
+        if name in shared and name not in before:
+            log.warning("one_network_twice", extra={"endpoint": name, "with": sorted(shared[name])})
+        if heard.came:
+            self._links.joined(name)
 
     def _filters_of(self, endpoint: str, config: StreamerConfig) -> list[tuple[UUri, UUri | None]]:
         """What to listen for at an endpoint.
@@ -268,9 +294,12 @@ class Streamer:
             for name, lane in self._lanes.items():
                 lane.use(config.limits(name))
             self._places = places
+            self._neighbours.settle(_behind(config))
 
         with self._other_filters(config):
             self.dispatcher.swap(self._router(config, places), change)
+        self.dispatcher.expect_loops(self._neighbours.loops())
+        self._announce()
         changed = changes(self._config, config)
         self._config = config
         log.info("reloaded", extra={"changed": changed})
@@ -430,7 +459,13 @@ class Streamer:
         """Who lives where, and which topics go to whom."""
         return Routes(
             tuple(
-                EndpointStatus(name, section.transport, section.authorities, self._links.of_endpoint(name).up)
+                EndpointStatus(
+                    name,
+                    section.transport,
+                    section.authorities,
+                    self._links.of_endpoint(name).up,
+                    tuple(who.authority for who in self._neighbours.at(name)),
+                )
                 for name, section in self._config.endpoints.items()
             ),
             tuple(self.targets()),
@@ -460,6 +495,11 @@ def _authorities(config: StreamerConfig) -> dict[str, str]:
     return {
         authority: name for name, section in config.endpoints.items() for authority in section.authorities
     }
+
+
+def _behind(config: StreamerConfig) -> dict[str, tuple[str, ...]]:
+    """The authorities behind each endpoint."""
+    return {name: section.authorities for name, section in config.endpoints.items()}
 
 
 def _flatten(offered: Iterable[Sequence[Service]]) -> list[Service]:
