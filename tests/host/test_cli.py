@@ -23,7 +23,7 @@ from ustreamer.host.demo import command
 from ustreamer.uprotocol.ustatus import UCode
 
 DEADLINE_S = 20
-COMMANDS = ("run", "check", "plugins", "demo", "reload", "routes", "top", "dead-letters")
+COMMANDS = ("run", "check", "explain", "plugins", "demo", "reload", "routes", "top", "tap", "dead-letters")
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "cli"\nauthorities = ["hpc"]\n'
 SOMEIP = """\

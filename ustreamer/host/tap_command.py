@@ -36,7 +36,8 @@ def add_tap(
         "--source", type=pattern, metavar="UURI", help="only messages from there; may have wildcards"
     )
     parser.add_argument("--sink", type=pattern, metavar="UURI", help="only messages addressed to there")
-    parser.add_argument("--verdict", choices=_FINAL, help="only what ended so")
+    words = f"only what ended so: {', '.join(_FINAL)}"
+    parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=words)
     parser.add_argument("--count", type=_count, metavar="N", help="end after so many lines")
     parser.add_argument("--payload", action="store_true", help="with payloads, up to 256 bytes of each")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")

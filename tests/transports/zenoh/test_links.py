@@ -153,6 +153,14 @@ def test_what_waits_for_a_slow_reader_is_not_acknowledged_by_what_it_reads(kerne
     assert kernel.lost_ms() == 1_000 + 100
 
 
+def test_what_waited_when_zenoh_itself_closed_a_link_that_took_nothing_is_lost(kernel: Kernel) -> None:
+    kernel.run(1_800)  # it has spoken just now, so that its lease is not over
+    kernel.cut = True
+    kernel.run(3_000)
+    kernel.closed = True
+    assert kernel.lost_ms() == 3_000 + 100
+
+
 def test_what_arrives_bit_by_bit_after_an_outage_is_no_proof_of_what_still_waits_with_zenoh(
     kernel: Kernel,
 ) -> None:
