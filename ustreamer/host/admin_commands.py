@@ -99,6 +99,8 @@ def _routes(arguments: argparse.Namespace) -> int:
     for each in found["endpoints"]:
         link = "up" if each["up"] else "down"
         print(f"{each['name']:<16} {each['transport']:<8} {link:<5} {' '.join(each['authorities'])}")
+        if each["neighbours"]:
+            print(f"{'':<16} beside {' '.join(each['neighbours'])}")
     for each in found["targets"]:
         print(_target(each))
     for each in found["stopped"]:

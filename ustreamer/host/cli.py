@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | explain | plugins | demo`, those of `admin_commands`, and what plugins add."""
+"""The command line: `ustreamer run | check | explain | plugins | demo | import`, those of `admin_commands` and of plugins."""
 
 import argparse
 import json
@@ -17,6 +17,7 @@ from ustreamer.host import check, logs, plugins, process
 from ustreamer.host.admin_commands import add_admin_commands, running_plugins
 from ustreamer.host.config import ConfigError
 from ustreamer.host.explain_command import add_explain
+from ustreamer.host.import_command import add_import_command
 from ustreamer.host.plugins import PluginError
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -110,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     add_admin_commands(commands)
+    add_import_command(commands)
     classes, broken = plugins.usable()
     for error in broken.values():
         print(f"warning: {error}", file=sys.stderr)

@@ -187,8 +187,7 @@ class Streamer:
             self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
-            for lane in self._lanes.values():
-                lane.restore()  # before whatever might be sent now, and must not overtake it
+            self._restore()
             for service in self._services:
                 service.start(self._bus)
             for lane in self._lanes.values():
@@ -204,6 +203,16 @@ class Streamer:
             "started",
             extra={"authority": self._config.authority, "endpoints": sorted(self._config.endpoints)},
         )
+
+    def _restore(self) -> None:
+        """Queue what earlier processes have kept, before anything is sent that must not overtake it."""
+        for lane in self._lanes.values():
+            lane.restore()
+        directory = self._config.state_dir / SPOOL
+        for path in sorted(directory.iterdir()) if directory.exists() else ():
+            section = self._config.endpoints.get(path.name)
+            if path.is_dir() and "." not in path.name and (section is None or not section.durable):
+                log.warning("spool_unused", extra={"spool": str(path)})
 
     def _listen(self) -> None:
         for name, transport in self.transports.items():
