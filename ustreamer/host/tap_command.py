@@ -24,9 +24,7 @@ def add_tap(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", state_dir: Callable[[Path], Path]
 ) -> None:
     """Add the command; `state_dir` reads it out of a configuration."""
-    parser = commands.add_parser(
-        "tap", help="what a running streamer decides, message by message, until Ctrl-C"
-    )
+    parser = commands.add_parser("tap", help="what a running streamer decides, message by message")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "config", type=Path, metavar="CONFIG", nargs="?", help="the configuration of the streamer"
