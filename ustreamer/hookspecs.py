@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a plugin can do: eleven hooks. docs/plugins.md shows each of them at work.
+"""Everything a plugin can do: twelve hooks. docs/plugins.md shows each of them at work.
 
 All hooks are called while the streamer is set up (or shut down); per message only what they return is run. A plugin is
 a class named by an entry point of the group "ustreamer"; the host makes one instance when the configuration has a
@@ -246,6 +246,13 @@ class Hooks:
     @hookspec
     def ustreamer_subscription_watch(self) -> SubscriptionWatch | None:
         """Something that is told of every subscription, and of every change of one. Asked before any is loaded."""
+
+    @hookspec
+    def ustreamer_stored_subscriptions(self) -> SubscriptionDirectory | None:
+        """Who subscribed what by the files alone, for a command that runs beside the streamer or without it.
+
+        Reads and touches nothing. Without it, what the plugin's directory knows is known to a running streamer only.
+        """
 
     @hookspec
     def ustreamer_commands(self, commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -256,6 +256,22 @@ def test_a_tap_shows_what_becomes_of_messages(own_vehicle: Vehicle, config: Path
         assert {payload: _text(by_payload[payload]) for payload in shown} == shown
 
 
+def test_what_is_explained_is_what_happens(own_vehicle: Vehicle, config: Path) -> None:
+    topic = own_vehicle.fresh_topic()
+    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+        app.subscribe(topic, max_frequency=40.0)
+        explained = said("explain", config, "--source", str(topic))
+        assert explained["verdict"] == "delivered"
+        assert explained["targets"] == [{"endpoint": "backbone", "subscriber": None, "period_ns": 25_000_000}]
+        own_vehicle.emit(topic)
+        app.wait_events(topic)
+        [target] = said("routes", config)["targets"]
+        wanted = {name: target[name] for name in ("endpoint", "subscriber", "period_ns")}
+        assert (target["ingress"], [wanted]) == (explained["ingress"], explained["targets"])
+        unwanted = said("explain", config, "--source", str(own_vehicle.fresh_topic()))
+        assert (unwanted["verdict"], unwanted["targets"]) == ("no_subscriber", [])
+
+
 def _text(id: wire.Id) -> str:
     text = f"{id.msb:016x}{id.lsb:016x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -23,7 +23,19 @@ from ustreamer.host.demo import command
 from ustreamer.uprotocol.ustatus import UCode
 
 DEADLINE_S = 20
-COMMANDS = ("run", "check", "plugins", "demo", "reload", "routes", "top", "dead-letters", "import")
+COMMANDS = (
+    "run",
+    "check",
+    "explain",
+    "plugins",
+    "demo",
+    "reload",
+    "routes",
+    "top",
+    "tap",
+    "dead-letters",
+    "import",
+)
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "cli"\nauthorities = ["hpc"]\n'
 SOMEIP = """\

@@ -119,6 +119,10 @@ class Router:
         assert attributes.sink is not None  # check_attributes has seen to it
         return self._by_sink(ingress, attributes.sink)
 
+    def access_at(self, ingress: str) -> Access | None:
+        """The rules of an endpoint; None if it has none."""
+        return self._access.get(ingress)
+
     def _standing(self, ingress: str, attributes: UAttributes) -> Standing:
         neighbours = self._neighbours
         sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink

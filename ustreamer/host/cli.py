@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | plugins | demo | import`, those of `admin_commands`, and what plugins add."""
+"""The command line: `ustreamer run | check | explain | plugins | demo | import`, those of `admin_commands` and of plugins."""
 
 import argparse
 import json
@@ -16,6 +16,7 @@ from ustreamer import __version__
 from ustreamer.host import check, logs, plugins, process
 from ustreamer.host.admin_commands import add_admin_commands, running_plugins
 from ustreamer.host.config import ConfigError
+from ustreamer.host.explain_command import add_explain
 from ustreamer.host.import_command import add_import_command
 from ustreamer.host.plugins import PluginError
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -92,6 +93,8 @@ def parser() -> argparse.ArgumentParser:
     checking.add_argument("--offline", action="store_true", help="leave out the environment (ports, files)")
     checking.add_argument("--json", action="store_true")
     checking.set_defaults(run=_check)
+
+    add_explain(commands)
 
     listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
     listing.add_argument(

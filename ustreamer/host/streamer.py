@@ -145,16 +145,25 @@ class Streamer:
         self.dispatcher.replan()
 
     def _directory(self) -> SubscriptionDirectory:
-        directories: list[SubscriptionDirectory] = list(self._plugins.hook.ustreamer_subscription_directory())
+        return self._with_fixed(self._plugins.hook.ustreamer_subscription_directory())
+
+    def _with_fixed(self, found: Iterable[SubscriptionDirectory]) -> SubscriptionDirectory:
+        directories = list(found)
         fixed = [wish for transport in self.transports.values() for wish in transport.subscriptions()]
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
         return merged(directories)
 
-    def _router(self, config: StreamerConfig, places: Places) -> Router:
+    def router_by(self, found: Iterable[SubscriptionDirectory]) -> Router:
+        """A router as that of this streamer, by other subscriptions beside those that the configuration fixes."""
+        return self._router(self._config, self._places, self._with_fixed(found))
+
+    def _router(
+        self, config: StreamerConfig, places: Places, directory: SubscriptionDirectory | None = None
+    ) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
         access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
-        return Router(places, self._paused, unicast, access, self._neighbours)
+        return Router(places, directory or self._paused, unicast, access, self._neighbours)
 
     def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook

@@ -24,9 +24,7 @@ def add_tap(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", state_dir: Callable[[Path], Path]
 ) -> None:
     """Add the command; `state_dir` reads it out of a configuration."""
-    parser = commands.add_parser(
-        "tap", help="what a running streamer decides, message by message, until Ctrl-C"
-    )
+    parser = commands.add_parser("tap", help="what a running streamer decides, message by message")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "config", type=Path, metavar="CONFIG", nargs="?", help="the configuration of the streamer"
@@ -36,7 +34,8 @@ def add_tap(
         "--source", type=pattern, metavar="UURI", help="only messages from there; may have wildcards"
     )
     parser.add_argument("--sink", type=pattern, metavar="UURI", help="only messages addressed to there")
-    parser.add_argument("--verdict", choices=_FINAL, help="only what ended so")
+    words = f"only what ended so: {', '.join(_FINAL)}"
+    parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=words)
     parser.add_argument("--count", type=_count, metavar="N", help="end after so many lines")
     parser.add_argument("--payload", action="store_true", help="with payloads, up to 256 bytes of each")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
