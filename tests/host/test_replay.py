@@ -149,7 +149,7 @@ class Story:
         for file in kept(self._directory):
             for event in read_segment(file.path.read_bytes(), file.path.name):
                 assert not hasattr(event, "torn")
-                found.append(event)  # type: ignore[arg-type]
+                found.append(event)
         return found
 
 
@@ -256,7 +256,8 @@ def test_with_nothing_changed_a_replay_gives_the_recorded_verdicts(
                 story.publish(first)
                 story.advance(1 + jitter[count % len(jitter)] // 2)
         elif what == "wish" and isinstance(first, tuple):
-            story.wishes.wish(*first, None if second is None else int(str(second)) * MS)
+            topic, subscriber = first
+            story.wishes.wish(topic, subscriber, None if second is None else int(str(second)) * MS)
         elif what == "tolerate" and isinstance(first, float):
             story.tolerate(first)
         elif what == "send":

@@ -69,10 +69,21 @@ def _exit_of(error: UStatusError) -> Exit:
     return by_code.get(error.code, Exit.FAILURE)
 
 
+class _OneLineEach(argparse.HelpFormatter):
+    """Room for the longest command: argparse forgets that commands are indented once more, and breaks their lines."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        names = [each.dest for each in getattr(action, "_choices_actions", ())]
+        self._action_max_length = max([self._action_max_length, *(len(name) + 4 for name in names)])
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line, with the commands of all installed plugins."""
     top = argparse.ArgumentParser(
-        prog="ustreamer", description="The uProtocol dispatcher of a vehicle gateway."
+        prog="ustreamer",
+        description="The uProtocol dispatcher of a vehicle gateway.",
+        formatter_class=_OneLineEach,
     )
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
