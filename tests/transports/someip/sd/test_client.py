@@ -351,6 +351,21 @@ def test_without_an_answer_to_the_last_one_a_multicast_offer_begins_anew() -> No
     assert sent(node.wait(50), PEER) == [(SUBSCRIBE,)]
 
 
+def test_an_answer_has_time_to_come_before_it_is_missed() -> None:
+    node = wanting(dice=0.0)
+    node.hear(offer(FOREVER), multicast=True)
+    for _ in range(2):
+        assert sent(node.wait(10), PEER) == [(SUBSCRIBE,)]
+        node.hear(offer(FOREVER), multicast=True)
+    node.wait(10)
+    node.wait(30)
+    node.hear(offer(FOREVER), multicast=True)
+    assert sent(node.wait(10), PEER) == [(SUBSCRIBE,)]  # 40 ms after the last one
+    node.wait(40)
+    node.hear(offer(FOREVER), multicast=True)
+    assert sent(node.wait(10), PEER) == [(STOP, SUBSCRIBE)]  # 50 ms
+
+
 def test_an_offer_that_answers_a_find_begins_nothing_anew() -> None:
     node = wanting()
     for _ in range(3):

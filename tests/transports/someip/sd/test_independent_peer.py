@@ -202,14 +202,13 @@ def test_we_subscribe_what_it_offers_and_leave() -> None:
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
         await wire.until(lambda: wire.seen(EventgroupSubscribed))
-        assert server.subscribed == 1
         found = of_kind(ServiceFound, wire.log)[0]
         assert (found.key, found.udp, found.peer) == (KEY, ("10.0.0.2", 30509), PEER)
         sends = wire.seen(Send)
         await wire.until(lambda: wire.seen(Send) > sends + 5)  # renewals
-        assert (server.subscribed, server.ended, wire.seen(EventgroupLost)) == (1, 0, 0)
+        assert (server.subscribed - server.ended, wire.seen(EventgroupLost)) == (1, 0)
         wire.do(wire.discovery.unsubscribe(WANTED, 0x4465))
-        await wire.until(lambda: server.ended == 1)
+        await wire.until(lambda: server.ended == server.subscribed)
 
     run(test)
 
@@ -303,10 +302,10 @@ def test_it_sees_our_reboots() -> None:
         server = Server()
         announce(wire.theirs, server)
         for life in range(6):
+            before = server.subscribed
             wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
             wire.up()
-            await wire.until(lambda life=life: server.subscribed == life + 1)  # type: ignore[misc]
-            # It goes by the standard's word, and both channels tell it: it may end what it has not got any more.
+            await wire.until(lambda before=before: server.subscribed > before)  # type: ignore[misc]
             assert server.ended >= life
             await wire.until(lambda: wire.seen(EventgroupSubscribed))
             wire.boot_ours()
