@@ -513,6 +513,13 @@ def test_the_connection_comes_before_the_subscribe_which_names_our_end_of_it() -
     assert node.hear(ack(FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
 
 
+def test_an_event_group_over_tcp_that_is_wanted_later_connects_first() -> None:
+    node = wanting(group=None)
+    node.hear(offer(FOREVER, REMOTE_BOTH))
+    actions = node.discovery.subscribe(WANTED, GROUP, node.now, reliable=True)
+    assert actions == [ConnectWanted(KEY, ("10.0.0.2", 30510))]
+
+
 def test_a_connection_is_asked_for_once_until_it_is_said_to_be_gone() -> None:
     node = connecting()
     assert node.hear(offer(FOREVER, REMOTE_BOTH)) == []
