@@ -406,7 +406,7 @@ def hostile(number: int, dice: random.Random) -> tuple[SomeIpMessage, Address]:
     return segment(offset, part, True, dice.randrange(0x10000), client=dice.randrange(0x10000)), peer
 
 
-@pytest.mark.parametrize("kind", ["any", "one message", "one byte each"])
+@pytest.mark.parametrize("kind", ["any", "one message", "first pieces", "small pieces"])
 def test_10_000_hostile_fragments_take_less_than_a_megabyte(kind: str) -> None:
     dice = random.Random(1)
     reassembly = Reassembly(TpLimits())
@@ -415,12 +415,17 @@ def test_10_000_hostile_fragments_take_less_than_a_megabyte(kind: str) -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for number in range(10_000):
+        for number in range(20_000 if kind == "small pieces" else 10_000):
             part, peer = hostile(number, dice)
             if kind == "one message":
                 part, peer = segment(16 * (number % 8_000), dice.randbytes(16), more=True), PEER
-            if kind == "one byte each":
+            if kind == "first pieces":
                 part = segment(0, b"x" * 16, True, number, client=number)
+            if kind == "small pieces":
+                part, peer = (
+                    segment(16 * (number // 40), dice.randbytes(16), True, number % 40),
+                    ("10.0.0.9", number % 4),
+                )
             reassembly.feed(part, peer, number)
             if number % 1_000 == 0:
                 reassembly.expire(number)

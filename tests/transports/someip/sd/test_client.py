@@ -351,6 +351,21 @@ def test_without_an_answer_to_the_last_one_a_multicast_offer_begins_anew() -> No
     assert sent(node.wait(50), PEER) == [(SUBSCRIBE,)]
 
 
+def test_an_answer_has_time_to_come_before_it_is_missed() -> None:
+    node = wanting(dice=0.0)
+    node.hear(offer(FOREVER), multicast=True)
+    for _ in range(2):
+        assert sent(node.wait(10), PEER) == [(SUBSCRIBE,)]
+        node.hear(offer(FOREVER), multicast=True)
+    node.wait(10)
+    node.wait(30)
+    node.hear(offer(FOREVER), multicast=True)
+    assert sent(node.wait(10), PEER) == [(SUBSCRIBE,)]  # 40 ms after the last one
+    node.wait(40)
+    node.hear(offer(FOREVER), multicast=True)
+    assert sent(node.wait(10), PEER) == [(STOP, SUBSCRIBE)]  # 50 ms
+
+
 def test_an_offer_that_answers_a_find_begins_nothing_anew() -> None:
     node = wanting()
     for _ in range(3):
@@ -496,6 +511,13 @@ def test_the_connection_comes_before_the_subscribe_which_names_our_end_of_it() -
     assert node.discovery.eventgroup_state(KEY, GROUP) is State.CONNECTING
     assert sent(node.discovery.connected(KEY, STREAM, node.now), PEER) == [(subscribe(5, OURS_TCP),)]
     assert node.hear(ack(FOREVER)) == [EventgroupSubscribed(KEY, GROUP, None)]
+
+
+def test_an_event_group_over_tcp_that_is_wanted_later_connects_first() -> None:
+    node = wanting(group=None)
+    node.hear(offer(FOREVER, REMOTE_BOTH))
+    actions = node.discovery.subscribe(WANTED, GROUP, node.now, reliable=True)
+    assert actions == [ConnectWanted(KEY, ("10.0.0.2", 30510))]
 
 
 def test_a_connection_is_asked_for_once_until_it_is_said_to_be_gone() -> None:

@@ -11,7 +11,8 @@ A subscription of ours exists while a wanted service is offered (phases.py has t
     REFUSED     | PENDING, sent      SUBSCRIBED   REFUSED    -              -              CONNECTING
 
 CONNECTING is for those that need TCP. A Subscribe that was sent for an Offer by multicast and has no answer when the next
-one comes is sent again behind a StopSubscribe, so that the server sends the present values of fields once more.
+one comes (and an answer had time to come: `request_response_delay_max_ms`) is sent again behind a StopSubscribe, so that the
+server sends the present values of fields once more.
 """
 
 from collections.abc import Hashable, Iterable
@@ -99,6 +100,7 @@ class _Group:
         self.reliable = reliable
         self.state = State.CONNECTING if reliable else State.PENDING
         self.sent = False
+        self.sent_ns = 0
         self.tries = 0  # since the last answer
         self.awaits_multicast = False  # an answer, to a Subscribe that was sent for an Offer by multicast
         self.multicast: Address | None = None
@@ -402,7 +404,7 @@ class Client:
             if group.state is State.CONNECTING:
                 self._connect(key, remote)
             elif group.state is not State.REFUSED:
-                self._send_one(key, remote, number, by_multicast)
+                self._send_one(key, remote, number, by_multicast, now_ns)
                 self._await_answer(key, number, group, now_ns)
 
     def _connect(self, key: ServiceKey, remote: _Remote) -> None:
@@ -410,9 +412,14 @@ class Client:
             remote.connecting = True
             self._desk.tell(ConnectWanted(key, remote.places.tcp))
 
-    def _send_one(self, key: ServiceKey, remote: _Remote, number: int, by_multicast: bool) -> None:
+    def _send_one(
+        self, key: ServiceKey, remote: _Remote, number: int, by_multicast: bool, now_ns: int
+    ) -> None:
         group = remote.groups[number]
-        unanswered = by_multicast and group.awaits_multicast
+        # Offers are repeated after 10 ms by some, which is too soon to miss an answer.
+        patience_ns = self._desk.timings.request_response_delay_max_ms * NS_PER_MS
+        overdue = group.awaits_multicast and now_ns - group.sent_ns >= patience_ns
+        unanswered = by_multicast and overdue
         first = group.state is State.PENDING and group.tries == 0
         wants_values = remote.knows_initial and self._desk.settings.initial_data and (first or unanswered)
         entry = self._entry(key, remote, number, self._desk.timings.ttl_subscribe_s, wants_values)
@@ -420,7 +427,7 @@ class Client:
             self._desk.post(remote.peer, self._entry(key, remote, number, 0, False), entry)
         else:
             self._desk.post(remote.peer, entry)
-        group.sent, group.awaits_multicast = True, by_multicast
+        group.sent, group.sent_ns, group.awaits_multicast = True, now_ns, by_multicast
 
     def _await_answer(self, key: ServiceKey, number: int, group: _Group, now_ns: int) -> None:
         timeout_ns = self._desk.timings.ack_timeout_ms * NS_PER_MS

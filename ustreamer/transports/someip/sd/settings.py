@@ -80,7 +80,7 @@ class ServiceKey(Struct, frozen=True, order=True):
     major: int
 
     def __str__(self) -> str:
-        return f"service {self.service:#06x} instance {self.instance} version {self.major}"
+        return f"service {self.service:#06x} instance {self.instance:#06x} version {self.major}"
 
 
 class OfferedService(Struct, frozen=True):
