@@ -2,9 +2,11 @@
 """The tables of a lake: what is in each column, written once and read by every job.
 
     <lake>/bronze/date=D/gateway=G/<run>-<number>.useg.zst   recordings as they came, byte for byte
-    <lake>/silver/<table>/date=D/gateway=G/*.parquet         one clean row per delivery, subscription change, ...
+    <lake>/silver/deliveries/date=D/gateway=G/*.parquet      one clean row per delivery
+    <lake>/silver/events/date=D/gateway=G/*.parquet          all small tables in one, so that a gateway's day is two files
     <lake>/quarantine/date=D/gateway=G/*.parquet             what could not be read or believed, and why
-    <lake>/manifest.parquet                                  which recordings are in it
+    <lake>/refused/<crc>-<name>.zst                          files of which nothing could be read
+    <lake>/manifest.jsonl                                    which recordings are in it
 
 The layout of a recording, and what its fields mean, is docs/recordings.md; here it is what they have become.
 
@@ -73,13 +75,60 @@ class Table:
         # A lake on this machine may have no such folder yet; of one elsewhere only Spark knows.
         if "://" not in path and not Path(path).exists():
             return spark.createDataFrame([], self.ddl)
+        if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
+            return WIDE.read(spark, lake).where(f"`table` = '{self.name}'").select(*self.names)
         return spark.read.schema(self.ddl).parquet(path)
 
+
+EVENTS_FOLDER: Final = "silver/events"
 
 _PARTITION: Final = (
     Column("date", "date", "of received_us, UTC"),
     Column("gateway", "string", "authority of the gateway"),
 )
+
+RECORDED: Final = Table(
+    "recorded",
+    "bronze",
+    (
+        Column("run", "bigint", ""),
+        Column("seq", "bigint", ""),
+        Column("id_msb", "bigint", ""),
+        Column("id_lsb", "bigint", ""),
+        Column("received_us", "bigint", "received_ns on the wall clock"),
+        Column("received_ns", "bigint", ""),
+        Column("arrived_ns", "bigint", ""),
+        Column("first_attempt_ns", "bigint", "0: never tried"),
+        Column("settled_ns", "bigint", ""),
+        Column("source", "string", "", nullable=True),
+        Column("sink", "string", "", nullable=True),
+        Column("topic", "string", "", nullable=True),
+        Column("subscriber", "string", "", nullable=True),
+        Column("type", "int", "code"),
+        Column("priority", "int", ""),
+        Column("flags", "int", ""),
+        Column("ttl_ms", "bigint", ""),
+        Column("size", "bigint", ""),
+        Column("ingress", "string", "", nullable=True),
+        Column("egress", "string", "", nullable=True),
+        Column("verdict", "int", "code"),
+        Column("code", "int", "255: none"),
+        Column("reason", "string", "", nullable=True),
+        Column("attempts", "int", ""),
+        Column("delivery", "bigint", ""),
+        Column("period_ns", "bigint", ""),
+        Column("tuned_ns", "bigint", ""),
+        Column("epoch", "bigint", ""),
+        Column("request_msb", "bigint", "0: answers nothing"),
+        Column("request_lsb", "bigint", ""),
+        Column("fault", "string", "why it cannot be believed, as far as the bytes say", nullable=True),
+        Column("file", "string", "only where asked for", nullable=True),
+        Column("offset", "bigint", "byte in it; only where asked for", nullable=True),
+        Column("raw", "binary", "the record; only where asked for", nullable=True),
+        *_PARTITION,
+    ),
+)
+"""DELIVERY records as they are in bronze: ids made text, times of the wall clock added, nothing judged. Never written."""
 
 DELIVERIES: Final = Table(
     "deliveries",
@@ -145,7 +194,7 @@ CHANGES: Final = ("PRESENT", "SUBSCRIBED", "CHANGED", "UNSUBSCRIBED")
 
 SUBSCRIPTIONS: Final = Table(
     "subscriptions",
-    "silver/subscriptions",
+    EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
         Column("number", "bigint", "contiguous in a run"),
@@ -161,7 +210,7 @@ SUBSCRIPTIONS: Final = Table(
 
 DEAD_LETTERS: Final = Table(
     "dead_letters",
-    "silver/dead_letters",
+    EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
         Column("seq", "bigint", "of its row in deliveries"),
@@ -182,7 +231,7 @@ DEAD_LETTERS: Final = Table(
 
 EPOCHS: Final = Table(
     "epochs",
-    "silver/epochs",
+    EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
         Column("epoch", "bigint", "from 0, grows with each reload"),
@@ -197,7 +246,7 @@ _PER_VERDICT: Final = tuple(verdict.lower() for verdict in VERDICTS)
 
 GAPS: Final = Table(
     "gaps",
-    "silver/gaps",
+    EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
         Column(
@@ -219,7 +268,7 @@ GAPS: Final = Table(
 
 COUNTERS: Final = Table(
     "counters",
-    "silver/counters",
+    EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
         Column("time_us", "bigint", "wall clock"),
@@ -235,7 +284,7 @@ COUNTERS: Final = Table(
 
 SEGMENTS: Final = Table(
     "segments",
-    "silver/segments",
+    EVENTS_FOLDER,
     (
         Column("run", "bigint", "as in deliveries"),
         Column("number", "bigint", "from 0; one that is missing was deleted, or has not come yet"),
@@ -270,5 +319,19 @@ QUARANTINE: Final = Table(
 
 EVENTS: Final = (SUBSCRIPTIONS, DEAD_LETTERS, EPOCHS, GAPS, COUNTERS, SEGMENTS)
 """The small tables of silver."""
+
+
+def _wide() -> Table:
+    """Every column of every small table once, all nullable, and which table a row is of."""
+    columns: dict[str, Column] = {"table": Column("table", "string", "which of them")}
+    for column in (column for table in (*EVENTS, QUARANTINE) for column in table.columns[: -len(_PARTITION)]):
+        have = columns.setdefault(column.name, Column(column.name, column.type, column.note, nullable=True))
+        if have.type != column.type:
+            raise TypeError(f"{column.name} is {have.type} in one table and {column.type} in another")
+    return Table("events", EVENTS_FOLDER, (*columns.values(), *_PARTITION))
+
+
+WIDE: Final = _wide()
+"""How the small tables are stored. Rows of the quarantine pass through it and go into their own folder."""
 
 SILVER: Final = (DELIVERIES, *EVENTS)

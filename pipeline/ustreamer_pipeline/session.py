@@ -27,6 +27,9 @@ SETTINGS: Final = {
     # A gateway named 0123 stays a name; partition values are read as what the schema says.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.shuffle.partitions": "16",
+    # A task writes one gateway's day after the other, each in order. With this many files open at once (silver.TASK_UNITS)
+    # Spark needs not sort by partition first, which would undo the order and cost as much as the rest.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
 """What every session has, wherever it runs; all of them may be changed while it runs."""
 
