@@ -33,6 +33,7 @@ _ROW: Final = np.dtype(
     ]
 )
 """A row while it is sorted: texts are numbers in a `Pool`, -1 is null."""
+_BYTES: Final = np.dtype(f"V{_ROW.itemsize}")
 
 _COPIED: Final = (
     *(
@@ -196,10 +197,11 @@ def merged(parts: Iterable[Part], pool: Pool, day: int, *, detail: bool = False)
     for part in parts:
         segment = part.load()
         rows = rows_of(segment, pool, part.file, part.floor, detail=detail)
-        rows = rows[day_of(rows["received_us"]) == day]
+        # As bytes: numpy moves rows field by field, which takes ten times as long.
+        here = rows.view(_BYTES)[day_of(rows["received_us"]) == day]
+        rows = np.concatenate((waiting.view(_BYTES), here)).view(_ROW)
         # Stable, and both are in order of seq where received_ns is the same: later segments have later rows.
-        rows = np.concatenate((waiting, rows))
-        rows = rows[np.argsort(rows["received_ns"], kind="stable")]
+        rows = rows.view(_BYTES)[np.argsort(rows["received_ns"], kind="stable")].view(_ROW)
         ready = (
             len(rows)
             if part.later_from_ns is None
