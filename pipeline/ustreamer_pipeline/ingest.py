@@ -23,7 +23,7 @@ from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.layout import SUFFIXES
 from ustreamer_pipeline.manifest import Manifest, Unit, listed, locked
 from ustreamer_pipeline.rows import EPOCH
-from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, WIDE, Table
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, WIDE, Table
 from ustreamer_pipeline.silver import (
     Work,
     deliveries,
@@ -237,6 +237,8 @@ def _write(frame: "DataFrame", table: Table, lake: str) -> None:
     """Replace the partitions that the frame has rows for, and no other."""
     (
         frame.write.mode("overwrite")
+        .options(**{f"parquet.enable.dictionary#{name}": "false" for name in SPREAD if name in table.names})
+        .option("parquet.compression.codec.zstd.level", "1")  # 3 is the default: as small, and slower
         .option("partitionOverwriteMode", "dynamic")
         .partitionBy(*table.partitioned_by)
         .parquet(table.path(lake))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TASK_ROWS: Final = 2_000_000
-"""Rows that are worth a task: 2 s. One gateway's day is never split, so a task may have more."""
+TASK_ROWS: Final = 500_000
+"""Rows that are worth a task: 3 s. One gateway's day is never split, so a task may have more."""
 TASK_UNITS: Final = 64
 """Units of a task at most: each has a file open."""
 LAST_CODE: Final = 16  # of google.rpc.Code
