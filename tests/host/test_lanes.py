@@ -132,10 +132,16 @@ class Gateway:
         verdict: Verdict,
         reason: UStatus | None,
         attempts: int,
+        arrived_ns: int,
         received_ns: int,
+        first_attempt_ns: int,
         settled_ns: int,
     ) -> None:
-        assert received_ns <= settled_ns
+        if attempts:
+            assert arrived_ns == received_ns <= first_attempt_ns <= settled_ns
+        else:
+            assert (arrived_ns, first_attempt_ns) == (received_ns, 0)
+            assert received_ns <= settled_ns
         self.verdicts.append((number(message), verdict, reason, attempts))
 
 

@@ -86,10 +86,11 @@ class Ingress:
 
     def dispatch(self, message: UMessage) -> None:
         """Decide about `message` and hand it on. Never waits for a network, and raises nothing, whatever a plugin does."""
-        now_ns = self._monotonic_ns()
         attributes = message.attributes
         id = message.id
         with self._lock:
+            # Not before the lock: two threads may come here, and what filters are told must not go back.
+            now_ns = self._monotonic_ns()
             plan = self._plans.get(attributes)
             if (
                 plan is None
@@ -97,7 +98,7 @@ class Ingress:
                 or id.msb & 0xF000 != 0x7000
                 or id.lsb >> 62 != 0b10  # UUID.is_valid, without two calls (0.1 us instead of 0.3)
             ):
-                plan = self._plan(message)
+                plan = self._plan(message, now_ns)
                 if plan is None:
                     return
             deliveries = plan.deliveries
@@ -118,7 +119,7 @@ class Ingress:
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
-    def _plan(self, message: UMessage) -> Plan | None:
+    def _plan(self, message: UMessage, now_ns: int) -> Plan | None:
         """Make the plan for these attributes and keep it if they are likely to come again; None if they are invalid."""
         attributes = message.attributes
         # Read before the question: a change in between then makes the plan stale, not wrong.
@@ -134,23 +135,28 @@ class Ingress:
             self.faults.of_directory(self._directory, error)
             text = f"subscription directory {described(self._directory, error)}"
             return Plan(version, (), Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text)))
-        plan = Plan(version, self._deliveries(attributes, decision.targets), decision)
+        plan = Plan(version, self._deliveries(attributes, decision.targets, now_ns), decision)
         if attributes.repeats:
             if len(self._plans) >= self._plan_limit:
                 self._plans.clear()
             self._plans[attributes] = plan
         return plan
 
-    def _deliveries(self, attributes: UAttributes, targets: tuple[Target, ...]) -> tuple[Delivery, ...]:
+    def _deliveries(
+        self, attributes: UAttributes, targets: tuple[Target, ...], now_ns: int
+    ) -> tuple[Delivery, ...]:
         if attributes.type is UMessageType.PUBLISH:
-            return self._topic_deliveries(attributes.source, targets)
-        return tuple(self._unicast_delivery(target.endpoint) for target in targets)
+            return self._topic_deliveries(attributes.source, targets, now_ns)
+        return tuple(self._unicast_delivery(target.endpoint, now_ns) for target in targets)
 
-    def _topic_deliveries(self, topic: UUri, targets: tuple[Target, ...]) -> tuple[Delivery, ...]:
+    def _topic_deliveries(
+        self, topic: UUri, targets: tuple[Target, ...], now_ns: int
+    ) -> tuple[Delivery, ...]:
         """The deliveries of a topic: kept where the target was there before, tuned to its present wish."""
         before = {(each.endpoint, each.subscriber): each for each in self._by_topic.get(topic, ())}
         deliveries = tuple(
-            self._tuned(before.get((target.endpoint, target.subscriber)), topic, target) for target in targets
+            self._tuned(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
+            for target in targets
         )
         if deliveries:
             self._keep(topic, deliveries)
@@ -166,24 +172,25 @@ class Ingress:
             self._plans.clear()
         self._by_topic[topic] = deliveries
 
-    def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target) -> Delivery:
+    def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
         if delivery is None:
             egress = self._dispatcher.egress[target.endpoint]
             delivery = Delivery(self, egress, topic, target.subscriber, target.period_ns)
         elif delivery.period_ns == target.period_ns:
             return delivery
         delivery.period_ns = target.period_ns
-        self._put_filters_before(delivery)
+        self._put_filters_before(delivery, now_ns)
         return delivery
 
-    def _unicast_delivery(self, endpoint: str) -> Delivery:
+    def _unicast_delivery(self, endpoint: str, now_ns: int) -> Delivery:
         delivery = self._unicast.get(endpoint)
         if delivery is None:
             delivery = self._unicast[endpoint] = Delivery(self, self._dispatcher.egress[endpoint])
-            self._put_filters_before(delivery)
+            self._put_filters_before(delivery, now_ns)
         return delivery
 
-    def _put_filters_before(self, delivery: Delivery) -> None:
+    def _put_filters_before(self, delivery: Delivery, now_ns: int) -> None:
+        delivery.tuned_ns = now_ns
         make = self._dispatcher.filters
         try:
             delivery.use(tuple(make(delivery)))
@@ -208,8 +215,9 @@ class Ingress:
         self._router = router
         self._directory = router.versioned
         self._plans.clear()
+        now_ns = self._monotonic_ns()
         for delivery in [*(d for each in self._by_topic.values() for d in each), *self._unicast.values()]:
-            self._put_filters_before(delivery)
+            self._put_filters_before(delivery, now_ns)
 
     # --- what does not go on ------------------------------------------------------------------------------------------
 
@@ -231,7 +239,7 @@ class Ingress:
         self.ledger.settle(decision.verdict)
         for tap in self.taps:
             try:
-                tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns)
+                tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns, 0, now_ns)
             except Exception as error:  # noqa: BLE001  # foreign code, as in Delivery.settle
                 self.tap_failed(tap, error)
         if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
@@ -266,20 +274,20 @@ class Ingress:
 
     def _wake(self, delivery: Delivery, holder: Filter) -> None:
         with self._lock:
+            now_ns = self._monotonic_ns()
             try:
-                wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic)
+                wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic, now_ns)
             except Exception as error:  # noqa: BLE001  # foreign code; it was wanted when it was accepted
                 self.faults.of_directory(self._directory, error)
                 wanted = True
-            delivery.resume(holder, self._monotonic_ns(), wanted=wanted)
+            delivery.resume(holder, now_ns, wanted=wanted)
 
-    def _is_wanted(self, delivery: Delivery, topic: UUri) -> bool:
+    def _is_wanted(self, delivery: Delivery, topic: UUri, now_ns: int) -> bool:
         """Whether somebody still subscribes what a filter has held back in the meantime."""
         targets = self._router.subscribed(self.name, topic)
         if topic in self._by_topic:
-            return delivery in self._topic_deliveries(
-                topic, targets
-            )  # who came back since has a delivery of its own
+            # Who came back since has a delivery of its own.
+            return delivery in self._topic_deliveries(topic, targets, now_ns)
         # Forgotten with all others when there were too many topics, which is no reason to lose a message.
         return any(
             (each.endpoint, each.subscriber) == (delivery.endpoint, delivery.subscriber) for each in targets

@@ -144,7 +144,7 @@ class Lane:
         """Try to send at once; why not, if it fails: that is left to the sending thread, which knows how to fail."""
         refusal = self._transmit(delivery, message)
         if refusal is None:
-            delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
+            delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, None, 1, now_ns)
         return None if refusal is None else refusal.code
 
     def _transmit(self, delivery: Delivery, message: UMessage) -> UStatusError | None:
@@ -251,7 +251,14 @@ class Lane:
 
     def _settle(self, item: Queued, verdict: Verdict, now_ns: int, reason: UStatus | None) -> None:
         item.delivery.settle(
-            self.ledger, item.message, verdict, item.received_ns, now_ns, reason, attempts=item.attempts
+            self.ledger,
+            item.message,
+            verdict,
+            item.received_ns,
+            now_ns,
+            reason,
+            item.attempts,
+            item.first_attempt_ns,
         )
 
     def _keep(self, unsent: list[Queued]) -> None:

@@ -16,12 +16,27 @@ from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
+from ustreamer.core.faults import name_of
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
-from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
+from ustreamer.core.subscriptions import (
+    Change,
+    StaticDirectory,
+    Subscription,
+    SubscriptionDirectory,
+    SubscriptionWatch,
+    merged,
+)
+from ustreamer.hookspecs import (
+    EndpointContext,
+    EndpointTransport,
+    PluginContext,
+    Service,
+    Settings,
+    TransportKind,
+)
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, named, serves
@@ -72,6 +87,7 @@ class Streamer:
             schedule=self._timers.schedule,
             links=self._links,
             authorities=named(config),
+            ledger=self.ledger,
         )
         self._plugins = plugins.configured(plugin_classes, config.plugins, context)
         services = _flatten(self._plugins.hook.ustreamer_services())
@@ -150,6 +166,8 @@ class Streamer:
         Raises UStatusError naming what could not be opened; everything that was opened is closed again.
         """
         try:
+            self._plugins.hook.ustreamer_configured(settings=self._settings(self._config))
+            self._watch_subscriptions()
             self._timers.start()
             self._keeper.start()
             self.dispatcher.watch_clock()
@@ -171,6 +189,13 @@ class Streamer:
             "started",
             extra={"authority": self._config.authority, "endpoints": sorted(self._config.endpoints)},
         )
+
+    def _settings(self, config: StreamerConfig) -> Settings:
+        return Settings({name: config.limits(name) for name in self.transports}, config.plugins)
+
+    def _watch_subscriptions(self) -> None:
+        for told in self._plugins.hook.ustreamer_subscription_watch():
+            self._paused.watch(_contained(told))
 
     def _listen(self) -> None:
         for name, transport in self.transports.items():
@@ -240,6 +265,10 @@ class Streamer:
             for name, lane in self._lanes.items():
                 lane.use(config.limits(name))
             self._places = places
+            try:
+                self._plugins.hook.ustreamer_configured(settings=self._settings(config))
+            except Exception:  # a plugin's mistake; the others go by what they were told
+                log.exception("plugin_failed", extra={"hook": "ustreamer_configured"})
 
         with self._other_filters(config):
             self.dispatcher.swap(self._router(config, places), change)
@@ -328,6 +357,7 @@ class Streamer:
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
+            last_first.callback(self._plugins.hook.ustreamer_stopped)
             last_first.callback(self._keeper.close, _JOIN_S)  # last: whatever ends here may leave letters
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
@@ -427,6 +457,22 @@ def _authorities(config: StreamerConfig) -> dict[str, str]:
     return {
         authority: name for name, section in config.endpoints.items() for authority in section.authorities
     }
+
+
+def _contained(told: SubscriptionWatch) -> SubscriptionWatch:
+    """`told`, but what it raises disturbs nobody; it is logged once."""
+    failed = False
+
+    def contained(subscription: Subscription, change: Change, /) -> None:
+        nonlocal failed
+        try:
+            told(subscription, change)
+        except Exception:
+            if not failed:
+                log.exception("plugin_failed", extra={"plugin": name_of(told)})
+            failed = True
+
+    return contained
 
 
 def _flatten(offered: Iterable[Sequence[Service]]) -> list[Service]:
