@@ -4,10 +4,12 @@
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.made_recordings import Record, write_recording
 from ustreamer_pipeline.session import session
 
 # Compiled for a short life: a suite of 50 tests takes half as long (C1 only).
@@ -37,3 +39,9 @@ def no_java(tmp_path: Path) -> dict[str, str]:
     assert shutil.which("java", path=str(programs)) is None
     kept = {key: value for key, value in os.environ.items() if key not in {"JAVA_HOME", "SPARK_REMOTE"}}
     return {**kept, "PATH": str(programs), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """Write a recording with the recorder's own writer, in a folder of its own; where it is."""
+    return partial(write_recording, tmp_path)

@@ -46,7 +46,8 @@ _DELIVERED, _THROTTLED, _EXPIRED, _DEAD_LETTERED, _NO_SUBSCRIBER = (
     VERDICTS.index(name) for name in ("DELIVERED", "THROTTLED", "EXPIRED", "DEAD_LETTERED", "NO_SUBSCRIBER")
 )
 _PUBLISH, _REQUEST, _RESPONSE = 1, 2, 3
-_UNAVAILABLE, _DEADLINE_EXCEEDED = 14, 4
+_UNAVAILABLE, _DEADLINE_EXCEEDED, _INTERNAL = 14, 4, 13
+_REFUSED: Final = 0.0005
 _RATES_HZ: Final = (1, 2, 5, 10, 20, 50, 100)
 _LIMITS_HZ: Final = (0, 0, 1, 5, 10, 40)
 _NS: Final = 1_000_000_000
@@ -365,7 +366,8 @@ class Vehicle:
         if len(times) and dice.random() < 0.1:  # ten at once, 50 us apart
             at = times[dice.integers(0, len(times))]
             burst = np.minimum(at + 50_000 * np.arange(1, 11), max(at, ends - 1))
-            times = np.sort(np.concatenate((times, burst)))
+            # No two at once: a gate's decisions are told apart by their time.
+            times = np.unique(np.concatenate((times, burst)))
         away = _until(topic.silences, times) > times
         return times[~away]
 
@@ -421,6 +423,10 @@ class Vehicle:
         gone = passed & late
         rows["code"][gone] = _DEADLINE_EXCEEDED if ttl_ms else _UNAVAILABLE
         rows["reason"][gone] = self._strings["ttl over" if ttl_ms else "older than max_age_ms"]
+        if line.targets[0].topic is not None:  # requests and answers all arrive: an audit may ask for that
+            refused = (rows["verdict"] == _DELIVERED) & (self._dice.random(len(rows)) < _REFUSED)
+            rows["verdict"][refused], rows["code"][refused] = _DEAD_LETTERED, _INTERNAL
+            rows["reason"][refused] = self._strings["the transport refused the message"]
 
     def _gated(self, rows: Records, line: _Line, arrived: Ints) -> npt.NDArray[np.bool_]:
         """Which messages the gate lets pass; from each change of the limit on, rows name the next target."""

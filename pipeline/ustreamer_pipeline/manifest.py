@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from ustreamer_pipeline.bronze import Landed, Summary
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
+from ustreamer_pipeline.layout import LAYOUTS
 
 VERSION: Final = 1
 NAME: Final = "manifest.jsonl"
@@ -30,7 +31,10 @@ Unit = tuple[str, int]
 
 @dataclass(frozen=True)
 class Seen:
-    """A file as it was when it was read: looked at again only if its size or time has changed."""
+    """A file as it was when it was read, and the layouts that were known then.
+
+    It is looked at again if its size or time has changed, and if it was refused by a reader that knew other layouts.
+    """
 
     path: str
     size: int
@@ -39,6 +43,7 @@ class Seen:
     refused: str | None = None
     copy: str | None = None
     raw: str = ""
+    layouts: list[int] = field(default_factory=lambda: sorted(LAYOUTS))
 
 
 @dataclass
@@ -49,7 +54,11 @@ class Manifest:
 
     def is_new(self, path: str, size: int, mtime_ns: int) -> bool:
         seen = self.files.get(path)
-        return seen is None or (seen.size, seen.mtime_ns) != (size, mtime_ns)
+        return (
+            seen is None
+            or (seen.size, seen.mtime_ns) != (size, mtime_ns)
+            or (seen.refused is not None and seen.layouts != sorted(LAYOUTS))
+        )
 
     def note(self, landed: Landed) -> bool:
         """Take in what became of a file. True if bronze has something new by it: its days are pending then."""

@@ -190,6 +190,7 @@ def read_segment(buffer: bytes | memoryview, name: str) -> Segment:
             if following is None:
                 break
             found, block = following
+        if found > at or int(block["number"]) != last + 1:
             begins = int(block["wall_ms"]) * _US_PER_MS
             rows = max(int(block["first_seq"]) - next_seq, 0)
             faults.append(
@@ -256,7 +257,7 @@ def _fault(
     until_us: int,
 ) -> Fault:
     start, stop = HEADER + CELL * at, HEADER + CELL * found
-    reason = f"{stop - start} bytes between block {last} and block {number} do not match their checksums"
+    reason = f"{stop - start} bytes between block {last} and block {number} are no whole block"
     raw = bytes(buffer[start : min(stop, start + RAW_MAX)])
     return Fault(start, reason, raw, first_seq, rows, from_us, until_us)
 
