@@ -82,9 +82,17 @@ class Landed:
 
 
 def land(path: str, lake: str) -> Landed:
-    """Take over one file. What cannot be used at all is copied to `refused`, with the reason in the result."""
-    status = Path(path).stat()
-    buffer = Path(path).read_bytes()
+    """Take over one file. What cannot be used at all is copied to `refused`, with the reason in the result.
+
+    Raises FileNotFoundError if it is gone.
+    """
+    try:
+        status = Path(path).stat()
+        buffer = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # -1: no file has that size, so it is looked at again
+        return Landed(path, -1, 0, None, f"cannot be read: {error}", None, b"")
     try:
         segment = read_segment(buffer, Path(path).name)
         summary = _stored(segment, buffer, lake)
@@ -184,8 +192,11 @@ def landing(paths: list[list[str]], lake: str) -> Any:
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 for path in paths[task]:
-                    text = json.dumps(as_json(land(path, lake)))
-                    yield pa.RecordBatch.from_pydict({"landed": [text]})
+                    with contextlib.suppress(
+                        FileNotFoundError
+                    ):  # the gateway's ring, or somebody else, was faster
+                        landed = land(path, lake)
+                        yield pa.RecordBatch.from_pydict({"landed": [json.dumps(as_json(landed))]})
 
     return run
 

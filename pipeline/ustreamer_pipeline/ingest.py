@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlparse
 
 from ustreamer_pipeline.bronze import from_json, landing
 from ustreamer_pipeline.errors import DamagedError
@@ -105,14 +105,12 @@ def ingest_stream(
     done = Ingested()
 
     def take(batch: "DataFrame", epoch: int) -> None:
-        from urllib.parse import urlparse
-
-        paths = [unquote(urlparse(row.path).path) for row in batch.select("path").collect()]
+        paths = [unquote(urlparse(row.path).path) for row in batch.collect()]
         done.add(ingest(spark, paths, lake, progress))
 
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1")
     files = (
         spark.readStream.format("binaryFile")
+        .schema("path string, modificationTime timestamp, length bigint, content binary")
         .option("pathGlobFilter", "*.useg")
         .option("recursiveFileLookup", "true")
         .option("maxFilesPerTrigger", str(WAVE_FILES))
@@ -181,7 +179,7 @@ def _quarantine_files(spark: "SparkSession", manifest: Manifest, lake: str) -> N
             seen.path,
             None,
             0,
-            f"{seen.refused}; kept as {seen.copy}",
+            f"{seen.refused}; {f'kept as {seen.copy}' if seen.copy else 'not kept'}",
             bytes.fromhex(seen.raw),
             EPOCH,
             UNKNOWN_GATEWAY,
