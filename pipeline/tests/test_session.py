@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline.session import (
     SETTINGS,
@@ -35,6 +36,7 @@ print(os.environ["JAVA_HOME"])
 """
 
 
+@pytest.mark.timeout(300)  # a Spark of its own, which a busy machine starts in a minute
 def test_a_job_runs_where_no_java_is_installed_and_says_nothing_but_its_result(
     no_java: dict[str, str], tmp_path: Path
 ) -> None:
