@@ -7,6 +7,7 @@ wait, expire or become dead letters; and there are requests with answers. Vehicl
 seed and number give the same bytes, whatever else is made and in how many processes.
 """
 
+import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields
@@ -105,7 +106,8 @@ def write_fleet(fleet: Fleet, folder: Path, processes: int = 1) -> Iterator[int]
     if processes == 1:
         yield from map(make, range(fleet.vehicles))
         return
-    with ProcessPoolExecutor(processes) as pool:
+    # Not forked: the caller may have threads.
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(
             make, range(fleet.vehicles), chunksize=max(1, min(16, fleet.vehicles // (4 * processes)))
         )
