@@ -73,9 +73,10 @@ def replayed(
     scenarios: Sequence[Scenario] = (),
     *,
     batch: int = 1_000_000,
-    tolerances: dict[tuple[int, int], float] | None = None,
+    tolerances: dict[tuple[int, int], float | None] | None = None,
+    losses: dict[int, list[int]] | None = None,
 ) -> GatewayReplay:
-    replay = GatewayReplay(scenarios, tolerances or {}, TOLERANCE)
+    replay = GatewayReplay(scenarios, tolerances or {}, TOLERANCE, losses)
     for start in range(0, len(rows), batch):
         replay.feed(pa.RecordBatch.from_pylist(list(rows[start : start + batch]), schema=SCHEMA))
     return replay
@@ -250,6 +251,19 @@ def test_the_tolerance_is_that_of_the_configuration_in_force() -> None:
     ]
     assert replayed(rows, tolerances={(1, 0): 0.1, (1, 1): 0.0}).check.differing == 0
     assert replayed(rows, tolerances={(1, 0): 0.1, (1, 1): 0.1}).check.differing == 1
+
+
+def test_behind_missing_rows_a_gate_is_known_again_after_a_pause() -> None:
+    times = [START + n * 10 * MS for n in range(100)] + [START + 5 * SECOND + n * 10 * MS for n in range(100)]
+    rows = decided(Sender("//chassis/1/1/8001", times), 1, [(0, period_of(30))])
+    lost = [*rows[:41], *rows[46:]]
+    assert replayed(lost).check.differing > 0
+    at_us = rows[45]["received_us"]
+    for batch in (13, 5, 10**6):
+        check = replayed(lost, losses={1: [at_us]}, batch=batch).check
+        assert (check.decided, check.differing) == (195, 0)
+        assert check.unknown == 54
+    assert replayed(lost[:50], losses={1: [at_us]}).check.unknown == 9
 
 
 def test_what_no_gate_has_seen_is_not_compared() -> None:

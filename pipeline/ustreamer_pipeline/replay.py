@@ -7,7 +7,7 @@ Memory is bounded by the batch, the targets and the scenarios, never by the rows
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,13 +27,18 @@ EXAMPLES: Final = 10
 """Rows that are named if they come out otherwise than recorded."""
 _NS_PER_S: Final = 1_000_000_000
 
-Tolerances = Mapping[tuple[int, int], float]
-"""Of the throttle, by run and epoch."""
+Tolerances = Mapping[tuple[int, int], float | None]
+"""Of the throttle, by run and epoch; None where a gateway has no throttle, and nothing keeps to a limit."""
+
+Losses = Mapping[int, Sequence[int]]
+"""By run, when rows begin or cease to be missing (wall clock, us): what a gate remembers is not known behind these."""
 
 
-def columns_for(scenarios: Sequence[Scenario]) -> list[str]:
+def columns_for(scenarios: Sequence[Scenario], losses: Losses) -> list[str]:
     """What must be read for these scenarios."""
-    more = any(scenario.subscribe or is_modelled(scenario) for scenario in scenarios)
+    more = any(map(len, losses.values())) or any(
+        scenario.subscribe or is_modelled(scenario) for scenario in scenarios
+    )
     return [*COLUMNS, *(QUEUE_COLUMNS if more else ())]
 
 
@@ -52,9 +57,13 @@ class Totals:
 
 @dataclass
 class Check:
-    """Whether the recorded settings gave the recorded verdicts. `examples` are (run, delivery, received_ns)."""
+    """Whether the recorded settings gave the recorded verdicts. `examples` are (run, delivery, received_ns).
+
+    `unknown` are decisions behind rows that are missing, by gates that may have been anywhere; they count as recorded.
+    """
 
     decided: int = 0
+    unknown: int = 0
     differing: int = 0
     examples: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -63,17 +72,23 @@ class GatewayReplay:
     """Replays one gateway. Feed its batches in order, then read what it says about them."""
 
     def __init__(
-        self, scenarios: Sequence[Scenario], tolerances: Tolerances, default_tolerance: float
+        self,
+        scenarios: Sequence[Scenario],
+        tolerances: Tolerances,
+        default_tolerance: float,
+        losses: Losses | None = None,
     ) -> None:
         self.scenarios = tuple(scenarios)
         self.check = Check()
         self.rows = 0
         self.duration_ns = 0
         self._tolerances = tolerances
+        self._losses = {run: sorted(times) for run, times in (losses or {}).items()}
         self._default_tolerance = default_tolerance
         self._names = Names()
         self._run: int | None = None
         self._last_ns = 0
+        self._lost = False
         self._lanes: dict[int, tuple[Lane, Totals]] = {}
         self._totals: dict[Target, Totals] = {}
         self._peaks = [_Peaks(), *(_Peaks(added=bool(each.subscribe)) for each in scenarios)]
@@ -96,20 +111,41 @@ class GatewayReplay:
                 )
             self.duration_ns += int(received[-1]) - self._last_ns
             self._last_ns = int(received[-1])
-            for piece in _stretches(part, "epoch"):
-                epoch = int(piece.column("epoch")[0].as_py())
-                self._feed(piece, self._tolerances.get((run, epoch), self._default_tolerance))
+            for whole in self._between_losses(part, run):
+                for piece in _stretches(whole, "epoch"):
+                    epoch = int(piece.column("epoch")[0].as_py())
+                    self._feed(piece, self._tolerances.get((run, epoch), self._default_tolerance))
+
+    def _between_losses(self, part: pa.RecordBatch, run: int) -> Iterator[pa.RecordBatch]:
+        losses = self._losses.get(run, [])
+        while losses and part.num_rows:
+            behind = np.flatnonzero(numbers(part, "received_us") >= losses[0])
+            if not len(behind):
+                break
+            losses.pop(0)
+            yield part.slice(0, int(behind[0]))
+            self._lost = True
+            for lane, _ in self._lanes.values():
+                lane.forget()
+            part = part.slice(int(behind[0]))
+        yield part
 
     def _begin(self, run: int, now_ns: int) -> None:
         """Another life of the gateway: new gates, another monotonic clock."""
-        self._run, self._last_ns, self._lanes = run, now_ns, {}
+        self._run, self._last_ns, self._lanes, self._lost = run, now_ns, {}, False
         for each in (*self._added, *self._models, *self._peaks):
             if each is not None:
                 each.begin_run()
 
-    def _feed(self, batch: pa.RecordBatch, tolerance: float) -> None:
+    def _feed(self, batch: pa.RecordBatch, tolerance: float | None) -> None:
         rows = Rows(batch, self._names)
-        arrivals = [each and each.arrivals(batch, rows, self._names, tolerance) for each in self._added]
+        arrivals = [
+            each
+            and each.arrivals(
+                batch, rows, self._names, self._default_tolerance if tolerance is None else tolerance
+            )
+            for each in self._added
+        ]
         order, starts = rows.by_delivery()
         rows.take(order)
         masks = np.empty((len(self.scenarios) + 1, len(order)), dtype=np.bool_)
@@ -122,7 +158,9 @@ class GatewayReplay:
                 part = Slice(
                     rows.received[a:b], rows.arrived[a:b], rows.passed[a:b], period, tuned_ns, tolerance
                 )
-                for mask, to in zip(lane.replay(part), masks, strict=True):
+                unknown, decided = lane.replay(part)
+                self.check.unknown += unknown
+                for mask, to in zip(decided, masks, strict=True):
                     to[a:b] = mask
         if totals:
             self._compare(rows, masks[0])
@@ -144,7 +182,10 @@ class GatewayReplay:
         known = self._lanes.get(number)
         if known is None:
             target = rows.target(at)
-            known = self._lanes[number] = Lane(target, self.scenarios), self._total(target)
+            known = self._lanes[number] = (
+                Lane(target, self.scenarios, self._default_tolerance),
+                self._total(target),
+            )
         return known
 
     def _total(self, target: Target) -> Totals:

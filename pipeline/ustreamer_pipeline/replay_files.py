@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.replay_rows import TEXTS
+from ustreamer_pipeline.schemas import DELIVERIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,3 +76,18 @@ def tasks(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
     except Exception:  # noqa: BLE001  # Spark Connect has no SparkContext, and says so in a type of its own
         cores = 16
     return max(1, min(len(gateways), 4 * cores))
+
+
+def files_of(spark: "SparkSession", lake: str, since: str = "", until: str = "9999") -> dict[str, list[str]]:
+    """The deliveries in a lake, by gateway. Raises UnavailableError if there are none."""
+    from pyspark.errors import AnalysisException
+
+    path = DELIVERIES.path(lake)
+    try:
+        uris = spark.read.schema(DELIVERIES.ddl).parquet(path).inputFiles()
+    except AnalysisException as error:
+        raise UnavailableError(f"{path}: no table of deliveries there: ingest first") from error
+    files = files_by_gateway(uris, since, until)
+    if not files:
+        raise UnavailableError(f"{path}: no deliveries between {since or 'the first day'} and {until}")
+    return files

@@ -8,6 +8,8 @@ import numpy as np
 from ustreamer_pipeline.replay_gate import LONG_AGO, Limit, Mask, Times, decide, retuned
 from ustreamer_pipeline.whatif_scenarios import Scenario
 
+NEVER: Final = 1 << 62
+
 
 class Target(NamedTuple):
     """Who it is for. `topic` is None for what is routed by its sink, which is never throttled."""
@@ -19,14 +21,27 @@ class Target(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Consecutive messages of one target under one limit. `passed` is what was recorded: not dropped by the throttle."""
+    """Consecutive messages of one target under one limit. `passed` is what was recorded: not dropped by the throttle.
+
+    `tolerance` is None where there was no throttle, so that nothing kept to the limit.
+    """
 
     received_ns: Times
     arrived_ns: Times
     passed: Mask
     period_ns: int
     tuned_ns: int
-    tolerance: float
+    tolerance: float | None
+
+    def behind(self, count: int) -> "Slice":
+        """Without the first `count` messages."""
+        if not count:
+            return self
+        return self._replace(
+            received_ns=self.received_ns[count:],
+            arrived_ns=self.arrived_ns[count:],
+            passed=self.passed[count:],
+        )
 
 
 class Gate:
@@ -64,32 +79,64 @@ class Gate:
 class Lane:
     """The gates of one target: the recorded one first, then one for each scenario that changes something here."""
 
-    __slots__ = ("_gates", "_latest", "_scenarios", "target")
+    __slots__ = ("_gates", "_known", "_latest", "_scenarios", "_seen_ns", "_usual", "target")
 
-    def __init__(self, target: Target, scenarios: tuple[Scenario, ...]) -> None:
+    def __init__(self, target: Target, scenarios: tuple[Scenario, ...], usual: float) -> None:
+        """`usual` is the tolerance where there was no throttle and a scenario asks for a limit."""
+        self._usual = usual
         self.target = target
         self._scenarios = scenarios
         self._gates = [Gate() for _ in range(len(scenarios) + 1)]
         self._latest = False
+        self._known = True
+        self._seen_ns = NEVER
 
-    def replay(self, part: Slice) -> list[Mask]:
-        """Which messages pass, by the recorded settings and then by each scenario."""
+    def forget(self) -> None:
+        """What comes next may follow messages that were not recorded: nobody knows the state of the recorded gate."""
+        self._known = False
+        self._seen_ns = NEVER
+        self._gates[0] = Gate()
+
+    def replay(self, part: Slice) -> tuple[int, list[Mask]]:
+        """Which messages pass, by the recorded settings and then by each scenario.
+
+        Before them, how many of the first the recorded verdict is taken for, as the state of the gate is not known.
+        """
         topic, egress, subscriber = self.target.topic, self.target.egress, self.target.subscriber
         if topic is None:
-            return [part.passed] * len(self._gates)
+            return 0, [part.passed] * len(self._gates)
         self._latest = self._latest or bool((part.arrived_ns != part.received_ns).any())
-        base = self._decide(self._gates[0], part, part.period_ns, part.tolerance, unchanged=True)
+        recorded = (part.period_ns, part.tolerance) if part.tolerance is not None else (0, self._usual)
+        unknown = 0 if self._known else self._unknown(part, *recorded)
+        base = self._decide(self._gates[0], part.behind(unknown), *recorded, unchanged=True)
+        if unknown:
+            base = np.concatenate([part.passed[:unknown], base])
         masks = [base]
         for gate, scenario in zip(self._gates[1:], self._scenarios, strict=True):
-            wish = scenario.gate(topic, egress, subscriber, part.period_ns, part.tolerance)
+            wish = scenario.gate(topic, egress, subscriber, *recorded)
             if wish is None:
                 masks.append(np.zeros(len(base), dtype=np.bool_))
-            elif wish == (part.period_ns, part.tolerance):
-                _copy(self._gates[0], gate)
+            elif wish == recorded:
+                if self._known:
+                    _copy(self._gates[0], gate)
                 masks.append(base)
             else:
                 masks.append(self._decide(gate, part, *wish, unchanged=False))
-        return masks
+        return unknown, masks
+
+    def _unknown(self, part: Slice, period_ns: int, tolerance: float) -> int:
+        """How many messages come before the first pause: behind that, every gate stands where a new one would."""
+        if not period_ns:
+            self._known = True
+            return 0
+        period, early, _, pause = Limit.of(period_ns, tolerance)
+        before = min(self._seen_ns, int(part.arrived_ns[0]))
+        self._seen_ns = int(part.arrived_ns[-1])
+        pauses = np.flatnonzero(np.diff(part.arrived_ns, prepend=before) > pause + period + early)
+        if self._latest or not len(pauses):
+            return len(part.passed)
+        self._known = True
+        return int(pauses[0])
 
     def _decide(self, gate: Gate, part: Slice, period_ns: int, tolerance: float, *, unchanged: bool) -> Mask:
         limit = gate.tune(period_ns, tolerance, part.tuned_ns)
@@ -103,9 +150,6 @@ class Lane:
 
 def _copy(source: Gate, target: Gate) -> None:
     target.due, target.limit, target.held_at = source.due, source.limit, source.held_at
-
-
-NEVER: Final = 1 << 62
 
 
 def _sampled(gate: Gate, part: Slice, *, unchanged: bool) -> Mask:

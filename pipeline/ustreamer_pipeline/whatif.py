@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from ustreamer_pipeline.replay import GatewayReplay, Tolerances, columns_for
+from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.replay import GatewayReplay, Losses, Tolerances, columns_for
 from ustreamer_pipeline.replay_files import BATCH_ROWS, read, tasks
 from ustreamer_pipeline.whatif_scenarios import RECORDED, Scenario
 
@@ -47,6 +48,7 @@ RESULT: Final = pa.schema(
         ("peak_queue_bytes", pa.int64()),
         ("longest_wait_us", pa.int64()),
         ("decided", pa.int64()),  # of a check
+        ("unknown", pa.int64()),
         ("differing", pa.int64()),
         ("examples", pa.string()),  # JSON: (run, delivery, received_ns) of rows that differ
     ]
@@ -62,9 +64,10 @@ def replayed(
     batches: Iterable[pa.RecordBatch],
     scenarios: Sequence[Scenario],
     tolerances: Tolerances,
+    losses: Losses | None = None,
 ) -> list[dict[str, Any]]:
     """Replay one gateway; rows of RESULT, without the columns that are null."""
-    replay = GatewayReplay(scenarios, tolerances, DEFAULT_TOLERANCE)
+    replay = GatewayReplay(scenarios, tolerances, DEFAULT_TOLERANCE, losses)
     for batch in batches:
         replay.feed(batch)
     names = [RECORDED, *(scenario.name for scenario in scenarios)]
@@ -127,6 +130,7 @@ def replayed(
             "seconds": seconds,
             "offered": replay.rows,
             "decided": check.decided,
+            "unknown": check.unknown,
             "differing": check.differing,
             "examples": json.dumps(check.examples) if check.examples else None,
         }
@@ -146,10 +150,10 @@ def _work(
                 tolerances = {
                     (run, epoch): tolerance for run, epoch, tolerance in json.loads(row["tolerances"])
                 }
-                rows = read(row["files"], columns_for(asked), batch_rows)
-                yield pa.RecordBatch.from_pylist(
-                    replayed(row["gateway"], rows, asked, tolerances), schema=RESULT
-                )
+                losses = {int(run): times for run, times in json.loads(row["losses"]).items()}
+                rows = read(row["files"], columns_for(asked, losses), batch_rows)
+                result = replayed(row["gateway"], rows, asked, tolerances, losses)
+                yield pa.RecordBatch.from_pylist(result, schema=RESULT)
 
     return work
 
@@ -159,6 +163,7 @@ def whatif(
     files: Mapping[str, Sequence[str]],
     scenarios: Sequence[Scenario],
     tolerances: Mapping[str, Tolerances],
+    losses: Mapping[str, Losses] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> "DataFrame":
     """The table RESULT for the gateways of `files`, whose files are in order. Nothing is shuffled but their names."""
@@ -167,12 +172,63 @@ def whatif(
             gateway,
             list(names),
             json.dumps([[*at, value] for at, value in tolerances.get(gateway, {}).items()]),
+            json.dumps((losses or {}).get(gateway, {})),
         )
         for gateway, names in files.items()
     ]
-    table = spark.createDataFrame(rows, "gateway string, files array<string>, tolerances string")
+    table = spark.createDataFrame(
+        rows, "gateway string, files array<string>, tolerances string, losses string"
+    )
     work = _work(msgspec.json.encode(list(scenarios)), batch_rows)
     return table.repartition(tasks(spark, files)).mapInArrow(work, DDL)
+
+
+def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], float | None]]:
+    """By gateway, from the table `epochs`: what each configuration said of the throttle. Raises DamagedError."""
+    found: dict[str, dict[tuple[int, int], float | None]] = {}
+    for row in epochs.select("gateway", "run", "epoch", "settings").toLocalIterator():
+        try:
+            settings = json.loads(row.settings)
+            if "throttle" not in settings:
+                continue
+            throttle = settings["throttle"]
+            tolerance = None if throttle is None else float(throttle["tolerance"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedError(
+                f"epochs: {row.gateway}, run {row.run}: expected JSON with throttle.tolerance, found {row.settings!r}"
+            ) from error
+        found.setdefault(row.gateway, {})[row.run, row.epoch] = tolerance
+    return found
+
+
+def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[str, dict[int, list[int]]]:
+    """By gateway and run, when rows begin or cease to be missing, from the tables `segments` and `gaps`.
+
+    A run is missing its beginning if its first segment is, or lies before the date `since`.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    in_run = Window.partitionBy("gateway", "run").orderBy("number")
+    before = F.lag("next_seq", 1, 0).over(in_run)
+    begun_before = F.col("date") < (since or "0001-01-01")
+    cut = (
+        segments.select(
+            "gateway",
+            "run",
+            F.when(begun_before | (F.col("first_seq") > before), F.col("began_us")).alias("at_us"),
+            F.when(F.row_number().over(in_run) == 1, 0)
+            .otherwise(F.lag("began_us").over(in_run))
+            .alias("from_us"),
+        )
+        .where("at_us is not null")
+        .select("gateway", "run", F.explode(F.array("from_us", "at_us")).alias("at_us"))
+    )
+    announced = gaps.select("gateway", "run", F.explode(F.array("from_us", "until_us")).alias("at_us"))
+    found: dict[str, dict[int, list[int]]] = {}
+    for row in cut.union(announced).distinct().orderBy("gateway", "run", "at_us").toLocalIterator():
+        found.setdefault(row.gateway, {}).setdefault(row.run, []).append(row.at_us)
+    return found
 
 
 def fleet_links(result: "DataFrame") -> "DataFrame":
