@@ -109,7 +109,7 @@ def _short_axis(axes: "Axes", which: str = "x") -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
-def _clip(text: str, most: int = 44) -> str:
+def _clip(text: str, most: int = 56) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
