@@ -68,13 +68,21 @@ class Scene:
         self._ecu = ecu
         self._file = directory / "durable.toml"
         self._sent = 0
+        self._processes: list[StreamerProcess] = []
 
     def configure(self, *, durable: bool, queue_messages: int = 10_000) -> None:
         text = _CONFIG.format(ports=self.ports, durable=str(durable).lower(), queue_messages=queue_messages)
         self._file.write_text(text, encoding="utf-8")
 
     def start(self) -> StreamerProcess:
-        return StreamerProcess(self._file).ready()
+        self._processes.append(StreamerProcess(self._file))
+        return self._processes[-1].ready()
+
+    def clear(self) -> None:
+        """Leave nothing behind, also where a test has failed."""
+        for process in self._processes:
+            if process.alive:
+                process.kill()
 
     def subscribe(self, process: StreamerProcess) -> None:
         """Have an application subscribe, and leave."""
@@ -140,7 +148,9 @@ class Scene:
 def scene(tmp_path: Path) -> Iterator[Scene]:
     ports = free_ports()
     with SomeipPeer(ports.ecu) as ecu:
-        yield Scene(tmp_path, ecu, ports)
+        scene = Scene(tmp_path, ecu, ports)
+        yield scene
+        scene.clear()
 
 
 def ended(process: StreamerProcess) -> dict[str, int]:
