@@ -306,7 +306,7 @@ def test_only_changes_are_news() -> None:
     assert me.hear("one", said).changed
     assert not me.hear("one", said).changed
     assert me.at("one") == (Who("evil", "e" * 16),)
-    assert me.hear("one", said | {claim(Role.CARRIES, "b")}) == ((), (), True)
+    assert me.hear("one", said | {claim(Role.CARRIES, "b")}) == ((), (), (), True)
     gone = me.hear("one", frozenset())
     assert (gone.came, gone.went) == ((), (Who("evil", "e" * 16),))
 
@@ -335,8 +335,10 @@ def test_one_network_behind_two_endpoints_is_noticed_and_its_echo_left_alone() -
     me = Neighbours("me", "0" * 16)
     me.settle({"first": ["a"], "second": ["b"], "third": ["c"]})
     both = me.announcements("first") | me.announcements("second")
-    for endpoint in ("first", "second"):
-        assert me.hear(endpoint, both).changed
+    assert not me.hear("first", both).changed  # anybody there may have said so
+    assert me.loops() == frozenset()
+    assert set(me.hear("second", both).doubled) == {"first", "second"}
+    assert me.hear("second", both).doubled == ()
     me.hear("third", me.announcements("third"))
     assert me.loops() == {"first", "second"}
     assert me.same_network() == {"first": {"second"}, "second": {"first"}}
@@ -402,6 +404,7 @@ CARRIER = [(Role.HERE, "cloud"), (Role.CARRIES, "other"), (Role.CARRIES, "mars")
         pytest.param(UUri("cloud", 1, 1, 0), UUri("other", 1, 1, 1), id="it carries it"),
         pytest.param(UUri("cloud", 1, 1, 0), UUri("mars", 1, 1, 1), id="it knows the way"),
         pytest.param(UUri("chassis", 1, 1, 0), UUri("cloud", 1, 1, 1), id="it has brought it"),
+        pytest.param(UUri("chassis", 1, 1, 0), UUri("hpc", 0, 3, 1), id="it has brought it, be it for us"),
         pytest.param(UUri("cloud", 1, 1, 5), UUri("other", 1, 1, 1), id="and be it invalid"),
     ],
 )
@@ -429,6 +432,22 @@ def test_what_is_ours_whoever_is_there_is_dealt_with_as_ever(build: "type[World]
     world.send()
     assert world.lanes[SELF].messages == [to_ourselves]
     assert len(world.lanes["backbone"].messages) == 1
+
+
+def test_our_own_words_that_we_hear_back_are_no_spoof(build: "type[World]") -> None:
+    neighbours = Neighbours("hpc", "0" * 16)
+    neighbours.settle({"backbone": ["hpc", "cloud"], "chassis": ["chassis"], "dash": ["dash"]})
+    world = build(neighbours=neighbours)
+    for count in (1, 0):
+        call = request(world.id(), UUri("hpc", 0, 3, 0), UUri("chassis", 0, 3, 1), ttl=1000)
+        world.receive("backbone", call)
+        world.run()
+        refused = world.dispatcher.refused()["backbone"]
+        assert (refused["spoofed"], refused["neighbour"]) == (1, 1 - count)
+        both = neighbours.announcements("backbone") | neighbours.announcements("chassis")
+        for endpoint in ("backbone", "chassis"):
+            neighbours.hear(endpoint, both)
+        world.dispatcher.replan()
 
 
 def test_a_request_of_a_stranger_whom_another_knows_is_denied_in_silence(build: "type[World]") -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zenoh networks that stay, applications on them, and streamers between them that come and go."""
 
+import json
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -107,6 +108,11 @@ class Gateway:
     def wait_there(self, endpoint: str, *authorities: str) -> None:
         """Wait until it knows these streamers, and no others, on a network."""
         eventually(lambda: self.there(endpoint), sorted(authorities))
+
+    def top(self) -> object:
+        """What it counts at this moment."""
+        found = json.loads(run_command("top", self.config, "--json").stdout)
+        return found["ledger"], found["endpoints"]
 
     def refused(self, endpoint: str) -> dict[str, int]:
         """What it refused there, by its last words."""

@@ -88,6 +88,14 @@ def all_has_come(speaker: ZenohPeer, listener: ZenohPeer, *gateways: Gateway) ->
 
     What the speaker, a new one on the network of the listener, says then comes after it: it is as unimportant.
     """
+    # Not while one of them has something to read yet: when another ends, that becomes its own.
+    tops: list[object] = []
+
+    def is_quiet() -> bool:
+        tops.append([each.top() for each in gateways])
+        return tops[-2:-1] == tops[-1:]
+
+    eventually(is_quiet, True)
     for each in gateways:
         each.process.stop()
     last = speaker.publish(speaker.address.at(0x8FFF), b"last")
@@ -233,14 +241,14 @@ def fail_over(make: Make, end: Callable[[Gateway], None]) -> tuple[float, int, i
 def test_when_one_of_two_is_killed_the_other_takes_over_its_share(make: Make) -> None:
     gap_s, _, twice, second = fail_over(make, lambda gateway: gateway.process.kill())
     assert gap_s < 1.0  # milliseconds, on a quiet machine
-    assert twice == 0
+    assert twice <= 40  # 0.1 s: what the other one had not read yet has become its own
     assert second.process.ledger["dead_lettered"] == 0
 
 
 def test_when_one_of_two_is_stopped_the_other_takes_over_its_share(make: Make) -> None:
     gap_s, _, twice, _ = fail_over(make, lambda gateway: gateway.process.stop())
     assert gap_s < 1.0
-    assert twice <= 40  # 0.1 s: while one stops to listen, the other begins
+    assert twice <= 40  # as above, and while one stops to listen, the other begins
 
 
 def test_one_that_is_cut_off_from_the_other_side_is_not_relied_on(make: Make) -> None:
@@ -436,13 +444,16 @@ def test_of_one_network_behind_two_endpoints_it_is_said_once_and_nothing_goes_ro
         gateway.process.stderr.one(says("one_network_twice", where))
     speaker, listener = street.peer("one", "a.vin1"), street.peer("one", "b.vin1")
     topic = speaker.address.at(0x8001)
-    listener.call(Uri("g1", 0, 3).at(wire.SUBSCRIBE), wire.subscription_request(topic))
+    call = listener.request(Uri("g1", 0, 3).at(wire.SUBSCRIBE), wire.subscription_request(topic))
+    assert listener.answer(call).head.commstatus in {None, wire.OK}
     events = [speaker.publish(topic, b"%d" % number) for number in range(EACH)]
     eventually(lambda: set(times_come(listener, events)), {2})  # from the speaker, and through the gateway
     all_has_come(street.peer("one", "b.vin1"), listener, gateway)
     assert set(times_come(listener, events)) == {2}
     assert gateway.refused("first")["duplicate"] >= EACH
-    assert "spoofed" not in gateway.refused("second")  # which has heard them as well
+    for endpoint in ("first", "second"):
+        assert "spoofed" not in gateway.refused(endpoint)  # each of which has heard everything
+    assert len(listener.answers(call)) == 1
     assert len([each for each in gateway.process.log if each["event"] == "one_network_twice"]) == 2
 
 

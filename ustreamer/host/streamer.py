@@ -261,7 +261,6 @@ class Streamer:
             transport.announce(self._neighbours.announcements(name))
 
     def _neighbours_changed(self, name: str, announcements: frozenset[Announcement]) -> None:
-        before = self._neighbours.same_network()
         heard = self._neighbours.hear(name, announcements)
         if not heard.changed:
             return
@@ -270,9 +269,8 @@ class Streamer:
         there = [who.authority for who in self._neighbours.at(name)]
         came, went = ([who.authority for who in each] for each in (heard.came, heard.went))
         log.info("neighbours", extra={"endpoint": name, "came": came, "went": went, "there": there})
-        shared = self._neighbours.same_network()
-        if name in shared and name not in before:
-            log.warning("one_network_twice", extra={"endpoint": name, "with": sorted(shared[name])})
+        for each in heard.doubled:
+            log.warning("one_network_twice", extra={"endpoint": each})
         if heard.came:
             self._links.joined(name)
 

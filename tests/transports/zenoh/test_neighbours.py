@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Announcements as liveliness tokens: their keys, and real sessions on the loopback interface."""
 
+import json
 import logging
 import string
 from collections.abc import Iterator
+from contextlib import closing
 from threading import Condition
 
 import pytest
@@ -224,6 +226,43 @@ def test_who_wants_no_neighbours_neither_looks_nor_is_seen(street: Street) -> No
     street.streamer().announce(saying())
     street.seen.wait(saying())
     assert seen.times == 0
+
+
+def test_access_control_decides_who_may_say_whose_name(locator: str) -> None:
+    """As docs/configuration.md says: else a name is no proof."""
+    rules = {
+        "enabled": True,
+        "default_permission": "allow",
+        "rules": [
+            {
+                "id": "no-g1-from-here",
+                "messages": ["liveliness_token"],
+                "flows": ["ingress"],
+                "permission": "deny",
+                "key_exprs": ["up-streamer/1/*/*/g1.vin/**"],
+            }
+        ],
+        "subjects": [{"id": "everybody"}],
+        "policies": [{"rules": ["no-g1-from-here"], "subjects": ["everybody"]}],
+    }
+    config = zenoh.Config()
+    for path, value in {
+        "mode": "router",
+        "listen/endpoints": [locator],
+        "scouting/multicast/enabled": False,
+        "access_control": rules,
+    }.items():
+        config.insert_json5(path, json.dumps(value))
+    seen = Seen()
+    watcher = endpoint("g0.vin", mode="client", connect=(locator,))
+    watcher.watch_neighbours(seen)
+    impostor, other = (endpoint(name, mode="client", connect=(locator,)) for name in ("g1.vin", "g2.vin"))
+    with zenoh.open(config), closing(watcher), closing(impostor), closing(other):
+        for each in (watcher, impostor, other):
+            each.open()
+        impostor.announce(saying("g1.vin"))
+        other.announce(saying("g2.vin", G2))
+        seen.wait(saying("g2.vin", G2))
 
 
 def test_rubbish_is_refused_counted_and_said_once(
