@@ -36,6 +36,13 @@ class Neighbourhood:
             last_first.callback(router.close)
             self.ports[name] = port
 
+    def branch(self, name: str, of: str) -> zenoh.Session:
+        """Part of a network behind a router of its own; when that is closed, whoever is there is cut off."""
+        self.ports[name] = free_port(socket.SOCK_STREAM)
+        router: zenoh.Session = _router(self.ports[name], connect=self.ports[of])
+        self._last_first.callback(router.close)
+        return router
+
     def peer(self, network: str, authority: str, ue_id: int | None = None) -> ZenohPeer:
         """An application on a network."""
         return self._last_first.enter_context(ZenohPeer(self.ports[network], authority, ue_id))

@@ -243,6 +243,25 @@ def test_when_one_of_two_is_stopped_the_other_takes_over_its_share(make: Make) -
     assert twice <= 40  # 0.1 s: while one stops to listen, the other begins
 
 
+def test_one_that_is_cut_off_from_the_other_side_is_not_relied_on(make: Make) -> None:
+    """It is there on this side still, and says that it carries; but who has to rely on it looks for it on the other side."""
+    street = make("one", "two")
+    branch = street.branch("branch", of="two")
+    first = street.launch("g1", {"one": SIDE_BY_SIDE["one"], "branch:two": FAR}).ready()
+    second = street.launch("g2", SIDE_BY_SIDE).ready()
+    for one, other in ((first, second), (second, first)):
+        for endpoint in SIDE_BY_SIDE:
+            one.wait_there(endpoint, other.authority)
+    near, far = street.peer("one", "a.vin1"), street.peer("two", FAR[0])
+    await_way(near, far, *FAR)
+    branch.close()  # type: ignore[no-untyped-call]
+    second.wait_there("two")
+    assert second.there("one") == ["g1"]
+    notes = [notify(near, Uri(who, 0x99, 1)) for who in FAR for _ in range(EACH)]
+    all_has_come(street.peer("two", FAR[0]), far, second)
+    assert set(times_come(far, notes)) == {1}
+
+
 def test_one_that_comes_back_has_its_share_again(make: Make) -> None:
     street = make("one", "two")
     first, second = side_by_side(street)

@@ -108,6 +108,9 @@ def parser() -> argparse.ArgumentParser:
         "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
     )
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
+    demo.add_argument(
+        "--recordings", type=Path, metavar="DIR", help="keep what was recorded there (`ustreamer recordings`)"
+    )
     demo.set_defaults(run=_demo)
 
     add_admin_commands(commands)
@@ -166,7 +169,7 @@ def _plugins(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from ustreamer.host.demo import command  # brings the simulated vehicle, which no other command needs
 
-    return command.run(seconds=arguments.seconds, as_json=arguments.json)
+    return command.run(seconds=arguments.seconds, as_json=arguments.json, recordings=arguments.recordings)
 
 
 def _print_json(value: Any) -> None:

@@ -17,13 +17,28 @@ from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
+from ustreamer.core.faults import name_of
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
 from ustreamer.core.neighbours import Announcement, Neighbours
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
-from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
+from ustreamer.core.subscriptions import (
+    Change,
+    StaticDirectory,
+    Subscription,
+    SubscriptionDirectory,
+    SubscriptionWatch,
+    merged,
+)
+from ustreamer.hookspecs import (
+    EndpointContext,
+    EndpointTransport,
+    PluginContext,
+    Service,
+    Settings,
+    TransportKind,
+)
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import Named, StreamerConfig, serves
@@ -80,6 +95,7 @@ class Streamer:
             schedule=self._timers.schedule,
             links=self._links,
             authorities=Named(lambda: self._config),
+            ledger=self.ledger,
         )
         self._plugins = plugins.configured(plugin_classes, config.plugins, self.context)
         services = _flatten(self._plugins.hook.ustreamer_services())
@@ -180,6 +196,8 @@ class Streamer:
         Raises UStatusError naming what could not be opened; everything that was opened is closed again.
         """
         try:
+            self._plugins.hook.ustreamer_configured(settings=self._settings(self._config))
+            self._watch_subscriptions()
             self._timers.start()
             self._keeper.start()
             self.dispatcher.watch_clock()
@@ -213,6 +231,13 @@ class Streamer:
             section = self._config.endpoints.get(path.name)
             if path.is_dir() and "." not in path.name and (section is None or not section.durable):
                 log.warning("spool_unused", extra={"spool": str(path)})
+
+    def _settings(self, config: StreamerConfig) -> Settings:
+        return Settings({name: config.limits(name) for name in self.transports}, config.plugins)
+
+    def _watch_subscriptions(self) -> None:
+        for told in self._plugins.hook.ustreamer_subscription_watch():
+            self._paused.watch(_contained(told))
 
     def _listen(self) -> None:
         for name, transport in self.transports.items():
@@ -304,6 +329,11 @@ class Streamer:
                 lane.use(config.limits(name))
             self._places = places
             self._neighbours.settle(_behind(config))
+
+            try:
+                self._plugins.hook.ustreamer_configured(settings=self._settings(config))
+            except Exception:  # a plugin's mistake; the others go by what they were told
+                log.exception("plugin_failed", extra={"hook": "ustreamer_configured"})
 
         with self._other_filters(config):
             self.dispatcher.swap(self._router(config, places), change)
@@ -398,6 +428,7 @@ class Streamer:
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
+            last_first.callback(self._plugins.hook.ustreamer_stopped)
             last_first.callback(self._keeper.close, _JOIN_S)  # last: whatever ends here may leave letters
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
@@ -509,6 +540,22 @@ def _authorities(config: StreamerConfig) -> dict[str, str]:
 def _behind(config: StreamerConfig) -> dict[str, tuple[str, ...]]:
     """The authorities behind each endpoint."""
     return {name: section.authorities for name, section in config.endpoints.items()}
+
+
+def _contained(told: SubscriptionWatch) -> SubscriptionWatch:
+    """`told`, but what it raises disturbs nobody; it is logged once."""
+    failed = False
+
+    def contained(subscription: Subscription, change: Change, /) -> None:
+        nonlocal failed
+        try:
+            told(subscription, change)
+        except Exception:
+            if not failed:
+                log.exception("plugin_failed", extra={"plugin": name_of(told)})
+            failed = True
+
+    return contained
 
 
 def _flatten(offered: Iterable[Sequence[Service]]) -> list[Service]:

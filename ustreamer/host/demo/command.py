@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 
 
-def run(*, seconds: float, as_json: bool) -> int:
-    """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered."""
+def run(*, seconds: float, as_json: bool, recordings: Path | None = None) -> int:
+    """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered.
+
+    `recordings` is a directory in which what was recorded is kept.
+    """
     logs.set_up(json_lines=False, level="WARNING")
     process.tune_interpreter()
-    with Vehicle() as vehicle:
+    with Vehicle(recordings) as vehicle:
         if as_json:
             _wait(seconds, lambda left: None, every=seconds)
         elif sys.stdout.isatty() and (live := _live(vehicle, seconds)):
@@ -36,6 +40,8 @@ def run(*, seconds: float, as_json: bool) -> int:
         print(json.dumps(msgspec.to_builtins(outcome), indent=2))
     else:
         print(_summary(outcome))
+        if recordings is not None:
+            print(f"recorded in {recordings}")
     return 1 if outcome.problems else 0
 
 

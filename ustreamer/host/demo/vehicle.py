@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vehicle of the demo: which networks, who lives there, who wants what; and what came of it."""
 
+import json
 import socket
 import tempfile
 from pathlib import Path
@@ -66,6 +67,8 @@ remote = "127.0.0.1:{ecu}"
 
 [plugins.usubscription]
 [plugins.throttle]
+[plugins.recorder]
+directory = {recordings}
 """
 
 
@@ -143,11 +146,13 @@ class Outcome(msgspec.Struct, frozen=True):
 class Vehicle:
     """All of it running: `with Vehicle() as vehicle`. Networks are loopback sockets, state is a temporary directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, recordings: Path | None = None) -> None:
+        """`recordings` is a directory for what the streamer records, which is kept; else it goes with the rest."""
         ports = _free_ports()
+        where = "recordings" if recordings is None else str(recordings.resolve())
         self._directory = tempfile.TemporaryDirectory(prefix="ustreamer-demo-")
         self.config_file = Path(self._directory.name) / "vehicle.toml"
-        self.config_file.write_text(_CONFIG.format(**ports), encoding="utf-8")
+        self.config_file.write_text(_CONFIG.format(**ports, recordings=json.dumps(where)), encoding="utf-8")
         self.streamer = process.load(self.config_file).streamer()
         self.chassis = Chassis(("127.0.0.1", ports["ecu"]), ("127.0.0.1", ports["someip"]))
         usubscription = UUri(AUTHORITY, 0, 3, 0)
