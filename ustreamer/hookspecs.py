@@ -14,7 +14,7 @@ Plugins import this module, `ustreamer.core` and `ustreamer.uprotocol`; never th
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Protocol
 
@@ -46,7 +46,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     `authority` is the streamer's own; `serves` are the authorities its uSubscription answers for (the own one and those
     behind transports without a uSubscription); `state_dir` may not exist yet; `schedule` makes a call at a monotonic
     time in ns, on a thread of the host that must not be held up; `links` tells which authorities can be reached; `authorities` are
-    all that the configuration names, and so all whose place is known; `ledger()` gives the books of this moment.
+    all that the configuration names, and so all whose place is known; ask it each time, a reload changes it. `ledger()` gives the
+    books of this moment.
     """
 
     authority: str
@@ -55,7 +56,7 @@ class PluginContext(msgspec.Struct, frozen=True):
     clock: Clock
     schedule: Schedule
     links: Links = msgspec.field(default_factory=Links)
-    authorities: tuple[str, ...] = ()
+    authorities: Collection[str] = ()
     ledger: Callable[[], LedgerSnapshot] = lambda: NO_BOOKS
 
 

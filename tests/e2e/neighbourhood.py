@@ -2,7 +2,6 @@
 """Zenoh networks that stay, applications on them, and streamers between them that come and go."""
 
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import zenoh
 
 from tests.e2e.peers import ZenohPeer, eventually
+from tests.e2e.ports import tcp_ports
 from tests.e2e.streamer import StreamerProcess, run_command
 from tests.e2e.two_streamers import _router
-from tests.e2e.vehicle import free_port
 
 _ENDPOINT = """\
 [endpoints.{name}]
@@ -30,16 +29,14 @@ class Neighbourhood:
     def __init__(self, directory: Path, last_first: ExitStack, *networks: str) -> None:
         self._directory = directory
         self._last_first = last_first
-        self.ports: dict[str, int] = {}
-        for name in networks:
-            port = free_port(socket.SOCK_STREAM)
+        self.ports = dict(zip(networks, tcp_ports(len(networks)), strict=True))
+        for port in self.ports.values():
             router: zenoh.Session = _router(port)
             last_first.callback(router.close)
-            self.ports[name] = port
 
     def branch(self, name: str, of: str) -> zenoh.Session:
         """Part of a network behind a router of its own; when that is closed, whoever is there is cut off."""
-        self.ports[name] = free_port(socket.SOCK_STREAM)
+        [self.ports[name]] = tcp_ports(1)
         router: zenoh.Session = _router(self.ports[name], connect=self.ports[of])
         self._last_first.callback(router.close)
         return router

@@ -65,6 +65,16 @@ def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_believed_fro
     assert running.streamer.ledger().denied == 0
 
 
+def test_plugins_see_which_authorities_have_a_place_now(running: Running) -> None:
+    context = running.streamer.context
+    assert list(context.authorities) == ["hpc", "car", "cloud"]
+    running.write(PLUGINS, authorities={INSIDE: ("hpc",), OUTSIDE: ("cloud", "fleet")})
+    reload(running)
+    assert list(context.authorities) == ["hpc", "cloud", "fleet"]
+    assert ("fleet" in context.authorities, "car" in context.authorities) == (True, False)
+    assert len(context.authorities) == 3
+
+
 def test_an_authority_that_moves_is_looked_for_where_it_is_now(running: Running) -> None:
     car = UUri("car", 1, 1, 0)
     heard = running.hears(OUTSIDE, "car", car)

@@ -888,7 +888,7 @@ def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(
     sections = (fake("chassis", "chassis"), fake("uplink", "cloud"))
     streamer = bench.started(bench.local("inside", OWN), *sections, PATIENT_RETRY, extra={"watch": LinkWatch})
     app, chassis, uplink = bench.app("inside"), link(streamer, "chassis"), link(streamer, "uplink")
-    assert LinkWatch.context.authorities == (OWN, "chassis", "cloud")
+    assert list(LinkWatch.context.authorities) == [OWN, "chassis", "cloud"]
     for each, sink in ((chassis, UUri("chassis", 1, 1, 0)), (uplink, NEWS)):
         each.fault = UCode.UNAVAILABLE
         app.transport.send(notification(new_id(), TOPIC, sink))

@@ -41,7 +41,7 @@ from ustreamer.hookspecs import (
 )
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.config import StreamerConfig, named, serves
+from ustreamer.host.config import Named, StreamerConfig, serves
 from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
 from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.durable import DurableLane
@@ -79,6 +79,7 @@ class Streamer:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Build everything and touch nothing. Raises PluginError or UStatusError for what cannot be built."""
+        self._config = config
         self._clock = clock
         self._timers = TimerThread(clock)
         authorities = _authorities(config)
@@ -86,17 +87,17 @@ class Streamer:
         self._links = Links(self._endpoint_of)
         self._neighbours = Neighbours(config.authority, secrets.token_hex(8))
         self._neighbours.settle(_behind(config))
-        context = PluginContext(
+        self.context = PluginContext(
             authority=config.authority,
             serves=serves(config, kinds),
             state_dir=config.state_dir,
             clock=clock,
             schedule=self._timers.schedule,
             links=self._links,
-            authorities=named(config),
+            authorities=Named(lambda: self._config),
             ledger=self.ledger,
         )
-        self._plugins = plugins.configured(plugin_classes, config.plugins, context)
+        self._plugins = plugins.configured(plugin_classes, config.plugins, self.context)
         services = _flatten(self._plugins.hook.ustreamer_services())
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
@@ -119,7 +120,6 @@ class Streamer:
         for name in self.transports:
             self._lanes[name] = self._lane(name, config)
         self._kinds = kinds
-        self._config = config
 
     def _lane(self, name: str, config: StreamerConfig) -> Lane:
         transport, limits, dispatcher = self.transports[name], config.limits(name), self.dispatcher
