@@ -75,18 +75,19 @@ def test_show_prints_every_event_with_its_wall_time(recorded: "Bench", run: Run)
     code, lines = run("show")
     assert code == 0
     kinds = [line.split()[1] for line in lines]
-    assert kinds == ["anchor", "subscriptionchange", "row", "row", "letter", "row"]
-    assert lines[2].startswith("2023-11-14T22:13:21.000000Z row")
-    assert "#0 DELIVERED" in lines[2]
-    assert lines[2].endswith("PUBLISH up://chassis/1234/1/8001, chassis -> backbone, 7 B, 0 us")
-    assert lines[3].endswith(": why")
-    assert "up://hpc/7/1/0 to up://chassis/1234/1/1, chassis -> nowhere" in lines[5]
+    assert kinds == ["anchor", "target", "subscriptionchange", "row", "row", "letter", "target", "row"]
+    assert "period_ns=5 tuned_ns=1000000000" in lines[1]
+    assert lines[3].startswith("2023-11-14T22:13:21.000000Z row")
+    assert "#0 DELIVERED" in lines[3]
+    assert lines[3].endswith("PUBLISH up://chassis/1234/1/8001, chassis -> backbone, 7 B, 0 us")
+    assert lines[4].endswith(": why")
+    assert "up://hpc/7/1/0 to up://chassis/1234/1/1, chassis -> nowhere" in lines[7]
 
 
 def test_show_has_every_field_as_json_and_a_limit(recorded: "Bench", run: Run) -> None:
-    _, lines = run("show", "--json", "--limit", "3")
-    row = objects(lines)[2]
-    assert len(lines) == 3
+    _, lines = run("show", "--json", "--limit", "4")
+    row = objects(lines)[3]
+    assert len(lines) == 4
     assert (row["kind"], row["verdict"], row["type"], row["seq"]) == ("row", "DELIVERED", "PUBLISH", 0)
     assert (row["time"], row["target"]["period_ns"]) == ("2023-11-14T22:13:21.000000Z", 5)
     assert row["id"].count("-") == 4

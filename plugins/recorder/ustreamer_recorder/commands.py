@@ -23,6 +23,7 @@ from ustreamer_recorder.events import (
     Letter,
     Row,
     SubscriptionChange,
+    Target,
 )
 from ustreamer_recorder.layout import OPEN_SUFFIX, CountersCause, Damaged, EndCause
 from ustreamer_recorder.reader import header_of, read_segment
@@ -132,6 +133,8 @@ def _time_of(event: Event | Damage) -> int | None:
     match event:
         case Row():
             return event.received_ns
+        case Target():
+            return event.tuned_ns
         case SubscriptionChange() | Letter():
             return event.time_ns
         case Gap():

@@ -144,5 +144,5 @@ class Damage(msgspec.Struct, frozen=True):
     raw: bytes = b""
 
 
-Event = Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
-"""What a writer takes. A Target is written when a row names it."""
+Event = Target | Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
+"""What a writer takes and a reader gives. A Target comes before the first row that names it, once in each file."""

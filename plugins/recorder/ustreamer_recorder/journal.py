@@ -171,20 +171,20 @@ class Journal:
                 settled_ns,
                 letter,
             ) = note
-            known, state = headers.get(attributes), states.get(id(where))
-            if (
-                known is None
-                or state is None
-                or reason is not None
-                or letter is not None
-                or received_ns < state.tuned_ns
-                or received_ns < self._epoch_ns
-                or state.target not in encoder.targets
-            ):
-                self._write_one(note, intake)
-                continue
-            type_, priority, flags, ttl_ms, source, sink, _ = known
             try:
+                known, state = headers.get(attributes), states.get(id(where))
+                if (
+                    known is None
+                    or state is None
+                    or reason is not None
+                    or letter is not None
+                    or received_ns < state.tuned_ns
+                    or received_ns < self._epoch_ns
+                    or state.target not in encoder.targets
+                ):
+                    self._write_one(note, intake)
+                    continue
+                type_, priority, flags, ttl_ms, source, sink, _ = known
                 encoder.pack_row(
                     flags if arrived_ns == received_ns else flags | HELD,
                     verdict,
