@@ -343,8 +343,11 @@ def test_a_plugin_that_cannot_be_loaded_is_told_and_keeps_no_command_from_workin
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", {"seconds": 10.0, "as_json": False}),
-        ("--seconds 0.5 --json", {"seconds": 0.5, "as_json": True}),
+        ("", {"seconds": 10.0, "as_json": False, "recordings": None}),
+        (
+            "--seconds 0.5 --json --recordings here",
+            {"seconds": 0.5, "as_json": True, "recordings": Path("here")},
+        ),
     ],
 )
 @pytest.mark.parametrize("code", [0, 1])
