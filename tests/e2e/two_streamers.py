@@ -240,10 +240,12 @@ class TwoStreamers:
             yield peer
 
 
-def _router(port: int) -> zenoh.Session:
+def _router(port: int, connect: int | None = None) -> zenoh.Session:
     config = zenoh.Config()
     config.insert_json5("mode", '"router"')
     config.insert_json5("listen/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
+    if connect is not None:
+        config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{connect}"]))
     config.insert_json5("scouting/multicast/enabled", "false")
     return zenoh.open(config)
 

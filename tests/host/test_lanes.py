@@ -98,6 +98,20 @@ class Datagrams(Wire):
     inline = True
 
 
+class Buffered(Wire):
+    """As a connection: a send does not wait while a buffer has room for it; it says so when asked, in the order of the script."""
+
+    def __init__(self, *rooms: int, then_room: int = 0) -> None:
+        super().__init__()
+        self._rooms = iter(rooms)
+        self.then_room = then_room
+        self.asked = 0
+
+    def room(self) -> int:
+        self.asked += 1
+        return next(self._rooms, self.then_room)
+
+
 class Gateway:
     """An ingress, as far as a delivery sees it, that offers messages as a dispatcher would: under its own lock."""
 
@@ -763,7 +777,11 @@ def test_whatever_routes_close_and_open_each_stream_keeps_its_order_and_all_arri
             for opened in dice.sample(topics, 2):
                 rig.lane.route_open(opened)
         if n % 100 == 0:
-            time.sleep(0.002)  # lets the pauses end
+            tried = rig.lane.statistics().retries
+            eventually(
+                lambda tried=tried: rig.lane.statistics().retries > tried + 2 or not rig.lane.queued,  # type: ignore[misc]
+                "pauses to end",
+            )
     rig.routes.closed = set()
     assert rig.lane.wait_empty(soon())
     assert sorted(rig.sent) == list(range(1500))
@@ -1008,6 +1026,65 @@ def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a
     assert rig.lane.statistics().retries == 1
 
 
+def small(n: int) -> int:
+    """What `n` messages of `events` take of a buffer."""
+    return n * (OVERHEAD_BYTES + 4)
+
+
+def test_while_a_buffer_has_room_a_message_is_sent_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
+    wire = Buffered(small(3))
+    rig = make_rig(wire).start()
+    rig.offer(*events(5))
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0, 1, 2, 3, 4]
+    here = threading.get_ident()
+    assert [thread == here for thread in wire.threads] == [True, True, True, False, False]
+
+
+def test_a_buffer_that_has_room_is_asked_once_for_many_messages(make_rig: MakeRig) -> None:
+    wire = Buffered(then_room=1 << 40)
+    rig = make_rig(wire).start()
+    rig.offer(*events(1000))
+    assert len(rig.sent) == 1000
+    assert wire.asked == -(-small(1000) // (1 << 16))  # for 64 KB each time, however much room there is
+
+
+def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig) -> None:
+    wire, clock = Buffered(), ManualClock()
+    clock.advance(s=1)
+    rig = make_rig(wire, clock=clock.clock())
+    rig.offer(event(0))
+    rig.lane.take_back(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
+    wire.then_room = small(1)
+    rig.offer(event(1))
+    rig.lane.take_back(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
+    assert (wire.asked, rig.sent) == (1, [])
+    clock.advance(ms=1)
+    rig.offer(event(2))
+    assert (wire.asked, rig.sent) == (2, [2])
+
+
+def test_a_message_that_the_buffer_has_no_room_for_goes_to_the_lanes_own_thread(make_rig: MakeRig) -> None:
+    wire = Buffered(then_room=1 << 40)
+    rig = make_rig(wire).start()
+    large = msgspec.structs.replace(event(0), payload=bytes(1 << 16))
+    rig.offer(large)
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0]
+    assert wire.threads[0] != threading.get_ident()
+
+
+def test_room_that_a_link_had_is_not_room_of_the_next_one(make_rig: MakeRig) -> None:
+    wire = Buffered(small(10), 0)
+    rig = make_rig(wire).start()
+    rig.offer(event(0))
+    rig.lane.link_up()
+    rig.offer(event(1))
+    assert rig.lane.wait_empty(soon())
+    here = threading.get_ident()
+    assert [thread == here for thread in wire.threads] == [True, False]
+
+
 # ----------------------------------------------------------------------------------------------- waiting, closing
 
 
@@ -1189,8 +1266,8 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
         together.wait(DEADLINE_S)
         for position, message in enumerate(messages):
             gateway.offer(message)
-            if position % 50 == 0:
-                time.sleep(0.0005)  # lets the lane have its turn: else nearly all would overflow
+            if position % 50 == 0:  # else nearly all would overflow
+                eventually(lambda: rig.lane.queued < 30, "the lane to have its turn")
 
     pouring = [
         threading.Thread(target=pour, args=pair, daemon=True) for pair in zip(gateways, offered, strict=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lmdb
@@ -25,7 +26,7 @@ MB = 1 << 20
 def numbered(number: int, size: int = 4) -> Spooled:
     topic = "up://chassis/1234/1/8001" if number % 2 else None
     return Spooled(
-        b"attributes", number.to_bytes(4, "big") * (size // 4), "chassis", topic, None, 7, b"boot", 9
+        b"attributes", number.to_bytes(4, "big") * (size // 4), "chassis", topic, None, 7, 8, b"boot", 9
     )
 
 
@@ -71,9 +72,17 @@ def test_a_new_spool_is_empty_and_leaves_no_scaffolding(spool: Spool) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Spooled(b"", b"", "", None, None, 0, b"", 0),
+        Spooled(b"", b"", "", None, None, 0, 0, b"", 0),
         Spooled(
-            b"\0" * 30, b"p" * 100_000, "chassis", "up://a/1/1/8000", "up://b/1/1/0", -5, b"12345678", 2**50
+            b"\0" * 30,
+            b"p" * 100_000,
+            "chassis",
+            "up://a/1/1/8000",
+            "up://b/1/1/0",
+            -5,
+            2**62,
+            b"12345678",
+            2**50,
         ),
     ],
 )
@@ -206,7 +215,7 @@ spool.open()
 keys = []
 for start in count(0, 8):
     print(">", start, flush=True)
-    new = [(1, Spooled(b"a", n.to_bytes(4, "big"), "c", None, None, 0, b"", 0)) for n in range(start, start + 8)]
+    new = [(1, Spooled(b"a", n.to_bytes(4, "big"), "c", None, None, 0, 0, b"", 0)) for n in range(start, start + 8)]
     keys += spool.commit(new, removed=keys[start - 64 : start - 60] if start >= 64 else [])
     print("<", start, flush=True)
 """
@@ -258,7 +267,7 @@ root = Path(sys.argv[1])
 spool = Spool(root / "spool", SpoolLimits(1_000_000, 1 << 30))
 spool.open()
 def add(number):
-    message = Spooled(b"a", b"p" * int(sys.argv[2]), "c", None, None, number, b"", 0)
+    message = Spooled(b"a", b"p" * int(sys.argv[2]), "c", None, None, number, 0, b"", 0)
     return spool.commit([(1, message)] * 16)
 def fill(keys):
     try:
@@ -535,3 +544,39 @@ def test_the_reader_counts_by_class(spool: Spool) -> None:
     assert (found.messages, found.last, found.damaged) == ([0, 0, 3, 0, 0, 0, 1], [0, 0, 3, 0, 0, 0, 1], [])
     assert place_of(keys[0]) == (6, 1)
     assert sum(found.bytes) == spool.bytes
+
+
+# --- for a lane -------------------------------------------------------------------------------------------------------
+
+
+def test_one_message_is_read_by_its_key_from_any_thread_also_while_others_are_written(spool: Spool) -> None:
+    keys = add(spool, *range(100))
+    with ThreadPoolExecutor(1) as other:
+        read = other.submit(lambda: [number_of(spool.get(key)) for key in keys * 10])
+        add(spool, *range(100, 200))
+        assert read.result() == [*range(100)] * 10
+
+
+def test_a_key_that_is_not_there_is_a_message_lost(spool: Spool) -> None:
+    assert spool.get(key_of(1, 77)) is None
+    assert spool.lost == 1
+
+
+def test_a_closed_spool_has_lost_nothing(spool: Spool) -> None:
+    [key] = add(spool, 1)
+    spool.close()
+    with pytest.raises(UStatusError, match="not open"):
+        spool.get(key)
+    assert spool.lost == 0
+
+
+def test_larger_limits_enlarge_the_map(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path, SpoolLimits(10, 1_000))
+    spool.open()
+    with pytest.raises(UStatusError, match="is full"):
+        add(spool, 1, size=2_000)
+    spool.use(SpoolLimits(1_000, 100 * MB))
+    for number in range(18):  # more than the map was large
+        add(spool, number, size=5 * MB)
+    assert numbers(spool) == list(range(18))
+    spool.close()

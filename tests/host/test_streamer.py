@@ -250,12 +250,17 @@ class Bench:
         keys = {"transport": "local", "network": self.network(name).name}
         return section(name, **keys, authorities=authorities)
 
-    def streamer(self, *sections: str, extra: Mapping[str, type[Any]] | None = None) -> Streamer:
-        """A streamer that is not started, with the transports of this file; `extra` are more plugins."""
+    def streamer(
+        self, *sections: str, extra: Mapping[str, type[Any]] | None = None, state: str | None = None
+    ) -> Streamer:
+        """A streamer that is not started, with the transports of this file; `extra` are more plugins.
+
+        It has a state of its own, but for those that are given the name of one.
+        """
         classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed().items()}
         classes |= {"fakes": Fakes, **(extra or {})}
         kinds = plugins.transport_kinds(plugins.without_configuration(classes))
-        head = f'authority = "{OWN}"\nstate_dir = "state{len(self._streamers)}"\n'
+        head = f'authority = "{OWN}"\nstate_dir = "{state or f"state{len(self._streamers)}"}"\n'
         path = self._directory / "ustreamer.toml"
         path.write_text("\n".join([head, *sections, *(f"[plugins.{name}]" for name in extra or ())]))
         config = configuration.load(path, kinds, {name: cls.Config for name, cls in classes.items()})
@@ -952,6 +957,7 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
             "refused_spoofed",
             "refused_access",
             "refused_duplicate",
+            "refused_neighbour",
             "filter_errors",
             "directory_errors",
             "tap_errors",

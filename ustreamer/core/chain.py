@@ -266,6 +266,10 @@ class Delivery:
         if self._owner.taps:
             self._arrived[id(message)] = arrived_ns
 
+    def forget_arrivals(self) -> None:
+        """No tap is left to be told: what was noted for them will not be asked for. Under the owner's lock."""
+        self._arrived.clear()
+
     def give_up(self, now_ns: int, reason: UStatus) -> list[UMessage]:
         """Make a dead letter of all that the filters hold, and answer who asked; what that was. Under the owner's lock."""
         given_up = self._taken(lambda _: True)
@@ -298,6 +302,13 @@ class Delivery:
         for message in messages:
             self.settle(self._owner.ledger, message, Verdict.DEAD_LETTERED, now_ns, now_ns, reason)
             self._owner.stopped(message, self, Verdict.DEAD_LETTERED, reason)
+
+    # --- from an earlier process ----------------------------------------------------------------------------------------
+
+    def readmit(self) -> None:
+        """Count a message that an earlier process accepted, past the filters, as received. Before anything is dispatched."""
+        self.received += 1
+        self._owner.ledger.received += 1
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

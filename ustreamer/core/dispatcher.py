@@ -10,7 +10,7 @@ Order of locks: any ingress, then the ingress of the streamer itself, then a lan
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
-from threading import RLock
+from threading import Lock, RLock
 
 import msgspec
 
@@ -33,9 +33,13 @@ FilterFactory = Callable[[Delivery], Iterable[Filter]]
 Schedule = Callable[[int, Callable[[], None]], None]
 """Have a call made at a monotonic time in ns."""
 
+LOOP_WINDOW = 10_000
+"""Ids to remember where a loop is: all that can be on its way round. A second's worth at full load; 2 MB."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _MS_PER_DAY = 86_400_000
+_REASONS = ("invalid", "spoofed", "access", "duplicate", "neighbour")
+"""Why a message is not accepted, or is denied."""
 _LETTERS_AT_ONCE = 100  # 3 ms: other timers, such as those of a throttle, wait no longer
 
 
@@ -68,10 +72,11 @@ class Ingress:
     ) -> None:
         self.name = name
         self.taps = taps
+        self._changing_taps = Lock()  # a leaf: one that fails is switched off under the lock of a lane
         self.ledger = Ledger()
         self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
-        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0, "duplicate": 0}
+        self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._directory = dispatcher.router.versioned
@@ -80,6 +85,10 @@ class Ingress:
         self._lock = RLock()
         self._plans: dict[UAttributes, Plan] = {}
         self._plan_limit = plan_limit
+        # Where messages are taken once, `_plans` stays empty, so that each comes to `_plan`, and these are kept instead. So
+        # everybody else pays nothing for it.
+        self._recent: RecentIds | None = None
+        self._plans_of_new: dict[UAttributes, Plan] = {}
         # State of filters and counters lives here and outlasts a plan; entries go with their last subscriber.
         self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
         self._unicast: dict[str, Delivery] = {}
@@ -120,7 +129,19 @@ class Ingress:
     # --- plans --------------------------------------------------------------------------------------------------------
 
     def _plan(self, message: UMessage, now_ns: int) -> Plan | None:
-        """Make the plan for these attributes and keep it if they are likely to come again; None if they are invalid."""
+        """The plan for a message of which none is at hand; None if it is not accepted."""
+        if self._recent is None:
+            return self._made(message, self._plans, now_ns)
+        if not self._recent.is_new(message.id):
+            self.refused["duplicate"] += 1  # not accepted, so the ledger does not know it
+            return None
+        plan = self._plans_of_new.get(message.attributes)
+        if plan is None or plan.version != self._directory.version or not message.id.is_valid:
+            plan = self._made(message, self._plans_of_new, now_ns)
+        return plan
+
+    def _made(self, message: UMessage, plans: dict[UAttributes, Plan], now_ns: int) -> Plan | None:
+        """Make a plan, and keep it among `plans` if these attributes are likely to come again; None if they are invalid."""
         attributes = message.attributes
         # Read before the question: a change in between then makes the plan stale, not wrong.
         version = self._directory.version
@@ -137,10 +158,14 @@ class Ingress:
             return Plan(version, (), Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text)))
         plan = Plan(version, self._deliveries(attributes, decision.targets, now_ns), decision)
         if attributes.repeats:
-            if len(self._plans) >= self._plan_limit:
-                self._plans.clear()
-            self._plans[attributes] = plan
+            if len(plans) >= self._plan_limit:
+                plans.clear()
+            plans[attributes] = plan
         return plan
+
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._plans_of_new.clear()
 
     def _deliveries(
         self, attributes: UAttributes, targets: tuple[Target, ...], now_ns: int
@@ -169,7 +194,7 @@ class Ingress:
         # too, or a topic could have two deliveries, each with a filter of its own.
         if topic not in self._by_topic and len(self._by_topic) >= self._plan_limit:
             self._by_topic.clear()
-            self._plans.clear()
+            self._forget_plans()
         self._by_topic[topic] = deliveries
 
     def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
@@ -204,7 +229,17 @@ class Ingress:
     def replan(self) -> None:
         """Make every plan again; deliveries, and what filters know, stay."""
         with self._lock:
-            self._plans.clear()
+            self._forget_plans()
+
+    def take_once(self, window: int) -> None:
+        """Take each message once from now on, by its id, as far as the last `window` of them; 0: take all.
+
+        For a network that hands over what it has handed over before. Ids that are remembered stay so.
+        """
+        with self._lock:
+            if window != (self._recent.window if self._recent else 0):
+                self._recent = RecentIds(window) if window else None
+                self._forget_plans()
 
     def held_still(self) -> AbstractContextManager[object]:
         """Nothing is dispatched here within a `with` block of it."""
@@ -214,7 +249,7 @@ class Ingress:
         """Decide by `router`, and ask for the filters of every target. Called while held still."""
         self._router = router
         self._directory = router.versioned
-        self._plans.clear()
+        self._forget_plans()
         now_ns = self._monotonic_ns()
         for delivery in [*(d for each in self._by_topic.values() for d in each), *self._unicast.values()]:
             self._put_filters_before(delivery, now_ns)
@@ -234,7 +269,10 @@ class Ingress:
         self._undelivered(message, expired, now_ns)
 
     def _undelivered(self, message: UMessage, decision: Decision, now_ns: int) -> None:
-        """A message without a target is one delivery, and this is the end of it."""
+        """A message without a target is one delivery, and this is the end of it; one of a neighbour's is none of ours."""
+        if decision.left:
+            self.refused["neighbour"] += 1
+            return
         self.ledger.received += 1
         self.ledger.settle(decision.verdict)
         for tap in self.taps:
@@ -248,7 +286,8 @@ class Ingress:
             self.refused[decision.denied_as] += 1
         else:
             self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
-        self._dispatcher.answer(message, decision.reason, self.name)
+        if not decision.silent:
+            self._dispatcher.answer(message, decision.reason, self.name)
 
     # --- what plugins do to messages, and get wrong ---------------------------------------------------------------------
 
@@ -264,7 +303,27 @@ class Ingress:
 
     def tap_failed(self, tap: Tap, error: Exception) -> None:
         if self.faults.of_tap(tap, error):
+            self._without(tap)
+
+    def _without(self, tap: Tap) -> None:
+        with self._changing_taps:
             self.taps = tuple(each for each in self.taps if each is not tap)
+
+    def add_tap(self, tap: Tap) -> None:
+        """Have `tap` see every verdict from now on."""
+        with self._lock, self._changing_taps:
+            self.taps = (*self.taps, tap)
+
+    def remove_tap(self, tap: Tap) -> None:
+        """Have `tap` see no more verdicts; one that is being told on another thread may still come."""
+        with self._lock:
+            self._without(tap)
+            if not self.taps:
+                for each in self._all_deliveries():
+                    each.forget_arrivals()
+
+    def _all_deliveries(self) -> list[Delivery]:
+        return [*self._unicast.values(), *chain.from_iterable(self._by_topic.values())]
 
     # --- messages that a filter holds ---------------------------------------------------------------------------------
 
@@ -296,9 +355,10 @@ class Ingress:
     def give_up_held(self, reason: UStatus) -> list[UMessage]:
         """Make dead letters of all that filters hold, and answer who asked; what that was."""
         with self._lock:
-            deliveries = [*self._unicast.values(), *chain.from_iterable(self._by_topic.values())]
             return [
-                each for delivery in deliveries for each in delivery.give_up(self._monotonic_ns(), reason)
+                each
+                for delivery in self._all_deliveries()
+                for each in delivery.give_up(self._monotonic_ns(), reason)
             ]
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -320,24 +380,6 @@ class Ingress:
                 for topic, deliveries in self._by_topic.items()
                 for d in deliveries
             ]
-
-
-class OnceIngress(Ingress):
-    """An ingress that takes each message once, by its id: where a network may hand over what it has handed over before.
-
-    A class of its own, so that all others pay nothing for it. A duplicate is not accepted, so the ledger does not know it.
-    """
-
-    def __init__(self, name: str, dispatcher: "Dispatcher", taps: tuple[Tap, ...], window: int) -> None:
-        super().__init__(name, dispatcher, taps)
-        self._recent = RecentIds(window)
-
-    def dispatch(self, message: UMessage) -> None:
-        with self._lock:
-            if self._recent.is_new(message.id):
-                super().dispatch(message)
-            else:
-                self.refused["duplicate"] += 1
 
 
 class Unmade(Filter):
@@ -407,6 +449,8 @@ class Dispatcher:
         self._taps = taps
         self._keep = keep
         self._duplicate_windows = dict(duplicate_windows or {})
+        self._loops: frozenset[str] = frozenset()
+        self._tapping: list[Callable[[Ingress], None]] = []
         self._own = OwnIngress(self, tuple(taps(SELF)))
         self._ingresses: dict[str, Ingress] = {SELF: self._own}
 
@@ -414,10 +458,24 @@ class Dispatcher:
         """The ingress of the endpoint `name`, made at the first asking."""
         known = self._ingresses.get(name)
         if known is None:
-            taps, window = tuple(self._taps(name)), self._duplicate_windows.get(name, 0)
-            known = OnceIngress(name, self, taps, window) if window else Ingress(name, self, taps)
-            self._ingresses[name] = known
+            known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
+            known.take_once(self._window(name))
+            for add in self._tapping:
+                add(known)
         return known
+
+    def kept_delivery(
+        self, ingress: str, endpoint: str, topic: UUri | None, subscriber: UUri | None
+    ) -> Delivery:
+        """A delivery for what an earlier process accepted and kept. It has no plan and no filters: those it has passed.
+
+        What came in at an endpoint that is no more counts as the streamer's own.
+        """
+        owner = self.ingress(ingress) if ingress in self.egress else self._own
+        return Delivery(owner, self.egress[endpoint], topic, subscriber)
+
+    def _window(self, name: str) -> int:
+        return self._duplicate_windows.get(name, 0) or (LOOP_WINDOW if name in self._loops else 0)
 
     # --- other plans --------------------------------------------------------------------------------------------------
 
@@ -425,6 +483,12 @@ class Dispatcher:
         """Have every plan made again with the next message: what the router reads has changed."""
         for each in self._ingresses.values():
             each.replan()
+
+    def expect_loops(self, endpoints: frozenset[str]) -> None:
+        """Take each message once at these endpoints, whatever their windows: there, what was sent may come in again."""
+        self._loops = endpoints
+        for name, each in self._ingresses.items():
+            each.take_once(self._window(name))
 
     def swap(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
         """Route by `router` from the next message on, and ask for all filters anew.
@@ -440,6 +504,27 @@ class Dispatcher:
             self.router = router
             for each in self._ingresses.values():
                 each.use(router)
+
+    def tap(self, make: Callable[[str], Tap]) -> Callable[[], None]:
+        """Have every verdict from now on seen by what `make` makes for each endpoint, SELF included.
+
+        What is returned ends that.
+        """
+        taps: list[tuple[Ingress, Tap]] = []
+
+        def add(ingress: Ingress) -> None:
+            taps.append((ingress, make(ingress.name)))
+            ingress.add_tap(taps[-1][1])
+
+        def end() -> None:
+            self._tapping.remove(add)
+            for ingress, tap in taps:
+                ingress.remove_tap(tap)
+
+        self._tapping.append(add)
+        for ingress in list(self._ingresses.values()):
+            add(ingress)
+        return end
 
     def watch_clock(self) -> None:
         """Look at the clocks now and every second from now on."""
@@ -486,10 +571,15 @@ class Dispatcher:
             self.schedule(now_ns, self.publish_dead_letters)
 
     def undelivered(self, item: Queued, status: UStatus) -> None:
-        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock."""
+        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock.
+
+        A Notification of the streamer's own whose ttl is over has had its time, and makes no dead letter.
+        """
         first_ns = item.first_attempt_ns or item.received_ns
         last_ns = item.last_attempt_ns or item.received_ns
         ingress = item.delivery.ingress
+        if ingress == SELF and _is_old_news(item.message, status):
+            return
         self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
         self.answer(item.message, status, ingress)
 
@@ -522,6 +612,13 @@ class Dispatcher:
     def faults(self) -> dict[str, dict[str, int]]:
         """What plugins got wrong with what came in at each endpoint, by the names of `Faults.counts`."""
         return {name: ingress.faults.counts() for name, ingress in self._ingresses.items()}
+
+
+def _is_old_news(message: UMessage, status: UStatus) -> bool:
+    """Whether it is a Notification whose ttl is over: of our own services, which tell many who do not listen (DSP-4)."""
+    attributes = message.attributes
+    expired = bool(attributes.ttl) and status.code is UCode.DEADLINE_EXCEEDED
+    return expired and attributes.type is UMessageType.NOTIFICATION
 
 
 def _answerable(message: UMessage) -> bool:
