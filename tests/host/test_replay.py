@@ -156,8 +156,8 @@ class Story:
 # ------------------------------------------------------------------------------------------------------------ the replay
 
 
-def replayed(events: list[Event], mode: str) -> list[tuple[Row, bool]]:
-    """Every row that a limit decided about, and whether the gate lets it pass when all is done again as recorded."""
+def replayed(events: list[Event], mode: str) -> list[tuple[Row, bool, bool]]:
+    """Every row that a limit decided about; whether it passes, and is held before, when all is done again as recorded."""
     configs = [each for each in events if isinstance(each, Config)]
     targets: dict[int, dict[int, Target]] = {}
     for each in events:
@@ -175,7 +175,7 @@ def replayed(events: list[Event], mode: str) -> list[tuple[Row, bool]]:
 
 def _of_one(
     rows: list[Row], targets: list[Target], configs: list[Config], mode: str
-) -> list[tuple[Row, bool]]:
+) -> list[tuple[Row, bool, bool]]:
     """One delivery. What happens to it, in order: other settings, another limit, an offer, a release."""
     story: list[tuple[int, int, Target | Config | Row]] = [
         *((each.since_ns, 0, each) for each in configs),
@@ -201,19 +201,19 @@ def _of_one(
             else:
                 gate.retune(what.period_ns, what.tuned_ns)
         elif gate is None and kind == 2:
-            decided.append((what, True))
+            decided.append((what, True, False))
         elif mode == "drop":
             assert gate is not None
-            decided.append((what, gate.admit(now_ns)))
+            decided.append((what, gate.admit(now_ns), False))
         elif kind == 2:
             assert sampler is not None
             passes, displaced = sampler.offer(what, now_ns)
-            decided += [(what, True)] if passes else []
-            decided += [] if displaced is None else [(displaced, False)]
+            decided += [(what, True, False)] if passes else []
+            decided += [] if displaced is None else [(displaced, False, True)]
         elif (
             gate is None or sampler is None or sampler.release(now_ns) is what
         ):  # its limit was lifted while it was held
-            decided.append((what, True))
+            decided.append((what, True, True))
     return decided
 
 
@@ -257,7 +257,7 @@ def test_with_nothing_changed_a_replay_gives_the_recorded_verdicts(
                 story.advance(1 + jitter[count % len(jitter)] // 2)
         elif what == "wish" and isinstance(first, tuple):
             topic, subscriber = first
-            story.wishes.wish(topic, subscriber, None if second is None else int(str(second)) * MS)
+            story.wishes.wish(topic, subscriber, second * MS if isinstance(second, int) else None)
         elif what == "tolerate" and isinstance(first, float):
             story.tolerate(first)
         elif what == "send":
@@ -267,9 +267,9 @@ def test_with_nothing_changed_a_replay_gives_the_recorded_verdicts(
     story.advance(200 * MS)
     events = story.recorded()
     passed = (Verdict.DELIVERED, Verdict.NO_SUBSCRIBER)  # the latter: released when nobody wanted it any more
-    recorded = {
-        row.seq: row.verdict in passed for row in events if isinstance(row, Row) and row.target.delivery
-    }
+    rows = [row for row in events if isinstance(row, Row) and row.target.delivery]
     again = replayed(events, mode)
-    assert {row.seq: passes for row, passes in again} == recorded
-    assert len(again) == len(recorded)
+    assert {row.seq: (passes, held) for row, passes, held in again} == {
+        row.seq: (row.verdict in passed, row.held) for row in rows
+    }
+    assert len(again) == len(rows)

@@ -23,6 +23,7 @@ from ustreamer_recorder.events import (
 )
 from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
 from ustreamer_recorder.segments import SegmentFile
+from ustreamer_recorder.targets import State
 
 from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot, Verdict
 from ustreamer.core.subscriptions import Change, Subscription
@@ -199,7 +200,7 @@ def test_nothing_is_kept_of_a_delivery_that_is_gone(bench: "Bench") -> None:
         bench.settle(bench.delivery())
         bench.drain()
     gc.collect()
-    assert len(bench.journal._states) == 0
+    assert len(bench.journal._targets.states) == 0
     assert len({row.target.delivery for row in of(bench, Row)}) == 50
 
 
@@ -209,8 +210,10 @@ def test_the_versions_of_a_limit_that_are_remembered_are_bounded(bench: "Bench")
         delivery.period_ns = period_ns
         bench.intake.tuned(delivery)
     bench.drain()
-    [state] = bench.journal._states.values()
+    [state] = bench.journal._targets.states.values()
+    assert isinstance(state, State)
     assert len(state.targets) <= 17
+    assert state.at(-1).period_ns == 83  # the oldest that is known
 
 
 def test_the_headers_that_are_remembered_are_bounded(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:

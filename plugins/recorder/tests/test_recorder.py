@@ -17,13 +17,14 @@ import pytest
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Damage, End, Event, Gap, Row
 from ustreamer_recorder.intake import Intake
+from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.layout import EndCause, GapCause
 from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.recorder import Recorder
 from ustreamer_recorder.segments import kept
 
 from ustreamer.core.clock import Clock
-from ustreamer.core.ledger import NO_BOOKS, Verdict
+from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot, Verdict
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
@@ -159,6 +160,23 @@ def test_a_run_that_was_drawn_before_is_not_drawn_again(
         with running(tmp_path) as made:
             made.note()
     assert [len(rows_in(tmp_path)), len({file.run for file in kept(tmp_path)})] == [3, 3]
+
+
+def test_a_mistake_of_the_recorders_own_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted, mistakes = Journal.count, iter([True])
+
+    def count(self: Journal, ledger: LedgerSnapshot) -> None:
+        if next(mistakes, False):
+            raise ZeroDivisionError("count")
+        counted(self, ledger)
+
+    monkeypatch.setattr(Journal, "count", count)
+    with running(tmp_path) as made:
+        made.note(5)
+    assert len(rows_in(tmp_path)) == 5
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["recorder.failed"]
 
 
 # ----------------------------------------------------------------------------------------------------------- neighbours

@@ -5,14 +5,11 @@ Everything here belongs to the writer's thread.
 """
 
 import logging
-import weakref
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ustreamer.core.chain import Delivery
 from ustreamer.core.clock import Clock
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.uprotocol.uattributes import UAttributes
@@ -26,7 +23,6 @@ from ustreamer_recorder.events import (
     Gap,
     Letter,
     SubscriptionChange,
-    Target,
 )
 from ustreamer_recorder.intake import (
     ChangeNote,
@@ -51,6 +47,7 @@ from ustreamer_recorder.layout import (
 )
 from ustreamer_recorder.losses import count_lost
 from ustreamer_recorder.segments import Quota, SegmentFile, make_room
+from ustreamer_recorder.targets import Targets
 
 log = logging.getLogger("ustreamer.recorder")
 
@@ -59,7 +56,7 @@ RETRY_NS: Final = 10_000_000_000
 """How long to leave a disk alone that did not take what it was given."""
 COUNTERS_NS: Final = 10_000_000_000
 _HEADERS: Final = 16_384  # distinct ones that are remembered, as many as an ingress remembers plans
-_VERSIONS: Final = 16  # of a delivery's limit, and of the configuration
+_VERSIONS: Final = 16  # of the configuration
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 
@@ -74,28 +71,6 @@ class _Known(NamedTuple):
     source: int
     sink: int
     request: tuple[int, int] | None
-
-
-class _State:
-    """A delivery, or the endpoint of messages without one, as rows name it: by its targets, each with another limit."""
-
-    __slots__ = ("number", "target", "targets", "tuned_ns", "whose")
-
-    def __init__(self, number: int, whose: "weakref.ref[Delivery] | str") -> None:
-        self.number = number
-        self.whose = whose
-        self.targets: tuple[Target, ...] = ()  # the latest last
-
-    def use(self, target: Target) -> None:
-        self.targets = (*self.targets[-_VERSIONS:], target)
-        self.target, self.tuned_ns = target.target, target.tuned_ns
-
-    def at(self, received_ns: int) -> Target:
-        """The target that a decision of this time was made by; the oldest that is known, if it was an older one."""
-        for target in reversed(self.targets):
-            if target.tuned_ns <= received_ns:
-                return target
-        return self.targets[0]
 
 
 class Journal:
@@ -137,8 +112,7 @@ class Journal:
         self._epoch = self._epoch_ns = 0
         self._is_configured = False
         self._told_of_unfit = False
-        self._states: dict[int, _State] = {}
-        self._deliveries, self._targets = count(1), count(1)
+        self._targets = Targets()
         self._headers: dict[UAttributes, _Known] = {}
 
     @property
@@ -150,7 +124,12 @@ class Journal:
 
     def write(self, notes: deque[Note], number: int, intake: Intake) -> None:
         """Take out so many notes and record each, or count it as missing. 1.1 us for most rows."""
-        popleft, headers, states, rotate_at = notes.popleft, self._headers, self._states, self._rotate_at
+        popleft, headers, states, rotate_at = (
+            notes.popleft,
+            self._headers,
+            self._targets.states,
+            self._rotate_at,
+        )
         for _ in range(number):
             note = popleft()
             encoder = self._encoder
@@ -171,20 +150,20 @@ class Journal:
                 settled_ns,
                 letter,
             ) = note
-            known, state = headers.get(attributes), states.get(id(where))
-            if (
-                known is None
-                or state is None
-                or reason is not None
-                or letter is not None
-                or received_ns < state.tuned_ns
-                or received_ns < self._epoch_ns
-                or state.target not in encoder.targets
-            ):
-                self._write_one(note, intake)
-                continue
-            type_, priority, flags, ttl_ms, source, sink, _ = known
             try:
+                known, state = headers.get(attributes), states.get(id(where))
+                if (
+                    known is None
+                    or state is None
+                    or reason is not None
+                    or letter is not None
+                    or received_ns < state.tuned_ns
+                    or received_ns < self._epoch_ns
+                    or state.target not in encoder.targets
+                ):
+                    self._write_one(note, intake)
+                    continue
+                type_, priority, flags, ttl_ms, source, sink, _ = known
                 encoder.pack_row(
                     flags if arrived_ns == received_ns else flags | HELD,
                     verdict,
@@ -241,7 +220,7 @@ class Journal:
         id_, attributes, size, where, verdict, reason, attempts, arrived_ns, received_ns, *times, _ = note
         first_attempt_ns, settled_ns = times
         known = self._headers.get(attributes) or self._header(encoder, attributes)
-        target = self._target(where, received_ns)
+        target = self._targets.of(where, received_ns)
         encoder.know(target)
         text = None if reason is None else reason.message
         reason_id = encoder.string(text)
@@ -305,7 +284,7 @@ class Journal:
                     seq=encoder.next_seq - 1,
                     id=note[0],
                     time_ns=note[10],
-                    target=self._target(note[3], note[8]),
+                    target=self._targets.of(note[3], note[8]),
                     source=str(attributes.source),
                     sink=None if attributes.sink is None else str(attributes.sink),
                     attempts=note[6],
@@ -322,7 +301,7 @@ class Journal:
     def _event(self, encoder: SegmentEncoder | None, note: TunedNote | ChangeNote | ConfigNote) -> None:
         match note:
             case TunedNote(delivery, period_ns, tuned_ns):
-                target = self._tuned(delivery, period_ns, tuned_ns)
+                target = self._targets.tuned(delivery, period_ns, tuned_ns)
                 if encoder is not None:
                     encoder.know(target)
             case ConfigNote(text, since_ns):
@@ -351,38 +330,6 @@ class Journal:
                 wish.period_ns,
             )
         )
-
-    # --- targets --------------------------------------------------------------------------------------------------------
-
-    def _target(self, where: Delivery | str, received_ns: int) -> Target:
-        state = self._states.get(id(where))
-        if state is not None:
-            return state.at(received_ns)
-        if isinstance(where, str):
-            state = self._states[id(where)] = _State(0, where)
-            state.use(Target(next(self._targets), 0, where))
-            return state.targets[0]
-        return self._tuned(where, where.period_ns, where.tuned_ns)
-
-    def _tuned(self, delivery: Delivery, period_ns: int, tuned_ns: int) -> Target:
-        key = id(delivery)
-        state = self._states.get(key)
-        if state is None:
-            # By identity, which the note keeps from being another's; the state goes with the delivery.
-            gone = weakref.ref(delivery, lambda _: self._states.pop(key, None))
-            state = self._states[key] = _State(next(self._deliveries), gone)
-        target = Target(
-            next(self._targets),
-            state.number,
-            delivery.ingress,
-            delivery.endpoint,
-            None if delivery.topic is None else str(delivery.topic),
-            None if delivery.subscriber is None else str(delivery.subscriber),
-            period_ns,
-            tuned_ns,
-        )
-        state.use(target)
-        return target
 
     # --- what is missing ------------------------------------------------------------------------------------------------
 

@@ -92,9 +92,12 @@ class Recorder:
         ended = False
         while not ended:
             ended = self._end.wait(self._config.flush_ms / 1000)
-            self._drain(journal)
-            journal.count(self._ledger())
-            journal.tick(self._intake.skipped())
+            try:
+                self._drain(journal)
+                journal.count(self._ledger())
+                journal.tick(self._intake.skipped())
+            except Exception:  # a mistake of ours: what comes after it is recorded all the same
+                log.exception("recorder.failed")
         journal.finish(self._ledger())
         log.info("recorder.stopped", extra={"rows": journal.next_seq, "skipped": journal.skipped_rows})
 
