@@ -118,6 +118,7 @@ def duckdb_unit(lake: str, unit: Work) -> int:
         name.mkdir(parents=True, exist_ok=True)
     with duckdb.connect(config={"threads": 1}) as connection:
         recorded = pa.RecordBatchReader.from_batches(RECORDED.arrow(), _batches(lake, unit))
+        connection.execute("SET enable_progress_bar = false")
         connection.register("recorded", recorded)
         target = names["deliveries"] / "part.parquet"
         connection.execute(
