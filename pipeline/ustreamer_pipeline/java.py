@@ -100,8 +100,8 @@ def release_of(home: Path) -> int | None:
 def java_home(java: Java, environ: Mapping[str, str]) -> Path:
     """A folder to use as JAVA_HOME: its `bin/java` is ours. Written whole or not at all; safe from several processes."""
     real = java.home / "bin" / "java"
-    with real.open("rb") as file:
-        if _MARK in file.read(100):
+    with real.open("rb") as there:
+        if _MARK in there.read(100):
             return java.home  # ours already: an earlier session of this process, or of our parent
     keep = ":" if java.release >= 24 else 'set -- "$@" "$a"'
     script = _SHIM.format(java=shlex.quote(str(real)), keep=keep)
