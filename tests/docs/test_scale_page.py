@@ -24,7 +24,9 @@ def test_the_extrapolation_follows_from_the_figures() -> None:
     assert float(cost[2].replace(",", "")) == int(cost[1]) * 1e-6 * rows / 3_600
     per_row = {
         name: float(size)
-        for name, size in re.findall(r"^\| (recording|bronze|silver, deliveries) \| (\d+)", PAGE, re.MULTILINE)
+        for name, size in re.findall(
+            r"^\| (recording|bronze|silver, deliveries) \| (\d+)", PAGE, re.MULTILINE
+        )
     }
     assert abs(per_row["recording"] * rows / 1e12 - 350) < 5
     assert all(abs(per_row[name] * rows / 1e12 - 80) < 5 for name in ("bronze", "silver, deliveries"))
