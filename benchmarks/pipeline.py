@@ -46,7 +46,10 @@ ROWS_PER_SECOND: Final = 1_500
 
 @dataclass(frozen=True)
 class Measured:
-    """What one engine took for one task. `cpu_s` is of all its processes; `peak_mb` an upper bound of their memory."""
+    """What one engine took for one task. `cpu_s` is of all its processes; `peak_mb` an upper bound of their memory so far.
+
+    Spark's are the processes that are there, with this one; those of the others have ended.
+    """
 
     task: str
     engine: str
@@ -71,11 +74,13 @@ def fleet_of(count: int) -> Fleet:
     return Fleet(vehicles=vehicles, seconds=max(1.0, count / vehicles / ROWS_PER_SECOND))
 
 
-def measured(task: str, engine: str, work: Callable[[], int]) -> Measured:
+def measured(task: str, engine: str, work: Callable[[], int], processes: int = 0) -> Measured:
+    """Do it, in so many processes of its own; 0: in those that are there."""
     began, cpu = time.monotonic(), process_tree.cpu_s()
     count = work()
     seconds = time.monotonic() - began
-    return Measured(task, engine, count, seconds, process_tree.cpu_s() - cpu, process_tree.peak_mb())
+    peak = process_tree.ended_peak_mb() * processes if processes else process_tree.peak_mb()
+    return Measured(task, engine, count, seconds, process_tree.cpu_s() - cpu, peak)
 
 
 # ------------------------------------------------------------------------------------------------------------ ingest
@@ -87,7 +92,7 @@ def ingest_task(stage: Stage, spark: SparkSession) -> list[Measured]:
     by_duckdb = partial(ingest_with_duckdb, stage.recordings, lakes["duckdb"], stage.cores)
     return [
         measured("ingest", "spark", lambda: ingest(spark, [str(stage.recordings)], str(lakes["spark"])).rows),
-        measured("ingest", "duckdb", by_duckdb),
+        measured("ingest", "duckdb", by_duckdb, stage.cores),
     ]
 
 
@@ -118,6 +123,7 @@ def duckdb_unit(lake: str, unit: Work) -> int:
         name.mkdir(parents=True, exist_ok=True)
     with duckdb.connect(config={"threads": 1}) as connection:
         recorded = pa.RecordBatchReader.from_batches(RECORDED.arrow(), _batches(lake, unit))
+        connection.execute("SET enable_progress_bar = false")
         connection.register("recorded", recorded)
         target = names["deliveries"] / "part.parquet"
         connection.execute(
@@ -195,7 +201,7 @@ def run(
     for count in counts:
         stage = Stage(place / f"recordings-{count}", place / f"work-{count}", cores)
         make = partial(_made, count, stage)
-        found.append(measured("generate", "numpy", make))
+        found.append(measured("generate", "numpy", make, stage.cores))
         for task in tasks:
             found += TASKS[task](stage, spark)
         shutil.rmtree(stage.recordings)

@@ -2,6 +2,7 @@
 """What this process and all below it have used: a busy machine stretches seconds, not these. Linux."""
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def _tree() -> Iterator[tuple[int, list[str]]]:
 def cpu_s() -> float:
     """CPU time of the tree, those included that have ended and were waited for."""
     return sum(sum(map(int, fields[11:15])) for _, fields in _tree()) / os.sysconf("SC_CLK_TCK")
+
+
+def ended_peak_mb() -> float:
+    """The largest that any child was which has ended and was waited for."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
 def peak_mb() -> float:

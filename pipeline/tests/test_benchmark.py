@@ -2,6 +2,8 @@
 """The benchmark measures two engines at the same work: their tables are equal. So DuckDB also proves Spark's."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -64,6 +66,8 @@ def test_a_tree_of_processes_is_measured_as_one() -> None:
     sum(number * number for number in range(2_000_000))
     assert process_tree.cpu_s() > before
     assert process_tree.peak_mb() > 20
+    subprocess.run([sys.executable, "-c", "x = bytes(100_000_000)"], check=True)
+    assert process_tree.ended_peak_mb() > 100
     assert fleet_of(10_000_000).vehicles == 20
 
 

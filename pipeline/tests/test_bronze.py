@@ -249,14 +249,14 @@ def test_copies_of_one_recording_land_in_one_task() -> None:
 
 
 def test_a_later_segment_says_how_long_rows_of_an_earlier_one_wait(record: Record, lake: str) -> None:
-    rows = [[a_row(0, 1), a_row(1, 9)], [a_row(2, 5)], [], [a_row(3, 7)]]
+    rows = [[a_row(0, 1), a_row(1, 9)], [a_row(2, 8)], [], [a_row(3, 7)]]
     firsts = [0, 2, 3, 3]
     landed = [land(str(record(part, number=n, first_seq=firsts[n])), lake) for n, part in enumerate(rows)]
     landed.append(land(str(record([a_row(0, 0.5)], run=2)), lake))
     made = noted(*landed)
     (unit,) = made.by_unit()
     plan = work(made, unit, made.by_unit()[unit])
-    assert [piece.later_from_ns for piece in plan.pieces] == [5 * MS, 7 * MS, 7 * MS, None, None]
+    assert [piece.later_from_ns for piece in plan.pieces] == [7 * MS, 7 * MS, 7 * MS, None, None]
     assert [piece.floor for piece in plan.pieces] == [0, 2, 3, 3, 0]
     assert plan.rows == 5
 

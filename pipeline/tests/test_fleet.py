@@ -148,6 +148,20 @@ def test_the_gate_decides_again_as_it_was_recorded() -> None:
     assert retuned > 0
 
 
+def test_no_two_messages_of_a_topic_come_at_once_also_where_a_burst_meets_the_end_of_a_segment() -> None:
+    """Else their order would not be that of the gate: the one that passes is settled after the one that does not."""
+    vehicle = Vehicle(replace(SMALL, jitter=0.49, outages=0), 0)
+    topic = vehicle._topics[-1]
+    times = np.concatenate(
+        [
+            vehicle._arrivals(topic, begins, begins + 2_000_000)
+            for begins in range(10**9, 5 * 10**9, 2_000_000)
+        ]
+    )
+    assert len(times) > 4_000 + 10 * 100
+    assert np.all(np.diff(times) > 0)
+
+
 def test_the_recording_keeps_the_rules_of_the_layout_and_the_ledger_law() -> None:
     seen: Counter[str] = Counter()
     ends = Counter[bool]()

@@ -82,6 +82,15 @@ def test_many_processes_may_write_the_shim_at_once_and_a_torn_one_is_written_aga
     assert arguments_seen(java, tmp_path, "x") == ["x"]
 
 
+def test_a_shim_of_ours_gets_no_shim_of_its_own(tmp_path: Path) -> None:
+    """Spark is started again by the same process, or by a child of it, with the environment that the first one left."""
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    home = java_home(Java(fake_java(tmp_path / "j", "17.0.1"), 17, bundled=False), environ)
+    again = find_java({"JAVA_HOME": str(home)})
+    assert again.release == 17
+    assert java_home(again, environ) == home
+
+
 def test_without_a_home_to_write_to_the_shim_goes_into_a_temporary_folder(tmp_path: Path) -> None:
     java = Java(fake_java(tmp_path / "j", "17.0.1"), 17, bundled=False)
     home = java_home(java, {})

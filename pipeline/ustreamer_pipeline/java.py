@@ -8,6 +8,7 @@ Either is started through a `bin/java` of ours, which leaves out options of Spar
 * `--add-opens=java.base/sun.security.action=...`: Java 24 removed that package and warns.
 """
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -25,6 +26,7 @@ from ustreamer_pipeline.errors import UnavailableError
 
 OLDEST: Final = 17  # what Spark 4 needs
 
+_MARK: Final = b"# Written by ustreamer-pipeline; may be deleted."
 _SHIM: Final = """#!/bin/sh
 # Written by ustreamer-pipeline; may be deleted.
 for a in "$@"; do
@@ -98,6 +100,9 @@ def release_of(home: Path) -> int | None:
 def java_home(java: Java, environ: Mapping[str, str]) -> Path:
     """A folder to use as JAVA_HOME: its `bin/java` is ours. Written whole or not at all; safe from several processes."""
     real = java.home / "bin" / "java"
+    with real.open("rb") as there:
+        if _MARK in there.read(100):
+            return java.home  # ours already: an earlier session of this process, or of our parent
     keep = ":" if java.release >= 24 else 'set -- "$@" "$a"'
     script = _SHIM.format(java=shlex.quote(str(real)), keep=keep)
     digest = hashlib.sha256(script.encode()).hexdigest()[:12]
@@ -131,4 +136,6 @@ def _cache_directory(environ: Mapping[str, str]) -> Path:
             cache.mkdir(parents=True, exist_ok=True)
             if os.access(cache, os.W_OK):
                 return cache
-    return Path(tempfile.mkdtemp(prefix="ustreamer-pipeline-"))
+    private = tempfile.mkdtemp(prefix="ustreamer-pipeline-")
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    return Path(private)
