@@ -113,14 +113,17 @@ def decided(
     period = tuned = 0
     changes = list(limits)
     for at in sender.times:
-        while changes and changes[0][0] <= at:
+        before = period
+        while (
+            changes and changes[0][0] <= at
+        ):  # a gateway looks when a message comes, so of several changes it sees the last
             tuned, period = changes.pop(0)
-            if not period:
-                gate = None
-            elif gate is None:
-                gate = Gate(period, TOLERANCE)
-            else:
-                gate.retune(period, tuned)
+        if not period:
+            gate = None
+        elif gate is None:
+            gate = Gate(period, TOLERANCE)
+        elif period != before:
+            gate.retune(period, tuned)
         verdict = "DELIVERED" if gate is None or gate.admit(at) else "THROTTLED"
         rows.append(
             row(
@@ -180,6 +183,17 @@ def test_another_rate_passes_what_a_gate_of_that_rate_would(seed: int, batch: in
     assert passed(replay, 1, topic=senders[0].topic) == sum(map(gate.admit, senders[0].times))
     assert passed(replay, 1, topic=senders[1].topic) == passed(replay, 0, topic=senders[1].topic)
     assert passed(replay, 2) == len(rows)
+
+
+def test_a_scenario_that_meets_the_recorded_limit_for_a_while_keeps_its_own_gate() -> None:
+    sender = Sender("//chassis/1/1/8001", [START + n * 7 * MS + n % 3 * MS for n in range(900)])
+    changes = [(0, period_of(50)), (START + 2 * SECOND, period_of(20)), (START + 4 * SECOND, period_of(3))]
+    rows = decided(sender, 1, changes)
+    for batch in (101, 10**6):
+        gate = Gate(period_of(20), TOLERANCE)
+        replay = replayed(rows, sweep([20]), batch=batch)
+        assert replay.check.differing == 0
+        assert passed(replay, 1) == sum(map(gate.admit, sender.times))
 
 
 def sampled(sender: Sender, period: int, late_ns: list[int]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from ustreamer_pipeline.audit import RULES
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.errors import DamagedError, UsageError
 from ustreamer_pipeline.replay_files import files_by_gateway, files_of, read
@@ -306,3 +308,12 @@ def test_tables_line_up() -> None:
         columns(["a", "b", "n"], [["long", "x", "1"], ["s", "y", "100"]])
         == "a     b    n\nlong  x    1\ns     y  100"
     )
+
+
+def test_the_scenario_on_the_page_can_be_asked() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "analyses.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (scenario,) = parse(block, "docs/analyses.md")
+    assert scenario.links[0].bytes_per_s == 125_000
+    for rule in RULES:
+        assert f"| `{rule}` |" in page

@@ -79,7 +79,7 @@ class Gate:
 class Lane:
     """The gates of one target: the recorded one first, then one for each scenario that changes something here."""
 
-    __slots__ = ("_gates", "_known", "_latest", "_scenarios", "_seen_ns", "_usual", "target")
+    __slots__ = ("_follows", "_gates", "_known", "_latest", "_scenarios", "_seen_ns", "_usual", "target")
 
     def __init__(self, target: Target, scenarios: tuple[Scenario, ...], usual: float) -> None:
         """`usual` is the tolerance where there was no throttle and a scenario asks for a limit."""
@@ -87,6 +87,8 @@ class Lane:
         self.target = target
         self._scenarios = scenarios
         self._gates = [Gate() for _ in range(len(scenarios) + 1)]
+        # Whether a scenario has had nothing but the recorded settings here so far, so that its gate is the recorded one.
+        self._follows = [True] * len(scenarios)
         self._latest = False
         self._known = True
         self._seen_ns = NEVER
@@ -107,19 +109,24 @@ class Lane:
             return 0, [part.passed] * len(self._gates)
         self._latest = self._latest or bool((part.arrived_ns != part.received_ns).any())
         recorded = (part.period_ns, part.tolerance) if part.tolerance is not None else (0, self._usual)
+        before = Gate()
+        _copy(self._gates[0], before)
         unknown = 0 if self._known else self._unknown(part, *recorded)
         base = self._decide(self._gates[0], part.behind(unknown), *recorded, unchanged=True)
         if unknown:
             base = np.concatenate([part.passed[:unknown], base])
         masks = [base]
-        for gate, scenario in zip(self._gates[1:], self._scenarios, strict=True):
+        for number, scenario in enumerate(self._scenarios):
             wish = scenario.gate(topic, egress, subscriber, *recorded)
+            if wish == recorded and self._follows[number]:
+                masks.append(base)
+                continue
+            gate = self._gates[number + 1]
+            if self._follows[number]:
+                self._follows[number] = False
+                _copy(before, gate)
             if wish is None:
                 masks.append(np.zeros(len(base), dtype=np.bool_))
-            elif wish == recorded:
-                if self._known:
-                    _copy(self._gates[0], gate)
-                masks.append(base)
             else:
                 masks.append(self._decide(gate, part, *wish, unchanged=False))
         return unknown, masks
