@@ -15,12 +15,12 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
     """A configuration with the endpoint `name` and nothing else; `origin` is a file name for the comment at its top."""
     lines = [
         f"# Made of {_STRAY.sub('?', origin)} by `ustreamer import vsomeip`.",
-        f"authority = {_quoted(authority)}",
+        f"authority = {quoted(authority)}",
         "",
         f"[endpoints.{name}]",
         'transport = "someip"',
-        f"authorities = [{', '.join(map(_quoted, endpoint.authorities))}]",
-        f"bind = {_quoted(endpoint.bind)}",
+        f"authorities = [{', '.join(map(quoted, endpoint.authorities))}]",
+        f"bind = {quoted(endpoint.bind)}",
         f"port = {endpoint.port}",
     ]
     sd = endpoint.sd
@@ -28,7 +28,7 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
         lines.append("sd = false")
     else:
         lines.append(
-            f"sd = {{ multicast = {_quoted(sd.multicast)}, port = {sd.port}, interface = {_quoted(sd.interface)} }}"
+            f"sd = {{ multicast = {quoted(sd.multicast)}, port = {sd.port}, interface = {quoted(sd.interface)} }}"
         )
     for service in endpoint.services:
         lines += ["", f"[[endpoints.{name}.services]]", f"service = {service.service:#06x}"]
@@ -42,12 +42,12 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
         if service.methods:
             lines.append(f"methods = [{', '.join(f'{method:#06x}' for method in service.methods)}]")
         if service.remote is not None:
-            lines.append(f"remote = {_quoted(service.remote)}")
+            lines.append(f"remote = {quoted(service.remote)}")
         if service.offered and service.provider is not None:
-            lines += ["offered = true", f"provider = {_quoted(service.provider)}"]
+            lines += ["offered = true", f"provider = {quoted(service.provider)}"]
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A TOML basic string; JSON escapes the same characters in the same way."""
     return msgspec.json.encode(text).decode()

@@ -4,6 +4,7 @@
 import argparse
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,14 @@ def add_import_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         help="version of services, which FILE does not have (0)",
     )
     vsomeip.set_defaults(run=_vsomeip)
+    up_streamer = kinds.add_parser(
+        "up-streamer", help="a configuration, out of the CONFIG.json5 of up-streamer"
+    )
+    up_streamer.add_argument("file", type=Path, metavar="FILE")
+    up_streamer.add_argument(
+        "--endpoint", type=_name, default="backbone", metavar="NAME", help="name of the Zenoh endpoint"
+    )
+    up_streamer.set_defaults(run=_up_streamer)
 
 
 def _name(text: str) -> str:
@@ -66,7 +75,19 @@ def _vsomeip(arguments: argparse.Namespace) -> int:
     text = endpoint_text.toml_text(
         arguments.endpoint, arguments.authority, imported.endpoint, arguments.file.name
     )
+    return _written(text, arguments.file, imported.left_out)
+
+
+def _up_streamer(arguments: argparse.Namespace) -> int:
+    from ustreamer.host import up_streamer
+
+    found = up_streamer.import_file(arguments.file)
+    text = up_streamer.toml_text(arguments.endpoint, found, arguments.file.name)
+    return _written(text, arguments.file, found.left_out)
+
+
+def _written(text: str, file: Path, left_out: Iterable[str]) -> int:
     print(text, end="")
-    for line in imported.left_out:
-        print(f"{arguments.file}: {line}", file=sys.stderr)
+    for line in left_out:
+        print(f"{file}: {line}", file=sys.stderr)
     return _OK

@@ -14,7 +14,7 @@ TOP: Final = {
     "logging": "see the options --log and --log-level",
     "max-payload-size-local": "there is no local transport",
     "max-payload-size-reliable": "TCP is not part of this version",
-    "max-payload-size-unreliable": "SOME/IP-TP is not part of this version",
+    "max-payload-size-unreliable": "what comes in segments may have 131072 bytes",
     "netmask": "list networks in `clients` if others than the known peers may call",
     "network": "there is no local transport",
     "npdu-default-timings": "messages are not held back to be sent together",
@@ -36,7 +36,7 @@ TOP: Final = {
 SERVICE: Final = {
     "debounce-times": "messages are not held back to be sent together",
     "multicast": "multicast of events is not part of this version",
-    "someip-tp": "SOME/IP-TP is not part of this version",
+    "someip-tp": "what comes in segments is taken; sending in segments is not part of this version",
 }
 EVENT: Final = {
     "change_resets_cycle": "events are sent when their provider publishes",

@@ -392,9 +392,11 @@ def test_what_is_not_complete_in_time_is_given_up() -> None:
 def test_what_was_given_up_is_forgotten_after_the_timeout() -> None:
     reassembly = Reassembly(TpLimits(timeout_ms=100))
     feed(reassembly, segment(0, b"", more=True))
-    assert feed(reassembly, segment(16, A16, more=True)) == [TpReason.TP_GIVEN_UP]
-    reassembly.expire(100 * MS)
-    assert feed(reassembly, segment(16, A16, more=True)) == [None]
+    again = segment(16, A16, more=True)
+    late = reassembly.feed(again, PEER, 100 * MS - 1)
+    assert isinstance(late, TpRefused)
+    assert late.reason is TpReason.TP_GIVEN_UP
+    assert reassembly.feed(again, PEER, 100 * MS) is None
 
 
 def hostile(number: int, dice: random.Random) -> tuple[SomeIpMessage, Address]:

@@ -353,7 +353,7 @@ class Reassembly:
         peer = key[0]
         if offset == 0:
             self._given_up.pop(key, None)
-        elif key in self._given_up:
+        elif self._was_given_up(key, now_ns):
             return TpRefused(TpReason.TP_GIVEN_UP, peer, f"{_named(message)}: given up before")
         partial = self._partials.get(key)
         new = partial is None
@@ -384,6 +384,10 @@ class Reassembly:
             message.return_code,
             b"".join(partial.parts),
         )
+
+    def _was_given_up(self, key: _Key, now_ns: int) -> bool:
+        given_up_ns = self._given_up.get(key)
+        return given_up_ns is not None and now_ns - given_up_ns < self._limits.timeout_ms * _NS_PER_MS
 
     def _beyond(self, peer: Address, partial: _Partial | None, cost: int) -> tuple[TpReason, str] | None:
         limits = self._limits
@@ -431,9 +435,6 @@ class Reassembly:
             detail = f"message {key[1]:#010x}: {partial.received} bytes after {self._limits.timeout_ms} ms"
             late.append(TpRefused(TpReason.TP_TIMEOUT, key[0], detail))
             self._remove(key)
-        oldest_ns = now_ns - self._limits.timeout_ms * _NS_PER_MS
-        while self._given_up and next(iter(self._given_up.values())) <= oldest_ns:
-            self._given_up.popitem(last=False)
         return late
 
     def statistics(self) -> dict[str, int]:

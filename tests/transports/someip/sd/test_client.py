@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wanting side: Finds, offers of others, and our subscriptions."""
 
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.transports.someip.sd.network import (
     offer,
     refusals,
     sent,
+    settings,
     subscribe,
 )
 from ustreamer.transports.someip.sd.actions import (
@@ -33,10 +35,13 @@ from ustreamer.transports.someip.sd.actions import (
     ServiceFound,
     ServiceLost,
 )
-from ustreamer.transports.someip.sd.client import TRANSITIONS, Event, State
+from ustreamer.transports.someip.sd.client import Client
 from ustreamer.transports.someip.sd.codec import FOREVER, INITIAL_DATA, EventgroupEntry
+from ustreamer.transports.someip.sd.desk import Desk
+from ustreamer.transports.someip.sd.eventgroups import TRANSITIONS, Event, State
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
 from ustreamer.transports.someip.sd.phases import Phase
+from ustreamer.transports.someip.sd.places import Neighbourhood
 from ustreamer.transports.someip.sd.settings import Limits, ServiceKey, Timings, WantedService
 
 GROUP = 0x4465
@@ -558,6 +563,23 @@ def test_both_protocols_at_once() -> None:
     node.discovery.connected(KEY, STREAM, node.now)
     (entries,) = sent(node.hear(offer(FOREVER, REMOTE_BOTH)), PEER)
     assert set(entries) == {subscribe(5, OURS_TCP), subscribe(5, OURS, 7)}
+
+
+# --- who depends on whom ----------------------------------------------------------------------------------------------
+
+
+def test_a_peer_is_in_use_while_it_offers_what_we_want() -> None:
+    client = Client(
+        Desk(settings(), lambda: 0.5, lambda _: (1, True)), Neighbourhood((ip_network("10.0.0.0/24"),))
+    )
+    client.want(WANTED, 0)
+    client.link_up(0, 0)
+    client.offer(offer(key=ServiceKey(1, 1, 1)), PEER, multicast=True, knows_initial=False, now_ns=0)
+    assert not client.uses(PEER)
+    client.offer(offer(), PEER, multicast=True, knows_initial=False, now_ns=0)
+    assert (client.uses(PEER), client.uses(OTHER)) == (True, False)
+    client.offer(offer(0), PEER, multicast=True, knows_initial=False, now_ns=0)
+    assert not client.uses(PEER)
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ from ustreamer.transports.someip.sd.actions import (
     SubscriptionAsked,
     SubscriptionEnded,
 )
-from ustreamer.transports.someip.sd.client import State
 from ustreamer.transports.someip.sd.codec import FOREVER, Discovery, encode, encode_message
+from ustreamer.transports.someip.sd.eventgroups import State
 from ustreamer.transports.someip.sd.options import Endpoint, Role
 from ustreamer.transports.someip.sd.sessions import REORDER_NS
 from ustreamer.transports.someip.sd.settings import Limits, ServiceKey, WantedService

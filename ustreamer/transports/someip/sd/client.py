@@ -1,22 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The side that wants: Finds in their phases, what others offer, and our subscriptions to it.
 
-A subscription of ours exists while a wanted service is offered (phases.py has the table of the Finds):
-
-    state       | Offer              Ack          Nack       its ttl over   connected      disconnected
-    ------------+------------------------------------------------------------------------------------------
-    CONNECTING  | -                  -            -          -              PENDING, sent  -
-    PENDING     | sent again         SUBSCRIBED   REFUSED    -              -              CONNECTING
-    SUBSCRIBED  | sent again         SUBSCRIBED   REFUSED    PENDING        -              CONNECTING
-    REFUSED     | PENDING, sent      SUBSCRIBED   REFUSED    -              -              CONNECTING
-
-CONNECTING is for those that need TCP. A Subscribe that was sent for an Offer by multicast and has no answer when the next
-one comes (and an answer had time to come: `request_response_delay_max_ms`) is sent again behind a StopSubscribe, so that the
-server sends the present values of fields once more.
+The states of our subscriptions are in eventgroups.py.
 """
 
 from collections.abc import Hashable, Iterable
-from enum import StrEnum
 from typing import Final, cast
 
 from ustreamer.transports.someip.config import Address
@@ -39,45 +27,11 @@ from ustreamer.transports.someip.sd.codec import (
     ServiceEntry,
 )
 from ustreamer.transports.someip.sd.desk import NS_PER_MS, NS_PER_S, Desk
+from ustreamer.transports.someip.sd.eventgroups import TRANSITIONS, Event, Group, State
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol
 from ustreamer.transports.someip.sd.phases import Phase, after
 from ustreamer.transports.someip.sd.places import Neighbourhood, Places, places, shown
 from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
-
-
-class State(StrEnum):
-    CONNECTING = "connecting"
-    PENDING = "pending"
-    SUBSCRIBED = "subscribed"
-    REFUSED = "refused"
-
-
-class Event(StrEnum):
-    OFFER = "offer"
-    ACK = "ack"
-    NACK = "nack"
-    EXPIRED = "expired"
-    CONNECTED = "connected"
-    DISCONNECTED = "disconnected"
-
-
-TRANSITIONS: Final = {
-    (State.CONNECTING, Event.CONNECTED): State.PENDING,
-    (State.PENDING, Event.OFFER): State.PENDING,
-    (State.PENDING, Event.ACK): State.SUBSCRIBED,
-    (State.PENDING, Event.NACK): State.REFUSED,
-    (State.PENDING, Event.DISCONNECTED): State.CONNECTING,
-    (State.SUBSCRIBED, Event.OFFER): State.SUBSCRIBED,
-    (State.SUBSCRIBED, Event.ACK): State.SUBSCRIBED,
-    (State.SUBSCRIBED, Event.NACK): State.REFUSED,
-    (State.SUBSCRIBED, Event.EXPIRED): State.PENDING,
-    (State.SUBSCRIBED, Event.DISCONNECTED): State.CONNECTING,
-    (State.REFUSED, Event.OFFER): State.PENDING,
-    (State.REFUSED, Event.ACK): State.SUBSCRIBED,
-    (State.REFUSED, Event.NACK): State.REFUSED,
-    (State.REFUSED, Event.DISCONNECTED): State.CONNECTING,
-}
-"""What is not in here changes nothing."""
 
 _WHY: Final = {
     Event.EXPIRED: Ended.EXPIRED,
@@ -93,19 +47,6 @@ class _Wanted:
         self.eventgroups: dict[int, bool] = {}  # event group -> over TCP
 
 
-class _Group:
-    """A subscription of ours."""
-
-    def __init__(self, reliable: bool) -> None:
-        self.reliable = reliable
-        self.state = State.CONNECTING if reliable else State.PENDING
-        self.sent = False
-        self.sent_ns = 0
-        self.tries = 0  # since the last answer
-        self.awaits_multicast = False  # an answer, to a Subscribe that was sent for an Offer by multicast
-        self.multicast: Address | None = None
-
-
 class _Remote:
     """A wanted service that is offered."""
 
@@ -114,7 +55,7 @@ class _Remote:
         self.places = found
         self.minor = 0
         self.knows_initial = False
-        self.groups: dict[int, _Group] = {}
+        self.groups: dict[int, Group] = {}
         self.stream: Address | None = None  # our end of the TCP connection
         self.connecting = False
         self.by_multicast = False  # the Offer that the next Subscribe is for
@@ -372,7 +313,7 @@ class Client:
     # --- our subscriptions ------------------------------------------------------------------------------------------------
 
     def _add_group(self, key: ServiceKey, remote: _Remote, number: int, reliable: bool) -> None:
-        group = remote.groups[number] = _Group(reliable)
+        group = remote.groups[number] = Group(reliable)
         if (remote.places.tcp if reliable else remote.places.udp) is None:
             group.state = State.REFUSED
             self._desk.tell(EventgroupRefused(key, number))
@@ -429,7 +370,7 @@ class Client:
             self._desk.post(remote.peer, entry)
         group.sent, group.sent_ns, group.awaits_multicast = True, now_ns, by_multicast
 
-    def _await_answer(self, key: ServiceKey, number: int, group: _Group, now_ns: int) -> None:
+    def _await_answer(self, key: ServiceKey, number: int, group: Group, now_ns: int) -> None:
         timeout_ns = self._desk.timings.ack_timeout_ms * NS_PER_MS
         self._desk.deadlines.set(
             (self._answer_late, (key, number)), now_ns + (timeout_ns << min(group.tries, _MOST_DOUBLINGS))
@@ -496,7 +437,7 @@ class Client:
         key, number = cast(tuple[ServiceKey, int], hashed)
         self._turn(key, number, self._remotes[key].groups[number], Event.EXPIRED)
 
-    def _turn(self, key: ServiceKey, number: int, group: _Group, event: Event) -> None:
+    def _turn(self, key: ServiceKey, number: int, group: Group, event: Event) -> None:
         before = group.state
         group.state = TRANSITIONS.get((before, event), before)
         if group.state is before:

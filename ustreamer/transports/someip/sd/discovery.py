@@ -30,7 +30,7 @@ from ustreamer.transports.someip.sd.actions import (
     Refusal,
     Subscription,
 )
-from ustreamer.transports.someip.sd.client import Client, State
+from ustreamer.transports.someip.sd.client import Client
 from ustreamer.transports.someip.sd.codec import (
     ENTRY_SIZE,
     Entry,
@@ -42,6 +42,7 @@ from ustreamer.transports.someip.sd.codec import (
 )
 from ustreamer.transports.someip.sd.codec import Discovery as Message
 from ustreamer.transports.someip.sd.desk import Desk
+from ustreamer.transports.someip.sd.eventgroups import State
 from ustreamer.transports.someip.sd.peers import Peer, Peers
 from ustreamer.transports.someip.sd.phases import Phase
 from ustreamer.transports.someip.sd.places import Neighbourhood, shown
