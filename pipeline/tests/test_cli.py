@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ustreamer_pipeline import cli, commands
+from ustreamer_pipeline.commands import generate, ingest
 from ustreamer_pipeline.errors import DamagedError, PipelineError, UnavailableError, UsageError
 
 COMMAND = """
@@ -44,6 +45,11 @@ def test_an_error_is_one_line_and_an_exit_code(
 ) -> None:
     assert cli.main(["obey-me", error.__name__]) == code
     assert capsys.readouterr().err == "ustreamer-pipeline obey-me: because of that\n"
+
+
+def test_the_commands_that_are_there_are_found_by_the_names_of_their_files() -> None:
+    assert cli.found()["generate"] is generate
+    assert cli.found()["ingest"] is ingest
 
 
 def test_help_does_not_load_spark(
