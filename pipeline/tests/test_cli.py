@@ -61,7 +61,8 @@ def test_help_does_not_load_spark(
     with pytest.raises(SystemExit) as left:
         cli.main(["--help"])
     assert left.value.code == 0
-    assert all(name in capsys.readouterr().out for name in cli.found())
+    said = capsys.readouterr().out
+    assert all(name in said for name in cli.found())
 
 
 def test_the_script_is_installed() -> None:
