@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ustreamer_pipeline import cli, commands
+from ustreamer_pipeline.commands import generate, ingest
 from ustreamer_pipeline.errors import DamagedError, PipelineError, UnavailableError, UsageError
 
 COMMAND = """
@@ -46,6 +47,11 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert capsys.readouterr().err == "ustreamer-pipeline obey-me: because of that\n"
 
 
+def test_the_commands_that_are_there_are_found_by_the_names_of_their_files() -> None:
+    assert cli.found()["generate"] is generate
+    assert cli.found()["ingest"] is ingest
+
+
 def test_help_does_not_load_spark(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +61,8 @@ def test_help_does_not_load_spark(
     with pytest.raises(SystemExit) as left:
         cli.main(["--help"])
     assert left.value.code == 0
-    assert all(name in capsys.readouterr().out for name in cli.found())
+    said = capsys.readouterr().out
+    assert all(name in said for name in cli.found())
 
 
 def test_the_script_is_installed() -> None:
