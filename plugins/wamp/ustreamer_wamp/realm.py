@@ -94,14 +94,20 @@ class Surroundings(msgspec.Struct, frozen=True):
 class Realm:
     """One realm: everybody in it can hear everybody else, as far as they may."""
 
-    def __init__(self, name: str, authenticator: Authenticator, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        name: str,
+        authenticator: Authenticator,
+        surroundings: Surroundings,
+        counts: Counter[str] | None = None,
+    ) -> None:
         self.name = name
         self.authenticator = authenticator
         self.around = surroundings
         self.broker: Broker[Member] = Broker()
         self.members: dict[int, Member] = {}
         self.retained = LastValues()
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if counts is None else counts
 
     def new_id(self) -> int:
         """An id of global scope: random, of 1 to 2^53."""
