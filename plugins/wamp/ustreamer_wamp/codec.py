@@ -41,7 +41,7 @@ class Serializer(NamedTuple):
 # --- what is allowed ----------------------------------------------------------------------------------------------------
 
 
-def _checked(value: Any, depth: int = 0, *, binary_text: bool = False) -> Any:
+def checked(value: Any, depth: int = 0, *, binary_text: bool = False) -> Any:
     """`value`, in which undefined is None and (`binary_text`) strings that begin with NUL are bytes."""
     kind = type(value)
     if kind is str:
@@ -59,11 +59,11 @@ def _checked(value: Any, depth: int = 0, *, binary_text: bool = False) -> Any:
     if depth >= MAX_DEPTH:
         raise Malformed(f"more than {MAX_DEPTH} levels deep")
     if kind is list:
-        return [_checked(each, depth + 1, binary_text=binary_text) for each in value]
+        return [checked(each, depth + 1, binary_text=binary_text) for each in value]
     for key in value:
         if type(key) is not str:
             raise Malformed(f"a dict with a key of type {type(key).__name__}: expected strings")
-    return {key: _checked(each, depth + 1, binary_text=binary_text) for key, each in value.items()}
+    return {key: checked(each, depth + 1, binary_text=binary_text) for key, each in value.items()}
 
 
 _PLAIN: Final = frozenset({bool, float, bytes})
@@ -82,7 +82,7 @@ def _decode_json(data: bytes) -> object:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(f"no JSON: {error}") from error
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH or _SUSPECT.search(data):
-        return _checked(value, binary_text=True)
+        return checked(value, binary_text=True)
     return value
 
 
@@ -130,7 +130,7 @@ def _without_bytes(value: object) -> object:
 
 def _decode_msgpack(data: bytes) -> object:
     try:
-        return _checked(msgspec.msgpack.decode(data))
+        return checked(msgspec.msgpack.decode(data))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError, ValueError) as error:
         raise Malformed(f"no MessagePack: {error}") from error
 
@@ -162,7 +162,7 @@ def _decode_cbor(data: bytes) -> object:
         raise Malformed(f"no CBOR: {error}") from error
     if source.tell() != len(data):
         raise Malformed(f"{len(data) - source.tell()} bytes behind the CBOR value")
-    return _checked(value)
+    return checked(value)
 
 
 JSON: Final = Serializer("json", 1, True, _decode_json, encode_json)

@@ -38,7 +38,7 @@ class Wire:
 class Publication:
     """What was published once: one id for all who get it, under whichever subscription."""
 
-    __slots__ = ("_bytes", "args", "details", "id", "kwargs", "size", "topic")
+    __slots__ = ("_bytes", "args", "details", "id", "kwargs", "live", "size", "topic")
 
     def __init__(
         self,
@@ -48,14 +48,20 @@ class Publication:
         kwargs: Mapping[str, Any],
         details: Mapping[str, Any] | None = None,
         size: int = 0,
+        *,
+        live: bool = False,
     ) -> None:
-        """`size` is about what it takes in memory, in bytes; arguments are what `codec` returns, or the like."""
+        """`size` is about what it takes in memory, in bytes; arguments are what `codec` returns, or the like.
+
+        `live`: it is retained only as long as somebody subscribes its topic, as it would not be renewed without.
+        """
         self.id = id
         self.topic = topic
         self.args = args
         self.kwargs = kwargs
         self.details = details or {}
         self.size = size
+        self.live = live
         self._bytes: bool | None = None
 
     @property

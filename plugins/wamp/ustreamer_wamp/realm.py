@@ -64,6 +64,9 @@ class Gate(Protocol):
     def close(self, member: Member, topic: str, match: Match) -> None:
         """Undo `open`; whoever waits for a `done` of this topic is called before it returns."""
 
+    def left(self, member: Member) -> None:
+        """The session is over; everything that it had open has been closed."""
+
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Refusal | None:
         """Take what a client has published; why not, if it cannot be taken."""
 
@@ -76,6 +79,9 @@ class OpenGate:
 
     def close(self, member: Member, topic: str, match: Match) -> None:
         """Nothing was opened."""
+
+    def left(self, member: Member) -> None:
+        """Nobody is known."""
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Refusal | None:
         return None
@@ -148,6 +154,7 @@ class Realm:
         # First, so that what waits for this topic is answered before it ends.
         self.around.gate.close(member, subscription.topic, subscription.match)
         self.broker.unsubscribe(member, id)
+        self._let_go(subscription)
         answer()
         self._told_of_end(member, subscription)
         return True
@@ -159,8 +166,17 @@ class Realm:
         ended = self.broker.drop(member)
         for subscription in ended:
             self.around.gate.close(member, subscription.topic, subscription.match)
+        self.around.gate.left(member)
         for subscription in ended:
+            self._let_go(subscription)
             self._told_of_end(member, subscription)
+
+    def _let_go(self, subscription: Subscription[Member]) -> None:
+        """Keep no last value that nobody renews any more."""
+        if not subscription.holders:
+            for kept in list(self.retained.matching(subscription.topic, subscription.match)):
+                if kept.live and not self.broker.matching(kept.topic):
+                    self.retained.forget(kept.topic)
 
     def _told_of_end(self, member: Member, subscription: Subscription[Member]) -> None:
         self._tell("on_unsubscribe", member.id, subscription.id)

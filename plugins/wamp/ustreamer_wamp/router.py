@@ -23,9 +23,14 @@ class Router:
         clock: Clock,
         gate: Gate | None = None,
         pages: Mapping[str, Callable[[], tuple[str, bytes]]] | None = None,
+        counts: Counter[str] | None = None,
+        tick: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`gate` is the way into the vehicle; without one the realm is a broker and nothing else."""
-        self.counts: Counter[str] = Counter()
+        """`gate` is the way into the vehicle; without one the realm is a broker and nothing else.
+
+        `tick` is called four times a second with the monotonic time, on the loop's thread.
+        """
+        self.counts: Counter[str] = Counter() if counts is None else counts
         limits = Limits(
             subscriptions=config.max_subscriptions,
             hello_ns=config.hello_s * _NS_PER_S,
@@ -34,4 +39,4 @@ class Router:
         around = Surroundings(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, gate or OpenGate())
         users = Authenticator(config.users, config.anyone, secrets.token_bytes, clock.wall_ms)
         self.realm = Realm(config.realm, users, around, self.counts)
-        self.server = Server(config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, pages)
+        self.server = Server(config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, pages, tick)

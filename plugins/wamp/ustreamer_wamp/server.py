@@ -44,7 +44,10 @@ class Server:
         monotonic_ns: Callable[[], int],
         counts: Counter[str],
         pages: Mapping[str, Callable[[], tuple[str, bytes]]] | None = None,
+        tick: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`tick` is called with the monotonic time four times a second."""
+        self._ticked = tick
         self._config = config
         self._monotonic_ns = monotonic_ns
         self._pages = pages
@@ -150,6 +153,21 @@ class Server:
             return False
         return True
 
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Have a call made after a while. On the loop's thread only."""
+        self._loop.call_later(seconds, function)
+
+    def problems(self) -> list[str]:
+        """What would keep `open` from succeeding, as far as files tell."""
+        found = []
+        tls = self._config.tls
+        if tls is not None:
+            files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
+            found += [f"tls: {path} is no file" for path in files if not path.is_file()]
+        sockets = [Path(each.socket) for each in self._config.listeners if each.socket]
+        found += [f"listen: {path.parent} is no directory" for path in sockets if not path.parent.is_dir()]
+        return found
+
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self, listen: Listen) -> Connection:
@@ -193,6 +211,7 @@ class Server:
         now_ns = self._monotonic_ns()
         for connection in list(self._connections):
             connection.tick(now_ns)
+        self._ticked(now_ns)
         if self._tls is not None:
             self._tls.look(now_ns)
         self._loop.call_later(_TICK_S, self._tick)
