@@ -30,7 +30,7 @@ def rate(batch: Callable[[int], object]) -> float:
 
 
 def spool_rates(directory: Path, size: int) -> tuple[float, float]:
-    message = Spooled(b"a" * 60, b"p" * size, "chassis", "up://chassis/1234/1/8001", None, 1, b"b" * 8, 2)
+    message = Spooled(b"a" * 60, b"p" * size, "chassis", "up://chassis/1234/1/8001", None, 1, 2, b"b" * 8, 2)
     spool = Spool(directory / "spool", SpoolLimits(1_000_000, 1 << 32))
     spool.open()
     keys: list[bytes] = []
@@ -42,7 +42,7 @@ def spool_rates(directory: Path, size: int) -> tuple[float, float]:
 
 
 def plain_rate(directory: Path, size: int) -> float:
-    value = value_of(b"key", Spooled(b"a" * 60, b"p" * size, "chassis", "", None, 1, b"b" * 8, 2))
+    value = value_of(b"key", Spooled(b"a" * 60, b"p" * size, "chassis", "", None, 1, 2, b"b" * 8, 2))
     with lmdb.open(str(directory / "plain"), map_size=1 << 32) as env:
 
         def put(number: int) -> None:

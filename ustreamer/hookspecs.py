@@ -26,12 +26,14 @@ from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, Schedule
 from ustreamer.core.links import Links
+from ustreamer.core.neighbours import Announcement
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import UUri
 
 PROJECT: Final = "ustreamer"
+UNBOUNDED: Final = 1 << 62
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -59,12 +61,14 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     `authorities` live behind the endpoint; `"*"` stands for everyone who is not named elsewhere. `access` says which of
     their messages may come in; of a message that comes again within `duplicate_window` others, only the first one does.
+    What waits for a `durable` one is kept on disk.
     """
 
     transport: str
     authorities: tuple[str, ...]
     access: AccessRules = ()
     duplicate_window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    durable: bool = False
 
 
 class EndpointContext(msgspec.Struct, frozen=True):
@@ -96,7 +100,15 @@ class EndpointTransport(UTransport):
     unicast: ClassVar[bool] = False
     """Whether every subscriber is a delivery target of its own; else all behind the endpoint are one."""
     inline: ClassVar[bool] = False
-    """Whether `send` never waits, so that it may be called on the thread a message came in on; else it gets its own."""
+    """Whether `send` never waits, so that it may always be called on the thread a message came in on."""
+
+    def room(self) -> int:
+        """Bytes that `send` takes from now on without waiting, as long as only the caller sends; 0 if that is not known.
+
+        So much is sent on the thread that a message came in on; the rest gets one of its own. Asked again when 64 KB of it
+        are used up, and after the link came up; each payload counts for 200 bytes more.
+        """
+        return UNBOUNDED if self.inline else 0
 
     def problems(self) -> Sequence[str]:
         """What would keep `open` from succeeding, as far as can be told without leaving a trace."""
@@ -139,6 +151,20 @@ class EndpointTransport(UTransport):
         never calls it: the route is tried again by and by.
         """
 
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        """Tell the other streamers on this network these things about us from now on, and no others.
+
+        Called when all endpoints are open, and at a reload; `stop_receiving` and an end of any kind take everything back.
+        A transport that cannot tell does nothing.
+        """
+
+    def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+        """Have `changed` called with all that streamers announce on this network, after every change.
+
+        Called before `open`. `changed` runs on a thread of the transport and may take as long as one message. What cannot
+        be read is refused and counted; there is a bound to what is kept. A transport that cannot tell never calls it.
+        """
+
     @abstractmethod
     def statistics(self) -> Mapping[str, int]:
         """Counters of this moment, among them one `refused_<reason>` for each way in which input can be unusable."""
@@ -154,6 +180,8 @@ class TransportKind(msgspec.Struct, frozen=True):
     make: Callable[[Any, EndpointContext], EndpointTransport]
     has_usubscription: bool = True
     """Whether entities behind it bring a uSubscription of their own; if not, the streamer's serves their authorities."""
+    outlives_us: bool = True
+    """Whether those behind it are there after a restart of the streamer; if not, nothing can be kept for them."""
 
 
 class Service(Protocol):

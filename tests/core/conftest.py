@@ -138,6 +138,7 @@ class ListLane:
                 self._world.clock.monotonic_ns(),
                 status,
                 attempts=item.attempts,
+                first_attempt_ns=item.first_attempt_ns,
             )
 
     @property
@@ -183,6 +184,7 @@ class World:
         self.directory = Directory()
         self.seen: list[Seen] = []
         self.times: list[tuple[int, int]] = []
+        self.more_times: list[tuple[int, int]] = []
         self.lanes = {name: ListLane(name, each, limits, self) for name, each in unicast.items()}
         self._ids = UuidSource(self.clock.wall_ms)
         self._timers = TimerQueue()
@@ -209,11 +211,14 @@ class World:
         verdict: Verdict,
         reason: UStatus | None,
         attempts: int,
+        arrived_ns: int,
         received_ns: int,
+        first_attempt_ns: int,
         settled_ns: int,
     ) -> None:
         self.seen.append(Seen(message, delivery, verdict, reason, attempts))
         self.times.append((received_ns, settled_ns))
+        self.more_times.append((arrived_ns, first_attempt_ns))
 
     def _schedule(self, when_ns: int, action: Callable[[], None]) -> None:
         with self._lock:

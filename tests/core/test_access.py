@@ -187,4 +187,4 @@ def test_rules_are_asked_when_a_plan_is_made_and_not_for_every_message(
     for _ in range(10):
         world.receive("chassis", publish(world.id(), UUri("chassis", 1, 1, 0x8001)))
     assert (len(asked), world.verdicts()) == (1, [Verdict.DENIED] * 10)
-    assert world.dispatcher.refused()["chassis"] == {"invalid": 0, "spoofed": 0, "access": 10, "duplicate": 0}
+    assert {why: n for why, n in world.dispatcher.refused()["chassis"].items() if n} == {"access": 10}

@@ -200,6 +200,70 @@ def test_settling_tells_every_tap_all_there_is_to_say(
     assert world.lanes["backbone"].ledger.settled[Verdict.DEAD_LETTERED] == 1
 
 
+def test_a_tap_is_told_when_a_message_arrived_was_released_tried_and_settled(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[Holding]"
+) -> None:
+    first, second = holding(delivery, 100), holding(delivery, 50)
+    delivery.use((first, second))
+    offer(now_ns=10)
+    delivery.resume(first, 110)
+    delivery.resume(second, 160)  # two have held it: it arrived when the first one was asked
+    world.time.advance(ns=200)
+    world.send()
+    delivery.use(())
+    offer(now_ns=300)
+    world.time.advance(ns=300)
+    world.send()
+    assert world.times == [(160, 200), (300, 500)]
+    assert world.more_times == [(10, 200), (300, 500)]
+    assert delivery._arrived == {}
+
+
+@pytest.mark.parametrize("end", ["superseded", "stopped behind", "given up", "holder fails", "not wanted"])
+def test_a_tap_is_told_when_what_was_held_had_arrived_however_it_ends(
+    world: "World",
+    delivery: Delivery,
+    offer: Offer,
+    holding: "type[Holding]",
+    answering: "type[Verdicts]",
+    end: str,
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.use((holder, answering([Verdict.DENIED])))
+    offer(now_ns=10)
+    match end:
+        case "superseded":
+            offer(now_ns=200)
+            delivery.give_up(300, UStatus(UCode.ABORTED))
+        case "stopped behind":
+            delivery.resume(holder, 200)
+        case "given up":
+            delivery.give_up(200, UStatus(UCode.ABORTED))
+        case "holder fails":
+            holder.release = lambda _: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+            delivery.resume(holder, 200)
+        case _:
+            delivery.resume(holder, 200, wanted=False)
+    assert (world.times[0], world.more_times[0]) == ((200, 200), (10, 0))
+    assert delivery._arrived == {}
+
+
+def test_without_a_tap_nothing_is_kept_of_when_a_message_arrived(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[Holding]"
+) -> None:
+    ingress = world.ingress("chassis")
+    taps, ingress.taps = ingress.taps, ()
+    holder = holding(delivery, 100)
+    delivery.use((holder,))
+    offer(now_ns=10)
+    delivery.resume(holder, 110)
+    assert (len(world.lanes["backbone"]), delivery._arrived) == (1, {})
+    ingress.taps = taps
+    world.time.advance(ns=200)
+    world.send()
+    assert (world.times, world.more_times) == ([(110, 200)], [(110, 200)])
+
+
 def test_a_unicast_target_sends_to_its_subscriber(world: "World", offer: Offer) -> None:
     to_dash = Delivery(world.ingress("chassis"), world.lanes["dash"], TOPIC, DASH, 5)
     message = offer(to=to_dash)

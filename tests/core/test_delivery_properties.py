@@ -199,7 +199,9 @@ class Gateway:
         verdict: Verdict,
         reason: UStatus | None,
         attempts: int,
+        arrived_ns: int,
         received_ns: int,
+        first_attempt_ns: int,
         settled_ns: int,
     ) -> None:
         self.outcomes.append(Outcome(message, delivery, verdict))

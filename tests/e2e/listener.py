@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A subscriber, or a router, in a process of its own, which can be killed as no session of a test can.
 
-    python -m tests.e2e.listener client PORT    writes a line for each event it hears: its payload
-    python -m tests.e2e.listener router PORT
+    python -m tests.e2e.listener client PORT [HOST]    writes a line for each event it hears: its payload
+    python -m tests.e2e.listener router PORT [HOST]
 
 The first line is READY.
 """
@@ -16,11 +16,12 @@ import zenoh
 
 
 def main() -> None:
-    mode, port = sys.argv[1:]
+    mode, port, *rest = sys.argv[1:]
+    host = rest[0] if rest else "127.0.0.1"
     config = zenoh.Config()
     config.insert_json5("mode", json.dumps(mode))
     ends = "listen" if mode == "router" else "connect"
-    config.insert_json5(f"{ends}/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
+    config.insert_json5(f"{ends}/endpoints", json.dumps([f"tcp/{host}:{port}"]))
     config.insert_json5("scouting/multicast/enabled", "false")
     config.insert_json5("scouting/delay", "0")
     # A client that is started while the network is away goes on trying.

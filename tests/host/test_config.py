@@ -82,7 +82,7 @@ def never_made(config: Any, context: EndpointContext) -> EndpointTransport:
 
 
 TRANSPORTS = {
-    "local": TransportKind(EndpointConfig, never_made),
+    "local": TransportKind(EndpointConfig, never_made, outlives_us=False),
     "zenoh": TransportKind(Zenoh, never_made),
     "someip": TransportKind(Someip, never_made, has_usubscription=False),
 }
@@ -222,6 +222,19 @@ def test_an_endpoint_overrides_the_default_limits_key_by_key() -> None:
     assert config.limits("backbone") == EgressLimits(10_000, 16_000_000, 200, 5_000, 30_000)
     assert config.limits("chassis") == EgressLimits(10_000, 5, 200, 300, 30_000)
     assert config.limits("self") == config.limits("backbone")
+
+
+def test_a_durable_endpoint_keeps_for_a_day_what_has_no_ttl_unless_the_file_says_how_long() -> None:
+    def max_age_ms(*edits: tuple[str, str]) -> int:
+        durable = ("port = 30500", "port = 30500\ndurable = true")
+        return checked(edited(durable, *edits)).limits("chassis").max_age_ms
+
+    unsaid = ("max_age_ms = 30000", "")
+    chassis = ("[plugins.usubscription]", "[egress.chassis]\nmax_age_ms = 5\n[plugins.usubscription]")
+    assert max_age_ms() == 30_000
+    assert max_age_ms(unsaid) == 86_400_000
+    assert max_age_ms(unsaid, chassis) == 5
+    assert checked(edited(unsaid)).limits("chassis").max_age_ms == 30_000
 
 
 def test_the_first_pause_may_be_the_longest() -> None:
@@ -420,6 +433,8 @@ MISTAKES: list[tuple[str, list[tuple[str, str]], str, str]] = [
     ("an authority twice", [('["chassis"]', '["chassis",\n"chassis"] #!')], "endpoints.chassis.authorities[1]", "keep it in one place"),
     ("limits for an endpoint that is none", [("[egress.default] ", "[egress.chasis] #!")], "egress.chasis", "did you mean 'chassis'?"),
     ("a first pause longer than the longest", [("first_ms = 100, max_ms = 5000 }", "first_ms = 9000, max_ms = 5000 } #!")], "egress.default.retry.first_ms", "choose at most 5000"),
+    ("a spool where nothing is kept", [("[plugins.usub", "[egress.backbone]\nspool_messages = 5 #!\n[plugins.usub")], "egress.backbone.spool_messages", "add durable = true to [endpoints.backbone]"),
+    ("durable for those who end with us", [("[egress.default] ", '[endpoints.inside]\ntransport = "local"\nauthorities = ["x"]\ndurable = true #!\n[egress.default] ')], "endpoints.inside.durable", ""),
     ("a plugin that is not installed", [("[plugins.recorder]", "[plugins.recoder] #!")], "plugins.recoder", "did you mean 'recorder'?"),
 ]  # fmt: skip
 

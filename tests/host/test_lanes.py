@@ -98,6 +98,20 @@ class Datagrams(Wire):
     inline = True
 
 
+class Buffered(Wire):
+    """As a connection: a send does not wait while a buffer has room for it; it says so when asked, in the order of the script."""
+
+    def __init__(self, *rooms: int, then_room: int = 0) -> None:
+        super().__init__()
+        self._rooms = iter(rooms)
+        self.then_room = then_room
+        self.asked = 0
+
+    def room(self) -> int:
+        self.asked += 1
+        return next(self._rooms, self.then_room)
+
+
 class Gateway:
     """An ingress, as far as a delivery sees it, that offers messages as a dispatcher would: under its own lock."""
 
@@ -132,10 +146,16 @@ class Gateway:
         verdict: Verdict,
         reason: UStatus | None,
         attempts: int,
+        arrived_ns: int,
         received_ns: int,
+        first_attempt_ns: int,
         settled_ns: int,
     ) -> None:
-        assert received_ns <= settled_ns
+        if attempts:
+            assert arrived_ns == received_ns <= first_attempt_ns <= settled_ns
+        else:
+            assert (arrived_ns, first_attempt_ns) == (received_ns, 0)
+            assert received_ns <= settled_ns
         self.verdicts.append((number(message), verdict, reason, attempts))
 
 
@@ -1000,6 +1020,65 @@ def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a
     assert len(rig.wire.attempts) == 2
     assert rig.verdicts == [(0, Verdict.DELIVERED, None, 2)]
     assert rig.lane.statistics().retries == 1
+
+
+def small(n: int) -> int:
+    """What `n` messages of `events` take of a buffer."""
+    return n * (OVERHEAD_BYTES + 4)
+
+
+def test_while_a_buffer_has_room_a_message_is_sent_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
+    wire = Buffered(small(3))
+    rig = make_rig(wire).start()
+    rig.offer(*events(5))
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0, 1, 2, 3, 4]
+    here = threading.get_ident()
+    assert [thread == here for thread in wire.threads] == [True, True, True, False, False]
+
+
+def test_a_buffer_that_has_room_is_asked_once_for_many_messages(make_rig: MakeRig) -> None:
+    wire = Buffered(then_room=1 << 40)
+    rig = make_rig(wire).start()
+    rig.offer(*events(1000))
+    assert len(rig.sent) == 1000
+    assert wire.asked == -(-small(1000) // (1 << 16))  # for 64 KB each time, however much room there is
+
+
+def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig) -> None:
+    wire, clock = Buffered(), ManualClock()
+    clock.advance(s=1)
+    rig = make_rig(wire, clock=clock.clock())
+    rig.offer(event(0))
+    rig.lane.take_back(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
+    wire.then_room = small(1)
+    rig.offer(event(1))
+    rig.lane.take_back(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
+    assert (wire.asked, rig.sent) == (1, [])
+    clock.advance(ms=1)
+    rig.offer(event(2))
+    assert (wire.asked, rig.sent) == (2, [2])
+
+
+def test_a_message_that_the_buffer_has_no_room_for_goes_to_the_lanes_own_thread(make_rig: MakeRig) -> None:
+    wire = Buffered(then_room=1 << 40)
+    rig = make_rig(wire).start()
+    large = msgspec.structs.replace(event(0), payload=bytes(1 << 16))
+    rig.offer(large)
+    assert rig.lane.wait_empty(soon())
+    assert rig.sent == [0]
+    assert wire.threads[0] != threading.get_ident()
+
+
+def test_room_that_a_link_had_is_not_room_of_the_next_one(make_rig: MakeRig) -> None:
+    wire = Buffered(small(10), 0)
+    rig = make_rig(wire).start()
+    rig.offer(event(0))
+    rig.lane.link_up()
+    rig.offer(event(1))
+    assert rig.lane.wait_empty(soon())
+    here = threading.get_ident()
+    assert [thread == here for thread in wire.threads] == [True, False]
 
 
 # ----------------------------------------------------------------------------------------------- waiting, closing

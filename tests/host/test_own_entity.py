@@ -44,7 +44,7 @@ class Readings:
         return Routes(endpoints, targets, ())
 
     def statistics(self) -> Statistics:
-        lane = LaneStatistics("backbone", 3, 700, 10, 1, 2, 4, 2, 1)
+        lane = LaneStatistics("backbone", 3, 700, 10, 1, 2, 4, 2, 1, 3)
         ledger = LedgerSnapshot(22, 17, 2, 2, 1, 0, 0, 0)
         counters = {"backbone": {"received": 5, "refused_key": 1}}
         return Statistics(1_700_000_000_123, ledger, 0, counters, (lane,), self.routes().targets, {})
@@ -144,7 +144,7 @@ def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench:
     [lane] = found.endpoints
     assert (lane.endpoint, lane.up, lane.queue_messages, lane.queue_bytes) == ("backbone", False, 3, 700)
     assert (lane.delivered, lane.dead_lettered, lane.expired, lane.retries) == (10, 1, 2, 4)
-    assert (lane.parked_messages, lane.closed_routes) == (2, 1)
+    assert (lane.parked_messages, lane.closed_routes, lane.kept_messages) == (2, 1, 3)
     assert dict(lane.counters) == {"received": 5, "refused_key": 1}
     assert [(UUri.from_pb(t.topic), t.received, t.delivered, t.throttled) for t in found.targets] == [
         (SPEED, 9, 9, 0),

@@ -25,7 +25,7 @@ MB = 1 << 20
 def numbered(number: int, size: int = 4) -> Spooled:
     topic = "up://chassis/1234/1/8001" if number % 2 else None
     return Spooled(
-        b"attributes", number.to_bytes(4, "big") * (size // 4), "chassis", topic, None, 7, b"boot", 9
+        b"attributes", number.to_bytes(4, "big") * (size // 4), "chassis", topic, None, 7, 8, b"boot", 9
     )
 
 
@@ -71,9 +71,17 @@ def test_a_new_spool_is_empty_and_leaves_no_scaffolding(spool: Spool) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Spooled(b"", b"", "", None, None, 0, b"", 0),
+        Spooled(b"", b"", "", None, None, 0, 0, b"", 0),
         Spooled(
-            b"\0" * 30, b"p" * 100_000, "chassis", "up://a/1/1/8000", "up://b/1/1/0", -5, b"12345678", 2**50
+            b"\0" * 30,
+            b"p" * 100_000,
+            "chassis",
+            "up://a/1/1/8000",
+            "up://b/1/1/0",
+            -5,
+            2**62,
+            b"12345678",
+            2**50,
         ),
     ],
 )
@@ -206,7 +214,7 @@ spool.open()
 keys = []
 for start in count(0, 8):
     print(">", start, flush=True)
-    new = [(1, Spooled(b"a", n.to_bytes(4, "big"), "c", None, None, 0, b"", 0)) for n in range(start, start + 8)]
+    new = [(1, Spooled(b"a", n.to_bytes(4, "big"), "c", None, None, 0, 0, b"", 0)) for n in range(start, start + 8)]
     keys += spool.commit(new, removed=keys[start - 64 : start - 60] if start >= 64 else [])
     print("<", start, flush=True)
 """
@@ -258,7 +266,7 @@ root = Path(sys.argv[1])
 spool = Spool(root / "spool", SpoolLimits(1_000_000, 1 << 30))
 spool.open()
 def add(number):
-    message = Spooled(b"a", b"p" * int(sys.argv[2]), "c", None, None, number, b"", 0)
+    message = Spooled(b"a", b"p" * int(sys.argv[2]), "c", None, None, number, 0, b"", 0)
     return spool.commit([(1, message)] * 16)
 def fill(keys):
     try:

@@ -951,6 +951,7 @@ def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingre
             "refused_spoofed",
             "refused_access",
             "refused_duplicate",
+            "refused_neighbour",
             "filter_errors",
             "directory_errors",
             "tap_errors",
@@ -1213,7 +1214,9 @@ class Watching:
             verdict: Verdict,
             reason: UStatus | None,
             attempts: int,
+            arrived_ns: int,
             received_ns: int,
+            first_attempt_ns: int,
             settled_ns: int,
         ) -> None:
             self.seen.append((endpoint, verdict, delivery.endpoint if delivery else None))

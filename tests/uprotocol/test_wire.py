@@ -406,7 +406,7 @@ def test_the_encoder_keeps_as_much_as_its_limit_and_encodes_no_header_twice(
 ) -> None:
     encoder = HeaderEncoder(limit=3)
     first = [encoder.encode(FIRST, each) for each in topics(3)]
-    monkeypatch.delattr("ustreamer.uprotocol.wire._encode_tail")
+    monkeypatch.delattr("ustreamer.uprotocol.wire.encode_tail")
     assert [encoder.encode(FIRST, each) for each in topics(3)] == first
 
 

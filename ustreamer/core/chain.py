@@ -48,10 +48,17 @@ class Tap(Protocol):
         verdict: Verdict,
         reason: UStatus | None,
         attempts: int,
+        arrived_ns: int,
         received_ns: int,
+        first_attempt_ns: int,
         settled_ns: int,
     ) -> None:
-        """`delivery` is None for a message that had no target; times are monotonic ns; DELIVERED took `attempts`."""
+        """`delivery` is None for a message that had no target; DELIVERED took `attempts`. Times are monotonic ns.
+
+        `received_ns` is when the filters had their last word: on arrival, but for what a filter held until then. Both are
+        as the filters were told. `first_attempt_ns` is 0 if sending was not tried. An endpoint that sends inline reads no
+        clock for it: first attempt and settling are at `received_ns`.
+        """
 
 
 class Owner(Protocol):
@@ -112,12 +119,14 @@ class Delivery:
 
     `subscriber` is None where the endpoint is a multicast domain, which is one target for all who listen there, and for
     unicast messages. `topic` is None for what is routed by sink (Notification, Request, Response). `period_ns` 0 is no
-    limit. The object stays the same when its plan is made again, so a filter's state may be keyed by it.
+    limit. The object stays the same when its plan is made again, so a filter's state may be keyed by it. `tuned_ns` is
+    since when its filters go by this period: the time of the message that brought the change, or of a reload.
     """
 
     __slots__ = (
         "__weakref__",
         "_admits",
+        "_arrived",
         "_egress",
         "_filters",
         "_held",
@@ -129,6 +138,7 @@ class Delivery:
         "throttled",
         "topic",
         "transmit",
+        "tuned_ns",
     )
 
     def __init__(
@@ -145,8 +155,11 @@ class Delivery:
         self.topic = topic
         self.subscriber = subscriber
         self.period_ns = period_ns
-        # What the filters have kept, and which of them: so that a filter that fails loses nothing without a trace.
-        self._held: list[tuple[Filter, UMessage]] = []
+        self.tuned_ns = 0
+        # What the filters have kept, which of them and since when: so that one that fails loses nothing without a trace.
+        self._held: list[tuple[Filter, UMessage, int]] = []
+        # When that which was held had arrived, by the message's identity, until it is settled; only for taps.
+        self._arrived: dict[int, int] = {}
         self.use(())
         self.received = self.delivered = self.throttled = 0
 
@@ -233,7 +246,7 @@ class Delivery:
         if verdict is Verdict.THROTTLED or verdict is Verdict.DENIED:
             self._end(message, verdict, now_ns)
         elif verdict is Verdict.QUEUED:
-            self._held.append((by, message))
+            self._held.append((by, message, self._arrived.pop(id(message), now_ns)))
             self._owner.held += 1
         else:
             wrong = f"{verdict!r} is no answer of admit: expected None, THROTTLED, DENIED or QUEUED"
@@ -241,27 +254,34 @@ class Delivery:
 
     def _let_go(self, message: UMessage) -> bool:
         """Whether `message` was among those held, of which it is no more; a filter may only hand back what it kept."""
-        for index, (_, held) in enumerate(self._held):
+        for index, (_, held, arrived_ns) in enumerate(self._held):
             if held is message:
                 del self._held[index]
-                self._owner.held -= 1
+                self._free(message, arrived_ns)
                 return True
         return False
 
+    def _free(self, message: UMessage, arrived_ns: int) -> None:
+        self._owner.held -= 1
+        if self._owner.taps:
+            self._arrived[id(message)] = arrived_ns
+
     def give_up(self, now_ns: int, reason: UStatus) -> list[UMessage]:
         """Make a dead letter of all that the filters hold, and answer who asked; what that was. Under the owner's lock."""
-        given_up = [message for _, message in self._held]
-        self._held = []
-        self._owner.held -= len(given_up)
+        given_up = self._taken(lambda _: True)
         self._bury(given_up, now_ns, reason)
         return given_up
 
     def _taken_from(self, holder: Filter) -> list[UMessage]:
         """Everything that `holder` kept, of which it owes nothing any more."""
-        taken = [message for by, message in self._held if by is holder]
-        self._held = [each for each in self._held if each[0] is not holder]
-        self._owner.held -= len(taken)
-        return taken
+        return self._taken(lambda by: by is holder)
+
+    def _taken(self, is_holder: Callable[[Filter], bool]) -> list[UMessage]:
+        taken = [each for each in self._held if is_holder(each[0])]
+        self._held = [each for each in self._held if not is_holder(each[0])]
+        for _, message, arrived_ns in taken:
+            self._free(message, arrived_ns)
+        return [message for _, message, _ in taken]
 
     def _end(self, message: UMessage, verdict: Verdict, now_ns: int) -> None:
         self.settle(self._owner.ledger, message, verdict, now_ns, now_ns)
@@ -279,6 +299,13 @@ class Delivery:
             self.settle(self._owner.ledger, message, Verdict.DEAD_LETTERED, now_ns, now_ns, reason)
             self._owner.stopped(message, self, Verdict.DEAD_LETTERED, reason)
 
+    # --- from an earlier process ----------------------------------------------------------------------------------------
+
+    def readmit(self) -> None:
+        """Count a message that an earlier process accepted, past the filters, as received. Before anything is dispatched."""
+        self.received += 1
+        self._owner.ledger.received += 1
+
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def settle(
@@ -290,6 +317,7 @@ class Delivery:
         settled_ns: int,
         reason: UStatus | None = None,
         attempts: int = 0,
+        first_attempt_ns: int = 0,
     ) -> None:
         """The one place where a delivery ends; `ledger` is the caller's own."""
         ledger.settled[verdict] += 1
@@ -297,9 +325,23 @@ class Delivery:
             self.delivered += 1
         elif verdict is Verdict.THROTTLED:
             self.throttled += 1
-        for tap in self._owner.taps:
+        taps = self._owner.taps
+        if not taps:
+            return
+        arrived_ns = self._arrived.pop(id(message), received_ns) if self._arrived else received_ns
+        for tap in taps:
             try:
-                tap(message, self, verdict, reason, attempts, received_ns, settled_ns)
+                tap(
+                    message,
+                    self,
+                    verdict,
+                    reason,
+                    attempts,
+                    arrived_ns,
+                    received_ns,
+                    first_attempt_ns,
+                    settled_ns,
+                )
             except Exception as error:  # noqa: BLE001  # foreign code, and no party to what happens
                 self._owner.tap_failed(tap, error)
 

@@ -33,9 +33,13 @@ FilterFactory = Callable[[Delivery], Iterable[Filter]]
 Schedule = Callable[[int, Callable[[], None]], None]
 """Have a call made at a monotonic time in ns."""
 
+LOOP_WINDOW = 10_000
+"""Ids to remember where a loop is: all that can be on its way round. A second's worth at full load; 2 MB."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _MS_PER_DAY = 86_400_000
+_REASONS = ("invalid", "spoofed", "access", "duplicate", "neighbour")
+"""Why a message is not accepted, or is denied."""
 _LETTERS_AT_ONCE = 100  # 3 ms: other timers, such as those of a throttle, wait no longer
 
 
@@ -71,7 +75,7 @@ class Ingress:
         self.ledger = Ledger()
         self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
-        self.refused: dict[str, int] = {"invalid": 0, "spoofed": 0, "access": 0, "duplicate": 0}
+        self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._directory = dispatcher.router.versioned
@@ -80,16 +84,21 @@ class Ingress:
         self._lock = RLock()
         self._plans: dict[UAttributes, Plan] = {}
         self._plan_limit = plan_limit
+        # Where messages are taken once, `_plans` stays empty, so that each comes to `_plan`, and these are kept instead. So
+        # everybody else pays nothing for it.
+        self._recent: RecentIds | None = None
+        self._plans_of_new: dict[UAttributes, Plan] = {}
         # State of filters and counters lives here and outlasts a plan; entries go with their last subscriber.
         self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
         self._unicast: dict[str, Delivery] = {}
 
     def dispatch(self, message: UMessage) -> None:
         """Decide about `message` and hand it on. Never waits for a network, and raises nothing, whatever a plugin does."""
-        now_ns = self._monotonic_ns()
         attributes = message.attributes
         id = message.id
         with self._lock:
+            # Not before the lock: two threads may come here, and what filters are told must not go back.
+            now_ns = self._monotonic_ns()
             plan = self._plans.get(attributes)
             if (
                 plan is None
@@ -97,7 +106,7 @@ class Ingress:
                 or id.msb & 0xF000 != 0x7000
                 or id.lsb >> 62 != 0b10  # UUID.is_valid, without two calls (0.1 us instead of 0.3)
             ):
-                plan = self._plan(message)
+                plan = self._plan(message, now_ns)
                 if plan is None:
                     return
             deliveries = plan.deliveries
@@ -118,8 +127,20 @@ class Ingress:
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
-    def _plan(self, message: UMessage) -> Plan | None:
-        """Make the plan for these attributes and keep it if they are likely to come again; None if they are invalid."""
+    def _plan(self, message: UMessage, now_ns: int) -> Plan | None:
+        """The plan for a message of which none is at hand; None if it is not accepted."""
+        if self._recent is None:
+            return self._made(message, self._plans, now_ns)
+        if not self._recent.is_new(message.id):
+            self.refused["duplicate"] += 1  # not accepted, so the ledger does not know it
+            return None
+        plan = self._plans_of_new.get(message.attributes)
+        if plan is None or plan.version != self._directory.version or not message.id.is_valid:
+            plan = self._made(message, self._plans_of_new, now_ns)
+        return plan
+
+    def _made(self, message: UMessage, plans: dict[UAttributes, Plan], now_ns: int) -> Plan | None:
+        """Make a plan, and keep it among `plans` if these attributes are likely to come again; None if they are invalid."""
         attributes = message.attributes
         # Read before the question: a change in between then makes the plan stale, not wrong.
         version = self._directory.version
@@ -134,23 +155,32 @@ class Ingress:
             self.faults.of_directory(self._directory, error)
             text = f"subscription directory {described(self._directory, error)}"
             return Plan(version, (), Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text)))
-        plan = Plan(version, self._deliveries(attributes, decision.targets), decision)
+        plan = Plan(version, self._deliveries(attributes, decision.targets, now_ns), decision)
         if attributes.repeats:
-            if len(self._plans) >= self._plan_limit:
-                self._plans.clear()
-            self._plans[attributes] = plan
+            if len(plans) >= self._plan_limit:
+                plans.clear()
+            plans[attributes] = plan
         return plan
 
-    def _deliveries(self, attributes: UAttributes, targets: tuple[Target, ...]) -> tuple[Delivery, ...]:
-        if attributes.type is UMessageType.PUBLISH:
-            return self._topic_deliveries(attributes.source, targets)
-        return tuple(self._unicast_delivery(target.endpoint) for target in targets)
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._plans_of_new.clear()
 
-    def _topic_deliveries(self, topic: UUri, targets: tuple[Target, ...]) -> tuple[Delivery, ...]:
+    def _deliveries(
+        self, attributes: UAttributes, targets: tuple[Target, ...], now_ns: int
+    ) -> tuple[Delivery, ...]:
+        if attributes.type is UMessageType.PUBLISH:
+            return self._topic_deliveries(attributes.source, targets, now_ns)
+        return tuple(self._unicast_delivery(target.endpoint, now_ns) for target in targets)
+
+    def _topic_deliveries(
+        self, topic: UUri, targets: tuple[Target, ...], now_ns: int
+    ) -> tuple[Delivery, ...]:
         """The deliveries of a topic: kept where the target was there before, tuned to its present wish."""
         before = {(each.endpoint, each.subscriber): each for each in self._by_topic.get(topic, ())}
         deliveries = tuple(
-            self._tuned(before.get((target.endpoint, target.subscriber)), topic, target) for target in targets
+            self._tuned(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
+            for target in targets
         )
         if deliveries:
             self._keep(topic, deliveries)
@@ -163,27 +193,28 @@ class Ingress:
         # too, or a topic could have two deliveries, each with a filter of its own.
         if topic not in self._by_topic and len(self._by_topic) >= self._plan_limit:
             self._by_topic.clear()
-            self._plans.clear()
+            self._forget_plans()
         self._by_topic[topic] = deliveries
 
-    def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target) -> Delivery:
+    def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
         if delivery is None:
             egress = self._dispatcher.egress[target.endpoint]
             delivery = Delivery(self, egress, topic, target.subscriber, target.period_ns)
         elif delivery.period_ns == target.period_ns:
             return delivery
         delivery.period_ns = target.period_ns
-        self._put_filters_before(delivery)
+        self._put_filters_before(delivery, now_ns)
         return delivery
 
-    def _unicast_delivery(self, endpoint: str) -> Delivery:
+    def _unicast_delivery(self, endpoint: str, now_ns: int) -> Delivery:
         delivery = self._unicast.get(endpoint)
         if delivery is None:
             delivery = self._unicast[endpoint] = Delivery(self, self._dispatcher.egress[endpoint])
-            self._put_filters_before(delivery)
+            self._put_filters_before(delivery, now_ns)
         return delivery
 
-    def _put_filters_before(self, delivery: Delivery) -> None:
+    def _put_filters_before(self, delivery: Delivery, now_ns: int) -> None:
+        delivery.tuned_ns = now_ns
         make = self._dispatcher.filters
         try:
             delivery.use(tuple(make(delivery)))
@@ -197,7 +228,17 @@ class Ingress:
     def replan(self) -> None:
         """Make every plan again; deliveries, and what filters know, stay."""
         with self._lock:
-            self._plans.clear()
+            self._forget_plans()
+
+    def take_once(self, window: int) -> None:
+        """Take each message once from now on, by its id, as far as the last `window` of them; 0: take all.
+
+        For a network that hands over what it has handed over before. Ids that are remembered stay so.
+        """
+        with self._lock:
+            if window != (self._recent.window if self._recent else 0):
+                self._recent = RecentIds(window) if window else None
+                self._forget_plans()
 
     def held_still(self) -> AbstractContextManager[object]:
         """Nothing is dispatched here within a `with` block of it."""
@@ -207,9 +248,10 @@ class Ingress:
         """Decide by `router`, and ask for the filters of every target. Called while held still."""
         self._router = router
         self._directory = router.versioned
-        self._plans.clear()
+        self._forget_plans()
+        now_ns = self._monotonic_ns()
         for delivery in [*(d for each in self._by_topic.values() for d in each), *self._unicast.values()]:
-            self._put_filters_before(delivery)
+            self._put_filters_before(delivery, now_ns)
 
     # --- what does not go on ------------------------------------------------------------------------------------------
 
@@ -226,12 +268,15 @@ class Ingress:
         self._undelivered(message, expired, now_ns)
 
     def _undelivered(self, message: UMessage, decision: Decision, now_ns: int) -> None:
-        """A message without a target is one delivery, and this is the end of it."""
+        """A message without a target is one delivery, and this is the end of it; one of a neighbour's is none of ours."""
+        if decision.left:
+            self.refused["neighbour"] += 1
+            return
         self.ledger.received += 1
         self.ledger.settle(decision.verdict)
         for tap in self.taps:
             try:
-                tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns)
+                tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns, 0, now_ns)
             except Exception as error:  # noqa: BLE001  # foreign code, as in Delivery.settle
                 self.tap_failed(tap, error)
         if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
@@ -240,7 +285,8 @@ class Ingress:
             self.refused[decision.denied_as] += 1
         else:
             self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
-        self._dispatcher.answer(message, decision.reason, self.name)
+        if not decision.silent:
+            self._dispatcher.answer(message, decision.reason, self.name)
 
     # --- what plugins do to messages, and get wrong ---------------------------------------------------------------------
 
@@ -266,20 +312,20 @@ class Ingress:
 
     def _wake(self, delivery: Delivery, holder: Filter) -> None:
         with self._lock:
+            now_ns = self._monotonic_ns()
             try:
-                wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic)
+                wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic, now_ns)
             except Exception as error:  # noqa: BLE001  # foreign code; it was wanted when it was accepted
                 self.faults.of_directory(self._directory, error)
                 wanted = True
-            delivery.resume(holder, self._monotonic_ns(), wanted=wanted)
+            delivery.resume(holder, now_ns, wanted=wanted)
 
-    def _is_wanted(self, delivery: Delivery, topic: UUri) -> bool:
+    def _is_wanted(self, delivery: Delivery, topic: UUri, now_ns: int) -> bool:
         """Whether somebody still subscribes what a filter has held back in the meantime."""
         targets = self._router.subscribed(self.name, topic)
         if topic in self._by_topic:
-            return delivery in self._topic_deliveries(
-                topic, targets
-            )  # who came back since has a delivery of its own
+            # Who came back since has a delivery of its own.
+            return delivery in self._topic_deliveries(topic, targets, now_ns)
         # Forgotten with all others when there were too many topics, which is no reason to lose a message.
         return any(
             (each.endpoint, each.subscriber) == (delivery.endpoint, delivery.subscriber) for each in targets
@@ -312,24 +358,6 @@ class Ingress:
                 for topic, deliveries in self._by_topic.items()
                 for d in deliveries
             ]
-
-
-class OnceIngress(Ingress):
-    """An ingress that takes each message once, by its id: where a network may hand over what it has handed over before.
-
-    A class of its own, so that all others pay nothing for it. A duplicate is not accepted, so the ledger does not know it.
-    """
-
-    def __init__(self, name: str, dispatcher: "Dispatcher", taps: tuple[Tap, ...], window: int) -> None:
-        super().__init__(name, dispatcher, taps)
-        self._recent = RecentIds(window)
-
-    def dispatch(self, message: UMessage) -> None:
-        with self._lock:
-            if self._recent.is_new(message.id):
-                super().dispatch(message)
-            else:
-                self.refused["duplicate"] += 1
 
 
 class Unmade(Filter):
@@ -399,6 +427,7 @@ class Dispatcher:
         self._taps = taps
         self._keep = keep
         self._duplicate_windows = dict(duplicate_windows or {})
+        self._loops: frozenset[str] = frozenset()
         self._own = OwnIngress(self, tuple(taps(SELF)))
         self._ingresses: dict[str, Ingress] = {SELF: self._own}
 
@@ -406,10 +435,22 @@ class Dispatcher:
         """The ingress of the endpoint `name`, made at the first asking."""
         known = self._ingresses.get(name)
         if known is None:
-            taps, window = tuple(self._taps(name)), self._duplicate_windows.get(name, 0)
-            known = OnceIngress(name, self, taps, window) if window else Ingress(name, self, taps)
-            self._ingresses[name] = known
+            known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
+            known.take_once(self._window(name))
         return known
+
+    def kept_delivery(
+        self, ingress: str, endpoint: str, topic: UUri | None, subscriber: UUri | None
+    ) -> Delivery:
+        """A delivery for what an earlier process accepted and kept. It has no plan and no filters: those it has passed.
+
+        What came in at an endpoint that is no more counts as the streamer's own.
+        """
+        owner = self.ingress(ingress) if ingress in self.egress else self._own
+        return Delivery(owner, self.egress[endpoint], topic, subscriber)
+
+    def _window(self, name: str) -> int:
+        return self._duplicate_windows.get(name, 0) or (LOOP_WINDOW if name in self._loops else 0)
 
     # --- other plans --------------------------------------------------------------------------------------------------
 
@@ -417,6 +458,12 @@ class Dispatcher:
         """Have every plan made again with the next message: what the router reads has changed."""
         for each in self._ingresses.values():
             each.replan()
+
+    def expect_loops(self, endpoints: frozenset[str]) -> None:
+        """Take each message once at these endpoints, whatever their windows: there, what was sent may come in again."""
+        self._loops = endpoints
+        for name, each in self._ingresses.items():
+            each.take_once(self._window(name))
 
     def swap(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
         """Route by `router` from the next message on, and ask for all filters anew.

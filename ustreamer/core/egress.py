@@ -32,6 +32,9 @@ class EgressLimits(msgspec.Struct, frozen=True):
     retry_max_ms: int = 5_000
     max_age_ms: int = 30_000
     """Bound for messages without ttl, from the moment they were received."""
+    spool_messages: int = 100_000
+    """In place of `queue_messages` where an endpoint is durable; that is then what may be in memory."""
+    spool_bytes: int = 256_000_000
 
 
 class Queued(msgspec.Struct):
@@ -46,6 +49,12 @@ class Queued(msgspec.Struct):
     last_attempt_ns: int = 0
     deadline_ns: int = NEVER_NS
     """Until when it may wait; no leap of the wall clock moves it (`ustreamer.core.expiry`)."""
+    ticket: bytes | None = None
+    """Its key on disk, b"" while it is on its way there; None in a lane that keeps nothing."""
+    absent: bool = False
+    """`message` has the attributes only; the rest is on disk."""
+    in_hand: bool = False
+    """Its lane has asked for the whole message, so that it must not become absent."""
 
 
 class _Stream(msgspec.Struct):
@@ -125,6 +134,12 @@ class EgressQueue:
         self._classes[rank].append(item)
         self._count(rank, 1, size)
         return displaced
+
+    def restore(self, item: Queued) -> None:
+        """Take in, behind all others of its class, what an earlier process has accepted: whatever the limits are now."""
+        rank = item.message.attributes.priority_class
+        self._classes[rank].append(item)
+        self._count(rank, 1, item.size)
 
     def _fits(self, size: int, going: int = 0) -> bool:
         """Whether a message adding `size` bytes has room when `going` others leave."""

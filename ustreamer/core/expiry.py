@@ -31,6 +31,9 @@ GRACE_NS: Final = 600_000_000_000
 MAX_EPOCHS: Final = 8
 """Old times that are remembered; the oldest goes."""
 
+CREDIBLE_MS: Final = 1_577_836_800_000
+"""A wall clock that shows less, 2020-01-01, was never set: this program is younger."""
+
 _NS_PER_MS: Final = 1_000_000
 _SLOW_READING_NS: Final = (
     100 * _NS_PER_MS
@@ -42,6 +45,18 @@ class Epoch(NamedTuple):
 
     ahead_ms: int
     ended_ns: int
+
+
+def left_after_reboot_ms(allowed_ms: int, deadline_ms: int, wall_ms: int) -> int:
+    """What is left of a wait that began in an earlier boot, `allowed_ms` long, and was to end at `deadline_ms`; negative: nothing.
+
+    Only the wall clock knows how long the machine was off. If it was not set then, or is behind that time now, nobody does:
+    then all of it is left. It is never more than that.
+    """
+    began_ms = deadline_ms - allowed_ms
+    if began_ms < CREDIBLE_MS or wall_ms < began_ms:
+        return allowed_ms
+    return min(deadline_ms - wall_ms, allowed_ms)
 
 
 class Expiry:

@@ -61,6 +61,15 @@ class Links:
             for changed in reversed(watchers):
                 calls.callback(changed)
 
+    def joined(self, endpoint: str) -> None:
+        """Somebody at an endpoint whose link is up has become ready: as if the link had come up again.
+
+        Zenoh connects two nodes before either knows what the other listens to. Who sends when the link comes up may be too
+        early, and is told here that it is time.
+        """
+        if self.of_endpoint(endpoint).up:
+            self.turn(endpoint, up=True)
+
     def watch(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after every change, on the thread that noticed it: it must be quick."""
         with self._lock:

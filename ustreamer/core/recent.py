@@ -13,7 +13,7 @@ class RecentIds:
 
     def __init__(self, window: int) -> None:
         """`window` is above 0."""
-        self._window = window
+        self.window = window
         self._young: set[int] = set()
         self._old: set[int] = set()
 
@@ -22,7 +22,7 @@ class RecentIds:
         key = id.msb << 64 | id.lsb
         if key in self._young or key in self._old:
             return False
-        if len(self._young) >= self._window:
+        if len(self._young) >= self.window:
             self._old, self._young = self._young, set()
         self._young.add(key)
         return True

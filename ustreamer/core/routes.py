@@ -4,6 +4,7 @@
 * Publish: to the endpoints behind which somebody subscribed the topic.
 * Notification, Request, Response: to the endpoint behind which the sink's authority lives.
 * Nothing goes back to where it came from, and nothing is believed about a source that does not live there.
+* What another streamer on that network carries is left to it (`ustreamer.core.neighbours`).
 * What the rules of the endpoint it came in at deny (`ustreamer.core.access`) goes nowhere.
 """
 
@@ -14,6 +15,7 @@ import msgspec
 
 from ustreamer.core.access import Access
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.neighbours import Neighbours, Standing
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.subscriptions import SubscriptionDirectory, fastest
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, check_attributes
@@ -35,13 +37,16 @@ class Target(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """The targets of a message or, if there are none, the verdict on it and why.
 
-    `denied_as` is what a denied one is counted as: `spoofed` or `access`.
+    `denied_as` is what a denied one is counted as: `spoofed` or `access`. Of one that is `left` to another streamer there is
+    no delivery, and to a `silent` one no answer.
     """
 
     targets: tuple[Target, ...] = ()
     verdict: Verdict = Verdict.NO_SUBSCRIBER
     reason: UStatus | None = None
     denied_as: str = ""
+    left: bool = False
+    silent: bool = False
 
 
 class Refused(UStatusError):
@@ -77,10 +82,11 @@ class Router:
         directory: SubscriptionDirectory,
         unicast: Mapping[str, bool],
         access: Mapping[str, Access] | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """`unicast` names every endpoint and tells whether each of its subscribers is a target of its own.
 
-        `access` has the rules of the endpoints that have some.
+        `access` has the rules of the endpoints that have some; `neighbours` are the other streamers at each.
         """
         self.places = places
         self.directory = directory
@@ -88,9 +94,13 @@ class Router:
         self.versioned = directory.behind if isinstance(directory, PausedDirectory) else directory
         self._unicast = unicast
         self._access = dict(access or {})
+        self._neighbours = neighbours or Neighbours("")
 
     def decide(self, ingress: str, attributes: UAttributes) -> Decision:
         """Where a message with these attributes that came in at `ingress` goes. Raises Refused for invalid ones."""
+        standing = self._standing(ingress, attributes)
+        if standing is Standing.LEFT:
+            return _LEFT
         try:
             check_attributes(attributes)
         except UStatusError as error:
@@ -98,15 +108,26 @@ class Router:
         home = self.places.endpoint_of(attributes.source)
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
-            return _denied(UStatus(UCode.PERMISSION_DENIED, text), "spoofed")
+            reason = UStatus(UCode.PERMISSION_DENIED, text)
+            return Decision((), Verdict.DENIED, reason, "spoofed", silent=standing is Standing.SILENT)
         access = self._access.get(ingress)
         refusal = None if access is None else access.refusal(attributes)
         if refusal is not None:
-            return _denied(refusal, "access")
+            return Decision((), Verdict.DENIED, refusal, "access")
         if attributes.type is UMessageType.PUBLISH:
             return Decision(self.subscribed(ingress, attributes.source))
         assert attributes.sink is not None  # check_attributes has seen to it
         return self._by_sink(ingress, attributes.sink)
+
+    def _standing(self, ingress: str, attributes: UAttributes) -> Standing:
+        neighbours = self._neighbours
+        sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
+        to = None if sink is None else sink.authority_name
+        standing = neighbours.standing(ingress, attributes.source.authority_name, to)
+        if standing is Standing.OURS or sink is None:
+            return standing
+        hosted = to == neighbours.authority and self.places.endpoint_of(sink) == SELF
+        return Standing.OURS if hosted else standing  # nobody else hosts it
 
     def _by_sink(self, ingress: str, sink: UUri) -> Decision:
         endpoint = self.places.endpoint_of(sink)
@@ -135,8 +156,7 @@ class Router:
         return tuple(sorted(targets, key=lambda target: target.subscriber is not None))  # domains first
 
 
-def _denied(reason: UStatus, denied_as: str) -> Decision:
-    return Decision((), Verdict.DENIED, reason, denied_as)
+_LEFT: Final = Decision(left=True)
 
 
 def _undeliverable(text: str) -> Decision:

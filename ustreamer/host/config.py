@@ -53,6 +53,9 @@ MAX_ENDPOINTS: Final = 64  # each has threads, queues and metrics of its own
 DEFAULT: Final = "default"
 """The [egress] section that holds for every endpoint; no endpoint has this name."""
 
+DURABLE_AGE_MS: Final = 86_400_000
+"""How long a message without ttl waits for a durable endpoint, where no `max_age_ms` is set: what is kept is for hours."""
+
 _ENDPOINT_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
 
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
@@ -72,6 +75,8 @@ class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
     retry: RetryConfig = RetryConfig()
     max_age_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | UnsetType = UNSET
+    spool_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
+    spool_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
 
     def over(self, limits: EgressLimits) -> EgressLimits:
         """`limits` with what is set here in place of theirs."""
@@ -81,6 +86,8 @@ class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "retry_first_ms": self.retry.first_ms,
             "retry_max_ms": self.retry.max_ms,
             "max_age_ms": self.max_age_ms,
+            "spool_messages": self.spool_messages,
+            "spool_bytes": self.spool_bytes,
         }
         return msgspec.structs.replace(limits, **{name: v for name, v in values.items() if v is not UNSET})
 
@@ -160,7 +167,7 @@ def check(
     endpoints = _endpoints(found, transports)
     _check_places(found)
     _check_access(found, endpoints)
-    egress = _egress(found)
+    egress = _egress(found, endpoints)
     dead_letters = _dead_letters(found)
     plugins = _plugins(found, plugin_configs)
     found.raise_if_any()
@@ -219,6 +226,11 @@ def _endpoints(found: Findings, transports: Mapping[str, TransportKind]) -> dict
         endpoint = found.section(("endpoints", name), kind.config, _belongs_to_the_top)
         if endpoint is not None:
             endpoints[name] = endpoint
+            if endpoint.durable and not kind.outlives_us:
+                found.note(
+                    ("endpoints", name, "durable"),
+                    f"those behind a {table['transport']!r} endpoint end with the streamer: nothing can be kept for them",
+                )
     return endpoints
 
 
@@ -339,8 +351,8 @@ def _is_authority(text: str) -> bool:
 # ------------------------------------------------------------------------------------------------ egress and plugins
 
 
-def _egress(found: Findings) -> dict[str, EgressLimits]:
-    """The limits by the names in [egress], and as "default" in any case."""
+def _egress(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> dict[str, EgressLimits]:
+    """The limits by the names in [egress], of durable endpoints, and as "default" in any case."""
     tables = _tables(found, "egress")
     known = [*_tables(found, "endpoints"), DEFAULT]
     default = _limits(found, DEFAULT, EgressLimits()) if DEFAULT in tables else EgressLimits()
@@ -354,6 +366,19 @@ def _egress(found: Findings) -> dict[str, EgressLimits]:
             )
         if name != DEFAULT:
             limits[name] = _limits(found, name, default)
+    for name, endpoint in endpoints.items():
+        if endpoint.durable:
+            set_by = (tables.get(name, {}), tables.get(DEFAULT, {}))
+            if not any("max_age_ms" in table for table in set_by):
+                limits[name] = msgspec.structs.replace(limits.get(name, default), max_age_ms=DURABLE_AGE_MS)
+            continue
+        for key in ("spool_messages", "spool_bytes"):
+            if key in tables.get(name, {}):
+                found.note(
+                    ("egress", name, key),
+                    f"endpoint {name!r} keeps nothing on disk",
+                    f"add durable = true to [endpoints.{name}]",
+                )
     return limits
 
 

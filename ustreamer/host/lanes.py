@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lane: the egress queue of one endpoint, its lock, and the thread that sends what waits in it.
 
-An `inline` lane sends on the caller's thread as long as nothing waits (UDP cannot block), and queues only what the
-socket refused for now. Every other lane always queues: a Zenoh put in BLOCK mode may wait for seconds, and only its own
-endpoint may suffer for it.
+A message is sent on the caller's thread as long as nothing waits and the transport has room for it: what it says it takes
+without waiting (`EndpointTransport.room`). UDP always does; a Zenoh put may wait for seconds, but not while the kernel's
+buffers have room. All else is queued for the lane's own thread, so that only its own endpoint suffers. The two threads
+would hand the interpreter to each other for every message: 22-32 us of CPU per message from SOME/IP to Zenoh, and 9 without.
 
 A send that is UNAVAILABLE holds up the whole lane; one that is RouteUnavailable parks the messages of its stream, and all
 others go on. What is parked is tried when the transport says that its route is open, or after pauses of its own.
@@ -11,7 +12,7 @@ others go on. What is parked is tried when the transport says that its route is 
 
 import logging
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from threading import Condition, RLock, Thread
 
 import msgspec
@@ -20,6 +21,7 @@ from ustreamer.core.chain import Delivery, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.egress import (
     NEVER_NS,
+    OVERHEAD_BYTES,
     EgressLimits,
     EgressQueue,
     Queued,
@@ -35,6 +37,7 @@ from ustreamer.uprotocol.uuri import UUri
 log = logging.getLogger("ustreamer.lanes")
 
 _BATCH = 64  # messages taken under one locking; the same in the air at most when a link dies
+_CREDIT = 1 << 16  # bytes: some 250 small messages for one question of 5 us
 _SWEEP_NS = 50_000_000  # between two looks at what is parked for what has grown too old
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -57,6 +60,8 @@ class LaneStatistics(msgspec.Struct, frozen=True):
     retries: int
     parked: int
     closed_routes: int
+    kept: int = 0
+    """Of those queued, how many are on disk."""
 
 
 class Lane:
@@ -71,19 +76,21 @@ class Lane:
         undelivered: Undelivered,
         rng: Callable[[], float] = random.random,
         expiry: Expiry | None = None,
+        queue: EgressQueue | None = None,
     ) -> None:
         """`expiry` is the streamer's, which remembers leaps of the clock; without one the lane has its own."""
         self.name = name
         self.unicast = transport.unicast
         self.ledger = Ledger()
         self._transport = transport
-        self._inline = transport.inline
+        self._credit = 0  # bytes that may be sent on the caller's thread before the transport is asked again
+        self._ask_ns = 0
         self._limits = limits
         self._clock = clock
         self._undelivered = undelivered
         self._rng = rng
         self._expiry = expiry or Expiry(clock)
-        self._queue = EgressQueue(limits)
+        self._queue = EgressQueue(limits) if queue is None else queue
         # The methods of a Condition are Python: entering it costs 0.47 us, and its lock 0.15.
         self._lock = RLock()
         self._changed = Condition(self._lock)
@@ -109,15 +116,24 @@ class Lane:
         """Take `message` over. Never waits; what does not fit is a dead letter with RESOURCE_EXHAUSTED (DSP-4, DSP-5)."""
         with self._lock:
             attempts = 0
-            if self._inline and self._may_go_first(delivery, message) and not self._is_late(message):
-                refusal = self._sent_inline(delivery, message, now_ns)
+            size = len(message.payload) + OVERHEAD_BYTES
+            queue = self._queue
+            if (
+                (not (queue.messages or self._in_air) or self._may_go_first(delivery, message))
+                and (self._credit >= size or self._has_room(size, now_ns))
+                and not (message.attributes.ttl and self._is_late(message))
+            ):
+                self._credit -= size
+                refusal = self._transmit(delivery, message)
                 if refusal is None:
+                    delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, None, 1, now_ns)
                     return
+                # Left to the sending thread, which knows how to fail.
                 attempts = 1
-                self._retries += refusal is UCode.UNAVAILABLE
+                self._retries += refusal.code is UCode.UNAVAILABLE
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
             deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
-            displaced = self._queue.push(delivery, message, now_ns, attempts, deadline_ns)
+            displaced = queue.push(delivery, message, now_ns, attempts, deadline_ns)
             if self._idle:
                 self._changed.notify()
             for item in displaced:
@@ -135,17 +151,19 @@ class Lane:
         queue = self._queue
         return not (queue.waiting or self._in_air or (queue.parked and queue.would_join(delivery, message)))
 
+    def _has_room(self, size: int, now_ns: int) -> bool:
+        """Ask the transport anew what it takes without waiting; not more often than every ms where it said no."""
+        if now_ns < self._ask_ns:
+            return False
+        self._credit = min(self._transport.room(), _CREDIT)
+        if self._credit < size:
+            self._ask_ns = now_ns + _NS_PER_MS
+            return False
+        return True
+
     def _is_late(self, message: UMessage) -> bool:
         """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
-        ttl = message.attributes.ttl
-        return ttl is not None and ttl > 0 and self._expiry.is_expired(message.id.time_ms, ttl)
-
-    def _sent_inline(self, delivery: Delivery, message: UMessage, now_ns: int) -> UCode | None:
-        """Try to send at once; why not, if it fails: that is left to the sending thread, which knows how to fail."""
-        refusal = self._transmit(delivery, message)
-        if refusal is None:
-            delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, attempts=1)
-        return None if refusal is None else refusal.code
+        return self._expiry.is_expired(message.id.time_ms, message.attributes.ttl or 0)
 
     def _transmit(self, delivery: Delivery, message: UMessage) -> UStatusError | None:
         """Hand `message` to the transport; what it says if it does not take it."""
@@ -163,6 +181,9 @@ class Lane:
         return None
 
     # --- sending --------------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Queue what an earlier process has kept; nothing here."""
 
     def start(self) -> None:
         self._thread.start()
@@ -251,7 +272,14 @@ class Lane:
 
     def _settle(self, item: Queued, verdict: Verdict, now_ns: int, reason: UStatus | None) -> None:
         item.delivery.settle(
-            self.ledger, item.message, verdict, item.received_ns, now_ns, reason, attempts=item.attempts
+            self.ledger,
+            item.message,
+            verdict,
+            item.received_ns,
+            now_ns,
+            reason,
+            item.attempts,
+            item.first_attempt_ns,
         )
 
     def _keep(self, unsent: list[Queued]) -> None:
@@ -379,6 +407,7 @@ class Lane:
         """The link came up: what waits for the next try is tried at once, and failures count anew. From any thread."""
         with self._lock:
             self._link_ups += 1
+            self._credit = self._ask_ns = 0  # of another connection
             self._openings += 1
             self._failures = 0
             self._queue.open_all()
@@ -411,6 +440,16 @@ class Lane:
         """Messages that wait for somebody to be there."""
         return self._queue.parked
 
+    @property
+    def owed(self) -> int:
+        """Messages that a stop would have to wait for: those that could still be sent."""
+        return self.queued - self.parked
+
+    @property
+    def kept(self) -> int:
+        """Messages that wait on disk, where a stop leaves them."""
+        return 0
+
     def take_back(self, status: UStatus) -> list[Queued]:
         """Make a dead letter of all that waits, but for what is in the air; the caller tells whom it concerns."""
         with self._lock:
@@ -438,6 +477,10 @@ class Lane:
         """Messages that wait or are in the air."""
         return len(self._queue) + self._in_air
 
+    def counters(self) -> Mapping[str, int]:
+        """What a lane counts beyond its statistics, under the names of its endpoint."""
+        return {}
+
     def statistics(self) -> LaneStatistics:
         with self._lock:
             return LaneStatistics(
@@ -450,4 +493,5 @@ class Lane:
                 retries=self._retries,
                 parked=self._queue.parked,
                 closed_routes=self._queue.closed_routes,
+                kept=self.kept,
             )

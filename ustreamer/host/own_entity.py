@@ -220,6 +220,7 @@ def _statistics(
                 counters=found.endpoints.get(lane.endpoint, {}),
                 parked_messages=lane.parked,
                 closed_routes=lane.closed_routes,
+                kept_messages=lane.kept,
             )
             for lane in found.lanes
         ],

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Final, Literal
 
 import lmdb
@@ -71,7 +72,7 @@ class SpoolLimits(msgspec.Struct, frozen=True):
 
 
 class Spool:
-    """The LMDB environment in directory `path`. Constructing it touches nothing. One thread at a time.
+    """The LMDB environment in directory `path`. Constructing it touches nothing. One thread at a time, but for `get`.
 
     Within a class the order in which messages were added is kept.
     """
@@ -87,12 +88,13 @@ class Spool:
         self.transactions = 0
         """Commits that succeeded."""
         self._limits = limits
-        self._map_size = _MAP_FACTOR * limits.bytes + _MAP_SLACK
+        self._map_size = _map_size(limits)
         self._env: lmdb.Environment | None = None
         self._next: list[int] = []
         self._unremoved: dict[bytes, None] = {}
         self._failing = False
         self._lock: int | None = None
+        self._mapping = Lock()  # nobody may read while the map is made larger
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -141,14 +143,22 @@ class Spool:
         return died
 
     def _release(self, *, orderly: bool) -> None:
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
+        with self._mapping:
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
         if self._lock is not None:
             if orderly:
                 os.ftruncate(self._lock, 0)
             os.close(self._lock)
             self._lock = None
+
+    def use(self, limits: SpoolLimits) -> None:
+        """Go by other limits; what is stored stays, also if it is too much."""
+        self._limits = limits
+        if _map_size(limits) > self._map_size:
+            self._map_size = _map_size(limits)
+            self._set_map_size(self._map_size)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -256,12 +266,15 @@ class Spool:
 
     @contextmanager
     def _larger_map(self) -> Iterator[None]:
-        env = self._opened()
-        env.set_mapsize(2 * max(self._map_size, (self.path / "data.mdb").stat().st_size))
+        self._set_map_size(2 * max(self._map_size, (self.path / "data.mdb").stat().st_size))
         try:
             yield
         finally:
-            env.set_mapsize(self._map_size)
+            self._set_map_size(self._map_size)
+
+    def _set_map_size(self, size: int) -> None:
+        with self._mapping:
+            self._opened().set_mapsize(size)
 
     def _refused(self, error: Exception, what: str) -> UStatusError:
         number = error.code if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
@@ -292,6 +305,21 @@ class Spool:
         except lmdb.Error as error:
             raise SpoolDamaged(f"spool {self.path}: {error}") from error
         return found
+
+    def get(self, key: bytes) -> Spooled | None:
+        """The message at a key, from any thread; None if it cannot be read. Waits for no commit. Raises UNAVAILABLE."""
+        with self._mapping:
+            try:
+                with self._opened().begin() as txn:
+                    value = txn.get(key)
+            except lmdb.Error as error:
+                value, reason = None, str(error)
+            else:
+                reason = f"record {key.hex()}: is missing"
+        if value is None:
+            self._lose(1, reason)
+            return None
+        return self._message(key, value)
 
     def _message(self, key: bytes, value: bytes) -> Spooled | None:
         try:
@@ -441,6 +469,10 @@ class Spool:
         if self._env is None:
             raise UStatusError(UCode.UNAVAILABLE, f"spool {self.path}: not open")
         return self._env
+
+
+def _map_size(limits: SpoolLimits) -> int:
+    return _MAP_FACTOR * limits.bytes + _MAP_SLACK
 
 
 def _size(records: Sequence[tuple[bytes, bytes]]) -> int:

@@ -33,9 +33,8 @@ class SpoolDamaged(UStatusError):
 class Spooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message as it is stored, with all that is needed to send it after a restart.
 
-    `attributes` are as on the wire, the id among them. `topic` and `subscriber` are those of its delivery. It was
-    received at the monotonic time `received_ns` of the boot `boot`; where that is over, what counts is `deadline_ms`,
-    ms since the epoch.
+    `attributes` are as on the wire, the id among them. `topic` and `subscriber` are those of its delivery. Its times are
+    on the monotonic clock of the boot `boot`; where that is over, what counts is `deadline_ms`, ms since the epoch.
     """
 
     attributes: bytes
@@ -44,6 +43,7 @@ class Spooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     topic: str | None
     subscriber: str | None
     received_ns: int
+    deadline_ns: int
     boot: bytes
     deadline_ms: int
 

@@ -13,12 +13,16 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class EndpointStatus(msgspec.Struct, frozen=True):
-    """A network that the streamer is attached to; `up` also where the transport cannot tell."""
+    """A network that the streamer is attached to; `up` also where the transport cannot tell.
+
+    `neighbours` are the own authorities of other streamers there.
+    """
 
     name: str
     transport: str
     authorities: tuple[str, ...]
     up: bool
+    neighbours: tuple[str, ...] = ()
 
 
 class Stopped(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 """A streamer: endpoints, lanes, services and the dispatcher, put together from a configuration, started and stopped."""
 
 import logging
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
+from ustreamer.core.neighbours import Announcement, Neighbours
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
@@ -27,6 +29,7 @@ from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, named, serves
 from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
 from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
+from ustreamer.host.durable import DurableLane
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.host.own_entity import OwnEntity
 from ustreamer.host.reload import ReloadRefused, changes, plugins_that_change, refusals
@@ -41,6 +44,8 @@ from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 log = logging.getLogger("ustreamer.streamer")
 
 _NS_PER_S: Final = 1_000_000_000
+SPOOL: Final = "spool"
+"""Where in state_dir durable lanes keep what waits."""
 _ANSWERING_NS: Final = 500_000_000  # for answers to whoever is told that time is up
 _REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
 _JOIN_S: Final = (
@@ -64,6 +69,8 @@ class Streamer:
         authorities = _authorities(config)
         self._places = Places(authorities)  # with the hosted services as soon as there are some
         self._links = Links(self._endpoint_of)
+        self._neighbours = Neighbours(config.authority, secrets.token_hex(8))
+        self._neighbours.settle(_behind(config))
         context = PluginContext(
             authority=config.authority,
             serves=serves(config, kinds),
@@ -93,13 +100,27 @@ class Streamer:
         self._since_ms = clock.wall_ms()
         self._ids, self._new_ids = UuidSource(clock.wall_ms), threading.Lock()
         self.dispatcher = self._dispatcher(config)
-        for name, transport in self.transports.items():
-            limits = config.limits(name)
-            self._lanes[name] = Lane(
-                name, transport, limits, clock, self.dispatcher.undelivered, expiry=self.dispatcher.expiry
-            )
+        for name in self.transports:
+            self._lanes[name] = self._lane(name, config)
         self._kinds = kinds
         self._config = config
+
+    def _lane(self, name: str, config: StreamerConfig) -> Lane:
+        transport, limits, dispatcher = self.transports[name], config.limits(name), self.dispatcher
+        if name == SELF or not config.endpoints[name].durable:
+            return Lane(
+                name, transport, limits, self._clock, dispatcher.undelivered, expiry=dispatcher.expiry
+            )
+        return DurableLane(
+            name,
+            transport,
+            limits,
+            self._clock,
+            dispatcher.undelivered,
+            config.state_dir / SPOOL / name,
+            lambda ingress, topic, subscriber: dispatcher.kept_delivery(ingress, name, topic, subscriber),
+            expiry=dispatcher.expiry,
+        )
 
     def _endpoint_of(self, authority: str) -> str | None:
         return self._places.endpoint_of_authority(authority)
@@ -117,7 +138,7 @@ class Streamer:
     def _router(self, config: StreamerConfig, places: Places) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
         access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
-        return Router(places, self._paused, unicast, access)
+        return Router(places, self._paused, unicast, access, self._neighbours)
 
     def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
@@ -157,12 +178,15 @@ class Streamer:
             self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
+            for lane in self._lanes.values():
+                lane.restore()  # before whatever might be sent now, and must not overtake it
             for service in self._services:
                 service.start(self._bus)
             for lane in self._lanes.values():
                 lane.start()
             for transport in self.transports.values():
                 transport.open()
+            self._announce()
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
         except BaseException:
             self._close()
@@ -182,11 +206,32 @@ class Streamer:
         for name, transport in self.transports.items():
             transport.watch_link(partial(self._link_turned, name))
             transport.watch_routes(self._lanes[name].route_open)
+            transport.watch_neighbours(partial(self._neighbours_changed, name))
 
     def _link_turned(self, name: str, up: bool) -> None:
         if up:
             self._lanes[name].link_up()  # first: what waits here must not depend on a plugin that watches
         self._links.turn(name, up=up)
+
+    def _announce(self) -> None:
+        for name, transport in self.transports.items():
+            transport.announce(self._neighbours.announcements(name))
+
+    def _neighbours_changed(self, name: str, announcements: frozenset[Announcement]) -> None:
+        before = self._neighbours.same_network()
+        heard = self._neighbours.hear(name, announcements)
+        if not heard.changed:
+            return
+        self.dispatcher.expect_loops(self._neighbours.loops())
+        self.dispatcher.replan()
+        there = [who.authority for who in self._neighbours.at(name)]
+        came, went = ([who.authority for who in each] for each in (heard.came, heard.went))
+        log.info("neighbours", extra={"endpoint": name, "came": came, "went": went, "there": there})
+        shared = self._neighbours.same_network()
+        if name in shared and name not in before:
+            log.warning("one_network_twice", extra={"endpoint": name, "with": sorted(shared[name])})
+        if heard.came:
+            self._links.joined(name)
 
     def _filters_of(self, endpoint: str, config: StreamerConfig) -> list[tuple[UUri, UUri | None]]:
         """What to listen for at an endpoint.
@@ -240,9 +285,12 @@ class Streamer:
             for name, lane in self._lanes.items():
                 lane.use(config.limits(name))
             self._places = places
+            self._neighbours.settle(_behind(config))
 
         with self._other_filters(config):
             self.dispatcher.swap(self._router(config, places), change)
+        self.dispatcher.expect_loops(self._neighbours.loops())
+        self._announce()
         changed = changes(self._config, config)
         self._config = config
         log.info("reloaded", extra={"changed": changed})
@@ -270,7 +318,8 @@ class Streamer:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`.
 
         Those are dead letters then, and who asked is answered UNAVAILABLE. So are those that wait for somebody who is not
-        there, but nobody waits for them, and they are not counted: they could not have been sent.
+        there, but nobody waits for them, and they are not counted: they could not have been sent. What a durable lane has
+        on disk stays there for the next start, and is not counted either.
         """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
@@ -286,16 +335,20 @@ class Streamer:
             grace_ns = self._clock.monotonic_ns() + _ANSWERING_NS
             for lane in self._lanes.values():
                 lane.wait_empty(grace_ns)  # a new route may need a moment to know that somebody is there
-            queued, parked = self.ledger().queued, sum(lane.parked for lane in self._lanes.values())
-            left = queued - parked
-            if queued:
+            left = self._left()
+            if self.ledger().queued:
                 self._give_up()
+            kept = sum(lane.kept for lane in self._lanes.values())
             endpoints = self.endpoints()
         finally:
             self._close()
         ledger = msgspec.to_builtins(self.ledger())
-        log.info("stopped", extra={"left": left, "ledger": ledger, "endpoints": endpoints})
+        log.info("stopped", extra={"left": left, "kept": kept, "ledger": ledger, "endpoints": endpoints})
         return left
+
+    def _left(self) -> int:
+        """Messages that could be sent and have not been; those that filters hold among them."""
+        return self.ledger().queued - sum(lane.queued - lane.owed for lane in self._lanes.values())
 
     def _drain(self, deadline_ns: int) -> None:
         """Wait for the lanes and for what filters hold, whose timers still run; not for those who are not there."""
@@ -303,8 +356,7 @@ class Streamer:
         while True:
             for lane in self._lanes.values():
                 lane.wait_sent(deadline_ns)
-            queued, parked = self.ledger().queued, sum(lane.parked for lane in self._lanes.values())
-            if queued <= parked or self._clock.monotonic_ns() >= deadline_ns:
+            if self._left() <= 0 or self._clock.monotonic_ns() >= deadline_ns:
                 return
             pause.wait(0.005)
 
@@ -391,13 +443,20 @@ class Streamer:
         for name, counter in counters.items():
             counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
             counter.update(faults.get(name, {}))
+            counter.update(self._lanes[name].counters())
         return {name: dict(counter) for name, counter in counters.items()}
 
     def routes(self) -> Routes:
         """Who lives where, and which topics go to whom."""
         return Routes(
             tuple(
-                EndpointStatus(name, section.transport, section.authorities, self._links.of_endpoint(name).up)
+                EndpointStatus(
+                    name,
+                    section.transport,
+                    section.authorities,
+                    self._links.of_endpoint(name).up,
+                    tuple(who.authority for who in self._neighbours.at(name)),
+                )
                 for name, section in self._config.endpoints.items()
             ),
             tuple(self.targets()),
@@ -427,6 +486,11 @@ def _authorities(config: StreamerConfig) -> dict[str, str]:
     return {
         authority: name for name, section in config.endpoints.items() for authority in section.authorities
     }
+
+
+def _behind(config: StreamerConfig) -> dict[str, tuple[str, ...]]:
+    """The authorities behind each endpoint."""
+    return {name: section.authorities for name, section in config.endpoints.items()}
 
 
 def _flatten(offered: Iterable[Sequence[Service]]) -> list[Service]:

@@ -36,7 +36,7 @@ class BuiltinTransports:
     @hookimpl
     def ustreamer_transports(self) -> Mapping[str, TransportKind]:
         return {
-            "local": TransportKind(LocalEndpoint, _local),
+            "local": TransportKind(LocalEndpoint, _local, outlives_us=False),
             "zenoh": TransportKind(ZenohEndpoint, _zenoh),
             "someip": TransportKind(SomeipEndpoint, _someip, has_usubscription=False),
         }

@@ -88,10 +88,11 @@ def _unknown_fields(message: pb.UAttributes) -> bytes:
 
 def encode(id: UUID, attributes: UAttributes) -> bytes:
     """Write a protobuf UAttributes, the id first."""
-    return _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb) + _encode_tail(attributes)
+    return _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb) + encode_tail(attributes)
 
 
-def _encode_tail(a: UAttributes) -> bytes:
+def encode_tail(a: UAttributes) -> bytes:
+    """All of `encode` but the id, which is 6 us of it: for whoever keeps it beside something else."""
     message = pb.UAttributes(
         type=int(a.type),
         source=a.source.to_pb(),
@@ -152,7 +153,7 @@ class HeaderEncoder:
         """As the function `encode`."""
         tail = self._tails.get(attributes)
         if tail is None:
-            tail = _encode_tail(attributes)
+            tail = encode_tail(attributes)
             if attributes.repeats:
                 if len(self._tails) >= self._limit:
                     self._tails.clear()

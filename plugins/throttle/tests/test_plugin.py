@@ -324,3 +324,17 @@ def test_a_mistake_in_the_section_is_named(section: dict[str, object], words: st
 def test_a_pattern_that_is_no_address_is_refused_with_its_place() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"latest\[1\]: UUri 'speed'"):
         msgspec.convert({"latest": ["//*/1/1/8001", "speed"]}, Config)
+
+
+def test_a_limit_changes_at_the_time_of_the_message_that_brought_the_change() -> None:
+    """Not at another reading of the clock: who replays what was recorded has only this one."""
+    bench = Bench(Config())
+    bench.wishes.wish(SPEED, APP, 10)
+    bench.publish()
+    [(delivery, throttle)] = bench.plugin._throttles.items()
+    told: list[tuple[int, int]] = []
+    throttle.retune = lambda *times: told.append(times)  # type: ignore[method-assign]
+    bench.wishes.wish(SPEED, APP, 20)
+    bench.time.advance(ms=30)
+    bench.publish()
+    assert told == [(50_000_000, delivery.tuned_ns)] == [(50_000_000, 30_000_000)]

@@ -112,7 +112,6 @@ class ThrottlePlugin:
 
     def __init__(self, config: ThrottleConfig, context: PluginContext) -> None:
         self._config = config
-        self._monotonic_ns = context.clock.monotonic_ns
         self._latest: Sublist[bool] = Sublist()
         for pattern in config.latest:
             self._latest.insert(UUri.parse(pattern).with_authority(context.authority), True)
@@ -141,7 +140,7 @@ class ThrottlePlugin:
         if throttle is None:
             throttle = self._throttles[delivery] = self._throttle(delivery, delivery.topic)
         else:
-            throttle.retune(delivery.period_ns, self._monotonic_ns())
+            throttle.retune(delivery.period_ns, delivery.tuned_ns)
         return throttle
 
     def _throttle(self, delivery: Delivery, topic: UUri) -> Throttle:

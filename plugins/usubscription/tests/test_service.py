@@ -20,7 +20,7 @@ from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import decode_status
 
@@ -725,6 +725,28 @@ def test_requests_to_other_entities_are_not_taken(desk: "Desk") -> None:
         desk.post_to(sink)
     desk.fetch()
     assert len(desk.answers_in_order) == 1
+
+
+@pytest.mark.parametrize("years", [26, -26])
+def test_no_leap_of_the_clock_ends_or_extends_what_waits_in_the_queue(desk: "Desk", years: int) -> None:
+    """An ECU boots in 2000, and its clock leaps to today."""
+    with desk.held():
+        late = desk.post(SUBSCRIBE, desk.subscription_request(), ttl=100)
+        in_time = desk.post(SUBSCRIBE, desk.subscription_request(OTHER_TOPIC), ttl=5000)
+        desk.advance(s=years * 365 * 86_400, wall_only=True)
+        desk.advance(ms=101)
+    assert desk.answer(late).attributes.commstatus is UCode.DEADLINE_EXCEEDED
+    assert desk.answer(in_time).attributes.commstatus is None
+    assert desk.pairs() == [(OTHER_TOPIC, APP)]
+
+
+def test_a_request_of_before_a_leap_that_comes_after_it_is_carried_out(desk: "Desk") -> None:
+    payload = desk.subscription_request().SerializeToString()
+    made = UuidSource(lambda: desk.now_ms).next()
+    asked = request(made, APP, UUri(OWN, 0, 3, SUBSCRIBE), payload, UPayloadFormat.PROTOBUF, ttl=5000)
+    desk.advance(s=26 * 365 * 86_400, wall_only=True)
+    desk.client.send(asked)
+    assert desk.answer(made).attributes.commstatus is None
 
 
 def test_a_request_whose_ttl_runs_out_in_the_queue_is_not_carried_out(desk: "Desk") -> None:

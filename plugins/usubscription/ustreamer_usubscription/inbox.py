@@ -3,26 +3,28 @@
 
 from collections import deque
 from threading import Condition
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MAX_BATCH: Final = 1024
 """Requests that share a transaction at most: about 20 ms of deciding before the first of them is answered."""
 
 
-class Inbox:
+T = TypeVar("T")
+
+
+class Inbox(Generic[T]):
     """A bounded queue that is emptied many at a time. Any thread may put; one takes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: deque[UMessage] = deque()
+        self._waiting: deque[T] = deque()
         self._changed = Condition()
         self._woken = False
         self._closed = False
 
-    def put_nowait(self, message: UMessage, *, reserve: int = 0) -> None:
+    def put_nowait(self, message: T, *, reserve: int = 0) -> None:
         """Accept a message. Raises UStatusError: RESOURCE_EXHAUSTED when full, UNAVAILABLE once closed.
 
         `reserve` places more than usual are open to a message that others wait for.
@@ -44,7 +46,7 @@ class Inbox:
             self._woken = True
             self._changed.notify()
 
-    def wait_batch(self) -> list[UMessage] | None:
+    def wait_batch(self) -> list[T] | None:
         """Wait for requests, or to be woken, and take what is there; None when closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._woken or self._closed)

@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from threading import Thread
-from typing import Final
+from typing import Final, NamedTuple
 
+from ustreamer.core.expiry import Expiry
 from ustreamer.hookspecs import PluginContext
-from ustreamer.uprotocol.uattributes import UMessageType, is_expired
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
@@ -56,7 +57,16 @@ _PAUSE_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 1000
 _NS_PER_MS: Final = 1_000_000
 
+_NEVER_NS: Final = 1 << 62
+
 log = logging.getLogger("ustreamer.usubscription")
+
+
+class Received(NamedTuple):
+    """A message that waits, and until when on the monotonic clock a request may: no leap of the wall clock moves that."""
+
+    message: UMessage
+    deadline_ns: int = _NEVER_NS
 
 
 class UsubscriptionService:
@@ -84,7 +94,8 @@ class UsubscriptionService:
             history=config.history,
             wall_ms=context.clock.wall_ms,
         )
-        self._inbox = Inbox(config.max_queued_requests)
+        self._inbox: Inbox[Received] = Inbox(config.max_queued_requests)
+        self._expiry = Expiry(context.clock)
         self._ids = UuidSource(context.clock.wall_ms)
         self._upstream = Upstream(self._state, context.authority, context.links, self._ids, config)
         self._decisions: Mapping[UMessageType, Callable[[UMessage, Draft], Outcome | None]] = {
@@ -187,14 +198,15 @@ class UsubscriptionService:
         """Nobody waits for a word about these; a Response that finds no room is asked for again, later."""
         try:
             _check_size(message)
-            self._inbox.put_nowait(message, reserve=reserve)
+            self._inbox.put_nowait(Received(message), reserve=reserve)
         except UStatusError:
             self._refusals.counts["ignored"] += 1
 
     def _receive_request(self, message: UMessage) -> None:
         try:
             _check_size(message)
-            self._inbox.put_nowait(message)
+            now_ns = self._context.clock.monotonic_ns()
+            self._inbox.put_nowait(Received(message, self._expiry.deadline_ns(message, now_ns, _NEVER_NS)))
         except UStatusError as refused:
             self._refusals.answer(message, refused.status)
 
@@ -212,7 +224,7 @@ class UsubscriptionService:
         finally:
             self._inbox.close()  # should this thread ever fail, callers are told instead of being left waiting
 
-    def _serve(self, batch: Sequence[UMessage]) -> None:
+    def _serve(self, batch: Sequence[Received]) -> None:
         """Decide, commit, apply, answer, tell, call: in this order and all of `batch` together."""
         now_ms = self._context.clock.wall_ms()
         self._end_expired(now_ms)
@@ -221,7 +233,7 @@ class UsubscriptionService:
         draft = Draft(self._state, self._config, now_ms)
         for topic in () if batch else self._unsettled:
             draft.settle(topic)
-        outcomes = [self._decisions[message.attributes.type](message, draft) for message in batch]
+        outcomes = [self._decided(each, draft) for each in batch]
         failure = self._writer.save(draft)
         if failure is None:
             self._state.apply(draft)
@@ -229,25 +241,27 @@ class UsubscriptionService:
             self._unsettled.difference_update(draft.settled)
         self._upstream.follow(draft, self._context.clock.monotonic_ns(), committed=failure is None)
         if failure is not None and len(batch) > 1:
-            for message in batch:
-                self._serve([message])
+            for each in batch:
+                self._serve([each])
             return
-        for message, outcome in zip(batch, outcomes, strict=True):
+        for (message, _), outcome in zip(batch, outcomes, strict=True):
             if message.attributes.type is UMessageType.REQUEST:
                 self._outbox.answer(message, self._ask(message) if outcome is None else failure or outcome)
         self._send_updates()
         self._call_others()
         self._arm()
 
+    def _decided(self, received: Received, draft: Draft) -> Outcome | None:
+        message = received.message
+        if self._context.clock.monotonic_ns() > received.deadline_ns:
+            text = f"ttl of {message.attributes.ttl} ms ran out in the queue"
+            return UStatus(UCode.DEADLINE_EXCEEDED, text)
+        return self._decisions[message.attributes.type](message, draft)
+
     def _decide(self, message: UMessage, draft: Draft) -> Outcome | None:
         """Draft a change and give its answer, true after the commit; None for a question, which comes after it."""
-        attributes = message.attributes
         method = _method(message)
         try:
-            if is_expired(message.id.time_ms, attributes.ttl, draft.now_ms):
-                raise UStatusError(
-                    UCode.DEADLINE_EXCEEDED, f"ttl of {attributes.ttl} ms ran out in the queue"
-                )
             if method in self._questions:
                 return None
             if method not in self._changes:

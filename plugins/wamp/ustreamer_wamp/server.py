@@ -141,6 +141,10 @@ class Server:
         if self._connections:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), _GOODBYE_S)
+        # What was accepted last is a task of asyncio's until it is a connection.
+        coming = asyncio.all_tasks() - {asyncio.current_task()}
+        if coming:
+            await asyncio.wait(coming, timeout=_GOODBYE_S)
         for connection in list(self._connections):
             connection.abort()
         await asyncio.sleep(0)  # the sockets of those are closed in the next turn

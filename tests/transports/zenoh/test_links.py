@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what the kernel says of a link: what may be lost with the node at its other end."""
 
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
+import zenoh
 
 from ustreamer.core.clock import ManualClock
 from ustreamer.hookspecs import EndpointContext
-from ustreamer.transports.zenoh.links import Links, _Node
+from ustreamer.transports.zenoh.links import Links, _Loss, _Node
 from ustreamer.transports.zenoh.tcp import TcpLink, TcpState
 
 LEASE_NS: Final = 10_000_000_000
@@ -16,15 +18,17 @@ CLOSE: Final = 4
 
 
 class Kernel:
-    """Says of a link what a test has it say."""
+    """Says of a link what a test has it say. Something is put all the time: 10 bytes in a look of 50 ms."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.node = _Node(0)
         self.node.link = self  # type: ignore[assignment]
-        self.received = 0
-        self.heard_at_ms = self.acked_at_ms = 0
-        self.frozen = self.unacked = self.not_sent = False
+        self.received = self.acked = self.written = 0
+        self.heard_at_ms = 0
+        self.frozen = self.cut = False
+        self.in_flight = 0
+        """What is never acknowledged yet when somebody looks: so it is with a busy link."""
         self.ended = self.closed = False
 
     def state(self) -> TcpState | None:
@@ -32,9 +36,8 @@ class Kernel:
             return None
         return TcpState(
             established=not self.ended,
-            unacked=int(self.unacked),
-            not_sent=int(self.not_sent),
-            ack_ms=self.now_ms - self.acked_at_ms,
+            acked=self.acked,
+            waiting=self.written - self.acked,
             heard_ms=self.now_ms - self.heard_at_ms,
             received=self.received,
         )
@@ -44,11 +47,12 @@ class Kernel:
         self.heard_at_ms = self.now_ms
 
     def run(self, ms: int) -> None:
-        """Time passes, with a look every 100 ms and, unless the node is away, a keep-alive every 2.5 s."""
-        for _ in range(ms // 100):
-            self.now_ms += 100
-            if not self.unacked:
-                self.acked_at_ms = self.now_ms
+        """Time passes, with a look every 50 ms and, unless the node is away, a keep-alive every 2.5 s."""
+        for _ in range(ms // 50):
+            self.now_ms += 50
+            self.written += 10
+            if not self.cut:
+                self.acked = max(self.acked, self.written - self.in_flight)
                 if not self.frozen and self.now_ms % 2_500 == 0:
                     self.hear(3)
             self.node.look(self.now_ms * MS)
@@ -107,7 +111,7 @@ def test_what_was_put_since_a_node_froze_is_lost(kernel: Kernel) -> None:
 
 
 def test_what_was_put_since_the_cable_was_cut_is_lost_and_nothing_before(kernel: Kernel) -> None:
-    kernel.unacked = True
+    kernel.cut = True
     kernel.run(9_300)
     kernel.closed = True
     assert kernel.lost_ms() == 9_300 + 100
@@ -116,40 +120,140 @@ def test_what_was_put_since_the_cable_was_cut_is_lost_and_nothing_before(kernel:
 def test_a_cable_that_is_cut_after_the_node_froze_changes_nothing(kernel: Kernel) -> None:
     kernel.frozen = True
     kernel.run(5_000)
-    kernel.unacked = True
+    kernel.cut = True
     kernel.run(4_300)
     kernel.closed = True
     assert kernel.lost_ms() == 10_000 + 100
 
 
 def test_what_was_put_while_an_ecu_started_anew_is_lost(kernel: Kernel) -> None:
-    kernel.unacked = True
+    kernel.cut = True
     kernel.run(2_000)
     kernel.ended = True
     assert kernel.lost_ms() == 2_000 + 100
 
 
+def test_a_link_that_is_never_idle_is_known_to_keep_up_all_the_same(kernel: Kernel) -> None:
+    kernel.in_flight = 10
+    kernel.run(5_000)
+    kernel.cut = True
+    kernel.run(9_300)
+    kernel.closed = True
+    assert (
+        kernel.lost_ms() == 9_300 + 50 + 100
+    )  # what was written by the look before is known to have arrived
+
+
 def test_what_waits_for_a_slow_reader_is_not_acknowledged_by_what_it_reads(kernel: Kernel) -> None:
-    kernel.unacked = kernel.not_sent = True
-    for _ in range(10):
-        kernel.acked_at_ms = kernel.now_ms
-        kernel.run(100)
+    kernel.cut = True
+    for _ in range(20):
+        kernel.run(50)
+        kernel.acked += 5
     kernel.ended = True
     assert kernel.lost_ms() == 1_000 + 100
+
+
+def test_what_arrives_bit_by_bit_after_an_outage_is_no_proof_of_what_still_waits_with_zenoh(
+    kernel: Kernel,
+) -> None:
+    kernel.cut = True
+    kernel.run(5_000)
+    waiting = kernel.written - kernel.acked
+    kernel.acked = kernel.written  # it gets through just now, and as much is written for it
+    kernel.written += waiting
+    kernel.now_ms += 50
+    kernel.hear(3)
+    kernel.node.look(kernel.now_ms * MS)
+    kernel.ended = True
+    assert kernel.lost_ms() == 5_050 + 100
+
+
+def test_after_an_outage_that_it_outlived_a_link_counts_as_before(kernel: Kernel) -> None:
+    kernel.cut = True
+    kernel.run(5_000)
+    kernel.cut = False
+    kernel.run(2_500)
+    kernel.cut = True
+    kernel.run(9_300)
+    kernel.closed = True
+    assert kernel.lost_ms() == 9_300 + 100
 
 
 def test_of_a_node_whose_connection_is_unknown_everything_may_be_lost() -> None:
     assert _Node(0).lost_since_ns(20_000 * MS, LEASE_NS) == 0
 
 
-def test_a_subscriber_was_behind_the_node_that_went_at_the_same_time() -> None:
+def nodes(*names: str) -> Links:
+    """Links to these nodes."""
     links = Links(EndpointContext("backbone", "hpc", ManualClock().clock()))
-    links._losses.extend([(10_000 * MS, 9_900 * MS), (10_030 * MS, 10_030 * MS)])
+    for name in names:
+        links._note(event(name, here=True), 0)
+        behind(links, name, Kernel())
+    return links
+
+
+def event(name: str, *, here: bool) -> zenoh.TransportEvent:
+    happened: Any = SimpleNamespace(
+        kind=zenoh.SampleKind.PUT if here else zenoh.SampleKind.DELETE,
+        transport=SimpleNamespace(zid=name, is_multicast=False),
+    )
+    return happened  # type: ignore[no-any-return]
+
+
+def behind(links: Links, name: str, kernel: Kernel) -> None:
+    links._nodes[name, False] = kernel.node
+
+
+def test_a_subscriber_was_behind_the_node_that_went_at_the_same_time() -> None:
+    links = nodes("there")
+    links._losses.extend([_Loss(10_000 * MS, 9_900 * MS), _Loss(10_030 * MS, 10_030 * MS)])
     assert links.lost_since_ns(10_002 * MS) == 9_900 * MS
     assert links.lost_since_ns(10_028 * MS) == 10_030 * MS
     # Behind a node that is still there, and that has taken all there was.
     assert links.lost_since_ns(12_000 * MS) == 12_000 * MS
-    assert Links(EndpointContext("backbone", "hpc", ManualClock().clock())).lost_since_ns(5) == 5
+    assert nodes().lost_since_ns(5) == 5
+
+
+def test_with_the_last_node_everybody_has_gone_however_late_it_is_noticed() -> None:
+    links = nodes("only")
+    assert links._note(event("only", here=False), 10_000 * MS)
+    assert links.lost_since_ns(17_000 * MS) == links._losses[0].since_ns < 10_000 * MS
+    assert links._note(event("only", here=True), 20_000 * MS)
+    assert links.lost_since_ns(20_500 * MS) < 10_000 * MS
+    assert links.lost_since_ns(22_000 * MS) == 22_000 * MS  # of another outage
+
+
+def test_a_node_is_gone_with_its_connection_whatever_zenoh_says_of_it_later() -> None:
+    links = nodes("cut", "there")
+    kernel = Kernel()
+    behind(links, "cut", kernel)
+    kernel.run(5_000)
+    kernel.cut = True
+    kernel.run(10_000)
+    links._sample(kernel.now_ms * MS)
+    assert len(links) == 2
+    kernel.closed = True
+    links._sample(kernel.now_ms * MS)
+    assert len(links) == 1
+    # Another lease later Zenoh says so, and only then that nobody listens any more.
+    assert not links._note(event("cut", here=False), 25_000 * MS)
+    assert len(links) == 1
+    assert links.lost_since_ns(25_010 * MS) == 4_900 * MS
+
+
+def test_without_a_connection_to_anybody_the_link_is_down_and_that_is_told_once() -> None:
+    links = nodes("only")
+    told: list[bool] = []
+    links.tell(told.append)
+    kernel = Kernel()
+    behind(links, "only", kernel)
+    kernel.closed = True
+    links._sample(10_000 * MS)
+    assert not links.up
+    assert not links._note(event("only", here=False), 20_000 * MS)
+    assert told == [False]
+    assert links._note(event("only", here=True), 21_000 * MS)
+    assert links.up
 
 
 def test_a_link_that_is_no_more_has_no_state() -> None:

@@ -10,6 +10,7 @@ import zenoh
 
 from tests.transports.contract import ALPHA, TOPIC, new_id, wait_until
 from tests.transports.zenoh.nets import CLOCK, free_locator, plain_session
+from ustreamer.core.clock import Clock
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh.links import Links
 from ustreamer.transports.zenoh.sending import Replay, Sender
@@ -24,13 +25,14 @@ class Bench:
 
     def __init__(self, stack: ExitStack, replay: Replay) -> None:
         self._stack = stack
+        self.leapt_ms = 0
+        clock = Clock(CLOCK.monotonic_ns, lambda: CLOCK.wall_ms() + self.leapt_ms)
+        context = EndpointContext("backbone", ALPHA, clock)
         self.here = free_locator()
         session = stack.enter_context(plain_session(listen=[self.here]))
-        self.links = Links(EndpointContext("backbone", ALPHA, CLOCK))
+        self.links = Links(context)
         self.opened: list[Hashable] = []
-        self.sender = Sender(
-            session, self.links, EndpointContext("backbone", ALPHA, CLOCK), replay, self.opened.append
-        )
+        self.sender = Sender(session, self.links, context, replay, self.opened.append)
         stack.callback(self.links.close)
         self.links.watch(session)
         self.lost_since_ns = LONG_AGO
@@ -138,6 +140,31 @@ def test_only_what_was_put_since_the_loss_began_is_put_again(make_bench: MakeBen
     wait_until(lambda: bench.sender.replayed == 1, "the replay")
 
 
+def test_how_far_back_a_loss_goes_is_known_better_than_the_window_has_it(make_bench: MakeBench) -> None:
+    """It may be noticed long after nothing was put any more."""
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    put = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
+    bench.lost_since_ns = 1
+    bench.forget(subscriber)
+    assert received(bench.listen(), 1) == [0]
+
+
+def test_where_nothing_is_known_of_a_loss_the_window_holds(make_bench: MakeBench) -> None:
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    put = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
+    bench.forget(subscriber)
+    subscriber = bench.listen()
+    bench.put(numbered(1))
+    assert received(subscriber, 1) == [1]
+    assert bench.sender.replayed == 0
+
+
 def test_what_is_over_is_not_put_again(make_bench: MakeBench) -> None:
     bench = make_bench()
     subscriber = bench.listen()
@@ -145,6 +172,23 @@ def test_what_is_over_is_not_put_again(make_bench: MakeBench) -> None:
     bench.put(short, numbered(1))
     bench.forget(subscriber)
     wait_until(lambda: CLOCK.wall_ms() > short.id.time_ms + 100, "its end")
+    assert received(bench.listen(), 1) == [1]
+    wait_until(lambda: bench.sender.unreplayed == 1, "the count")
+
+
+@pytest.mark.parametrize("years", [26, -26])
+def test_no_leap_of_the_clock_keeps_what_is_young_from_being_put_again_or_saves_what_is_over(
+    make_bench: MakeBench, years: int
+) -> None:
+    """An ECU boots in 2000, and its clock leaps to today."""
+    bench = make_bench()
+    subscriber = bench.listen()
+    short = numbered(0, ttl=100)
+    bench.put(short, numbered(1, ttl=60_000))
+    put = monotonic_ns()
+    bench.forget(subscriber)
+    bench.leapt_ms = years * 365 * 86_400_000
+    wait_until(lambda: monotonic_ns() > put + 100_000_000, "its end")
     assert received(bench.listen(), 1) == [1]
     wait_until(lambda: bench.sender.unreplayed == 1, "the count")
 

@@ -3,6 +3,7 @@
 
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -72,24 +73,48 @@ def test_what_comes_in_is_counted_and_what_goes_out_is_acknowledged(connection: 
 
     def settled() -> bool:
         state = link.state()
-        return state is not None and (state.received, state.unacked, state.not_sent) == (123, 0, 0)
+        return state is not None and (state.received, state.waiting) == (123, 0)
 
+    before = link.state()
+    assert before is not None
     wait_until(settled, "all of it")
     state = link.state()
     assert state is not None
     assert state.established
+    assert state.acked == before.acked + before.waiting
     assert state.heard_ms < 5_000
 
 
 def test_what_a_reader_does_not_take_waits(connection: Connection) -> None:
     link = found(connection)
     connection.near.setblocking(False)
+    written = 0
+    with suppress(BlockingIOError):
+        while True:
+            written += connection.near.send(bytes(65_536))
+    state = link.state()
+    assert state is not None
+    assert 0 < state.waiting < written
+    assert written <= state.acked + state.waiting <= written + 1  # its beginning counts
+
+
+def test_what_it_has_room_for_is_taken_without_waiting_and_no_more_than_that(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.setblocking(False)
+    taken = 0
+    while room := link.room():
+        before = link.room()
+        assert connection.near.send(bytes(min(room, 65_536))) == min(room, 65_536)
+        taken += min(room, 65_536)
+        assert link.room() <= before + (1 << 20)  # the kernel may have enlarged its buffer meanwhile
+    assert taken >= 1 << 15
     with suppress(BlockingIOError):
         while True:
             connection.near.send(bytes(65_536))
-    state = link.state()
-    assert state is not None
-    assert state.not_sent > 0
+    assert link.room() == 0
+    while connection.far.recv(1 << 20):
+        if link.room():
+            break
 
 
 def test_a_connection_that_the_other_side_has_ended_is_no_more_established(connection: Connection) -> None:
@@ -98,10 +123,32 @@ def test_a_connection_that_the_other_side_has_ended_is_no_more_established(conne
     wait_until(lambda: (state := link.state()) is not None and not state.established, "the end")
 
 
+def test_of_two_that_were_accepted_at_one_address_the_other_end_tells_which_it_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        at = listening.getsockname()
+        with socket.create_connection(at) as first, socket.create_connection(at) as second:
+            near, later = listening.accept()[0], listening.accept()[0]
+            with near, later:
+                link = found(Connection(near, first))
+                assert link.state() is not None
+                os.dup2(later.fileno(), near.fileno())
+                assert link.state() is None
+                assert found(Connection(near, second)).state() is not None
+
+
+def test_a_connection_that_was_reset_is_no_more_established(connection: Connection) -> None:
+    link = found(connection)
+    connection.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.far.close()
+    wait_until(lambda: (state := link.state()) is not None and not state.established, "the reset")
+
+
 def test_a_number_that_has_come_to_mean_something_else_is_noticed(connection: Connection) -> None:
     link = found(connection)
     with socket.socket(socket.AF_UNIX) as other:
         os.dup2(other.fileno(), connection.near.fileno())
         assert link.state() is None
+        assert link.room() == 0
     connection.near.close()
     assert link.state() is None
+    assert link.room() == 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import signal
 import socket
 import subprocess
 import sys
@@ -69,6 +70,54 @@ def pair() -> Iterator[Pair]:
     finally:
         pair.a.close()
         pair.b.close()
+
+
+# --- what is taken without waiting ------------------------------------------------------------------------------------
+
+
+def test_a_transport_has_room_only_where_it_knows_that_of_every_link(pair: Pair) -> None:
+    wait_until(lambda: pair.a.room() > 0, "the connection to be found")
+    pair.b.close()
+    wait_until(lambda: pair.a.room() == 0, "the link to go")
+    assert endpoint(ALPHA, listen=(free_locator(),)).room() == 0
+
+
+def test_puts_within_the_room_never_wait_for_a_node_that_has_stopped_reading() -> None:
+    """What the transport says it has room for fits into the kernel's buffer: so the rule of a lane's caller."""
+    here = free_locator()
+    program = f"""
+import time
+from tests.transports.contract import *
+from tests.transports.zenoh.nets import *
+b = endpoint(BETA, listen=({here!r},))
+b.register_listener(ANY, None, lambda message: None)
+b.open()
+print("READY", flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        sender = endpoint(ALPHA, connect=(here,))
+        try:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "READY\n"
+            sender.open()
+            wait_until(lambda: sender.room() > 0, "the connection to be found")
+            sender.send(publish(new_id(), TOPIC))
+            reader.send_signal(signal.SIGSTOP)
+            longest_s, sent, payload = 0.0, 0, bytes(8_000)
+            while sender.room() >= 2 * len(payload):
+                before = time.monotonic()
+                sender.send(publish(new_id(), TOPIC, payload))
+                longest_s = max(longest_s, time.monotonic() - before)
+                sent += 1
+                assert sent < 10_000, "80 MB were taken for somebody who does not read"
+            assert sent
+            # A put that waits does so until the reader goes on, which this one never does, or for 5 s.
+            assert longest_s < 2
+        finally:
+            reader.kill()
+            sender.close()
 
 
 # --- opening and closing --------------------------------------------------------------------------------------------

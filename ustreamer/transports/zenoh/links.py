@@ -8,11 +8,13 @@ A link that is lost takes with it what was put into it and not read. How much th
 
 * a node that says goodbye: nothing, it has read all;
 * a node that was killed: its kernel ends the connection at once (noticed in 2 ms); milliseconds' worth is lost;
-* a node that was frozen, or cut off: noticed when its lease is over (10 s); all since it was last heard of may be lost;
+* a node that was frozen, or cut off: noticed when its lease is over (10 s); all since it was last heard of may be lost.
+  Zenoh closes the connection then, but may go on to take messages for another lease (measured: 12.5 s and 22.5 s after a
+  cut), so that the node counts as gone when its connection is;
 * a node whose kernel went and came back (an ECU that resets): noticed after seconds, by a reset; all since its last
   acknowledgement is lost.
 
-The kernel of this side tells them apart, so it is asked every 100 ms (`TcpLink.state`), and once more at the end: after a
+The kernel of this side tells them apart, so it is asked every 50 ms (`TcpLink.state`), and once more at the end: after a
 goodbye Zenoh has closed its socket, or its Close message was the last that came; after a kill nothing has come.
 """
 
@@ -22,20 +24,21 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Final
+from typing import Final, NamedTuple
 
 import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.hookspecs import EndpointContext
-from ustreamer.transports.zenoh.tcp import TcpLink, find_link
+from ustreamer.transports.zenoh.tcp import TcpLink, TcpState, find_link
 
 log = logging.getLogger("ustreamer.zenoh")
 
 _NS_PER_MS: Final = 1_000_000
 _SETTLING_FIRST_NS: Final = 1_000_000_000  # the first link: a node's subscriptions come milliseconds after it
 _SETTLING_NS: Final = 5_000_000_000  # after an outage: those who lost a router too try again every 4 s
-_SAMPLE_S: Final = 0.1
+_SAMPLE_S: Final = 0.05
+_MARK_NS: Final = 40_000_000
 _MARGIN_NS: Final = 100_000_000
 """On the way to the other side's reading at any time: measured below 5 ms, and a busy machine may stall."""
 _ACKED_NS: Final = (
@@ -51,9 +54,31 @@ _GOODBYE: Final = (
 _TALKING_NS: Final = 300_000_000
 _JUST_NOW_MS: Final = 4  # one tick of a kernel at 250 Hz
 _LOSSES: Final = 64
+_NEVER_NS: Final = 1 << 62
 _LOOK_NS: Final = 1_000_000
-_FINDING: Final = 20  # samples in which a node's connection is looked for; others than TCP have none
+_FINDING: Final = 40  # samples in which a node's connection is looked for; others than TCP have none
 _JOIN_S: Final = 5.0
+
+
+class _Mark(NamedTuple):
+    """How much had been written at one moment; `calm` if all that was written at the mark before had arrived by then."""
+
+    at_ns: int
+    written: int
+    calm: bool
+
+
+class _Loss:
+    """A node that went, from when on what was put may be lost with it, and until when that may still be noticed."""
+
+    __slots__ = ("at_ns", "since_ns", "until_ns")
+
+    def __init__(self, at_ns: int, since_ns: int) -> None:
+        self.at_ns = self.until_ns = at_ns
+        self.since_ns = since_ns
+
+    def distance_ns(self, noticed_ns: int) -> int:
+        return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
 
 
 class _Node:
@@ -61,6 +86,8 @@ class _Node:
 
     def __init__(self, now_ns: int) -> None:
         self.link: TcpLink | None = None
+        self.closed = False
+        """Whether Zenoh has closed its connection."""
         self.searches = 0
         self.heard_ns = now_ns
         self.acked_ns = now_ns
@@ -68,10 +95,15 @@ class _Node:
         """Whether its kernel has ended the connection, without a goodbye of its own."""
         self._received = 0
         self._talks_ns = self._spoke_ns = now_ns
+        self._mark = _Mark(now_ns, 0, calm=True)
 
     def look(self, now_ns: int) -> None:
         """See how it is: every now and then, and at the first sign of its going."""
-        state = self.link.state() if self.link is not None else None
+        if self.link is None:
+            return
+        state = self.link.state()
+        if state is None:
+            self.closed = True
         if state is None or self.cut:
             return
         if not state.established:
@@ -87,10 +119,20 @@ class _Node:
             self._spoke_ns = now_ns
         self._received = state.received
         self.heard_ns = now_ns - state.heard_ms * _NS_PER_MS
-        if not state.unacked:
-            self.acked_ns = now_ns
-        elif not state.not_sent:
-            self.acked_ns = max(self.acked_ns, now_ns - state.ack_ms * _NS_PER_MS)
+        self._see_arrived(state, now_ns)
+
+    def _see_arrived(self, state: TcpState, now_ns: int) -> None:
+        """Until when all that was put has arrived.
+
+        That something is acknowledged does not mean that all is: after an outage what waits arrives bit by bit, and most of
+        it is not even written but waits with Zenoh. So it counts only where the connection has kept up since the mark before.
+        """
+        mark = self._mark
+        arrived = state.acked >= mark.written
+        if arrived and mark.calm:
+            self.acked_ns = max(self.acked_ns, mark.at_ns if state.waiting else now_ns)
+        if now_ns - mark.at_ns >= _MARK_NS:
+            self._mark = _Mark(now_ns, state.acked + state.waiting, arrived)
 
     def lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
         """From when on what was put may be lost with this node, which went at `now_ns`; 0 if nothing is known of it."""
@@ -119,9 +161,9 @@ class Links:
         self._watchers: list[Callable[[bool], None]] = []
         self._reported: set[type[Exception]] = set()
         self._nodes: dict[tuple[str, bool], _Node] = {}
-        self._losses: deque[tuple[int, int]] = deque(
-            maxlen=_LOSSES
-        )  # when, and since when something may be lost
+        self._losses: deque[_Loss] = deque(maxlen=_LOSSES)
+        # Nodes whose connection has gone, of which Zenoh has not said so yet. It will: they are as many as it keeps.
+        self._unsaid: dict[tuple[str, bool], _Loss] = {}
         self._lease_ns = 0
         self._sample_ns = self._looked_ns = 0
         self._session: zenoh.Session | None = None
@@ -183,20 +225,38 @@ class Links:
     def _note(self, event: zenoh.TransportEvent, now_ns: int) -> bool:
         """Count a node that came or went at `now_ns`; whether that is to be told: one has come, or the last one has gone."""
         node = str(event.transport.zid), event.transport.is_multicast
-        joined = event.kind == zenoh.SampleKind.PUT and node not in self._nodes
-        if event.kind == zenoh.SampleKind.PUT:
-            self._nodes[node] = _Node(now_ns)
-            self._sample_ns = 0
-        else:
-            gone = self._nodes.pop(node, None)
-            if gone is not None:
-                since_ns = gone.lost_since_ns(now_ns, self._lease_ns)
-                self._losses.append((now_ns, since_ns))
+        unsaid = self._unsaid.pop(node, None)
+        if unsaid is not None:
+            unsaid.until_ns = max(unsaid.until_ns, now_ns)
+        if event.kind != zenoh.SampleKind.PUT:
+            if node not in self._nodes:
+                return False
+            self._gone(node, now_ns)
+            return not self.up
+        joined = node not in self._nodes
+        if self._losses and not self._nodes:
+            self._losses[
+                -1
+            ].until_ns = now_ns  # nobody was there: what was noticed meanwhile is of that outage
+        self._nodes[node] = _Node(now_ns)
+        self._sample_ns = 0
+        return self._count() or joined
+
+    def _gone(self, node: tuple[str, bool], now_ns: int) -> _Loss:
+        loss = _Loss(now_ns, self._nodes.pop(node).lost_since_ns(now_ns, self._lease_ns))
+        self._losses.append(loss)
+        if not self._nodes:
+            loss.until_ns = _NEVER_NS
+        self._count()
+        return loss
+
+    def _count(self) -> bool:
+        """See whether anybody is there; whether that has changed."""
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
-        if self.up is not bool(self._nodes):
-            self._turn(up=not self.up)
-            return True
-        return joined
+        if self.up is bool(self._nodes):
+            return False
+        self._turn(up=not self.up)
+        return True
 
     def _turn(self, *, up: bool) -> None:
         if up:
@@ -215,6 +275,13 @@ class Links:
                     self._reported.add(type(error))
                     log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
 
+    def room(self) -> int:
+        """Bytes that every link's kernel has room for: so much is put without waiting. 0 if it is not known of one."""
+        if self.multicast:
+            return 0
+        links = [node.link for node in tuple(self._nodes.values())]
+        return min((link.room() if link is not None else 0 for link in links), default=0)
+
     def look(self) -> None:
         """Something has happened, perhaps to a link: see how they are. Called on threads of Zenoh's; cheap."""
         now_ns = self._monotonic_ns()
@@ -229,11 +296,15 @@ class Links:
     # --- what may have been lost ----------------------------------------------------------------------------------------
 
     def _sample(self, now_ns: int) -> None:
-        for (zid, _), node in self._nodes.items():
+        for key, node in tuple(self._nodes.items()):
             if node.link is None and node.searches < _FINDING:
                 node.searches += 1
-                node.link = self._link_to(zid)
+                node.link = self._link_to(key[0])
             node.look(now_ns)
+            if node.closed:
+                self._unsaid[key] = self._gone(key, now_ns)
+                if not self.up:
+                    self._call()
 
     def _link_to(self, zid: str) -> TcpLink | None:
         assert self._session is not None
@@ -245,14 +316,15 @@ class Links:
         return find_link(*ends[0]) if len(ends) == 1 else None
 
     def lost_since_ns(self, noticed_ns: int) -> int:
-        """From when on a message may be lost to a subscriber that was gone by `noticed_ns`.
+        """From when on a message may be lost to a subscriber that was gone by `noticed_ns`; 0 if that is not known.
 
         It was behind the node that went nearest to that time: as long as another has subscribers, there are some. If none did, the subscriber was behind one that is still there: what that has taken is its own.
         """
-        distance, since_ns = min(
-            ((abs(when - noticed_ns), since) for when, since in self._losses), default=(_SAME_OUTAGE_NS, 0)
+        distance_ns, since_ns = min(
+            ((each.distance_ns(noticed_ns), each.since_ns) for each in self._losses),
+            default=(_SAME_OUTAGE_NS, 0),
         )
-        return since_ns if distance < _SAME_OUTAGE_NS else noticed_ns
+        return since_ns if distance_ns < _SAME_OUTAGE_NS else noticed_ns
 
     def __len__(self) -> int:
         return len(self._nodes)

@@ -8,37 +8,38 @@ that has come to mean another socket is noticed by its addresses.
 
 import re
 import socket
+from array import array
+from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
+from termios import TIOCOUTQ
 from typing import Final, NamedTuple
 
 _LOCATOR: Final = re.compile(r"(?:tcp|tls|ws)/(.+):(\d+)(?:[?#].*)?")
-# struct tcp_info of linux/tcp.h: 8 bytes, 24 numbers of 32 bits, ..., tcpi_bytes_received at 128,
-# tcpi_notsent_bytes (Linux 4.6) at 144.
-_INFO: Final = Struct("<B7x24I24xQ8xI")
+# struct tcp_info of linux/tcp.h: 8 bytes, 24 numbers of 32 bits, tcpi_bytes_acked at 120 (Linux 4.1),
+# tcpi_bytes_received at 128.
+_INFO: Final = Struct("<B7x24I16xQQ")
 _ESTABLISHED: Final = 1
-_UNACKED: Final = 5
 _LAST_RECEIVED_MS: Final = 12
-_LAST_ACK_MS: Final = 13
-_RECEIVED: Final = 25
-_NOT_SENT: Final = 26
+_ACKED: Final = 25
+_RECEIVED: Final = 26
 
 _Ends = tuple[tuple[str, int], tuple[str, int]]
 
 
 class TcpState(NamedTuple):
-    """A connection at one moment: segments in flight, bytes that wait for their turn, and how long ago it was heard of."""
+    """A connection at one moment. Bytes are counted from its beginning; its end counts as one."""
 
     established: bool
     """Whether neither side's kernel has ended it."""
-    unacked: int
-    not_sent: int
-    ack_ms: int
-    """Since the last acknowledgement."""
+    acked: int
+    """Bytes that the other side's kernel has acknowledged."""
+    waiting: int
+    """Bytes that were written and are not acknowledged yet, whether they have been sent or not."""
     heard_ms: int
     """Since the other side last sent something of its own."""
     received: int
-    """Bytes that came in; its end counts as one."""
+    """Bytes that came in."""
 
 
 class TcpLink(NamedTuple):
@@ -47,6 +48,23 @@ class TcpLink(NamedTuple):
     fd: int
     ends: _Ends
 
+    def room(self) -> int:
+        """Bytes that the kernel takes now without making the sender wait; 0 if the connection is no more."""
+        try:
+            borrowed = socket.socket(fileno=self.fd)
+        except OSError:
+            return 0
+        try:
+            if not self._is(borrowed):
+                return 0
+            size = borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # half of it is for bookkeeping
+            waiting = self._waiting()
+        except OSError:
+            return 0
+        finally:
+            borrowed.detach()
+        return max(0, size // 2 - waiting)
+
     def state(self) -> TcpState | None:
         """How it is now; None if it is no more, or the kernel does not tell."""
         try:
@@ -54,8 +72,9 @@ class TcpLink(NamedTuple):
         except OSError:
             return None
         try:
-            if _address_of(borrowed.getsockname()) != self.ends[0]:
+            if not self._is(borrowed):
                 return None
+            waiting = self._waiting()  # first: what is acknowledged in between counts twice, and not never
             info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except OSError:
             return None
@@ -64,8 +83,23 @@ class TcpLink(NamedTuple):
         if len(info) < _INFO.size:
             return None
         fields = _INFO.unpack(info)
-        numbers = (_UNACKED, _NOT_SENT, _LAST_ACK_MS, _LAST_RECEIVED_MS, _RECEIVED)
-        return TcpState(fields[0] == _ESTABLISHED, *(fields[each] for each in numbers))
+        numbers = (fields[_ACKED], waiting, fields[_LAST_RECEIVED_MS], fields[_RECEIVED])
+        return TcpState(fields[0] == _ESTABLISHED, *numbers)
+
+    def _waiting(self) -> int:
+        """Bytes that were written and are not acknowledged yet."""
+        waiting = array("i", [0])
+        ioctl(self.fd, TIOCOUTQ, waiting)
+        return waiting[0]
+
+    def _is(self, connection: socket.socket) -> bool:
+        """Whether it is still this one: of those that were accepted at one address, only the other end differs."""
+        if _address_of(connection.getsockname()) != self.ends[0]:
+            return False
+        try:
+            return _address_of(connection.getpeername()) == self.ends[1]
+        except OSError:  # reset: the kernel has forgotten by whom
+            return True
 
 
 def find_link(src: str, dst: str) -> TcpLink | None:

@@ -15,11 +15,13 @@ from typing import Final, NamedTuple
 import zenoh
 
 from ustreamer.core.chain import Transmit
+from ustreamer.core.neighbours import Announcement
 from ustreamer.hookspecs import EndpointContext, EndpointTransport
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.errors import reason
 from ustreamer.transports.zenoh.inbound import Reason
 from ustreamer.transports.zenoh.links import Links, lease_ms
+from ustreamer.transports.zenoh.neighbours import Tokens
 from ustreamer.transports.zenoh.receiving import Call, Filters, Reception
 from ustreamer.transports.zenoh.sending import Replay, Sender
 from ustreamer.uprotocol.umessage import UMessage
@@ -60,6 +62,8 @@ class ZenohTransport(EndpointTransport):
         self._session: zenoh.Session | None = None
         self._sender: Sender | None = None
         self._links = Links(context)
+        trusted = () if isinstance(config.neighbours, bool) else config.neighbours
+        self._tokens = Tokens(context.name, trusted)
         self._route_watchers: list[Callable[[Hashable], None]] = []
         self._receiving = True
         self._closed = False
@@ -104,6 +108,8 @@ class ZenohTransport(EndpointTransport):
         self._links.watch(
             session, lease_ms(config)
         )  # after the sender: who is told that the link is up sends at once
+        # Before the first message is asked for: whose it is should be known by then.
+        self._tokens.start(session)
         with self._lock:
             self._session = session
             for reception in self._receptions.values():
@@ -111,6 +117,7 @@ class ZenohTransport(EndpointTransport):
 
     def stop_receiving(self) -> None:
         """Undeclare all subscribers; what has come in still goes to the listeners, for 5 s at most."""
+        self._tokens.announce(frozenset())  # and nothing in between: another streamer may take over at once
         with self._lock:
             self._receiving = False
             receptions = list(self._receptions.values())
@@ -131,6 +138,7 @@ class ZenohTransport(EndpointTransport):
             return
         atexit.unregister(self.close)
         self._sender.close()
+        self._tokens.close()
         self._links.close()
         try:
             session.close()  # type: ignore[no-untyped-call]
@@ -147,7 +155,12 @@ class ZenohTransport(EndpointTransport):
         sender.send(message)
 
     def transmitter(self, subscriber: UUri | None) -> Transmit:
-        return self._transmit
+        sender = self._sender
+        return self._transmit if sender is None or self._closed else sender.put
+
+    def room(self) -> int:
+        """What the kernel's buffers of all links have room for; 0 where one is not over TCP, or cannot be asked."""
+        return self._links.room()
 
     def _transmit(self, message: UMessage) -> None:
         """As `send`, and never waits: for whoever keeps what is refused, and is told when its route is open."""
@@ -167,6 +180,14 @@ class ZenohTransport(EndpointTransport):
     def watch_link(self, changed: Callable[[bool], None]) -> None:
         """As EndpointTransport says; the link is up while at least one Zenoh node is connected."""
         self._links.tell(changed)
+
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        if self._config.neighbours is not False and self._receiving:
+            self._tokens.announce(announcements)
+
+    def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+        if self._config.neighbours is not False:
+            self._tokens.watch(changed)
 
     # --- listeners ----------------------------------------------------------------------------------------------------
 
@@ -241,7 +262,8 @@ class ZenohTransport(EndpointTransport):
     def statistics(self) -> Mapping[str, int]:
         """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.
 
-        Of what was sent, `replayed` was put again because it may have been lost, and `unreplayed` could not be.
+        Of what was sent, `replayed` was put again because it may have been lost, and `unreplayed` could not be. Of what other
+        streamers announce, `refused_announcement` could not be read, and `refused_announcement_room` was too much.
         """
         with self._lock:
             counts = self._retired.copy()
@@ -250,7 +272,11 @@ class ZenohTransport(EndpointTransport):
         sender = self._sender
         out = {name: getattr(sender, name, 0) for name in ("sent", "replayed", "unreplayed")}
         names = ("received", "listener_errors", *(f"refused_{each}" for each in Reason))
-        return {**out, "links": len(self._links), **{name: counts[name] for name in names}}
+        announced = {
+            "refused_announcement": self._tokens.refused,
+            "refused_announcement_room": self._tokens.crowded_out,
+        }
+        return {**out, "links": len(self._links), **{name: counts[name] for name in names}, **announced}
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "new" if self._sender is None else "open"

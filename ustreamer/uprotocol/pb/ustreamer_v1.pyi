@@ -178,6 +178,7 @@ class EndpointStatistics(_message.Message):
     COUNTERS_FIELD_NUMBER: _Final = 9
     PARKED_MESSAGES_FIELD_NUMBER: _Final = 10
     CLOSED_ROUTES_FIELD_NUMBER: _Final = 11
+    KEPT_MESSAGES_FIELD_NUMBER: _Final = 12
     endpoint: str
     up: bool
     queue_messages: int
@@ -190,7 +191,8 @@ class EndpointStatistics(_message.Message):
     def counters(self) -> _containers.ScalarMap[str, int]: ...
     parked_messages: int
     closed_routes: int
-    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., delivered: int | None = ..., dead_lettered: int | None = ..., expired: int | None = ..., retries: int | None = ..., counters: _Mapping[str, int] | None = ..., parked_messages: int | None = ..., closed_routes: int | None = ...) -> None: ...
+    kept_messages: int
+    def __init__(self, *, endpoint: str | None = ..., up: bool | None = ..., queue_messages: int | None = ..., queue_bytes: int | None = ..., delivered: int | None = ..., dead_lettered: int | None = ..., expired: int | None = ..., retries: int | None = ..., counters: _Mapping[str, int] | None = ..., parked_messages: int | None = ..., closed_routes: int | None = ..., kept_messages: int | None = ...) -> None: ...
     def HasField(self, field_name: _Never) -> bool: ...
 
 @_final

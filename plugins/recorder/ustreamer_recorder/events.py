@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording says, as values: what `SegmentWriter` takes and `read_segment` gives. docs/recordings.md defines every field.
+
+Times are monotonic ns unless their name says otherwise.
+"""
+
+import msgspec
+
+from ustreamer.core.ledger import LedgerSnapshot, Verdict
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer_recorder.layout import AnchorCause, Change, CountersCause, EndCause, GapCause
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where messages go and how often at most. `delivery` numbers what has the filters' state; 0: there is no target."""
+
+    target: int
+    delivery: int
+    ingress: str
+    egress: str | None = None
+    topic: str | None = None
+    subscriber: str | None = None
+    period_ns: int = 0
+    tuned_ns: int = 0
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One message for one target, and how it ended. `request` is, of a Response, the id of what it answers."""
+
+    seq: int
+    id: UUID
+    verdict: Verdict
+    target: Target
+    type: UMessageType
+    source: str
+    sink: str | None
+    priority: int
+    size: int
+    arrived_ns: int
+    received_ns: int
+    first_attempt_ns: int
+    settled_ns: int
+    attempts: int = 0
+    ttl_ms: int | None = None
+    code: int | None = None
+    reason: str | None = None
+    epoch: int = 0
+    held: bool = False
+    request: UUID | None = None
+
+
+class SubscriptionChange(msgspec.Struct, frozen=True):
+    """Somebody wants a topic, or wants it no more."""
+
+    number: int
+    time_ns: int
+    change: Change
+    topic: str
+    subscriber: str
+    period_ns: int = 0
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter: that of the row `seq`. `payload` is None if it was not kept, and shorter than `size` if it was cut."""
+
+    seq: int
+    id: UUID
+    time_ns: int
+    target: Target
+    source: str
+    sink: str | None
+    attempts: int
+    size: int
+    code: int | None = None
+    reason: str | None = None
+    payload: bytes | None = None
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """Both clocks at one moment."""
+
+    mono_ns: int
+    wall_ms: int
+    cause: AnchorCause = AnchorCause.SEGMENT
+    leap_ms: int = 0
+
+    def wall_us(self, time_ns: int) -> int:
+        """The wall time of an event, in us since 1970."""
+        return self.wall_ms * 1000 + (time_ns - self.mono_ns) // 1000
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """What is missing: rows by verdict (in the order of Verdict, six of them), subscription changes, dead letters."""
+
+    first_seq: int
+    cause: GapCause
+    from_ns: int
+    until_ns: int
+    rows: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
+    changes: int = 0
+    letters: int = 0
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What the streamer went by from `since_ns` on; `text` is JSON."""
+
+    epoch: int
+    since_ns: int
+    text: str
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """The dispatcher's own books, and how many rows the recorder knows of: `next_seq`, of which `skipped` are in gaps."""
+
+    cause: CountersCause
+    mono_ns: int
+    ledger: LedgerSnapshot
+    next_seq: int
+    skipped: int
+
+
+class End(msgspec.Struct, frozen=True):
+    """The last event of a file that its own process has finished."""
+
+    cause: EndCause
+    mono_ns: int
+    wall_ms: int
+    next_seq: int
+    next_change: int
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Bytes that cannot be used: `length` from `offset` on.
+
+    `torn` is the end of a file that a dying process left, which is no error; `raw` is the record that refers to what is not there.
+    """
+
+    offset: int
+    length: int
+    reason: str
+    torn: bool = False
+    raw: bytes = b""
+
+
+Event = Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
+"""What a writer takes. A Target is written when a row names it."""

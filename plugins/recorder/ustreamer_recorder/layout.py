@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in a segment file, byte by byte. docs/recordings.md explains it to whoever writes a reader.
+
+    segment   header (288 bytes), block, block, ..., zeros up to what was reserved (only while it is written)
+    block     block header (96), 1 to MAX_RECORDS records of 96 bytes
+    record    its kind (1 byte), and what RECORDS[kind] says
+
+All numbers are little endian. Every record is RECORD bytes long, so block headers and records stand on one grid, on which a
+reader finds the next block behind a damaged one. A block is true as a whole or not at all: its CRC-32 covers all of its
+records, the CRC-32 of its header covers the header. What stands in a block may be used by later blocks of the same file, and
+by no other file.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+from zlib import crc32
+
+LAYOUT: Final = 1
+RECORD: Final = 96
+HEADER: Final = 3 * RECORD
+MAX_RECORDS: Final = 2_048
+"""Records of one block: 196 kB at most are lost to one bad bit."""
+OPEN_SUFFIX: Final = ".useg.open"
+SUFFIX: Final = ".useg"
+
+MAGIC: Final = b"USEG\r\n\x1a\n"  # as PNG's: a copy in text mode, or of seven bits, does not pass
+BLOCK_MAGIC: Final = b"UBLK"
+NO_CODE: Final = 255
+"""`code` of a verdict without a reason."""
+
+
+class Damaged(ValueError):
+    """Bytes that are not what was written: where (offset in the file), and what is wrong with them."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"at byte {offset}: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
+class Kind(IntEnum):
+    """The first byte of a record. A reader skips kinds that it does not know."""
+
+    STRING = 1
+    TARGET = 2
+    DELIVERY = 3
+    ANSWER = 4
+    SUBSCRIPTION = 5
+    DEAD_LETTER = 6
+    PAYLOAD = 7
+    ANCHOR = 8
+    GAP = 9
+    CONFIG = 10
+    COUNTERS = 11
+    END = 12
+
+
+# ---------------------------------------------------------------------------------------------------- header, block
+
+_HEADER: Final = struct.Struct("<8sHHHHQIIqqQQ32x192s")
+_CRC_AT: Final = 28
+_MAX_AUTHORITY: Final = 192  # bytes
+_BLOCK: Final = struct.Struct("<4sIIIQIIQQqq32x")
+
+
+class SegmentHeader(NamedTuple):
+    """What stands at the beginning of a file.
+
+    `mono_ns` and `wall_ms` are one moment, by both clocks. `first_seq` is the sequence number of the first row that is in the
+    file, `first_change` that of the first subscription change.
+    """
+
+    authority: str
+    run: int
+    number: int
+    mono_ns: int
+    wall_ms: int
+    first_seq: int = 0
+    first_change: int = 0
+
+    def pack(self) -> bytes:
+        """ValueError for an authority of more than 192 bytes."""
+        name = self.authority.encode()
+        if len(name) > _MAX_AUTHORITY:
+            raise ValueError(f"authority of {len(name)} bytes: expected at most {_MAX_AUTHORITY}")
+        data = bytearray(
+            _HEADER.pack(
+                MAGIC,
+                LAYOUT,
+                RECORD,
+                HEADER,
+                len(name),
+                self.run,
+                self.number,
+                0,
+                self.mono_ns,
+                self.wall_ms,
+                self.first_seq,
+                self.first_change,
+                name,
+            )
+        )
+        struct.pack_into("<I", data, _CRC_AT, crc32(data))
+        return bytes(data)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "SegmentHeader":
+        """Raises Damaged; also for a layout of a later version, which says so."""
+        if len(data) < HEADER:
+            raise Damaged(0, f"{len(data)} bytes: expected a header of {HEADER}")
+        magic, layout, record, header, length, run, number, crc, mono_ns, wall_ms, seq, change, name = (
+            _HEADER.unpack_from(data)
+        )
+        if magic != MAGIC:
+            raise Damaged(0, f"begins with {magic!r}: expected {MAGIC!r}")
+        if layout != LAYOUT:
+            raise Damaged(8, f"layout {layout}: expected {LAYOUT}")
+        if (
+            crc != crc32(data[:_CRC_AT] + bytes(4) + data[_CRC_AT + 4 : HEADER])
+            or (record, header) != (RECORD, HEADER)
+            or length > _MAX_AUTHORITY
+        ):
+            raise Damaged(0, "header does not match its checksum")
+        try:
+            authority = name[:length].decode()
+        except UnicodeDecodeError as error:
+            raise Damaged(HEADER - _MAX_AUTHORITY, f"authority is not UTF-8: {error}") from error
+        return cls(authority, run, number, mono_ns, wall_ms, seq, change)
+
+
+class BlockHeader(NamedTuple):
+    """In front of the records of one flush. `first_seq` and `next_seq` bound the rows in it, skipped ones included.
+
+    `records` follow it; `number` counts the blocks of a file from 0; `mono_ns` and `wall_ms` are when it was written.
+    """
+
+    records: int
+    records_crc: int
+    run: int
+    segment: int
+    number: int
+    first_seq: int
+    next_seq: int
+    mono_ns: int
+    wall_ms: int
+
+    def pack_into(self, data: bytearray, offset: int = 0) -> None:
+        _BLOCK.pack_into(
+            data,
+            offset,
+            BLOCK_MAGIC,
+            0,
+            self.records_crc,
+            self.records,
+            self.run,
+            self.segment,
+            self.number,
+            self.first_seq,
+            self.next_seq,
+            self.mono_ns,
+            self.wall_ms,
+        )
+        struct.pack_into("<I", data, offset + 4, crc32(memoryview(data)[offset : offset + RECORD]))
+
+    @classmethod
+    def find(cls, data: bytes | bytearray | memoryview, offset: int) -> "BlockHeader | None":
+        """The block header that stands at `offset`; None if none does, or not as it was written."""
+        head = bytes(data[offset : offset + RECORD])
+        if len(head) < RECORD or not head.startswith(BLOCK_MAGIC):
+            return None
+        _, crc, records_crc, records, run, segment, number, first, following, mono_ns, wall_ms = (
+            _BLOCK.unpack(head)
+        )
+        if crc != crc32(head[:4] + bytes(4) + head[8:]) or not 0 < records <= MAX_RECORDS:
+            return None
+        return cls(records, records_crc, run, segment, number, first, following, mono_ns, wall_ms)
+
+
+# --------------------------------------------------------------------------------------------------------- records
+
+STRING_BYTES: Final = 84
+STRING: Final = struct.Struct("<BxHII84s")
+"""kind, part (from 0), id, length of the whole in bytes, the bytes of this part."""
+MAX_STRING: Final = 65_535
+
+TARGET: Final = struct.Struct("<B3xIIIIIIqq52x")
+"""kind, target, delivery, ingress, egress, topic, subscriber (strings), period_ns, tuned_ns."""
+
+DELIVERY: Final = struct.Struct("<BBBBBBHQQQqqqqIIIIIII4x")
+"""kind, flags, verdict, code, type, priority, attempts, seq, id msb, id lsb, arrived_ns, received_ns, first_attempt_ns,
+settled_ns, target, source, sink, size, ttl_ms, reason, epoch."""
+HELD: Final = 1
+"""Flag: a filter held the message from arrived_ns to received_ns."""
+HAS_TTL: Final = 2
+"""Flag: the message has a ttl; without it ttl_ms is 0 and means nothing."""
+
+ANSWER: Final = struct.Struct("<B7xQQQ64x")
+"""kind, seq of the row before, request id msb, lsb."""
+
+SUBSCRIPTION: Final = struct.Struct("<BB6xQqqII56x")
+"""kind, change, number, time_ns, period_ns, topic, subscriber."""
+
+DEAD_LETTER: Final = struct.Struct("<BBBx4xQQQqIIIIIIII24x")
+"""kind, flags, code, seq of its row, id msb, id lsb, time_ns, target, source, sink, reason, attempts, size, kept, parts."""
+PAYLOAD_KEPT: Final = 1
+"""Flag: PAYLOAD records with the payload, or its beginning, follow. An empty payload that was kept has none."""
+
+PAYLOAD_BYTES: Final = 80
+PAYLOAD: Final = struct.Struct("<BxHIQ80s")
+"""kind, part (from 0), length of the whole in bytes, seq of its row, the bytes of this part."""
+
+ANCHOR: Final = struct.Struct("<BB6xqqq64x")
+"""kind, cause, mono_ns, wall_ms, leap_ms."""
+
+GAP: Final = struct.Struct("<BB6xQqq6QQQ")
+"""kind, cause, first_seq, from_ns, until_ns, rows skipped by verdict, subscription changes skipped, dead letters skipped."""
+
+CONFIG: Final = struct.Struct("<B3xIqI76x")
+"""kind, epoch, since_ns, text (a string: JSON)."""
+
+COUNTERS: Final = struct.Struct("<BB6xq8QQQ")
+"""kind, cause, mono_ns, received, delivered, throttled, expired, dead_lettered, denied, no_subscriber, queued, next_seq,
+rows skipped in this run so far."""
+
+END: Final = struct.Struct("<BB6xqqQQ56x")
+"""kind, cause, mono_ns, wall_ms, next_seq, next number of a subscription change."""
+
+RECORDS: Final = {
+    Kind.STRING: STRING,
+    Kind.TARGET: TARGET,
+    Kind.DELIVERY: DELIVERY,
+    Kind.ANSWER: ANSWER,
+    Kind.SUBSCRIPTION: SUBSCRIPTION,
+    Kind.DEAD_LETTER: DEAD_LETTER,
+    Kind.PAYLOAD: PAYLOAD,
+    Kind.ANCHOR: ANCHOR,
+    Kind.GAP: GAP,
+    Kind.CONFIG: CONFIG,
+    Kind.COUNTERS: COUNTERS,
+    Kind.END: END,
+}
+
+
+class Change(IntEnum):
+    """What happened to a subscription. PRESENT: it was there already when the recording began."""
+
+    PRESENT = 0
+    SUBSCRIBED = 1
+    CHANGED = 2
+    UNSUBSCRIBED = 3
+
+
+class AnchorCause(IntEnum):
+    """Why an anchor stands there: a file begins, or the wall clock was set."""
+
+    SEGMENT = 0
+    LEAP = 1
+
+
+class GapCause(IntEnum):
+    """Why rows are missing: they came faster than they could be written, or the disk did not take them."""
+
+    OVERRUN = 0
+    DISK = 1
+
+
+class CountersCause(IntEnum):
+    """While messages moved, or at the end, when nothing moves any more and the books are exact."""
+
+    RUNNING = 0
+    STOPPED = 1
+
+
+class EndCause(IntEnum):
+    """Why the file ends: another goes on with the run, or the streamer was stopped in an orderly way."""
+
+    ROTATED = 0
+    STOPPED = 1
+
+
+def segment_name(run: int, number: int) -> str:
+    """The name of a finished segment; that of an open one is the same with OPEN_SUFFIX for SUFFIX."""
+    return f"{run:016x}-{number:06d}{SUFFIX}"

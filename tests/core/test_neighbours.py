@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of several streamers has a message. A `Town` is streamers that know of each other by what they announce."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.core.neighbours import Announcement, Neighbours, Role, Standing, Who
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY
+
+Homes = Mapping[str, Sequence[str]]
+"""The authorities behind each endpoint of a streamer; an endpoint is called like its network."""
+
+ONE_TWO: Homes = {"one": ["a", "a2"], "two": ["b"]}
+
+
+class Town:
+    """Each streamer hears on each of its networks what all others there say, and itself."""
+
+    def __init__(self, streamers: Mapping[str, Homes], vouched: bool = False) -> None:
+        self.streamers = {name: Neighbours(name, f"{number:016x}") for number, name in enumerate(streamers)}
+        self._homes = streamers
+        self._vouched = vouched
+        for name, homes in streamers.items():
+            self.streamers[name].settle(homes)
+        self.talk()
+
+    def said(self, network: str) -> frozenset[Announcement]:
+        everything = [
+            each
+            for name, neighbours in self.streamers.items()
+            if network in self._homes[name]
+            for each in neighbours.announcements(network)
+        ]
+        return frozenset(
+            Announcement(a.instance, a.endpoint, a.authority, a.role, a.subject, self._vouched)
+            for a in everything
+        )
+
+    def talk(self) -> None:
+        for name, neighbours in self.streamers.items():
+            for network in self._homes[name]:
+                neighbours.hear(network, self.said(network))
+
+    def leave(self, name: str) -> None:
+        del self.streamers[name]
+        self.talk()
+
+    def has(
+        self, network: str, source: str, sink: str | None, standing: Standing = Standing.OURS
+    ) -> list[str]:
+        """The streamers on a network to whom a message heard there has this standing."""
+        return [
+            name
+            for name, neighbours in self.streamers.items()
+            if network in self._homes[name] and neighbours.standing(network, source, sink) is standing
+        ]
+
+
+def side_by_side(count: int, homes: Homes = ONE_TWO) -> Town:
+    return Town({f"g{number}": homes for number in range(count)})
+
+
+# ------------------------------------------------------------------------------------------------- one has it
+
+
+def test_alone_everything_is_ours() -> None:
+    town = side_by_side(1)
+    for source, sink in (("a", "b"), ("b", "a"), ("mars", "b"), ("a", "mars"), ("a", None)):
+        assert town.has("one", source, sink) == ["g0"]
+
+
+def test_of_two_side_by_side_one_has_what_names_its_sink_and_both_have_publications() -> None:
+    town = side_by_side(2)
+    assert len(town.has("one", "a", "b")) == 1
+    assert len(town.has("one", "a", "b", Standing.LEFT)) == 1
+    assert town.has("one", "a", None) == ["g0", "g1"]
+
+
+def test_what_another_has_brought_is_left_alone() -> None:
+    town = side_by_side(2)
+    for sink in ("b", None):
+        assert town.has("two", "a", sink, Standing.LEFT) == ["g0", "g1"]
+
+
+def test_what_lives_there_is_nobodys_to_carry_and_no_business_of_who_does_not_know_it() -> None:
+    town = Town({"g0": {"one": ["a", "a2"], "two": ["b"]}, "g1": {"one": ["a"], "three": ["c"]}})
+    assert town.has("one", "a", "a2") == ["g0"]  # it finds that it lives where it came from
+    assert town.has("one", "a", "a2", Standing.LEFT) == ["g1"]
+
+
+def test_the_streamer_whose_own_authority_it_is_comes_first() -> None:
+    homes = {"one": ["a"], "two": [f"g{number}" for number in range(8)]}
+    town = side_by_side(8, homes)
+    for number in range(8):
+        assert town.has("one", "a", f"g{number}") == [f"g{number}"]
+
+
+def test_a_name_comes_before_everyone_not_named() -> None:
+    for names in (("g0", "g1"), ("g1", "g0")):
+        town = Town({names[0]: {"one": ["a"], "two": ["b"]}, names[1]: {"one": ["a"], "two": ["*"]}})
+        assert town.has("one", "a", "b") == [names[0]]
+        assert town.has("one", "a", "c") == [names[1]]
+
+
+def test_who_does_not_know_the_source_is_no_rival() -> None:
+    town = Town({"g0": {"one": ["a", "new"], "two": ["b"]}, "g1": {"one": ["a"], "two": ["b"]}})
+    assert town.has("one", "new", "b") == ["g0"]
+    assert town.has("one", "new", "b", Standing.SILENT) == ["g1"]
+
+
+# ------------------------------------------------------------------------------------------------- answers
+
+
+def test_who_knows_no_way_leaves_a_request_to_who_does() -> None:
+    town = Town({"g0": ONE_TWO, "g1": {"one": ["a"], "three": ["c"]}})
+    assert town.has("one", "a", "b") == ["g0"]
+    assert town.has("one", "a", "b", Standing.LEFT) == ["g1"]
+
+
+def test_of_those_who_know_no_way_one_says_so() -> None:
+    town = side_by_side(4)
+    spokesmen = {tuple(town.has("one", "a", f"mars{number}")) for number in range(50)}
+    assert all(len(each) == 1 for each in spokesmen)
+    assert len(spokesmen) == 4
+
+
+def test_a_spoof_is_denied_by_all_and_answered_by_one() -> None:
+    town = side_by_side(3)
+    [speaker] = town.has("one", "mars", "b")
+    assert sorted([speaker, *town.has("one", "mars", "b", Standing.SILENT)]) == ["g0", "g1", "g2"]
+    assert town.has("one", "mars", None) == ["g0", "g1", "g2"]
+
+
+# ------------------------------------------------------------------------------------------------- any town
+
+AUTHORITIES = ("a", "b", "c", ANY_AUTHORITY)
+
+
+@st.composite
+def towns(draw: st.DrawFn) -> dict[str, Homes]:
+    """Streamers between the same two networks; each places each authority on one of them, or knows it not at all."""
+    streamers: dict[str, Homes] = {}
+    for name in draw(
+        st.lists(st.sampled_from(["g0", "g1", "g2", "a", "b"]), min_size=1, max_size=5, unique=True)
+    ):
+        places = [draw(st.sampled_from(["one", "two", None])) for _ in AUTHORITIES]
+        streamers[name] = {
+            network: [who for who, where in zip(AUTHORITIES, places, strict=True) if where == network]
+            for network in ("one", "two")
+        }
+    return streamers
+
+
+def carriers(streamers: Mapping[str, Homes], source: str, sink: str) -> list[str]:
+    """Who would forward from "one" if alone."""
+
+    def home(homes: Homes, who: str) -> str | None:
+        named = {each: network for network, here in homes.items() for each in here}
+        return named.get(who, named.get(ANY_AUTHORITY))
+
+    return [
+        name
+        for name, homes in streamers.items()
+        if home(homes, source) == "one" and home(homes, sink) == "two"
+    ]
+
+
+MESSAGES = st.tuples(st.sampled_from(["a", "b", "c", "mars"]), st.sampled_from(["a", "b", "c", "mars"]))
+
+
+@given(towns(), MESSAGES)
+def test_whatever_they_know_exactly_one_forwards_if_anybody_would(
+    streamers: dict[str, Homes], message: tuple[str, str]
+) -> None:
+    able = carriers(streamers, *message)
+    forwarding = [name for name in Town(streamers).has("one", *message) if name in able]
+    assert len(forwarding) == bool(able)
+
+
+@given(towns(), MESSAGES)
+def test_whatever_they_know_nobody_else_answers_what_one_forwards(
+    streamers: dict[str, Homes], message: tuple[str, str]
+) -> None:
+    able = carriers(streamers, *message)
+    residents = [
+        name
+        for name, homes in streamers.items()
+        if message[1] in homes["one"] or ANY_AUTHORITY in homes["one"]
+    ]
+    if able:
+        others = [name for name in Town(streamers).has("one", *message) if name not in able]
+        assert set(others) <= set(residents)  # to whom it lives there, and who say nothing
+
+
+@given(st.integers(2, 6), st.integers(0, 5))
+def test_when_one_leaves_only_its_share_moves(count: int, leaving: int) -> None:
+    homes = {"one": ["a"], "two": [f"b{number}" for number in range(40)]}
+    town, name = side_by_side(count, homes), f"g{leaving % count}"
+    before = {sink: town.has("one", "a", sink)[0] for sink in homes["two"]}
+    town.leave(name)
+    after = {sink: town.has("one", "a", sink)[0] for sink in homes["two"]}
+    assert {sink for sink in before if before[sink] != after[sink]} == {
+        sink for sink, who in before.items() if who == name
+    }
+
+
+def test_the_share_is_a_fair_one_and_the_same_after_a_restart() -> None:
+    homes = {"one": ["a"], "two": [f"b{number}" for number in range(300)]}
+    first, again = side_by_side(3, homes), Town(dict.fromkeys(("g2", "g0", "g1"), homes))
+    shares = dict.fromkeys(("g0", "g1", "g2"), 0)
+    for sink in homes["two"]:
+        [who] = first.has("one", "a", sink)
+        shares[who] += 1
+        assert again.has("one", "a", sink) == [who]
+    assert min(shares.values()) > 60
+
+
+# ------------------------------------------------------------------------------------------------- who is believed
+
+
+def claim(role: Role, subject: str, name: str = "evil", instance: str = "e" * 16) -> Announcement:
+    return Announcement(instance, "x", name, role, subject)
+
+
+def test_who_is_not_seen_on_the_other_side_keeps_nothing_from_being_forwarded() -> None:
+    """Else any node could silence a route by saying that it carries it."""
+    me = Neighbours("me", "0" * 16)
+    me.settle(ONE_TWO)
+    for number in range(100):  # whatever its lot
+        name = f"evil{number}"
+        says = [claim(Role.IS, name, name), claim(Role.CARRIES, "b", name), claim(Role.HERE, "a", name)]
+        me.hear("one", frozenset(says))
+        assert me.standing("one", "a", "b") is Standing.OURS
+    # ... nor does one that has taken the name of the sink, or that is on the other side and does not say that b lives there.
+    for name, there in (("b", []), ("evil", [claim(Role.IS, "evil"), claim(Role.CARRIES, "b")])):
+        me.hear(
+            "one",
+            frozenset(
+                [claim(Role.IS, name, name), claim(Role.CARRIES, "b", name), claim(Role.HERE, "a", name)]
+            ),
+        )
+        me.hear("two", frozenset(there))
+        assert me.standing("one", "a", "b") is Standing.OURS
+
+
+def test_nor_makes_it_a_spoof_look_like_a_neighbours_message() -> None:
+    me = Neighbours("me", "0" * 16)
+    me.settle(ONE_TWO)
+    me.hear("one", frozenset([claim(Role.IS, "evil"), claim(Role.CARRIES, "b"), claim(Role.HERE, "a")]))
+    assert me.standing("one", "b", "a") is Standing.SILENT  # denied and counted, but not answered
+    assert me.standing("one", "b", None) is Standing.OURS
+
+
+def test_who_is_vouched_for_is_believed_wherever_it_is_seen() -> None:
+    """A ring: both carry from A to c, one of them through B."""
+    ring: dict[str, Homes] = {
+        "ab": {"A": ["a"], "B": ["b", "c"]},
+        "bc": {"B": ["b", "a"], "C": ["c"]},
+        "ca": {"C": ["c"], "A": ["a", "b"]},
+    }
+    assert Town(ring).has("A", "a", "c") == ["ab", "ca"]
+    assert len(Town(ring, vouched=True).has("A", "a", "c")) == 1
+
+
+def test_who_has_not_said_all_does_not_count() -> None:
+    me = Neighbours("me", "0" * 16)
+    me.settle({"one": ["a"], "two": ["*"]})
+    rival = [claim(Role.CARRIES, "b", "b"), claim(Role.HERE, "a", "b")]
+    there = frozenset([claim(Role.IS, "b", "b"), claim(Role.HERE, "b", "b")])
+    me.hear("two", there)
+    assert me.hear("one", frozenset(rival)).came == ()
+    assert me.standing("one", "a", "b") is Standing.OURS
+    assert me.hear("one", frozenset([*rival, claim(Role.IS, "b", "b")])).came == (Who("b", "e" * 16),)
+    assert me.standing("one", "a", "b") is Standing.LEFT
+    # Another one's name is not its own.
+    assert me.hear("one", frozenset([*rival, claim(Role.IS, "c", "b")])).went == (Who("b", "e" * 16),)
+
+
+def test_only_changes_are_news() -> None:
+    me = Neighbours("me", "0" * 16)
+    me.settle(ONE_TWO)
+    said = frozenset([claim(Role.IS, "evil"), *me.announcements("one")])
+    assert me.hear("one", said).changed
+    assert not me.hear("one", said).changed
+    assert me.at("one") == (Who("evil", "e" * 16),)
+    assert me.hear("one", said | {claim(Role.CARRIES, "b")}) == ((), (), True)
+    gone = me.hear("one", frozenset())
+    assert (gone.came, gone.went) == ((), (Who("evil", "e" * 16),))
+
+
+def test_a_million_senders_do_not_fill_the_memory() -> None:
+    town = side_by_side(2)
+    me = town.streamers["g0"]
+    for number in range(10_000):
+        me.standing("one", "a", f"mars{number}")
+    assert len(me._view.kept) <= 4096
+
+
+def test_another_configuration_is_announced_and_decided_by_at_once() -> None:
+    town = side_by_side(2)
+    one = town.streamers["g0"]
+    one.settle({"one": ["a"], "two": ["b", "new"]})
+    assert Role.CARRIES in {each.role for each in one.announcements("one") if each.subject == "new"}
+    assert one.standing("one", "a", "new") is Standing.OURS
+    assert one.announcements("elsewhere") == frozenset()
+
+
+# ------------------------------------------------------------------------------------------------- what goes round
+
+
+def test_one_network_behind_two_endpoints_is_noticed_and_its_echo_left_alone() -> None:
+    me = Neighbours("me", "0" * 16)
+    me.settle({"first": ["a"], "second": ["b"], "third": ["c"]})
+    both = me.announcements("first") | me.announcements("second")
+    for endpoint in ("first", "second"):
+        assert me.hear(endpoint, both).changed
+    me.hear("third", me.announcements("third"))
+    assert me.loops() == {"first", "second"}
+    assert me.same_network() == {"first": {"second"}, "second": {"first"}}
+    assert me.standing("second", "a", "c") is Standing.LEFT  # heard at "first" as well
+    assert me.standing("first", "a", "c") is Standing.OURS
+    assert me.standing("second", "c", "b") is Standing.OURS  # a spoof is one
+
+
+@pytest.mark.parametrize(
+    ("streamers", "loops"),
+    [
+        pytest.param({"g0": ONE_TWO, "g1": ONE_TWO}, set(), id="side by side"),
+        pytest.param(
+            {"g0": {"one": ["*"], "two": ["b"]}, "g1": {"one": ["a"], "two": ["*"]}}, {"one"}, id="across"
+        ),
+        pytest.param({"g0": {"one": ["a"], "two": ["*"]}, "g1": {"two": ["a"], "three": ["*"]}}, set(), id="a line"),
+        pytest.param(
+            {
+                "g0": {"A": ["*"], "B": ["b"]},
+                "g1": {"B": ["*"], "C": ["c"]},
+                "g2": {"C": ["*"], "A": ["a"]},
+            },
+            {"A"},
+            id="a ring",
+        ),
+    ],
+)  # fmt: skip
+def test_a_window_is_needed_where_a_ring_may_close_and_nowhere_else(
+    streamers: dict[str, Homes], loops: set[str]
+) -> None:
+    assert Town(streamers).streamers["g0"].loops() == loops

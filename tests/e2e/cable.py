@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real cable between two network namespaces, which can be cut: packets are dropped, and no kernel acknowledges them.
+
+Needs no root where a user may have namespaces. `alone` starts a program in a namespace of its own, and that program makes a
+`Cable` to a second one. Where that is not possible (no iproute2, or a container that forbids it) `obstacle` says why.
+"""
+
+import shutil
+import subprocess
+import sys
+from types import TracebackType
+from typing import Final, Self
+
+NEAR: Final = "192.0.2.1"
+"""Our end of the cable."""
+FAR: Final = "192.0.2.2"
+_NOBODY: Final = (
+    "02:00:00:00:00:01"  # a link-layer address that no interface has: whoever gets such a frame drops it
+)
+_ALONE: Final = ("unshare", "--user", "--map-root-user", "--net")
+_DEADLINE_S: Final = 10.0
+
+
+def alone(module: str, *arguments: str) -> list[str]:
+    """The command that runs a Python module in a network namespace of its own, as its root."""
+    return [*_ALONE, sys.executable, "-m", module, *arguments]
+
+
+def obstacle() -> str:
+    """Why there can be no cable on this machine; empty if there can."""
+    for needed in ("unshare", "nsenter", "ip"):
+        if shutil.which(needed) is None:
+            return f"{needed} is not installed"
+    made = subprocess.run(
+        [*_ALONE, "ip", "link", "add", "near", "type", "veth", "peer", "name", "far"],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+    return made.stderr.strip().splitlines()[-1] if made.returncode else ""
+
+
+class Cable:
+    """Two ends, `NEAR` in this namespace and `FAR` in another one, where `there` is put before a command."""
+
+    def __init__(self) -> None:
+        # It lives for as long as its input is open, so that nothing is left however this process ends.
+        self._holder = subprocess.Popen(
+            ["unshare", "--net", "sh", "-c", "echo; exec cat"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._holder.stdout
+        self._holder.stdout.readline()
+        self.there: tuple[str, ...] = ("nsenter", f"--net=/proc/{self._holder.pid}/ns/net")
+        _run(
+            "ip", "link", "add", "near", "type", "veth", "peer", "name", "far", "netns", f"{self._holder.pid}"
+        )
+        for prefix, name, address in (((), "near", NEAR), (self.there, "far", FAR)):
+            _run(*prefix, "ip", "link", "set", "lo", "up")
+            _run(*prefix, "ip", "address", "add", f"{address}/24", "dev", name)
+            _run(*prefix, "ip", "link", "set", name, "up")
+
+    def cut(self) -> None:
+        """From now on every packet, in either direction, goes out and is dropped on the way; both links look up.
+
+        Done by a wrong address of the neighbour, which needs no module of the kernel (netem is in few).
+        """
+        for prefix, name, other in (((), "near", FAR), (self.there, "far", NEAR)):
+            wrong = ("lladdr", _NOBODY, "nud", "permanent")
+            _run(*prefix, "ip", "neighbour", "replace", other, "dev", name, *wrong)
+
+    def heal(self) -> None:
+        for prefix, name, other in (((), "near", FAR), (self.there, "far", NEAR)):
+            _run(*prefix, "ip", "neighbour", "delete", other, "dev", name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._holder.stdin
+        assert self._holder.stdout
+        self._holder.stdin.close()
+        self._holder.wait(_DEADLINE_S)
+        self._holder.stdout.close()
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

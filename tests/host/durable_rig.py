@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A durable lane without its threads: the test says when it sends, when it writes, and when the process dies."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Condition
+
+import msgspec
+
+from tests.host.test_lanes import Gateway, Wire, event, number
+from ustreamer.core.chain import Delivery
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.egress import EgressLimits, Queued
+from ustreamer.core.ledger import LedgerSnapshot, Verdict, snapshot
+from ustreamer.host import spool_reader
+from ustreamer.host.durable import DurableLane
+from ustreamer.host.spool_reader import Summary
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UStatus
+from ustreamer.uprotocol.uuri import UUri
+
+HOUR_MS = 3_600_000
+LIMITS = EgressLimits(retry_first_ms=1, retry_max_ms=1, max_age_ms=HOUR_MS)
+BOOT = b"one boot"
+
+
+class WouldWait(BaseException):
+    """No Exception: a lane answers those of a transport."""
+
+
+class NoWaiting(Condition):
+    """What a lane waits on, and would then give way to others."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise WouldWait
+
+
+class Process:
+    """One life of a lane: an ingress in front of it, a wire behind it, and a note of all that was not delivered."""
+
+    def __init__(
+        self,
+        path: Path,
+        wire: Wire,
+        limits: EgressLimits = LIMITS,
+        clock: ManualClock | None = None,
+        boot: bytes = BOOT,
+        *,
+        threads: bool = False,
+        quick: bool = False,
+    ) -> None:
+        """With `threads` it runs by itself; `quick` opens the spool without another process that reads it first."""
+        self.clock = clock or ManualClock()
+        self.wire = wire
+        self.undelivered: list[tuple[UMessage, UStatus]] = []
+        self.lane = DurableLane(
+            "backbone",
+            wire,
+            limits,
+            self.clock.clock(),
+            self._note,
+            path / "backbone",
+            self._kept_delivery,
+            lambda: 0.0,
+            boot=boot,
+        )
+        self.gateway = Gateway("chassis", self.lane, self.clock.clock())
+        self._kept: dict[tuple[str, UUri | None, UUri | None], Delivery] = {}
+        if quick:
+            self.lane._spool._looked_through = self._walked  # type: ignore[method-assign]
+        if not threads:
+            self.lane._changed = NoWaiting(self.lane._lock)
+        self.lane.restore()
+        if threads:
+            self.lane.start()
+
+    def _walked(self, mode: str) -> Summary:
+        return spool_reader._walk(self.lane._spool.path)
+
+    def _kept_delivery(self, ingress: str, topic: UUri | None, subscriber: UUri | None) -> Delivery:
+        assert ingress == self.gateway.name
+        return Delivery(self.gateway, self.lane, topic, subscriber)
+
+    def _note(self, item: Queued, status: UStatus) -> None:
+        self.undelivered.append((item.message, status))
+
+    def offer(self, *messages: UMessage, to: UUri | None = None) -> None:
+        for message in messages:
+            if to is None:
+                self.gateway.offer(message)
+            else:
+                self.gateway.ledger.received += 1
+                Delivery(self.gateway, self.lane, None, to).offer(message, self.clock.now_ns)
+
+    def number(self, n: int, priority: UPriority = UPriority.CS1, *, ttl: int | None = None) -> UMessage:
+        """Message number `n`, made now."""
+        return event(n, priority, ttl=ttl, made_ms=self.clock.clock().wall_ms())
+
+    def numbers(self, *numbers: int) -> list[UMessage]:
+        return [self.number(n) for n in numbers]
+
+    def send(self) -> None:
+        """Let the thread that sends go on until it would wait."""
+        try:
+            self.lane._run()
+        except WouldWait:
+            return
+        raise AssertionError("the lane has ended")
+
+    def write(self) -> bool:
+        """Let the thread that writes do so once."""
+        return self.lane._write_once()
+
+    def write_all(self) -> None:
+        while (self.lane._unwritten or self.lane._gone) and self.write():
+            pass
+
+    def die(self) -> None:
+        """End as the process would by SIGKILL: what was committed is there, and nothing else."""
+        self.lane._spool._release(orderly=False)
+
+    @property
+    def sent(self) -> list[int]:
+        return [number(message) for message in self.wire.sent]
+
+    @property
+    def verdicts(self) -> list[tuple[int, Verdict]]:
+        return [verdict[:2] for verdict in self.gateway.verdicts]
+
+    def books(self) -> LedgerSnapshot:
+        return snapshot([self.lane.ledger, self.gateway.ledger], self.lane.queued)
+
+
+Start = Callable[..., Process]
+
+
+def with_limits(**changes: int) -> EgressLimits:
+    return msgspec.structs.replace(LIMITS, **changes)

@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A durable lane on a real spool. The test says when it sends, writes and dies, so each story can be told again."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.durable_rig import BOOT, HOUR_MS, LIMITS, Process, Start, with_limits
+from tests.host.test_lanes import DOWN, Datagrams, Routes, Wire, eventually, number, on
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.egress import EgressLimits
+from ustreamer.core.expiry import left_after_reboot_ms
+from ustreamer.core.ledger import Verdict
+from ustreamer.host.durable import MAX_REPEATED
+from ustreamer.host.spool import SpoolLimits
+from ustreamer.host.spool_records import Spooled
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+HERE = UUri("chassis", 1, 1, 0x8001)
+THERE = UUri("chassis", 2, 1, 0x8001)
+DAY_MS = 24 * HOUR_MS
+OVER = UStatus(UCode.UNAVAILABLE, "the streamer was stopped")
+
+
+def down() -> Wire:
+    return Wire(then=DOWN)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a process on the same directory; the one before it is dead by then. At the end the books balance."""
+    lives: list[Process] = []
+
+    def start(
+        wire: Wire,
+        limits: EgressLimits = LIMITS,
+        clock: ManualClock | None = None,
+        boot: bytes = BOOT,
+        *,
+        threads: bool = False,
+    ) -> Process:
+        lives.append(Process(tmp_path, wire, limits, clock, boot, threads=threads, quick=True))
+        return lives[-1]
+
+    yield start
+    for life in lives:
+        life.die()
+        assert life.books().unaccounted == 0, life.books()
+
+
+def close(life: Process) -> None:
+    life.wire.gate.set()
+    life.lane.close(10.0)
+    assert not life.lane._writer.is_alive()
+
+
+# --------------------------------------------------------------------------------------------------- kept, and sent
+
+
+def test_what_is_sent_at_once_never_touches_the_disk(start: Start) -> None:
+    life = start(Wire())
+    life.offer(*life.numbers(*range(300)))
+    life.send()
+    life.write_all()
+    assert life.sent == list(range(300))
+    assert (life.lane.committed, life.lane.kept) == (0, 0)
+    assert life.lane.counters()["spool_transactions"] == 0
+
+
+def test_a_lane_that_sends_inline_writes_only_what_was_refused(start: Start) -> None:
+    life = start(Datagrams(None, DOWN))
+    life.offer(*life.numbers(0, 1, 2))
+    life.write_all()
+    assert (life.sent, life.lane.kept) == ([0], 2)
+
+
+def test_what_waits_survives_a_kill_in_order_with_its_ids_and_payloads(start: Start) -> None:
+    first = start(down())
+    messages = first.numbers(*range(100))
+    first.offer(*messages)
+    first.write_all()
+    assert (first.lane.kept, first.lane.statistics().kept, first.lane.owed) == (100, 100, 0)
+    first.die()
+
+    second = start(Wire())
+    assert second.books().received == second.lane.kept == second.lane.queued == 100
+    second.offer(second.number(100))
+    second.send()
+    assert second.wire.sent[:100] == messages
+    assert second.sent == list(range(101))
+    assert {verdict for _, verdict in second.verdicts} == {Verdict.DELIVERED}
+    second.write_all()
+    assert second.lane.kept == second.lane.counters()["spooled"] == 0
+    second.die()
+    assert start(Wire()).lane.queued == 0
+
+
+def test_a_kill_loses_what_was_not_committed_and_nothing_else(start: Start) -> None:
+    first = start(down())
+    first.offer(*first.numbers(*range(10)))
+    first.write_all()
+    first.offer(*first.numbers(*range(10, 15)))
+    assert (first.lane.committed, first.lane.owed) == (10, 5)
+    first.die()
+    second = start(Wire())
+    second.send()
+    assert second.sent == list(range(10))
+
+
+def test_more_important_messages_go_first_after_a_restart_too(start: Start) -> None:
+    first = start(down())
+    first.offer(*(first.number(n, UPriority.CS6 if n % 2 else UPriority.CS1) for n in range(20)))
+    first.write_all()
+    first.die()
+    second = start(Wire())
+    second.send()
+    assert second.sent == [*range(1, 20, 2), *range(0, 20, 2)]
+
+
+def test_a_message_for_two_subscribers_is_kept_for_each(start: Start) -> None:
+    first = start(down())
+    [message] = first.numbers(7)
+    for subscriber in (HERE, THERE):
+        first.offer(message, to=subscriber)
+    first.write_all()
+    first.die()
+    second = start(Wire())
+    subscribers = []
+    take = second.lane._queue.take(10)
+    subscribers = [item.delivery.subscriber for item in take]
+    assert subscribers == [HERE, THERE]
+    second.lane._queue.put_back(take)
+
+
+def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: Start) -> None:
+    first = start(Routes(HERE, THERE))
+    for n in range(0, 40, 2):
+        first.offer(on(HERE, n), on(THERE, n + 1))
+    first.send()
+    first.write_all()
+    assert (first.lane.parked, first.lane.kept) == (40, 40)
+    first.die()
+
+    second = start(Routes(THERE))
+    second.offer(on(THERE, 41))
+    second.send()
+    assert second.sent == list(range(0, 40, 2))
+    assert isinstance(second.wire, Routes)
+    second.wire.closed.clear()
+    second.lane.route_open(THERE)
+    second.send()
+    assert second.sent[20:] == [*range(1, 40, 2), 41]
+
+
+# ------------------------------------------------------------------------------------------------------- duplicates
+
+
+def test_a_kill_repeats_no_more_than_it_says_and_nothing_new_before_what_is_repeated(start: Start) -> None:
+    first = start(down())
+    first.offer(*first.numbers(*range(1000)))
+    first.write_all()
+    first.die()
+    second = start(Wire())
+    second.send()  # the disk is slow: nothing is removed
+    assert 64 < len(second.sent) <= MAX_REPEATED
+    second.die()
+    third = start(Wire())
+    third.send()
+    assert third.sent == list(range(len(third.sent)))
+    third.write()
+    third.send()
+    while third.lane.queued:
+        third.write_all()
+        third.send()
+    assert third.sent == list(range(1000))
+
+
+def test_what_is_delivered_while_it_is_written_is_removed_again(start: Start) -> None:
+    life = start(down())
+    commit = life.lane._spool.commit
+
+    def slow_commit(*arguments: object) -> list[bytes]:
+        keys = commit(*arguments)  # type: ignore[arg-type]
+        life.wire.then = None
+        life.lane.link_up()
+        life.send()
+        return keys
+
+    life.lane._spool.commit = slow_commit  # type: ignore[method-assign,assignment]
+    life.offer(*life.numbers(1, 2, 3))
+    life.write()
+    assert life.sent == [1, 2, 3]
+    assert (life.lane.kept, life.lane._unremoved, life.lane.counters()["spooled"]) == (0, 3, 3)
+    life.write()
+    assert (life.lane._unremoved, life.lane.counters()["spooled"]) == (0, 0)
+
+
+# ------------------------------------------------------------------------------------------------ memory and limits
+
+
+def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: Start) -> None:
+    life = start(down(), with_limits(queue_messages=10))
+    messages = life.numbers(*range(100))
+    for message in messages:
+        life.offer(message)
+        life.write_all()
+    waiting = life.lane._queue._classes[1]
+    assert [item.absent for item in waiting] == [n >= 10 for n in range(100)]
+    assert not any(item.message.payload for item in waiting if item.absent)
+    life.wire.then = None
+    life.send()
+    assert life.wire.sent == messages
+
+
+def test_what_finds_no_room_in_the_spool_is_a_dead_letter(start: Start) -> None:
+    life = start(down(), with_limits(queue_messages=10, spool_messages=20))
+    for n in range(25):
+        life.offer(life.number(n))
+        life.write_all()
+    assert [number(message) for message, _ in life.undelivered] == list(range(20, 25))
+    assert {status.code for _, status in life.undelivered} == {UCode.RESOURCE_EXHAUSTED}
+    assert "spool is full (20 messages" in life.undelivered[0][1].message
+    assert life.lane.kept == 20
+
+
+def test_an_important_message_displaces_one_that_is_on_disk_whose_letter_is_whole(start: Start) -> None:
+    life = start(down(), with_limits(queue_messages=1, spool_messages=5))
+    messages = life.numbers(*range(5))
+    for message in messages:
+        life.offer(message)
+        life.write_all()
+    life.offer(life.number(9, UPriority.CS6))
+    assert [message for message, _ in life.undelivered] == [messages[4]]
+    life.write_all()
+    life.die()
+    second = start(Wire())
+    second.send()
+    assert second.sent == [9, 0, 1, 2, 3]
+
+
+def test_a_disk_that_takes_nothing_leaves_a_lane_like_any_other_and_says_so(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = start(down(), with_limits(queue_messages=10))
+    life.lane._spool.use(SpoolLimits(5, 1_000_000))
+    life.offer(*life.numbers(*range(5)))
+    life.write_all()
+    with caplog.at_level(logging.ERROR):
+        life.offer(*life.numbers(*range(5, 18)))
+        assert [life.write(), life.write()] == [False, False]
+    assert [record.message for record in caplog.records] == ["not_kept"]
+    assert [number(message) for message, _ in life.undelivered] == [15, 16, 17]
+    [status] = {status for _, status in life.undelivered}
+    assert status.code is UCode.RESOURCE_EXHAUSTED
+    assert "10 messages wait for the disk" in status.message
+    assert (life.lane.kept, life.lane.owed) == (5, 10)
+
+    life.wire.then = None
+    life.send()
+    assert life.sent == list(range(15))
+    assert life.write()
+    life.wire.then = DOWN
+    life.offer(life.number(18))
+    life.write_all()
+    assert life.lane.kept == 1
+
+
+def test_other_limits_hold_from_the_next_message_on(start: Start) -> None:
+    life = start(down(), with_limits(spool_messages=2))
+    life.offer(*life.numbers(0, 1, 2))
+    assert len(life.undelivered) == 1
+    life.lane.use(with_limits(spool_messages=4, spool_bytes=10**9))
+    life.offer(*life.numbers(2, 3, 4))
+    assert len(life.undelivered) == 2
+    life.write_all()
+    assert life.lane.kept == 4
+    life.lane.use(with_limits(spool_messages=1))
+    life.write_all()
+    life.die()
+    second = start(Wire(), with_limits(spool_messages=1))
+    second.send()
+    assert second.sent == [0, 1, 2, 3]
+
+
+# ----------------------------------------------------------------------------------------------------------- expiry
+
+
+@pytest.mark.parametrize(("ttl", "limit_ms"), [(None, HOUR_MS), (60_000, 60_000)], ids=["max_age_ms", "ttl"])
+@pytest.mark.parametrize(("left_ms", "sent"), [(1, [1]), (-1, [])])
+@pytest.mark.parametrize(
+    ("reboot", "leap_ms"),
+    # Nobody can tell a leap from the time that the machine was off.
+    [(False, 0), (False, -DAY_MS), (False, DAY_MS), (True, 0)],
+)
+def test_a_restart_neither_shortens_nor_extends_a_wait(
+    start: Start, ttl: int | None, limit_ms: int, left_ms: int, sent: list[int], leap_ms: int, reboot: bool
+) -> None:
+    clock = ManualClock()
+    clock.advance(s=5)
+    first = start(down(), clock=clock)
+    first.offer(first.number(1, ttl=ttl))
+    first.write_all()
+    first.die()
+    clock.leap(ms=leap_ms)
+    if reboot:
+        clock.advance(ms=limit_ms - left_ms)
+        now_ms = clock.clock().wall_ms()
+        clock = ManualClock(wall_ms=now_ms)
+    else:
+        clock.advance(ms=limit_ms - left_ms)
+    second = start(Wire(), clock=clock, boot=b"another boot" if reboot else BOOT)
+    second.send()
+    assert second.sent == sent
+    assert second.verdicts == [(1, Verdict.DELIVERED if sent else Verdict.EXPIRED)]
+    assert [status.code for _, status in second.undelivered] == ([] if sent else [UCode.DEADLINE_EXCEEDED])
+
+
+@pytest.mark.parametrize(
+    ("stored_at", "read_at", "left"),
+    [
+        ("2026", 0, 1_000),
+        ("2026", 400, 600),
+        ("2026", 1_000, 0),
+        ("2026", 1_001, -1),
+        ("2000", 0, 1_000),
+        (
+            "2000",
+            26 * 365 * DAY_MS,
+            1_000,
+        ),  # the clock was set meanwhile: nothing is known of how long it took
+        ("2026", -26 * 365 * DAY_MS, 1_000),  # it has lost its time
+    ],
+)
+def test_only_a_wall_clock_that_can_be_right_is_believed_after_a_reboot(
+    stored_at: str, read_at: int, left: int
+) -> None:
+    began_ms = {"2026": 1_780_000_000_000, "2000": 946_684_800_000}[stored_at]
+    assert left_after_reboot_ms(1_000, began_ms + 1_000, began_ms + read_at) == left
+
+
+# ----------------------------------------------------------------------------------------------------------- damage
+
+
+def test_a_record_that_has_rotted_costs_one_message_and_is_said(
+    start: Start, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    life = start(down(), with_limits(queue_messages=1))
+    for n in range(5):
+        life.offer(life.number(n))
+        life.write_all()
+    env = life.lane._spool._opened()
+    with env.begin(write=True) as txn:
+        [key] = [item.ticket for item in life.lane._queue._classes[1] if item.absent][1:2]
+        assert key
+        value = txn.get(key)
+        assert value
+        txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
+    life.wire.then = None
+    with caplog.at_level(logging.ERROR):
+        life.send()
+    assert life.sent == [0, 1, 3, 4]
+    assert [record.message for record in caplog.records] == ["spool.messages_lost"]
+    assert life.undelivered == []
+    assert life.books().dead_lettered == life.lane.counters()["spool_lost"] == 1
+
+
+def test_a_damaged_spool_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = Process(tmp_path, down())
+    first.offer(*first.numbers(*range(100)))
+    first.write_all()
+    first.die()
+    file = tmp_path / "backbone" / "data.mdb"
+    file.write_bytes(file.read_bytes()[:5000])
+    with caplog.at_level(logging.ERROR):
+        second = Process(tmp_path, Wire())
+    assert "spool.damaged" in [record.message for record in caplog.records]
+    assert (tmp_path / "backbone.damaged-1" / "data.mdb").stat().st_size == 5000
+    second.offer(second.number(1))
+    second.send()
+    assert second.sent == [1]
+    assert second.lane.counters()["spool_moved_aside"] == 1
+    second.die()
+
+
+def test_a_record_of_another_time_that_no_rule_allows_is_removed_and_said(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start(down())
+    first.lane._spool.commit([(1, Spooled(b"no attributes", b"", "chassis", None, None, 1, 2, b"", 3))])
+    first.die()
+    with caplog.at_level(logging.ERROR):
+        second = start(Wire())
+    assert [record.message for record in caplog.records] == ["not_restored"]
+    assert second.lane.queued == 0
+    second.write_all()
+    assert second.lane.counters()["spooled"] == 0
+
+
+def test_a_spool_that_another_process_uses_keeps_a_lane_from_starting(start: Start) -> None:
+    start(Wire())
+    with pytest.raises(UStatusError, match="is held") as refused:
+        start(Wire())
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+# ------------------------------------------------------------------------------------------------------------- stop
+
+
+def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: Start) -> None:
+    first = start(down())
+    first.offer(*first.numbers(*range(10)))
+    first.write_all()
+    first.send()
+    assert first.lane.is_failing
+    assert first.lane.wait_sent(first.clock.now_ns)
+    assert first.lane.wait_empty(first.clock.now_ns)
+    assert first.lane.owed == 0
+    first.lane._spool.use(SpoolLimits(1, 1))  # full
+    first.offer(first.number(10))
+    assert not first.write()
+    assert not first.lane.wait_sent(first.clock.now_ns)
+    assert first.lane.owed == 1
+
+    first.lane.try_once(OVER)
+    given_up = first.lane.take_back(OVER)
+    assert [number(item.message) for item in given_up] == [10]
+    assert first.lane.kept == first.lane.queued == 10
+    assert first.books().dead_lettered == 1
+    assert first.lane.take_back(OVER) == []
+    first.send()  # and what is kept is not tried any more
+    assert first.undelivered == []
+    first.lane.close(1.0)
+
+    second = start(Wire())
+    second.send()
+    assert second.sent == list(range(10))
+
+
+def test_an_answer_that_is_given_while_it_stops_is_sent_or_kept(start: Start) -> None:
+    life = start(down())
+    life.offer(*life.numbers(0, 1))
+    life.write_all()
+    life.lane.take_back(OVER)
+    life.lane.try_once(OVER)
+    life.offer(life.number(2))
+    life.send()
+    life.write_all()
+    assert (life.lane.take_back(OVER), life.lane.kept, life.undelivered) == ([], 3, [])
+
+
+def test_a_stop_sends_what_it_can_before_it_leaves_the_rest_to_the_disk(start: Start) -> None:
+    life = start(Wire(), clock=None)
+    life.offer(*life.numbers(*range(10)))
+    life.write_all()
+    assert not life.lane.wait_sent(life.clock.now_ns)  # they are safe, but the link is up
+    life.send()
+    assert life.lane.wait_sent(life.clock.now_ns)
+    assert life.sent == list(range(10))
+
+
+# ---------------------------------------------------------------------------------------------------------- threads
+
+
+def test_the_threads_write_send_and_remove_by_themselves(start: Start) -> None:
+    life = start(down(), threads=True)
+    life.offer(*life.numbers(*range(2000)))
+    eventually(lambda: life.lane.kept == 2000, "all to be on disk")
+    life.wire.then = None
+    life.lane.link_up()
+    eventually(lambda: len(life.wire.sent) == 2000, "all to be sent")
+    assert life.sent == list(range(2000))
+    eventually(lambda: life.lane.counters()["spooled"] == 0, "all to be removed")
+    close(life)
+
+
+def test_closing_writes_what_waits_and_ends_the_threads(start: Start) -> None:
+    first = start(down(), threads=True)
+    first.offer(*first.numbers(*range(100)))
+    close(first)
+    second = start(Wire(), threads=True)
+    eventually(lambda: len(second.wire.sent) == 100, "all to be sent")
+    close(second)
+    assert start(Wire()).lane.queued == 0
+
+
+def test_a_disk_that_raises_what_nobody_foresaw_does_not_end_the_thread(start: Start) -> None:
+    life = start(down(), threads=True)
+    commit = life.lane._spool.commit
+    raised: list[Exception] = []
+
+    def once(*arguments: object) -> list[bytes]:
+        if not raised:
+            raised.append(ValueError("nobody foresaw this"))
+            raise raised[0]
+        return commit(*arguments)  # type: ignore[arg-type]
+
+    life.lane._spool.commit = once  # type: ignore[method-assign,assignment]
+    life.offer(life.number(1))
+    eventually(lambda: life.lane.kept == 1, "another try")
+    assert raised
+    close(life)

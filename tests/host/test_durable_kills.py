@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGKILL at random moments: what was on disk is sent after it, in order, and little of it twice."""
+
+import random
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.host.durable_life import LINE
+from tests.host.test_lanes import DEADLINE_S
+from ustreamer.host.durable import MAX_REPEATED
+
+REPO = Path(__file__).parents[2]
+LONGEST_S = 0.4
+
+
+def lived(directory: Path, life: int) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "tests.host.durable_life", str(directory), str(life)]
+    return subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE)
+
+
+def killed(directory: Path, life: int, dice: random.Random) -> int:
+    """Kill a process at some moment after its first sign of life; how many numbers it had called safe."""
+    with lived(directory, life) as process:
+        assert process.stdout
+        first = process.stdout.read(4)
+        time.sleep(dice.random() * LONGEST_S)
+        process.kill()
+        said = first + process.stdout.read()
+    assert first, "it died by itself"
+    return int(struct.unpack_from(">I", said, len(said) // 4 * 4 - 4)[0])
+
+
+def play(directory: Path, kills: int, seed: int) -> str:
+    """So many kills, and a last life that sends the rest; the figures of it."""
+    dice = random.Random(seed)
+    safe = [killed(directory, life, dice) for life in range(kills)]
+    with lived(directory, -1) as last:
+        assert last.wait(DEADLINE_S) == 0
+    lines = list(LINE.iter_unpack((directory / "sent").read_bytes()))
+    everything = [(life, number) for _, life, number in lines]
+    outlived = sum(by != life for by, life, _ in lines)
+    unique = list(dict.fromkeys(everything))
+    there = set(unique)
+    lost = [(life, n) for life, count in enumerate(safe) for n in range(count) if (life, n) not in there]
+    repeated = len(everything) - len(unique)
+    figures = (
+        f"kills={kills} seed={seed} safe={sum(safe)} sent={len(unique)} outlived={outlived} "
+        f"lost={len(lost)} repeated={repeated}"
+    )
+    assert lost == [], figures
+    assert unique == sorted(unique), figures
+    assert repeated <= kills * MAX_REPEATED, figures
+    assert outlived > kills, figures  # or it was about nothing
+    return figures
+
+
+def test_a_few_kills_lose_nothing_that_was_on_disk(tmp_path: Path) -> None:
+    play(tmp_path, 4, seed=1)
+
+
+@pytest.mark.soak
+def test_two_hundred_kills_lose_nothing_that_was_on_disk(tmp_path: Path) -> None:
+    print(play(tmp_path, 200, seed=time.time_ns() & 0xFFFF))

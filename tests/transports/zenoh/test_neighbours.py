@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announcements as liveliness tokens: their keys, and real sessions on the loopback interface."""
+
+import logging
+import string
+from collections.abc import Iterator
+from threading import Condition
+
+import pytest
+import zenoh
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.transports.contract import Mailbox, wait_until
+from tests.transports.zenoh.nets import endpoint, free_locator, plain_session
+from ustreamer.core.neighbours import Announcement, Neighbours, Role
+from ustreamer.transports.zenoh import neighbours
+from ustreamer.transports.zenoh.neighbours import read_token, token_key
+from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import ANY
+
+G1, G2 = "1" * 16, "2" * 16
+AUTHORITIES = st.one_of(
+    st.text(string.ascii_lowercase + string.digits + "-._~", min_size=1, max_size=128),
+    st.just("[fe80::1]"),
+)
+
+
+def saying(authority: str = "g1.vin", instance: str = G1) -> frozenset[Announcement]:
+    streamer = Neighbours(authority, instance)
+    streamer.settle({"backbone": ["a"], "link": ["*"]})
+    return streamer.announcements("backbone")
+
+
+class Seen:
+    """What a watcher was told last."""
+
+    def __init__(self) -> None:
+        self.now: frozenset[Announcement] = frozenset()
+        self.times = 0
+        self._told = Condition()
+
+    def __call__(self, announcements: frozenset[Announcement]) -> None:
+        with self._told:
+            self.now, self.times = announcements, self.times + 1
+            self._told.notify_all()
+
+    def wait(self, announcements: frozenset[Announcement]) -> None:
+        with self._told:
+            assert self._told.wait_for(lambda: self.now == announcements, 10), self.now
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+@given(AUTHORITIES, st.sampled_from(Role), st.one_of(AUTHORITIES, st.just("*")))
+def test_a_token_says_what_was_announced_and_no_other_does(own: str, role: Role, subject: str) -> None:
+    announcement = Announcement(G1, "back-bone_1", own, role, subject)
+    key = token_key(announcement)
+    assert read_token(key) == announcement
+    assert str(zenoh.KeyExpr(key)) == key
+    assert not zenoh.KeyExpr(f"up-streamer/1/{G1}/back-bone_1/other/is/other").intersects(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (f"up-streamer/2/{G1}/one/g1/is/g1", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/one/g1/is", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/one/g1/is/g1/more", "expected up-streamer/1/instance/"),
+        ("up-streamer/1/1/one/g1/is/g1", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/One/g1/is/g1", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/one/g1/was/g1", "role 'was' (have: is, carries, here)"),
+        (f"up-streamer/1/{G1}/one/%2A/is/g1", "'*' is nobody's own authority"),
+        (f"up-streamer/1/{G1}/one/g1/here/%2a", "'%2a' is not percent-encoded as expected"),
+        (f"up-streamer/1/{G1}/one/g1/here/%67", "'%67' is not percent-encoded as expected"),
+        (f"up-streamer/1/{G1}/one/g1/here/%FF", "'%FF' is not percent-encoded as expected"),
+        (f"up-streamer/1/{G1}/one/g1/here/%2F", "authority '/' is not"),
+        (f"up-streamer/1/{G1}/one/G1/here/a", "authority 'G1' is not"),
+        (f"up-streamer/1/{G1}/one/g1/here/{'a' * 129}", "characters of a-z"),
+    ],
+)
+def test_a_token_that_says_nothing_is_refused_and_told_why(key: str, why: str) -> None:
+    with pytest.raises(UStatusError) as caught:
+        read_token(key)
+    assert caught.value.code is UCode.INVALID_ARGUMENT
+    assert why in caught.value.message
+    assert key in caught.value.message
+
+
+@given(st.text(max_size=100))
+def test_no_key_does_harm(text: str) -> None:
+    for key in (text, f"up-streamer/1/{G1}/one/{text}/is/{text}"):
+        try:
+            assert token_key(read_token(key)) == key
+        except UStatusError as error:
+            assert error.code is UCode.INVALID_ARGUMENT  # noqa: PT017  # most are, and some are not
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+class Street:
+    """A network, `watcher` on it, and streamers that come."""
+
+    def __init__(self, locator: str, **keys: object) -> None:
+        self._locator = locator
+        self.seen = Seen()
+        self.watcher = endpoint("g0.vin", listen=(locator,), **keys)  # type: ignore[arg-type]
+        self.watcher.watch_neighbours(self.seen)
+        self.watcher.open()
+        self._open = [self.watcher]
+
+    def streamer(self, authority: str = "g1.vin", **keys: object) -> ZenohTransport:
+        made = endpoint(authority, connect=(self._locator,), **keys)  # type: ignore[arg-type]
+        made.open()
+        self._open.append(made)
+        return made
+
+    def close(self) -> None:
+        for each in reversed(self._open):
+            each.close()
+
+
+@pytest.fixture
+def locator() -> str:
+    return free_locator()
+
+
+@pytest.fixture
+def street(locator: str) -> Iterator[Street]:
+    street = Street(locator)
+    yield street
+    street.close()
+
+
+def test_what_is_announced_is_seen_by_the_others_until_it_is_taken_back(street: Street) -> None:
+    one = street.streamer()
+    one.announce(saying())
+    street.seen.wait(saying())
+    fewer = frozenset(each for each in saying() if each.subject != "a")
+    one.announce(fewer)
+    street.seen.wait(fewer)
+    one.announce(saying())
+    street.seen.wait(saying())
+
+
+def test_who_comes_later_sees_what_was_announced_before_and_itself(street: Street, locator: str) -> None:
+    street.watcher.announce(saying("g0.vin", G2))
+    street.seen.wait(saying("g0.vin", G2))
+    late = Seen()
+    transport = endpoint("g1.vin", connect=(locator,))
+    transport.watch_neighbours(late)
+    transport.open()
+    try:
+        transport.announce(saying())
+        late.wait(saying() | saying("g0.vin", G2))
+    finally:
+        transport.close()
+
+
+def test_a_stop_of_receiving_and_a_close_take_everything_back(street: Street) -> None:
+    one, other = street.streamer(), street.streamer()
+    one.announce(saying())
+    other.announce(saying("g2.vin", G2))
+    street.seen.wait(saying() | saying("g2.vin", G2))
+    one.stop_receiving()
+    street.seen.wait(saying("g2.vin", G2))
+    one.announce(saying())  # too late
+    other.close()
+    street.seen.wait(frozenset())
+
+
+def test_whoever_is_announced_listens_already(street: Street) -> None:
+    """A put is lost where nobody listens yet, so whoever sees the token may send."""
+    inbox = Mailbox()
+    one = endpoint("g1.vin", connect=(street._locator,))
+    one.register_listener(ANY, None, inbox)
+    one.open()
+    street._open.append(one)
+    one.announce(saying())
+    street.seen.wait(saying())
+    assert street.watcher._session is not None
+    key = "up/g0.vin/1/0/1/8000/{}/{}/{}/{}/{}"
+    assert street.watcher._session.declare_publisher(key).matching_status.matching  # type: ignore[attr-defined]
+
+
+def test_who_is_named_is_vouched_for(locator: str) -> None:
+    street = Street(locator, neighbours=("g1.vin",))
+    try:
+        street.streamer().announce(saying())
+        street.streamer().announce(saying("g2.vin", G2))
+        wait_until(lambda: len(street.seen.now) == 2 * len(saying()), "both")
+        assert {each.authority for each in street.seen.now if each.vouched} == {"g1.vin"}
+        assert all(each.vouched is (each.authority == "g1.vin") for each in street.seen.now)
+    finally:
+        street.close()
+
+
+def test_who_wants_no_neighbours_neither_looks_nor_is_seen(street: Street) -> None:
+    seen = Seen()
+    shy = endpoint("g2.vin", connect=(street._locator,), neighbours=False)
+    shy.watch_neighbours(seen)
+    shy.open()
+    street._open.append(shy)
+    shy.announce(saying("g2.vin", G2))
+    street.streamer().announce(saying())
+    street.seen.wait(saying())
+    assert seen.times == 0
+
+
+def test_rubbish_is_refused_counted_and_said_once(
+    street: Street, locator: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "ustreamer.zenoh"),
+        plain_session("client", connect=[locator]) as stranger,
+    ):
+        tokens = [stranger.liveliness().declare_token(f"up-streamer/1/rubbish/{n}") for n in range(3)]
+        wait_until(lambda: street.watcher.statistics()["refused_announcement"] == 3, "all are refused")
+        street.streamer().announce(saying())
+        street.seen.wait(saying())
+        assert tokens
+    assert [each.message for each in caplog.records].count("zenoh.refused_announcement") == 1
+
+
+def test_there_is_a_bound_to_what_is_believed(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "MAX_ANNOUNCEMENTS", 5)
+    one = street.streamer()
+    one.announce(saying())
+    street.seen.wait(saying())
+    street.streamer().announce(saying("g2.vin", G2))
+    wait_until(lambda: street.watcher.statistics()["refused_announcement_room"] > 0, "no more room")
+    assert len(street.seen.now) <= 5
+
+
+def test_who_comes_and_goes_all_the_time_is_told_of_50_times_a_second_at_most(
+    street: Street, locator: str
+) -> None:
+    with plain_session("client", connect=[locator]) as stranger:
+        key = token_key(Announcement(G2, "x", "g2.vin", Role.IS, "g2.vin"))
+        for _ in range(500):
+            stranger.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]
+        street.streamer().announce(saying())
+        street.seen.wait(saying())
+    assert street.seen.times < 100
+
+
+def test_a_watcher_that_raises_is_told_the_next_time_as_well(
+    locator: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    street = Street(locator)
+    try:
+        told: list[int] = []
+
+        def clumsy(announcements: frozenset[Announcement]) -> None:
+            told.append(len(announcements))
+            raise RuntimeError("clumsy")
+
+        street.watcher.watch_neighbours(clumsy)
+        one = street.streamer()
+        one.announce(saying())
+        wait_until(lambda: told[-1:] == [len(saying())], "it is told")
+        one.announce(frozenset())
+        wait_until(lambda: told[-1:] == [0], "it is told again")
+    finally:
+        street.close()
+    assert [each.message for each in caplog.records].count("zenoh.neighbour_watcher_failed") == 1
