@@ -150,6 +150,7 @@ def test_the_hooks_are_those_of_the_hooks_page() -> None:
         "ustreamer_taps",
         "ustreamer_services",
         "ustreamer_subscription_directory",
+        "ustreamer_decoders",
         "ustreamer_commands",
         "ustreamer_started",
         "ustreamer_stopping",

@@ -23,7 +23,14 @@ from ustreamer.core.neighbours import Announcement, Neighbours
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
-from ustreamer.hookspecs import EndpointContext, EndpointTransport, PluginContext, Service, TransportKind
+from ustreamer.hookspecs import (
+    Decoder,
+    EndpointContext,
+    EndpointTransport,
+    PluginContext,
+    Service,
+    TransportKind,
+)
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import StreamerConfig, named, serves
@@ -88,7 +95,8 @@ class Streamer:
         self.transports: dict[str, EndpointTransport] = {SELF: inside}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
-            self.transports[name] = kind.make(section, EndpointContext(name, config.authority, clock))
+            context_of_it = EndpointContext(name, config.authority, clock, self._decoder)
+            self.transports[name] = kind.make(section, context_of_it)
         self._paused = PausedDirectory(self._directory())
         own = OwnEntity(config.authority, clock, self, self._paused, self._replan)
         self._services: Sequence[Service] = [own, *services]
@@ -133,7 +141,12 @@ class Streamer:
         fixed = [wish for transport in self.transports.values() for wish in transport.subscriptions()]
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
-        return merged(directories)
+        told = (transport.directory(self._replan) for transport in self.transports.values())
+        return merged(directories, [each for each in told if each is not None])
+
+    def _decoder(self, topic: UUri) -> Decoder | None:
+        found: list[Decoder] = self._plugins.hook.ustreamer_decoders(topic=topic)
+        return found[0] if found else None
 
     def _router(self, config: StreamerConfig, places: Places) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
