@@ -8,6 +8,10 @@ import msgspec
 import pytest
 from ustreamer_throttle.plugin import ThrottlePlugin
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
+from ustreamer_wamp.config import Anonymous, Tls
+from ustreamer_wamp.outbox import OutboxLimits
+from ustreamer_wamp.plugin import WampPlugin
+from ustreamer_wamp.users import User
 
 from ustreamer.core.access import AccessRule
 from ustreamer.hookspecs import EndpointConfig
@@ -53,6 +57,7 @@ SECTIONS = [
     ("Dead letters", fields(host.DeadLettersConfig), set()),
     ("Plugin usubscription", fields(UsubscriptionPlugin.Config), set()),
     ("Plugin throttle", fields(ThrottlePlugin.Config), set()),
+    ("Plugin wamp", fields(WampPlugin.Config), fields(User, Tls, Anonymous, OutboxLimits)),
 ]
 
 
@@ -77,6 +82,7 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         ("Dead letters", host.DeadLettersConfig),
         ("Plugin usubscription", UsubscriptionPlugin.Config),
         ("Plugin throttle", ThrottlePlugin.Config),
+        ("Plugin wamp", WampPlugin.Config),
     ):
         inherited = () if struct is EndpointConfig else EndpointConfig.__struct_fields__
         for field in msgspec.structs.fields(struct):

@@ -3,7 +3,8 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,10 +15,13 @@ from ustreamer_wamp.rawsocket import WIRES
 from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
 from ustreamer_wamp.session import Session
 from ustreamer_wamp.users import Principal, User
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from ustreamer.core.clock import ManualClock
 
 Message = list[Any]
+DEADLINE_S = 10.0
 
 BY_NAME = {each.name: each for each in SERIALIZERS}
 ANYBODY = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("",))
@@ -105,6 +109,64 @@ class Hall:
     def member(self, serializer: str = "json", limits: OutboxLimits | None = None) -> Client:
         """Somebody with a session."""
         return self.client(serializer, limits).joined()
+
+
+OPENED = ExitStack()
+"""Connections of the test that runs; closed when it ends."""
+
+
+class Peer:
+    """A WebSocket client with a session."""
+
+    def __init__(self, url: str, serializer: str = "json", **options: Any) -> None:
+        self.serializer = BY_NAME[serializer]
+        subprotocols: Any = [self.serializer.subprotocol]
+        self.socket: ClientConnection = OPENED.enter_context(
+            connect(url, subprotocols=subprotocols, compression=None, **options)
+        )
+
+    def say(self, *message: Any) -> None:
+        data = self.serializer.encode(list(message))
+        self.socket.send(data.decode() if self.serializer.is_text else data)
+
+    def hear(self) -> Any:
+        data = self.socket.recv(timeout=DEADLINE_S)
+        assert isinstance(data, str) is self.serializer.is_text
+        return self.serializer.decode(data.encode() if isinstance(data, str) else data)
+
+    def answer(self, *message: Any) -> Any:
+        self.say(*message)
+        return self.hear()
+
+    def join(self) -> "Peer":
+        assert self.answer(*HELLO)[0] == 2
+        return self
+
+    def hear_within(self, seconds: float) -> Any:
+        """What comes in that time; None if nothing does."""
+        try:
+            data = self.socket.recv(timeout=seconds)
+        except TimeoutError:
+            return None
+        return self.serializer.decode(data.encode() if isinstance(data, str) else data)
+
+    def join_publisher(self, authid: str = "p") -> "Peer":
+        details = {"roles": {"publisher": {}}, "authmethods": ["ticket"], "authid": authid}
+        assert self.answer(1, "realm1", details)[0] == 4
+        assert self.answer(5, "t", {})[0] == 2
+        return self
+
+    def closed(self) -> int:
+        """The code with which the router closes."""
+        with pytest.raises(ConnectionClosed):
+            self.socket.recv(timeout=DEADLINE_S)
+        return int(self.socket.close_code or 0)
+
+
+@pytest.fixture(autouse=True)
+def close_what_was_opened() -> Iterator[None]:
+    yield
+    OPENED.close()
 
 
 @pytest.fixture

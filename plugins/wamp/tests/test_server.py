@@ -9,9 +9,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -23,8 +23,8 @@ from ustreamer_wamp.codec import SERIALIZERS
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.connection import is_loopback
 from ustreamer_wamp.router import Router
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import connect
 
 from ustreamer.core.clock import Clock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -34,8 +34,10 @@ CLOCK = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
 BY_NAME = {each.name: each for each in SERIALIZERS}
 DEADLINE_S = 10.0
 
-OPENED = ExitStack()
-"""Connections of the test that runs."""
+if TYPE_CHECKING:
+    from tests.conftest import OPENED, Peer
+else:
+    from plugins.wamp.tests.conftest import OPENED, Peer
 
 Start = Callable[..., Router]
 
@@ -68,46 +70,6 @@ def start() -> Iterator[Start]:
     OPENED.close()  # first: a router that stops waits for the goodbyes of its clients
     for router in routers:
         router.server.close()
-
-
-class Peer:
-    """A WebSocket client with a session."""
-
-    def __init__(self, router: Router, serializer: str = "json", **options: Any) -> None:
-        self.serializer = BY_NAME[serializer]
-        subprotocols: Any = [self.serializer.subprotocol]
-        self.socket: ClientConnection = OPENED.enter_context(
-            connect(router.server.urls[0], subprotocols=subprotocols, compression=None, **options)
-        )
-
-    def say(self, *message: Any) -> None:
-        data = self.serializer.encode(list(message))
-        self.socket.send(data.decode() if self.serializer.is_text else data)
-
-    def hear(self) -> Any:
-        data = self.socket.recv(timeout=DEADLINE_S)
-        assert isinstance(data, str) is self.serializer.is_text
-        return self.serializer.decode(data.encode() if isinstance(data, str) else data)
-
-    def answer(self, *message: Any) -> Any:
-        self.say(*message)
-        return self.hear()
-
-    def join(self) -> "Peer":
-        assert self.answer(*HELLO)[0] == 2
-        return self
-
-    def join_publisher(self) -> "Peer":
-        details = {"roles": {"publisher": {}}, "authmethods": ["ticket"], "authid": "p"}
-        assert self.answer(1, "realm1", details)[0] == 4
-        assert self.answer(5, "t", {})[0] == 2
-        return self
-
-    def closed(self) -> int:
-        """The code with which the router closes."""
-        with pytest.raises(ConnectionClosed):
-            self.socket.recv(timeout=DEADLINE_S)
-        return int(self.socket.close_code or 0)
 
 
 class Raw:
@@ -156,10 +118,10 @@ class Raw:
 
 def test_events_go_to_every_serializer(start: Start) -> None:
     router = start()
-    peers = [Peer(router, name).join() for name in ("json", "msgpack", "cbor")]
+    peers = [Peer(router.server.urls[0], name).join() for name in ("json", "msgpack", "cbor")]
     ids = [peer.answer(32, 1, {}, "com.a")[2] for peer in peers]
     assert len(set(ids)) == 1
-    publisher = Peer(router, "cbor").join_publisher()
+    publisher = Peer(router.server.urls[0], "cbor").join_publisher()
     for value in ("short", "x" * 200, "x" * 70_000):  # each form of a frame's length
         publisher.say(16, 1, {}, "com.a", [value, b"\x00\xff"])
         heard = [peer.hear() for peer in peers]
@@ -172,10 +134,10 @@ def test_a_frame_is_built_once_for_all(start: Start, monkeypatch: pytest.MonkeyP
     from ustreamer_wamp.events import Event
 
     router = start()
-    peers = [Peer(router, name).join() for name in ("json",) * 5 + ("msgpack",) * 5]
+    peers = [Peer(router.server.urls[0], name).join() for name in ("json",) * 5 + ("msgpack",) * 5]
     for peer in peers:
         peer.answer(32, 1, {}, "com.a")
-    publisher = Peer(router, "msgpack").join_publisher()
+    publisher = Peer(router.server.urls[0], "msgpack").join_publisher()
     built: list[Any] = []
     really = Event._built
 
@@ -221,7 +183,7 @@ def test_a_handshake_is_refused_with_a_reason(
 def test_an_origin_that_is_listed_may_come_in(start: Start) -> None:
     router = start(origins=["https://good.example", "null"])
     for origin in router.server._config.origins:
-        Peer(router, additional_headers={"Origin": origin}).join()
+        Peer(router.server.urls[0], additional_headers={"Origin": origin}).join()
 
 
 def test_the_first_subprotocol_of_the_client_that_is_known_is_taken(start: Start) -> None:
@@ -233,7 +195,7 @@ def test_the_first_subprotocol_of_the_client_that_is_known_is_taken(start: Start
 
 def test_a_frame_of_the_wrong_kind_is_a_violation(start: Start) -> None:
     router = start()
-    peer = Peer(router).join()
+    peer = Peer(router.server.urls[0]).join()
     peer.socket.send(b'[32,1,{},"com.a"]')
     answer = peer.hear()
     assert (answer[0], answer[2]) == (3, "wamp.error.protocol_violation")
@@ -242,7 +204,7 @@ def test_a_frame_of_the_wrong_kind_is_a_violation(start: Start) -> None:
 
 
 def test_messages_may_come_in_fragments_and_pings_are_answered(start: Start) -> None:
-    peer = Peer(start()).join()
+    peer = Peer(start().server.urls[0]).join()
     peer.socket.send(["[32,1", ",{},", '"com.a"]'])
     assert peer.hear()[0] == 33
     assert peer.socket.ping().wait(DEADLINE_S)
@@ -250,20 +212,20 @@ def test_messages_may_come_in_fragments_and_pings_are_answered(start: Start) -> 
 
 def test_each_end_has_its_code(start: Start) -> None:
     router = start(users=[], anonymous=True)
-    peer = Peer(router).join()
+    peer = Peer(router.server.urls[0]).join()
     assert peer.answer(6, {}, "wamp.close.normal") == [6, {}, "wamp.close.goodbye_and_out"]
     assert peer.closed() == 1000
-    peer = Peer(router)
+    peer = Peer(router.server.urls[0])
     assert peer.answer(1, "nowhere", HELLO[2])[2] == "wamp.error.no_such_realm"
     assert peer.closed() == 1008
-    peer = Peer(router).join()
+    peer = Peer(router.server.urls[0]).join()
     peer.socket.close(1000)
     until(lambda: not router.realm.members)
     until(lambda: router.server.connections == 0)
 
 
 def test_a_message_that_is_too_long_ends_the_connection(start: Start) -> None:
-    peer = Peer(start(max_message_bytes=1000)).join()
+    peer = Peer(start(max_message_bytes=1000).server.urls[0]).join()
     peer.say(32, 1, {}, "x" * 2000)
     assert peer.closed() == 1009
 
@@ -315,7 +277,7 @@ def test_who_is_gone_without_a_word_is_noticed(start: Start) -> None:
 
 def test_who_answers_pings_stays(start: Start) -> None:
     router = start(ping_s=1, pong_s=1)
-    peer = Peer(router).join()
+    peer = Peer(router.server.urls[0]).join()
     raw = peer.socket
     seen = time.monotonic()
     while time.monotonic() < seen + 3:
@@ -393,7 +355,7 @@ def test_who_takes_short_messages_only_gets_no_long_ones(start: Start) -> None:
     client.answer(*HELLO)
     client.answer(32, 1, {}, "com.a")
     router.server.urls.reverse()
-    publisher = Peer(router).join_publisher()
+    publisher = Peer(router.server.urls[0]).join_publisher()
     for value in ("x" * 600, "short"):
         publisher.say(16, 1, {}, "com.a", [value])
     assert msgspec.json.decode(client.hear()[1])[4] == ["short"]
@@ -405,14 +367,14 @@ def test_who_takes_short_messages_only_gets_no_long_ones(start: Start) -> None:
 
 def test_one_too_many_is_told_so(start: Start) -> None:
     router = start(max_sessions=2)
-    peers = [Peer(router).join() for _ in range(2)]
+    peers = [Peer(router.server.urls[0]).join() for _ in range(2)]
     with pytest.raises(InvalidStatus) as caught:
-        Peer(router)
+        Peer(router.server.urls[0])
     assert caught.value.response.status_code == 503
     assert b"max_sessions" in (caught.value.response.body or b"")
     peers.pop().socket.close()
     until(lambda: router.server.connections == 1)
-    Peer(router).join()
+    Peer(router.server.urls[0]).join()
 
 
 def test_one_address_does_not_take_all(start: Start) -> None:
@@ -446,13 +408,13 @@ def test_who_does_not_read_is_not_read_from_and_loses_no_answer(start: Start) ->
 
 def test_a_router_that_stops_says_goodbye(start: Start) -> None:
     router = start()
-    peer = Peer(router).join()
-    silent = Peer(router).join()
+    peer = Peer(router.server.urls[0]).join()
+    silent = Peer(router.server.urls[0]).join()
     router.server.stop_accepting()
 
     def refused() -> bool:
         try:
-            Peer(router).socket.close()
+            Peer(router.server.urls[0]).socket.close()
         except (OSError, EOFError, WebSocketException):
             return True
         return False
@@ -539,7 +501,7 @@ def test_tls_with_a_certificate_that_is_replaced_while_it_runs(start: Start, tmp
     files = write_certificate(tmp_path, "first")
     router = start("wss://127.0.0.1:0/ws", tls=files)
     context = ssl.create_default_context(cafile=files["certificate"])
-    peer = Peer(router, ssl=context).join()
+    peer = Peer(router.server.urls[0], ssl=context).join()
     assert common_name(router) == "first"
     write_certificate(tmp_path, "second")
     until(lambda: common_name(router) == "second")

@@ -29,4 +29,4 @@ class WampPlugin:
     @hookimpl
     def ustreamer_transports() -> Mapping[str, TransportKind]:
         """Its entities are sessions, which have no uSubscription: the streamer's serves them."""
-        return {KIND: TransportKind(WampEndpoint, make, has_usubscription=False)}
+        return {KIND: TransportKind(WampEndpoint, make, has_usubscription=False, outlives_us=False)}

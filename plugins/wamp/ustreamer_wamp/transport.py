@@ -82,7 +82,9 @@ class WampTransport(EndpointTransport):
         self.vehicle = Vehicle(
             self.authority, ids, wishes, self._patterns, self._dispatch, context.decoder, counts
         )
-        self.router = Router(config.section, context.clock, self.vehicle, counts=counts, tick=self.vehicle.tick)
+        self.router = Router(
+            config.section, context.clock, self.vehicle, counts=counts, tick=self.vehicle.tick
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -111,7 +113,9 @@ class WampTransport(EndpointTransport):
         if message.attributes.type is UMessageType.REQUEST:
             raise UStatusError(UCode.UNIMPLEMENTED, f"{sink}: sessions of WAMP have no methods")
         if sink is None:
-            raise UStatusError(UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: nobody's")
+            raise UStatusError(
+                UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: nobody's"
+            )
         self._leave(sink, message)
 
     def transmitter(self, subscriber: UUri | None) -> Transmit:

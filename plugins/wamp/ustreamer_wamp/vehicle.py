@@ -4,6 +4,7 @@
 Runs on the loop's thread, but for `Patterns`, which routing asks.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -21,6 +22,8 @@ from ustreamer_wamp.patterns import Pattern, Patterns
 from ustreamer_wamp.realm import Done, Member, Realm
 from ustreamer_wamp.uri import Match
 from ustreamer_wamp.wishes import ENTITY_TYPE, Wishes
+
+log = logging.getLogger("ustreamer.wamp")
 
 _FORMS: Final = 4096
 _LAST_INSTANCE: Final = 0xFFFE
@@ -146,12 +149,20 @@ class Vehicle:
     def _form(self, attributes: UAttributes) -> Form:
         form = self._forms.get(attributes)
         if form is None:
-            form = Form(attributes, self._decoder(attributes.source))
+            form = Form(attributes, self._decoder_of(attributes.source))
             if attributes.repeats:
                 if len(self._forms) >= _FORMS:
                     self._forms.clear()
                 self._forms[attributes] = form
         return form
+
+    def _decoder_of(self, topic: UUri) -> Decode | None:
+        try:
+            return self._decoder(topic)
+        except Exception:  # a plugin's mistake, and no reason to show nothing
+            self._counts["decoder_errors"] += 1
+            log.exception("wamp.decoder_failed", extra={"topic": str(topic)})
+            return None
 
     def answered(self, message: UMessage) -> None:
         """What is addressed to a session as a uEntity: answers to its calls. Anything else it has no use for."""
