@@ -161,7 +161,10 @@ def licences_of_all_that_is_brought_in() -> dict[str, str]:
     every_extra = frozenset(importlib.metadata.metadata("ustreamer").get_all("Provides-Extra", []))
     found: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
-    waiting = [(name, every_extra) for name in ("ustreamer", "ustreamer-throttle", "ustreamer-usubscription", "ustreamer-wamp")]
+    waiting = [
+        (name, every_extra)
+        for name in ("ustreamer", "ustreamer-throttle", "ustreamer-usubscription", "ustreamer-wamp")
+    ]
     while waiting:
         name, extras = wanted = waiting.pop()
         distribution = installed(name)

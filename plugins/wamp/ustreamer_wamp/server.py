@@ -116,6 +116,13 @@ class Server:
     def _stop_accepting(self) -> None:
         self._accepting = False
         for server in self._servers:
+            for each in server.sockets:
+                self._loop.remove_reader(each)
+        # A turn later: asyncio loses a connection that was accepted already and finds its server closed.
+        self._loop.call_soon(self._close_listeners)
+
+    def _close_listeners(self) -> None:
+        for server in self._servers:
             server.close()
 
     def close(self) -> None:
@@ -136,6 +143,7 @@ class Server:
     async def _leave(self) -> None:
         self._stop_accepting()
         self._empty = asyncio.Event()
+        await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.leave(errors.SYSTEM_SHUTDOWN)
         if self._connections:
