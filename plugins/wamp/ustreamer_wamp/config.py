@@ -64,6 +64,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     users: tuple[User, ...] = ()
     anonymous: bool | Anonymous = False
     origins: tuple[str, ...] = ()
+    page: bool = False
     tls: Tls | None = None
     authority: str = ""
     request_ids: Literal["any", "sequential"] = "any"

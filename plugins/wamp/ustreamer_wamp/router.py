@@ -3,11 +3,12 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from ustreamer.core.clock import Clock
 from ustreamer_wamp.auth import Authenticator
 from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.page import pages
 from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
 from ustreamer_wamp.server import Server
 
@@ -22,7 +23,6 @@ class Router:
         config: WampConfig,
         clock: Clock,
         gate: Gate | None = None,
-        pages: Mapping[str, Callable[[], tuple[str, bytes]]] | None = None,
         counts: Counter[str] | None = None,
         tick: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -39,4 +39,5 @@ class Router:
         around = Surroundings(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, gate or OpenGate())
         users = Authenticator(config.users, config.anyone, secrets.token_bytes, clock.wall_ms)
         self.realm = Realm(config.realm, users, around, self.counts)
-        self.server = Server(config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, pages, tick)
+        shown = pages(config.realm) if config.page else lambda _: {}
+        self.server = Server(config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, shown, tick)

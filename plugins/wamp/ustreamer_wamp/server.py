@@ -43,10 +43,13 @@ class Server:
         realms: Mapping[str, Realm],
         monotonic_ns: Callable[[], int],
         counts: Counter[str],
-        pages: Mapping[str, Callable[[], tuple[str, bytes]]] | None = None,
+        pages: Callable[[str], Mapping[str, Callable[[], tuple[str, bytes]]]] = lambda _: {},
         tick: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`tick` is called with the monotonic time four times a second."""
+        """`pages` says what a plain GET is answered where the WebSocket is at a path; `tick` is called with the monotonic
+
+        time four times a second.
+        """
         self._ticked = tick
         self._config = config
         self._monotonic_ns = monotonic_ns
@@ -187,7 +190,7 @@ class Server:
         arrived, left = self._arrived, self._gone
         connection: Connection
         if listen.websocket:
-            door = Door(listen.path, self._config.origins, self._pages)
+            door = Door(listen.path, self._config.origins, self._pages(listen.path))
             connection = WebSocketConnection(self._terms, self._loop, arrived, left, door, private=private)
         else:
             connection = RawSocketConnection(self._terms, self._loop, arrived, left, private=private)
