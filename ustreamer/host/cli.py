@@ -104,6 +104,14 @@ def parser() -> argparse.ArgumentParser:
         "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
     )
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
+    demo.add_argument(
+        "--web",
+        type=_port,
+        nargs="?",
+        const=8080,
+        metavar="PORT",
+        help="serve a page with live values on this machine (8080; 0: any port); needs the plugin wamp",
+    )
     demo.set_defaults(run=_demo)
 
     add_admin_commands(commands)
@@ -120,6 +128,14 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= _LONGEST_S:
         raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {_LONGEST_S}")
     return seconds
+
+
+def _port(text: str) -> int:
+    """A TCP port on the command line; 0 is any."""
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port, 0 to 65535")
+    return port
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -161,7 +177,7 @@ def _plugins(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from ustreamer.host.demo import command  # brings the simulated vehicle, which no other command needs
 
-    return command.run(seconds=arguments.seconds, as_json=arguments.json)
+    return command.run(seconds=arguments.seconds, as_json=arguments.json, web=arguments.web)
 
 
 def _print_json(value: Any) -> None:

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 
 
-def run(*, seconds: float, as_json: bool) -> int:
-    """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered."""
+def run(*, seconds: float, as_json: bool, web: int | None = None) -> int:
+    """Run the demo, with a page of live values if `web` is a port (0: any); 0 only if nothing is unaccounted for, every rate is right and every call was answered."""
     logs.set_up(json_lines=False, level="WARNING")
     process.tune_interpreter()
-    with Vehicle() as vehicle:
+    with Vehicle(web) as vehicle:
+        if vehicle.page is not None:
+            print(f"live values: {vehicle.page}", file=sys.stderr, flush=True)
         if as_json:
             _wait(seconds, lambda left: None, every=seconds)
         elif sys.stdout.isatty() and (live := _live(vehicle, seconds)):
