@@ -632,7 +632,7 @@ class Bringing(Struct, frozen=True, forbid_unknown_fields=True):
 
 def with_bringing(*edits: tuple[str, str]) -> StreamerConfig:
     text = edited(*edits) if edits else f"{SAMPLE}[plugins.bringing]\n"
-    plugins = {**PLUGINS, "bringing": Bringing}
+    plugins: dict[str, type[Struct]] = {**PLUGINS, "bringing": Bringing}
     return configuration.check(Document(Path("vehicle.toml"), text), TRANSPORTS, plugins)
 
 
