@@ -73,7 +73,7 @@ def test_without_the_key_there_is_no_page() -> None:
 def test_a_name_of_a_realm_does_not_end_the_script() -> None:
     _, body = page.pages('x"</script><b>')("/ws")["/"]()
     assert b"</script><b>" not in body
-    assert rb'x\"\u003c/script>\u003cb>' in body
+    assert rb"x\"\u003c/script>\u003cb>" in body
 
 
 @pytest.mark.parametrize(
