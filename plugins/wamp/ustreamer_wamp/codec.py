@@ -5,7 +5,6 @@ What `decode` returns is made of None, bool, int of 64 bits, float, str, bytes, 
 strings, at most `MAX_DEPTH` deep; so every serializer can write what any other has read.
 """
 
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from io import BytesIO
@@ -71,9 +70,12 @@ _PLAIN: Final = frozenset({bool, float, bytes})
 
 # --- JSON ---------------------------------------------------------------------------------------------------------------
 
-# What makes it necessary to look at every value: bytes (a string that begins with NUL), integers that may be too long,
-# and nesting.
-_SUSPECT: Final = re.compile(rb'"\\u0000|"\0|\d{19}')
+BINARY_MARK: Final = b"\\u0000"
+"""Without it in the JSON there is no string that begins with NUL, and so no bytes."""
+
+# Digits as 0 and all else as blanks: finding 19 in a row in that takes 0.1 us, a regular expression 2.
+_DIGITS: Final = bytes(0x30 if chr(each).isdigit() and each < 128 else 0x20 for each in range(256))
+_LONG: Final = b"0" * 19
 
 
 def _decode_json(data: bytes) -> object:
@@ -81,7 +83,12 @@ def _decode_json(data: bytes) -> object:
         value = msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(f"no JSON: {error}") from error
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH or _SUSPECT.search(data):
+    # What makes it necessary to look at every value: bytes, nesting, integers that may be too long.
+    if (
+        BINARY_MARK in data
+        or data.count(b"[") + data.count(b"{") > MAX_DEPTH
+        or _LONG in data.translate(_DIGITS)
+    ):
         return checked(value, binary_text=True)
     return value
 
@@ -102,16 +109,12 @@ encode_json_without_bytes: Final[Callable[[object], bytes]] = msgspec.json.encod
 """As `encode_json`, for a value in which there are no bytes: 0.2 us instead of 3."""
 
 
-def has_bytes(value: object) -> bool:
+def has_bytes(value: Any) -> bool:
     """Whether there are bytes anywhere in it."""
-    match value:
-        case bytes():
-            return True
-        case list() | tuple():
-            return any(map(has_bytes, value))
-        case dict():
-            return any(map(has_bytes, value.values()))
-    return False
+    kind = type(value)
+    if kind is dict:
+        return any(map(has_bytes, value.values()))
+    return kind is bytes or (kind in (list, tuple) and any(map(has_bytes, value)))
 
 
 def _without_bytes(value: object) -> object:

@@ -50,10 +50,11 @@ class Publication:
         size: int = 0,
         *,
         live: bool = False,
+        binary: bool | None = None,
     ) -> None:
         """`size` is about what it takes in memory, in bytes; arguments are what `codec` returns, or the like.
 
-        `live`: it is retained only as long as somebody subscribes its topic, as it would not be renewed without.
+        `binary` says whether there may be bytes among them, if that is known. `live`: it is retained only as long as somebody subscribes its topic, as it would not be renewed without.
         """
         self.id = id
         self.topic = topic
@@ -62,7 +63,7 @@ class Publication:
         self.details = details or {}
         self.size = size
         self.live = live
-        self._bytes: bool | None = None
+        self._bytes = binary
 
     @property
     def has_bytes(self) -> bool:

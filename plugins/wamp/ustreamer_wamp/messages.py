@@ -69,7 +69,7 @@ def _is_list(value: object) -> bool:
 
 
 def _is_dict(value: object) -> bool:
-    return type(value) is dict and all(type(key) is str for key in value)
+    return type(value) is dict  # all keys are strings: what has others is refused by `codec`
 
 
 def _is_number(value: object) -> bool:
@@ -180,6 +180,11 @@ SHAPES: Final[Mapping[Code, Shape]] = {
 }
 
 
+_BY_CODE: Final = {
+    int(code): (code, shape, (*shape.fields, *shape.optional)) for code, shape in SHAPES.items()
+}
+
+
 def parse(raw: object) -> Message:
     """The message in a decoded array. Raises ProtocolViolation naming the field, the value and what was expected.
 
@@ -187,18 +192,18 @@ def parse(raw: object) -> Message:
     """
     if type(raw) is not list or not raw:
         raise ProtocolViolation(f"expected an array that begins with a type code, got {_shown(raw)}")
-    shape = SHAPES.get(raw[0]) if type(raw[0]) is int else None  # type: ignore[call-overload]  # a Code is an int
-    if shape is None:
+    found = _BY_CODE.get(raw[0]) if type(raw[0]) is int else None
+    if found is None:
         raise ProtocolViolation(
             f"type code {_shown(raw[0])}: expected one of {', '.join(map(_named, SHAPES))}"
         )
-    code = Code(raw[0])
+    code, shape, expected = found
     fields = raw[1:]
-    least, most = len(shape.fields), len(shape.fields) + len(shape.optional)
+    least, most = len(shape.fields), len(expected)
     if not least <= len(fields) <= most:
-        expected = f"{least + 1}" if least == most else f"{least + 1} to {most + 1}"
-        raise ProtocolViolation(f"{code.name} of {len(raw)} elements: expected {expected}")
-    for field, value in zip((*shape.fields, *shape.optional), fields, strict=False):
+        lengths = f"{least + 1}" if least == most else f"{least + 1} to {most + 1}"
+        raise ProtocolViolation(f"{code.name} of {len(raw)} elements: expected {lengths}")
+    for field, value in zip(expected, fields, strict=False):
         if not field.holds(value):
             raise _wrong(code, field, value)
     if shape.keys:
@@ -208,6 +213,8 @@ def parse(raw: object) -> Message:
 
 
 def _known(code: Code, keys: Mapping[str, Field], options: dict[str, Any]) -> dict[str, Any]:
+    if not options:
+        return options
     for name in options.keys() & keys.keys():
         if options[name] is not None and not keys[name].holds(options[name]):
             raise _wrong(code, keys[name], options[name])

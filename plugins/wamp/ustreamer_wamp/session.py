@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ustreamer_wamp import errors, uri
 from ustreamer_wamp.auth import Asked, Challenge
-from ustreamer_wamp.codec import Malformed, Serializer
+from ustreamer_wamp.codec import BINARY_MARK, Malformed, Serializer
 from ustreamer_wamp.errors import Refusal
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.messages import Code, ProtocolViolation, parse
@@ -82,6 +82,8 @@ class Session:
         self._opening = 0  # SUBSCRIBEs that are not answered yet
         self._next_request = 1
         self._received = 0  # bytes of the message that is being taken
+        self._is_text = serializer.is_text
+        self._binary: bool | None = None  # whether there may be bytes in it; None: not known
         self.deadline_ns: int | None = now_ns + self._around.limits.hello_ns
 
     # --- what comes in ------------------------------------------------------------------------------------------------
@@ -91,6 +93,7 @@ class Session:
         if self.state is State.OVER:
             return
         self._received = len(data)
+        self._binary = None if not self._is_text else BINARY_MARK in data
         try:
             message = parse(self._decode(data))
             take = _TABLE[self.state].get(message.code)
@@ -333,7 +336,9 @@ class Session:
                 "publisher_authrole": principal.role,
             }
         size = self._received + 256
-        publication = Publication(realm.new_id(), topic, args or [], kwargs or {}, details, size)
+        publication = Publication(
+            realm.new_id(), topic, args or [], kwargs or {}, details, size, binary=self._binary
+        )
         if options.get("retain"):
             realm.retained.keep(publication)
         without = self if options.get("exclude_me", True) else None
@@ -355,6 +360,8 @@ class Session:
 
     def _wanted(self, options: dict[str, Any]) -> Callable[[Member], bool] | None:
         """Who is to get an event by the lists of its publisher, of which all have to hold; None if there are none."""
+        if not options:
+            return None
         lists = [
             (name.startswith("eligible"), read, options[name])
             for name, read in _LISTS.items()
