@@ -87,7 +87,7 @@ class Publication:
 class Event:
     """A publication under one subscription, and its frames so far. `key`: of two with an equal one, the later tells all."""
 
-    __slots__ = ("_frames", "_match", "_more", "_publication", "_subscription", "key")
+    __slots__ = ("_match", "_more", "_publication", "_subscription", "frames", "key")
 
     def __init__(
         self,
@@ -100,14 +100,14 @@ class Event:
         self._subscription = subscription
         self._match: Match = match
         self._more = more or {}
-        self._frames: dict[Wire, bytes] = {}
+        self.frames: dict[Wire, bytes] = {}
         self.key = (subscription, publication.topic)
 
     def on(self, wire: Wire) -> bytes:
         """Its frame, which is made when it is first asked for."""
-        frame = self._frames.get(wire)
+        frame = self.frames.get(wire)
         if frame is None:
-            frame = self._frames[wire] = self._built(wire, self._more)
+            frame = self.frames[wire] = self._built(wire, self._more)
         return frame
 
     def after_drops(self, wire: Wire, dropped: int) -> bytes:

