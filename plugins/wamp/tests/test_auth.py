@@ -180,6 +180,12 @@ def test_a_signature_of_nothing_or_of_more_does_not(hall: "Hall") -> None:
         assert outcome(client, (KEY.sign(signed) + signed).hex()) == (3, DENIED)
 
 
+def test_what_was_signed_has_to_be_said_as_well(hall: "Hall") -> None:
+    client = hall.client()
+    challenge = bytes.fromhex(client.answer(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
+    assert outcome(client, (KEY.sign(challenge) + bytes(32)).hex()) == (3, DENIED)
+
+
 def test_an_unknown_user_is_asked_like_a_known_one_and_refused_like_one(
     make_hall: Callable[..., "Hall"],
 ) -> None:

@@ -280,6 +280,16 @@ def test_a_trap_of_a_serializer_ends_the_session(hall: "Hall", name: str, data: 
     assert (code, reason) == (3, VIOLATION)
 
 
+def test_a_few_bytes_do_not_become_a_value_without_end(hall: "Hall") -> None:
+    """Each of 28 lists has the next one twice, once by reference: 170 bytes, and 2^28 values for whoever looks at all."""
+    value = b"\x01"
+    for number in range(28, 0, -1):
+        value = b"\xd8\x1c\x82" + value + (b"\xd8\x1d\x18" + bytes([number]) if number < 28 else b"\x01")
+    client = hall.member("cbor")
+    client.session.receive(b"\x85\x10\x01\xa0\x65com.a" + value)
+    assert client.heard()[0][2] == VIOLATION
+
+
 def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
     client.session.violation("a binary frame: wamp.2.json has text frames")
     ((code, details, reason),) = client.heard()

@@ -397,6 +397,8 @@ def test_who_does_not_read_is_not_read_from_and_loses_no_answer(start: Start) ->
     (connection,) = router.server._connections
     until(lambda: not connection._reading)
     assert connection._outbox is not None
+    assert connection._transport is not None
+    assert not connection._transport.is_reading()
     waiting = len(connection._outbox._waiting)
     for _ in range(asked):
         assert client.hear()[1].startswith(b"[8,32,5,")

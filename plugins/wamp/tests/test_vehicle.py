@@ -277,9 +277,9 @@ def test_more_wishes_than_calls_may_be_under_way_are_all_told(car: Car) -> None:
 )
 def test_a_pattern_gets_what_comes_by(car: Car, match: str, topic: str) -> None:
     peer = car.peer().join()
+    car.publish(SPEED, b"early")  # so that there is a plan, which has to be made again
     peer.say(32, 1, {"match": match}, topic)
     id = peer.hear()[2]
-    car.publish(SPEED, b"early")  # so that there is a plan, which has to be made again
 
     def event() -> Any:
         car.publish(SPEED, b"x")

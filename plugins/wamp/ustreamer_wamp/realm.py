@@ -65,7 +65,7 @@ class Gate(Protocol):
         """Undo `open`; whoever waits for a `done` of this topic is called before it returns."""
 
     def left(self, member: Member) -> None:
-        """The session is over; everything that it had open has been closed."""
+        """The session is over, and with it what it has asked for and has no answer to yet."""
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Refusal | None:
         """Take what a client has published; why not, if it cannot be taken."""

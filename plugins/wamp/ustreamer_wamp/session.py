@@ -272,10 +272,8 @@ class Session:
         def done(refusal: Refusal | None) -> None:
             self._opening -= 1
             if self.state is not State.ESTABLISHED:
-                # It has left meanwhile, when nothing of this was to be undone yet.
-                if refusal is None:
-                    realm.around.gate.close(self, topic, match)
-            elif refusal is not None:
+                return  # it has left meanwhile, which the gate was told
+            if refusal is not None:
                 self._refuse(Code.SUBSCRIBE, request, refusal)
             else:
                 # In one step: nothing may come between the answer and the events.
