@@ -87,6 +87,16 @@ def test_what_was_dropped_to_the_last_is_told_with_the_next_event(hall: "Hall") 
     assert [each[3] for each in client.heard()] == [{"_dropped": 1}, {}]
 
 
+def test_who_was_paused_for_nothing_gets_the_frame_of_all(hall: "Hall") -> None:
+    client = member(hall)
+    client.subscribed("com.a")
+    client.outbox.pause()
+    client.outbox.resume()
+    publish(hall, ("com.a", 1))
+    publish(hall, ("com.a", 2))
+    assert [each[3] for each in client.heard()] == [{}, {}]
+
+
 def test_close_ends_the_session_of_who_does_not_read(hall: "Hall") -> None:
     client = member(hall, "close", events=2)
     client.subscribed("com.a")

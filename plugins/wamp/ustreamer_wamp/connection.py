@@ -46,6 +46,8 @@ class Connection(asyncio.Protocol):
     """The base of both framings. `arrived` and `left` are called once: when the connection is made, and when it is gone."""
 
     framing: ClassVar[str]
+    event: Callable[[Event], None]
+    """The outbox's own, from `_begin` on. No method, which would cost a call, and a slower look-up, for each event."""
 
     def __init__(
         self,
@@ -126,11 +128,6 @@ class Connection(asyncio.Protocol):
         assert self._outbox is not None  # made before the session
         self._outbox.reply(message)
 
-    def event(self, event: Event) -> None:
-        """Replaced in `_begin` by the outbox's own, which saves a call per event and subscriber."""
-        assert self._outbox is not None
-        self._outbox.event(event)
-
     def close(self, code: int, reason: str) -> None:
         if self._closing is None:
             self._closing = (code, reason)
@@ -145,7 +142,7 @@ class Connection(asyncio.Protocol):
         if self._paused:
             outbox.pause()
         self._outbox = outbox
-        self.event = outbox.event  # type: ignore[method-assign]
+        self.event = outbox.event
         self._over_ns = None
         self.session = Session(
             self._terms.realms,

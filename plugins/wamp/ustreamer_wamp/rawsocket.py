@@ -110,7 +110,7 @@ class RawSocketConnection(Connection):
         self._begin(wire, wire.serializer)
         self._wire = wire
         self._give = self.event
-        self.event = self._event_if_short  # type: ignore[method-assign]
+        self.event = self._event_if_short
         return True
 
     def _frame(self, kind: int, payload: bytes) -> None:
