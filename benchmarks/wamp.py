@@ -32,6 +32,9 @@ WINDOW: Final = 100
 TOPIC: Final = "com.example.benchmark"
 _START_S: Final = 60.0
 _TICKET: Final = "t"
+_TEXT: Final = 0x81
+_PING: Final = 0x89
+_PONG: Final = b"\x8a\x80\0\0\0\0"
 
 # ------------------------------------------------------------------------------------------------------------- clients
 
@@ -124,8 +127,10 @@ class Readers:
                 size, head = struct.unpack_from("!H", buffer, at + 2)[0], 4
             if end - at < head + size:
                 break
-            events += buffer[at] == 0x81
-            if self.latencies_ns is not None:
+            if buffer[at] == _PING:
+                self.clients[index].socket.send(_PONG)
+            events += buffer[at] == _TEXT
+            if self.latencies_ns is not None and buffer[at] == _TEXT:
                 self._note(bytes(buffer[at + head : at + head + size]))
             at += head + size
         del buffer[:at]
