@@ -340,19 +340,30 @@ def _fill(server: Server, made: Readers) -> None:
     publisher.socket.close()
 
 
+def _settle(made: Readers) -> None:
+    """Wait until nothing has come for a while."""
+    before = -1
+    while before != (before := sum(made.counts)):
+        time.sleep(0.5)
+
+
 def stalled(server: Server, seconds: float, rounds: int) -> tuple[float, float]:
     """p99 of 90 clients, while ten others read, and while they do not: medians of rounds in turn."""
     reading, not_reading = [], []
     with readers(server.port, 100) as made:
+        p99_us(server, made, seconds / 2)  # warm
         for _ in range(rounds):
+            _fill(server, made)
+            _settle(made)
             reading.append(p99_us(server, made, seconds))
             for index in range(10):
                 made.stall(index)
             _fill(server, made)
+            _settle(made)
             not_reading.append(p99_us(server, made, seconds))
             for index in range(10):
                 made.read_again(index)
-            time.sleep(1.0)
+            _settle(made)
             made.counts = [0] * 100
     return statistics.median(reading), statistics.median(not_reading)
 
