@@ -162,6 +162,7 @@ def brought_in_by(distribution: importlib.metadata.Distribution, extras: frozens
 OURS = (
     "ustreamer",
     "ustreamer-recorder",
+    "ustreamer-wamp",
     "ustreamer-throttle",
     "ustreamer-usubscription",
     "ustreamer-pipeline",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a plugin can do: twelve hooks. docs/plugins.md shows each of them at work.
+"""Everything a plugin can do: thirteen hooks. docs/plugins.md shows each of them at work.
 
 All hooks are called while the streamer is set up (or shut down); per message only what they return is run. A plugin is
 a class named by an entry point of the group "ustreamer"; the host makes one instance when the configuration has a
@@ -82,12 +82,35 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     durable: bool = False
 
 
+class BringsEndpoints(Protocol):
+    """A plugin's Config that brings endpoints along, so that nobody has to write them down a second time."""
+
+    def endpoints(self, authority: str) -> Mapping[str, EndpointConfig]:
+        """Them by their names, for a streamer of this authority. They are as if they stood in the file."""
+        ...
+
+
+Decoder = Callable[[bytes], object]
+"""From a payload to None, bool, int, float, str, bytes, and lists and dicts (with strings as keys) of such.
+
+It may raise whatever it likes where it cannot; then the payload is shown as it is.
+"""
+
+
+def _no_decoder(topic: UUri) -> Decoder | None:
+    return None
+
+
 class EndpointContext(msgspec.Struct, frozen=True):
-    """What a transport gets: its endpoint's name, the streamer's own authority, and the clock."""
+    """What a transport gets: its endpoint's name, the streamer's own authority, the clock, and who can read payloads.
+
+    `decoder(topic)` is what a plugin has for a topic; ask it once for each, and not while the transport is made.
+    """
 
     name: str
     authority: str
     clock: Clock
+    decoder: Callable[[UUri], Decoder | None] = _no_decoder
 
 
 class RouteUnavailable(UStatusError):
@@ -147,6 +170,14 @@ class EndpointTransport(UTransport):
     def subscriptions(self) -> Sequence[Subscription]:
         """Subscriptions that the endpoint's configuration fixes, for peers that cannot subscribe by themselves."""
         return ()
+
+    def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
+        """Who behind the endpoint wants what, where a uSubscription has no words for it; None: nothing.
+
+        Its `version` is not read, so that it costs nothing per message: `changed` is to be called after every change, from
+        any thread and with no lock held. All plans are then made again.
+        """
+        return None
 
     def watch_link(self, changed: Callable[[bool], None]) -> None:
         """Have `changed` called whenever somebody behind the endpoint comes within reach (True), or the last one is lost.
@@ -253,6 +284,13 @@ class Hooks:
         """Who subscribed what by the files alone, for a command that runs beside the streamer or without it.
 
         Reads and touches nothing. Without it, what the plugin's directory knows is known to a running streamer only.
+        """
+
+    @hookspec
+    def ustreamer_decoders(self, topic: UUri) -> Decoder | None:
+        """What makes payloads of `topic` readable, for dashboards and the like; routing never looks into one.
+
+        Asked once per topic and reader. If several plugins have one, that of the plugin registered last is used.
         """
 
     @hookspec

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given
@@ -161,3 +162,47 @@ def test_who_watches_several_directories_is_told_by_each_that_can() -> None:
     ]
     watch(PausedDirectory(merged(directories)), lambda each, change: told.append((each, change)))
     assert told == [(each, Change.PRESENT) for each in (*wishes, wishes[0])]
+
+
+# ------------------------------------------------------------------------------- directories that tell of their changes
+
+
+class Told:
+    """A directory that tells of its changes in another way; its version must not be read."""
+
+    def __init__(self, *wishes: Subscription) -> None:
+        self._behind = StaticDirectory(wishes)
+
+    @property
+    def version(self) -> int:
+        raise AssertionError("nobody looks at it for every message")
+
+    def subscribers(self, topic: UUri) -> Sequence[Subscription]:
+        return self._behind.subscribers(topic)
+
+
+def test_a_directory_that_tells_of_its_changes_is_asked_but_not_looked_at() -> None:
+    both = merged(
+        [StaticDirectory([Subscription(SPEED, CLOUD, 5)])],
+        [Told(Subscription(SPEED, DASH, 7), Subscription(SPEED, CLOUD, 2))],
+    )
+    assert {(wish.subscriber, wish.period_ns) for wish in both.subscribers(SPEED)} == {(DASH, 7), (CLOUD, 2)}
+    assert both.version == 0
+
+
+def test_what_is_looked_at_for_every_message_is_the_only_one_that_changes() -> None:
+    class Versioned:
+        version = 4
+
+        def subscribers(self, topic: UUri) -> Sequence[Subscription]:
+            return ()
+
+    one, other = Versioned(), Versioned()
+    alone = merged([one], [Told()])
+    assert isinstance(alone, MergedDirectory)
+    assert alone.versioned is one
+    two = merged([one, other], [Told()])
+    assert isinstance(two, MergedDirectory)
+    assert two.versioned is two
+    assert two.version == 8
+    assert merged([one]) is one

@@ -9,6 +9,10 @@ import pytest
 from ustreamer_recorder.plugin import RecorderPlugin
 from ustreamer_throttle.plugin import ThrottlePlugin
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
+from ustreamer_wamp.config import Anonymous, Tls
+from ustreamer_wamp.outbox import OutboxLimits
+from ustreamer_wamp.plugin import WampPlugin
+from ustreamer_wamp.users import User
 
 from ustreamer.core.access import AccessRule
 from ustreamer.hookspecs import EndpointConfig
@@ -55,6 +59,7 @@ SECTIONS = [
     ("Plugin usubscription", fields(UsubscriptionPlugin.Config), set()),
     ("Plugin throttle", fields(ThrottlePlugin.Config), set()),
     ("Plugin recorder", fields(RecorderPlugin.Config), set()),
+    ("Plugin wamp", fields(WampPlugin.Config), fields(User, Tls, Anonymous, OutboxLimits)),
 ]
 
 
@@ -79,6 +84,7 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         ("Dead letters", host.DeadLettersConfig),
         ("Plugin usubscription", UsubscriptionPlugin.Config),
         ("Plugin throttle", ThrottlePlugin.Config),
+        ("Plugin wamp", WampPlugin.Config),
     ):
         inherited = () if struct is EndpointConfig else EndpointConfig.__struct_fields__
         for field in msgspec.structs.fields(struct):

@@ -615,3 +615,53 @@ def test_a_bad_configuration_ends_the_process_with_78() -> None:
 def test_configurations_with_the_same_content_are_equal() -> None:
     assert checked(SAMPLE) == checked(SAMPLE.replace("#", "\n#"))
     assert checked(SAMPLE) != checked(edited(("port = 30500", "port = 30502")))
+
+
+# ---------------------------------------------------------------------------- endpoints that come with a plugin's section
+
+
+class Bringing(Struct, frozen=True, forbid_unknown_fields=True):
+    """A section that brings an endpoint along."""
+
+    who: str = "screens"
+
+    def endpoints(self, authority: str) -> Mapping[str, EndpointConfig]:
+        who = self.who if self.who in {"chassis", "No!"} else f"{self.who}.{authority}"
+        return {"screens": EndpointConfig(transport="local", authorities=(who,))}
+
+
+def with_bringing(*edits: tuple[str, str]) -> StreamerConfig:
+    text = edited(*edits) if edits else f"{SAMPLE}[plugins.bringing]\n"
+    plugins: dict[str, type[Struct]] = {**PLUGINS, "bringing": Bringing}
+    return configuration.check(Document(Path("vehicle.toml"), text), TRANSPORTS, plugins)
+
+
+def test_an_endpoint_that_a_section_brings_along_is_as_if_it_stood_in_the_file() -> None:
+    config = with_bringing()
+    assert config.endpoints["screens"].authorities == ("screens.hpc.vin1",)
+    assert list(config.endpoints) == ["backbone", "chassis", "screens"]
+    assert config.limits("screens").queue_messages == 10_000
+    assert configuration.serves(config, TRANSPORTS) == ("hpc.vin1", "chassis")
+    limited = with_bringing(
+        ("[plugins.throttle]", "[plugins.bringing]\n[egress.screens]\nqueue_messages = 7\n[plugins.throttle]")
+    )
+    assert limited.limits("screens").queue_messages == 7
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ('[plugins.bringing]\nwho = "chassis"', "'chassis' lives behind endpoint 'chassis'"),
+        ('[plugins.bringing]\nwho = "No!"', "'No!' is not an authority"),
+        (
+            '[plugins.bringing]\n[endpoints.screens]\ntransport = "local"\nauthorities = ["x"]',
+            "brings an endpoint 'screens', and there is one",
+        ),
+    ],
+)
+def test_what_a_section_brings_along_must_not_be_there_already(section: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_bringing(("[plugins.throttle]", f"{section}\n[plugins.throttle]"))
+    (found,) = caught.value.problems
+    assert problem in str(found)
+    assert "plugins.bringing" in str(found)

@@ -152,6 +152,7 @@ def test_the_hooks_are_those_of_the_hooks_page() -> None:
         "ustreamer_subscription_directory",
         "ustreamer_subscription_watch",
         "ustreamer_stored_subscriptions",
+        "ustreamer_decoders",
         "ustreamer_commands",
         "ustreamer_configured",
         "ustreamer_started",

@@ -110,10 +110,18 @@ class StaticDirectory:
 class MergedDirectory:
     """Several directories as one; a subscriber that two of them know counts once, with its faster wish."""
 
-    def __init__(self, directories: Sequence[SubscriptionDirectory]) -> None:
-        self._directories = tuple(directories)
+    def __init__(
+        self, directories: Sequence[SubscriptionDirectory], unversioned: Sequence[SubscriptionDirectory] = ()
+    ) -> None:
+        """`unversioned` are those that tell of changes in another way, so that nobody has to look."""
+        self._directories = (*directories, *unversioned)
         # What never changes need not be asked for every message.
         self._changing = tuple(each for each in directories if not isinstance(each, StaticDirectory))
+
+    @property
+    def versioned(self) -> SubscriptionDirectory:
+        """The only one with a version that changes, or itself: what to look at for every message."""
+        return self._changing[0] if len(self._changing) == 1 else self
 
     @property
     def version(self) -> int:
@@ -134,6 +142,10 @@ class MergedDirectory:
         return list(merged.values())
 
 
-def merged(directories: Sequence[SubscriptionDirectory]) -> SubscriptionDirectory:
+def merged(
+    directories: Sequence[SubscriptionDirectory], unversioned: Sequence[SubscriptionDirectory] = ()
+) -> SubscriptionDirectory:
     """One directory for all: the only one itself, so that its plain `version` is what is read for every message."""
-    return directories[0] if len(directories) == 1 else MergedDirectory(directories)
+    if len(directories) == 1 and not unversioned:
+        return directories[0]
+    return MergedDirectory(directories, unversioned)

@@ -122,6 +122,14 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--recordings", type=Path, metavar="DIR", help="keep what was recorded there (`ustreamer recordings`)"
     )
+    demo.add_argument(
+        "--web",
+        type=_port,
+        nargs="?",
+        const=8080,
+        metavar="PORT",
+        help="serve a page with live values on this machine (8080; 0: any port); needs the plugin wamp",
+    )
     demo.set_defaults(run=_demo)
 
     add_admin_commands(commands)
@@ -139,6 +147,14 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= _LONGEST_S:
         raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {_LONGEST_S}")
     return seconds
+
+
+def _port(text: str) -> int:
+    """A TCP port on the command line; 0 is any."""
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port, 0 to 65535")
+    return port
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -180,7 +196,12 @@ def _plugins(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from ustreamer.host.demo import command  # brings the simulated vehicle, which no other command needs
 
-    return command.run(seconds=arguments.seconds, as_json=arguments.json, recordings=arguments.recordings)
+    return command.run(
+        seconds=arguments.seconds,
+        as_json=arguments.json,
+        recordings=arguments.recordings,
+        web=arguments.web,
+    )
 
 
 def _print_json(value: Any) -> None:

@@ -183,9 +183,10 @@ def check(
     endpoints = _endpoints(found, transports)
     _check_places(found)
     _check_access(found, endpoints)
+    plugins = _plugins(found, plugin_configs)
+    endpoints |= _brought(found, plugins)
     egress = _egress(found, endpoints)
     dead_letters = _dead_letters(found)
-    plugins = _plugins(found, plugin_configs)
     found.raise_if_any()
     assert file is not None  # or something had been found
     return StreamerConfig(
@@ -370,7 +371,7 @@ def _is_authority(text: str) -> bool:
 def _egress(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> dict[str, EgressLimits]:
     """The limits by the names in [egress], of durable endpoints, and as "default" in any case."""
     tables = _tables(found, "egress")
-    known = [*_tables(found, "endpoints"), DEFAULT]
+    known = [*{**_tables(found, "endpoints"), **endpoints}, DEFAULT]
     default = _limits(found, DEFAULT, EgressLimits()) if DEFAULT in tables else EgressLimits()
     limits = {DEFAULT: default}
     for name in tables:
@@ -441,3 +442,36 @@ def _plugins(
         if section is not None:
             plugins[name] = section
     return plugins
+
+
+def _brought(found: Findings, plugins: Mapping[str, msgspec.Struct]) -> dict[str, EndpointConfig]:
+    """The endpoints that sections of plugins bring along (`ustreamer.hookspecs.BringsEndpoints`)."""
+    own = found.document.data.get("authority")
+    written_down = _tables(found, "endpoints")
+    homes = {
+        authority: name
+        for name, table in written_down.items()
+        if isinstance(table.get("authorities"), list)
+        for authority in table["authorities"]
+        if isinstance(authority, str)
+    }
+    brought: dict[str, EndpointConfig] = {}
+    for plugin, section in plugins.items():
+        endpoints = getattr(section, "endpoints", None)
+        if endpoints is None or not isinstance(own, str):
+            continue
+        for name, endpoint in endpoints(own).items():
+            path: KeyPath = ("plugins", plugin)
+            if name in written_down or name in brought:
+                found.note(
+                    path, f"brings an endpoint {name!r}, and there is one", f"rename [endpoints.{name}]"
+                )
+            for authority in endpoint.authorities:
+                _check_authority(found, path, authority)
+                home = homes.setdefault(authority, name)
+                if home != name:
+                    found.note(
+                        path, f"{authority!r} lives behind endpoint {home!r}", "choose another authority"
+                    )
+            brought[name] = endpoint
+    return brought

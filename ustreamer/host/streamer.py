@@ -32,6 +32,7 @@ from ustreamer.core.subscriptions import (
     merged,
 )
 from ustreamer.hookspecs import (
+    Decoder,
     EndpointContext,
     EndpointTransport,
     PluginContext,
@@ -105,7 +106,8 @@ class Streamer:
         self.transports: dict[str, EndpointTransport] = {SELF: inside}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
-            self.transports[name] = kind.make(section, EndpointContext(name, config.authority, clock))
+            context_of_it = EndpointContext(name, config.authority, clock, self._decoder)
+            self.transports[name] = kind.make(section, context_of_it)
         self._paused = PausedDirectory(self._directory())
         own = OwnEntity(config.authority, clock, self, self._paused, self._replan)
         self._services: Sequence[Service] = [own, *services]
@@ -152,7 +154,12 @@ class Streamer:
         fixed = [wish for transport in self.transports.values() for wish in transport.subscriptions()]
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
-        return merged(directories)
+        told = (transport.directory(self._replan) for transport in self.transports.values())
+        return merged(directories, [each for each in told if each is not None])
+
+    def _decoder(self, topic: UUri) -> Decoder | None:
+        found: list[Decoder] = self._plugins.hook.ustreamer_decoders(topic=topic)
+        return found[0] if found else None
 
     def router_by(self, found: Iterable[SubscriptionDirectory]) -> Router:
         """A router as that of this streamer, by other subscriptions beside those that the configuration fixes."""

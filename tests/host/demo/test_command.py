@@ -48,7 +48,8 @@ class StubVehicle:
     outcome: ClassVar[Outcome] = GOOD
     streamer = StubStreamer()
 
-    def __init__(self, recordings: Path | None) -> None:
+    def __init__(self, recordings: Path | None, web: int | None = None) -> None:
+        self.page = None if web is None else f"http://127.0.0.1:{web}/"
         if recordings is not None:
             self.notes.append(str(recordings))
 
@@ -106,6 +107,13 @@ def test_as_json_the_outcome_is_all_that_is_printed(capsys: Output) -> None:
     assert read.keys() == {"ledger", "unaccounted", "targets", "rpc", "endpoints"}
     assert [target["delivered_hz"] for target in read["targets"]] == [100.0, 10.0]
     assert err == ""
+
+
+def test_where_the_page_is_is_said_beside_the_outcome(capsys: Output) -> None:
+    command.run(seconds=0.01, as_json=True, web=8081)
+    out, err = capsys.readouterr()
+    assert json.loads(out)
+    assert err == "live values: http://127.0.0.1:8081/\n"
 
 
 def test_the_summary_has_a_line_per_target_the_calls_and_the_ledger(capsys: Output) -> None:

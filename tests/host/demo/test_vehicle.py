@@ -133,10 +133,10 @@ def test_the_wishes_show_no_limit_limits_that_do_not_divide_the_rate_and_two_wis
         assert _topic(wish) == UUri("chassis", wish.service, chassis.MAJOR, wish.event)
 
 
-def test_the_ports_of_the_vehicle_are_four_different_ones() -> None:
+def test_the_ports_of_the_vehicle_are_five_different_ones() -> None:
     ports = _free_ports()
-    assert ports.keys() == {"backbone", "cloud", "someip", "ecu"}
-    assert len(set(ports.values())) == 4
+    assert ports.keys() == {"backbone", "cloud", "someip", "ecu", "web"}
+    assert len(set(ports.values())) == 5
     assert all(1024 <= port < 65536 for port in ports.values())
 
 

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 
 
-def run(*, seconds: float, as_json: bool, recordings: Path | None = None) -> int:
+def run(*, seconds: float, as_json: bool, recordings: Path | None = None, web: int | None = None) -> int:
     """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered.
 
-    `recordings` is a directory in which what was recorded is kept.
+    `recordings` is a directory in which what was recorded is kept; `web` the port of a page of live values, 0 for any.
     """
     logs.set_up(json_lines=False, level="WARNING")
     process.tune_interpreter()
-    with Vehicle(recordings) as vehicle:
+    with Vehicle(recordings, web) as vehicle:
+        if vehicle.page is not None:
+            print(f"live values: {vehicle.page}", file=sys.stderr, flush=True)
         if as_json:
             _wait(seconds, lambda left: None, every=seconds)
         elif sys.stdout.isatty() and (live := _live(vehicle, seconds)):

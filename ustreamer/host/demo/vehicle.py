@@ -11,6 +11,7 @@ from typing import Final, Self
 import msgspec
 
 from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.hookspecs import Decoder, hookimpl
 from ustreamer.host import process
 from ustreamer.host.demo import chassis
 from ustreamer.host.demo.apps import App, ClimateControl
@@ -69,6 +70,13 @@ remote = "127.0.0.1:{ecu}"
 [plugins.throttle]
 [plugins.recorder]
 directory = {recordings}
+"""
+
+_WEB: Final = """
+[plugins.wamp]                          # dashboards in browsers, on this machine only
+listen = "ws://127.0.0.1:{web}/ws"
+anonymous = true
+page = true
 """
 
 
@@ -143,17 +151,35 @@ class Outcome(msgspec.Struct, frozen=True):
         return found
 
 
+class _ChassisValues:
+    """What the chassis publishes, for whoever shows it."""
+
+    @hookimpl
+    def ustreamer_decoders(self, topic: UUri) -> Decoder | None:
+        return (
+            chassis.decoder(topic.ue_type, topic.resource_id) if topic.authority_name == "chassis" else None
+        )
+
+
 class Vehicle:
     """All of it running: `with Vehicle() as vehicle`. Networks are loopback sockets, state is a temporary directory."""
 
-    def __init__(self, recordings: Path | None = None) -> None:
-        """`recordings` is a directory for what the streamer records, which is kept; else it goes with the rest."""
+    def __init__(self, recordings: Path | None = None, web: int | None = None) -> None:
+        """`recordings` is a directory for what the streamer records, which is kept; else it goes with the rest.
+
+        `web` is the port of a page with live values, 0 for any; None: no page.
+        """
         ports = _free_ports()
+        if web:
+            ports["web"] = web
+        self.page = None if web is None else f"http://127.0.0.1:{ports['web']}/"
         where = "recordings" if recordings is None else str(recordings.resolve())
         self._directory = tempfile.TemporaryDirectory(prefix="ustreamer-demo-")
         self.config_file = Path(self._directory.name) / "vehicle.toml"
-        self.config_file.write_text(_CONFIG.format(**ports, recordings=json.dumps(where)), encoding="utf-8")
+        config = _CONFIG if web is None else _CONFIG + _WEB
+        self.config_file.write_text(config.format(**ports, recordings=json.dumps(where)), encoding="utf-8")
         self.streamer = process.load(self.config_file).streamer()
+        self.streamer.plugins.register(_ChassisValues())
         self.chassis = Chassis(("127.0.0.1", ports["ecu"]), ("127.0.0.1", ports["someip"]))
         usubscription = UUri(AUTHORITY, 0, 3, 0)
         backbone, cloud = f"tcp/127.0.0.1:{ports['backbone']}", f"tcp/127.0.0.1:{ports['cloud']}"
@@ -225,12 +251,13 @@ def _topic(wish: Wish) -> UUri:
 
 
 def _free_ports() -> dict[str, int]:
-    """Four ports that nobody uses now; all are held until all are found, so that no two are the same."""
+    """Five ports that nobody uses now; all are held until all are found, so that no two are the same."""
     sockets = {
         "backbone": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
         "cloud": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
         "someip": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
         "ecu": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+        "web": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
     }
     try:
         for each in sockets.values():

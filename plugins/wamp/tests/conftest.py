@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions without a network: what a client sends goes into a real session, and what comes out of a real outbox is read."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from ustreamer_wamp.auth import Authenticator
+from ustreamer_wamp.codec import SERIALIZERS, Serializer
+from ustreamer_wamp.outbox import Outbox, OutboxLimits
+from ustreamer_wamp.rawsocket import WIRES
+from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
+from ustreamer_wamp.session import Session
+from ustreamer_wamp.users import Principal, User
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from ustreamer.core.clock import ManualClock
+
+Message = list[Any]
+DEADLINE_S = 10.0
+
+BY_NAME = {each.name: each for each in SERIALIZERS}
+ANYBODY = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("",))
+HELLO: Message = [1, "realm1", {"roles": {"subscriber": {}, "publisher": {}}}]
+
+
+class Client:
+    """One client and its session. `say` sends a message, `heard` takes what has come since it was last asked."""
+
+    def __init__(self, hall: "Hall", serializer: Serializer, limits: OutboxLimits, *, private: bool) -> None:
+        self.serializer = serializer
+        self.written = b""
+        self.closed: tuple[int, str] | None = None
+        self.counts: Counter[str] = Counter()
+        wire = WIRES[serializer.rawsocket]
+        self.outbox = Outbox(wire, limits, self._write, lambda: None, self.counts)
+        self.reply, self.event = self.outbox.reply, self.outbox.event
+        self.session = Session(
+            {"realm1": hall.realm}, serializer, self, hall.clock.now_ns, peer="192.0.2.1", private=private
+        )
+
+    def _write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self, code: int, reason: str) -> None:
+        assert self.closed is None, "closed twice"
+        self.closed = (code, reason)
+
+    def say(self, *message: Any) -> None:
+        self.session.receive(self.serializer.encode(list(message)))
+
+    def heard(self) -> list[Message]:
+        self.outbox.flush()
+        found, at = [], 0
+        while at < len(self.written):
+            size = int.from_bytes(self.written[at + 1 : at + 4], "big")
+            message = self.serializer.decode(self.written[at + 4 : at + 4 + size])
+            assert isinstance(message, list)
+            found.append(message)
+            at += 4 + size
+        self.written = b""
+        return found
+
+    def answer(self, *message: Any) -> Message:
+        """Say something and hear the one answer to it."""
+        self.say(*message)
+        (answer,) = self.heard()
+        return answer
+
+    def joined(self) -> "Client":
+        assert self.answer(*HELLO)[0] == 2
+        return self
+
+    def subscribed(self, topic: str, options: Mapping[str, Any] | None = None) -> int:
+        """The id of a subscription that is made, or was there."""
+        self.say(32, 1, dict(options or {}), topic)
+        heard = self.heard()
+        assert heard[0][:2] == [33, 1]
+        return int(heard[0][2])
+
+
+class Hall:
+    """A realm, a clock that is moved by hand, and the clients in it."""
+
+    def __init__(
+        self,
+        *users: User,
+        anonymous: Principal | None = ANYBODY,
+        gate: Gate | None = None,
+        **limits: Any,
+    ) -> None:
+        self.clock = ManualClock()
+        dice = random.Random(1)
+        monotonic_ns, wall_ms = self.clock.clock()
+        around = Surroundings(monotonic_ns, wall_ms, dice.getrandbits, Limits(**limits), gate or OpenGate())
+        self.authenticator = Authenticator(users, anonymous, dice.randbytes, wall_ms)
+        self.realm = Realm("realm1", self.authenticator, around)
+
+    def client(
+        self, serializer: str = "json", limits: OutboxLimits | None = None, *, private: bool = True
+    ) -> Client:
+        """Somebody who has connected and said nothing yet."""
+        return Client(self, BY_NAME[serializer], limits or OutboxLimits(), private=private)
+
+    def member(self, serializer: str = "json", limits: OutboxLimits | None = None) -> Client:
+        """Somebody with a session."""
+        return self.client(serializer, limits).joined()
+
+
+OPENED = ExitStack()
+"""Connections of the test that runs; closed when it ends."""
+
+
+class Peer:
+    """A WebSocket client with a session."""
+
+    def __init__(self, url: str, serializer: str = "json", **options: Any) -> None:
+        self.serializer = BY_NAME[serializer]
+        subprotocols: Any = [self.serializer.subprotocol]
+        self.socket: ClientConnection = OPENED.enter_context(
+            connect(url, subprotocols=subprotocols, compression=None, **options)
+        )
+
+    def say(self, *message: Any) -> None:
+        data = self.serializer.encode(list(message))
+        self.socket.send(data.decode() if self.serializer.is_text else data)
+
+    def hear(self) -> Any:
+        data = self.socket.recv(timeout=DEADLINE_S)
+        assert isinstance(data, str) is self.serializer.is_text
+        return self.serializer.decode(data.encode() if isinstance(data, str) else data)
+
+    def answer(self, *message: Any) -> Any:
+        self.say(*message)
+        return self.hear()
+
+    def join(self) -> "Peer":
+        assert self.answer(*HELLO)[0] == 2
+        return self
+
+    def hear_within(self, seconds: float) -> Any:
+        """What comes in that time; None if nothing does."""
+        try:
+            data = self.socket.recv(timeout=seconds)
+        except TimeoutError:
+            return None
+        return self.serializer.decode(data.encode() if isinstance(data, str) else data)
+
+    def join_publisher(self, authid: str = "p") -> "Peer":
+        details = {"roles": {"publisher": {}}, "authmethods": ["ticket"], "authid": authid}
+        assert self.answer(1, "realm1", details)[0] == 4
+        assert self.answer(5, "t", {})[0] == 2
+        return self
+
+    def closed(self) -> int:
+        """The code with which the router closes."""
+        with pytest.raises(ConnectionClosed):
+            self.socket.recv(timeout=DEADLINE_S)
+        return int(self.socket.close_code or 0)
+
+
+@pytest.fixture(autouse=True)
+def close_what_was_opened() -> Iterator[None]:
+    yield
+    OPENED.close()
+
+
+@pytest.fixture
+def hall() -> Hall:
+    return Hall()
+
+
+@pytest.fixture(scope="session")  # hypothesis wants none that is made for each test
+def make_hall() -> Callable[..., Hall]:
+    return Hall
+
+
+@pytest.fixture(params=["json", "msgpack", "cbor"])
+def serializer(request: pytest.FixtureRequest) -> str:
+    """Each of the three."""
+    return str(request.param)

@@ -1,0 +1,577 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The raw cases: what a router has to do with every kind of message, right or wrong, in each serializer."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from ustreamer_wamp.messages import Code, parse
+from ustreamer_wamp.session import State
+
+if TYPE_CHECKING:
+    from tests.conftest import Client, Hall
+
+HELLO = [1, "realm1", {"roles": {"subscriber": {}}}]
+VIOLATION = "wamp.error.protocol_violation"
+
+
+@pytest.fixture
+def client(hall: "Hall", serializer: str) -> "Client":
+    return hall.member(serializer)
+
+
+def error(client: "Client", *message: Any) -> str:
+    """The URI of the ERROR that answers a request; the session goes on."""
+    answer = client.answer(*message)
+    assert answer[:3] == [8, message[0], message[1]]
+    assert answer[3]["message"]
+    assert client.session.state is State.ESTABLISHED
+    assert client.closed is None
+    return str(answer[4])
+
+
+def abort(client: "Client", *message: Any) -> str:
+    """The URI of the ABORT that a message leads to; the session is over, and holds nothing any more."""
+    answer = client.answer(*message)
+    assert answer[0] == 3
+    assert answer[1]["message"]
+    assert client.session.state is State.OVER
+    assert client.closed is not None
+    assert client.closed[0] in (1002, 1008)
+    client.say(32, 99, {}, "com.after.the.end")
+    assert client.heard() == []
+    return str(answer[2])
+
+
+# --- SUBSCRIBE ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_gets_an_id_and_then_the_events(hall: "Hall", client: "Client") -> None:
+    answer = client.answer(32, 713845233, {}, "com.myapp.mytopic1")
+    assert answer[:2] == [33, 713845233]
+    hall.member().say(16, 1, {}, "com.myapp.mytopic1", [1, "zwei", 2.5], {"k": [True, None]})
+    ((code, id, publication, details, args, kwargs),) = client.heard()
+    assert (code, id, details) == (36, answer[2], {})
+    assert 1 <= publication <= 2**53
+    assert (args, kwargs) == ([1, "zwei", 2.5], {"k": [True, None]})
+
+
+def test_who_subscribes_again_gets_the_same_id_and_each_event_once(hall: "Hall", client: "Client") -> None:
+    first, again = client.answer(32, 10, {}, "com.a"), client.answer(32, 77, {}, "com.a")
+    assert again == [33, 77, first[2]]
+    hall.member().say(16, 1, {}, "com.a", ["x"])
+    assert [each[1] for each in client.heard()] == [first[2]]
+    assert client.answer(34, 78, first[2]) == [35, 78]  # one UNSUBSCRIBE ends it
+    hall.member().say(16, 1, {}, "com.a", ["y"])
+    assert client.heard() == []
+
+
+def test_all_subscribers_of_a_topic_share_its_id(hall: "Hall", client: "Client") -> None:
+    assert client.subscribed("com.a") == hall.member().subscribed("com.a")
+
+
+def test_one_topic_under_three_policies_is_three_subscriptions_of_one_publication(
+    hall: "Hall", client: "Client"
+) -> None:
+    ids = [client.subscribed("com.a", {"match": match}) for match in ("exact", "prefix", "wildcard")]
+    assert len(set(ids)) == 3
+    hall.member().say(16, 1, {}, "com.a")
+    events = client.heard()
+    assert sorted(each[1] for each in events) == sorted(ids)
+    assert len({each[2] for each in events}) == 1
+    by_id = {each[1]: each[3] for each in events}
+    assert [by_id[id] for id in ids] == [{}, {"topic": "com.a"}, {"topic": "com.a"}]
+
+
+@pytest.mark.parametrize("topic", ["a b", "a.#", "a..b", "com.a\n", "", ".a", "a.", "a\tb", "#", "x" * 1025])
+def test_a_bad_uri_is_an_error_and_no_end(client: "Client", topic: str) -> None:
+    assert error(client, 32, 1, {}, topic) == "wamp.error.invalid_uri"
+
+
+@pytest.mark.parametrize(
+    ("match", "topic", "good"),
+    [
+        ("prefix", "", True),
+        ("prefix", "up.vehicle1.", True),
+        ("prefix", "a..b", False),
+        ("prefix", ".a", False),
+        ("wildcard", "a..b", True),
+        ("wildcard", "...", True),
+        ("wildcard", "", True),
+        ("wildcard", "a.b c.d", False),
+        ("prefix", "a.b\n", False),
+        ("wildcard", "a..b\n", False),
+    ],
+)
+def test_where_components_may_be_empty_depends_on_the_policy(
+    client: "Client", match: str, topic: str, good: bool
+) -> None:
+    client.say(32, 5, {"match": match}, topic)
+    assert client.heard()[0][0] == (33 if good else 8)
+
+
+@pytest.mark.parametrize("option", [None, {"match": None, "get_retained": None}, {"unknown": 5, "_own": {}}])
+def test_options_that_are_null_or_unknown_count_as_not_given(client: "Client", option: Any) -> None:
+    assert client.answer(32, 1, option or {}, "com.a")[0] == 33
+
+
+@pytest.mark.parametrize("hertz", [0, -1, 1e-9, float("inf")])
+def test_a_rate_that_is_none_is_an_error(client: "Client", hertz: float) -> None:
+    if client.serializer.name == "json" and hertz == float("inf"):
+        hertz = 0  # JSON has no infinity
+    assert error(client, 32, 1, {"max_frequency": hertz}, "com.a") == "wamp.error.invalid_argument"
+
+
+# --- UNSUBSCRIBE --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_held_cannot_be_unsubscribed(hall: "Hall", client: "Client") -> None:
+    assert error(client, 34, 1, 4711) == "wamp.error.no_such_subscription"
+    foreign = hall.member().subscribed("com.a")
+    assert error(client, 34, 2, foreign) == "wamp.error.no_such_subscription"
+    own = client.subscribed("com.b")
+    assert client.answer(34, 85346237, own) == [35, 85346237]
+    assert error(client, 34, 4, own) == "wamp.error.no_such_subscription"
+
+
+def test_no_id_is_given_out_twice(hall: "Hall", client: "Client") -> None:
+    seen = set()
+    for request in range(1, 20):
+        id = client.subscribed("com.a")
+        assert id not in seen
+        seen.add(id)
+        client.answer(34, request, id)
+
+
+# --- what is no message -------------------------------------------------------------------------------------------------
+
+WRONG: list[Any] = [
+    [32, 0, {}, "com.a"],
+    [32, 2**53 + 1, {}, "com.a"],
+    [32, -1, {}, "com.a"],
+    [32, True, {}, "com.a"],
+    [32, 1.5, {}, "com.a"],
+    [32, "1", {}, "com.a"],
+    [32, None, {}, "com.a"],
+    [32, 1, [], "com.a"],
+    [32, 1, None, "com.a"],
+    [32, 1, {}, 5],
+    [32, 1, {}, None],
+    [32, 1, {}],
+    [32, 1, {}, "com.a", []],
+    [32, 1, {"match": "best"}, "com.a"],
+    [32, 1, {"match": 123}, "com.a"],
+    [32, 1, {"match": ["exact"]}, "com.a"],
+    [32, 1, {"get_retained": 1}, "com.a"],
+    [32, 1, {"max_frequency": "10"}, "com.a"],
+    [34, 1],
+    [34, 1, 0],
+    [34, 1, "5"],
+    [16, 1, {}, "com.a", {}],
+    [16, 1, {}, "com.a", [], []],
+    [16, 1, {"acknowledge": 1}, "com.a"],
+    [16, 1, {"exclude": [0]}, "com.a"],
+    [16, 1, {"eligible": "all"}, "com.a"],
+    [16, 1, {"exclude_authid": [1]}, "com.a"],
+    [1, "realm1", {"roles": {"subscriber": {}}}],  # a second HELLO
+    [2, 1, {}],  # WELCOME, CHALLENGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, EVENT: not a client's
+    [4, "ticket", {}],
+    [5, "signature", {}],  # nobody has asked
+    [33, 1, 1],
+    [35, 1],
+    [17, 1, 1],
+    [36, 1, 1, {}],
+    [8, 32, 1, {}, "com.error"],
+    [64, 1, {}, "com.procedure"],  # REGISTER: this router is no Dealer
+    [99],
+    [0],
+    [-1],
+    ["32", 1, {}, "com.a"],
+    [True],
+    [32.5],
+    [[]],
+    [],
+    {},
+    None,
+    5,
+    "text",
+    True,
+]
+
+
+@pytest.mark.parametrize("message", WRONG, ids=repr)
+def test_what_is_no_message_ends_the_session_with_a_reason(
+    hall: "Hall", serializer: str, message: Any
+) -> None:
+    client = hall.member(serializer)
+    client.subscribed("com.held")
+    client.session.receive(client.serializer.encode(message))
+    ((code, details, reason),) = client.heard()
+    assert (code, reason) == (3, VIOLATION)
+    assert "expected" in details["message"]
+    assert client.session.state is State.OVER
+    assert client.closed is not None
+    assert client.closed[0] == 1002
+    assert len(hall.realm.broker) == 0
+    assert hall.realm.members == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"nonsense",
+        b"\x00",
+        b'[32,1,{},"com.a"] ',
+        b'[32,1,{},"com.a"',
+        b"\xc1",
+        b"\x9f",
+        b"[" * 5000,
+    ],
+    ids=repr,
+)
+def test_bytes_that_are_nothing_end_the_session(hall: "Hall", serializer: str, data: bytes) -> None:
+    if serializer == "json" and data.endswith(b"] "):
+        data = b'[32,1.0,{},"com.a"]'  # white space is JSON; a fraction is no id, though Python thinks so
+    client = hall.member(serializer)
+    client.session.receive(data)
+    ((code, _, reason),) = client.heard()
+    assert (code, reason) == (3, VIOLATION)
+
+
+BINARY_TRAPS = {
+    "msgpack": [
+        b"\x94\x20\x01\x81\x01\x02\xa5com.a",  # a key that is no string
+        b"\x94\x20\x01\x80\xa5com.a\x00",  # a byte behind the message
+        b"\xc7\x00\x05",  # an extension
+        b"\x95\x10\x01\x80\xa5com.a\x91\xd6\xff\x00\x00\x00\x00",  # a time
+        b"\x95\x10\x01\x80\xa5com.a" + b"\x91" * 100 + b"\x01",  # 100 deep
+        b"\xdd\xff\xff\xff\xff",  # 4 billion elements are promised
+    ],
+    "cbor": [
+        b"\x84\x18\x20\x01\xa1\x01\x02\x65com.a",
+        b"\x84\x18\x20\x01\xa0\x65com.a\x00",
+        b"\x84\x18\x20\x01\xa0\xc0\x65com.a",  # a tag
+        b"\xd8\x1c\x82\x01\xd8\x1d\x00",  # a value that contains itself
+        b"\x85\x10\x01\xa0\x65com.a\x81\xc2\x49\x01" + b"\0" * 8,  # an integer of 65 bits
+        b"\x85\x10\x01\xa0\x65com.a" + b"\x81" * 100 + b"\x01",
+        b"\x9b\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x5b\x7f\xff\xff\xff\xff\xff\xff\xff",
+    ],
+    "json": [
+        b'[16,1,{},"com.a",[' + b"[" * 100 + b"]" * 100 + b"]]",
+        b'[16,1,{},"com.a",[18446744073709551616]]',
+        b'[16,1,{},"com.a",["\\u0000no base 64!"]]',
+        b'[16,1,{},"com.a",[NaN]]',
+        b'[16,1,{},"com.a",["\\ud800"]]',
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [(name, data) for name, all_data in BINARY_TRAPS.items() for data in all_data]
+)
+def test_a_trap_of_a_serializer_ends_the_session(hall: "Hall", name: str, data: bytes) -> None:
+    client = hall.member(name)
+    client.session.receive(data)
+    ((code, _, reason),) = client.heard()
+    assert (code, reason) == (3, VIOLATION)
+
+
+def test_a_few_bytes_do_not_become_a_value_without_end(hall: "Hall") -> None:
+    """Each of 28 lists has the next one twice, once by reference: 170 bytes, and 2^28 values for whoever looks at all."""
+    value = b"\x01"
+    for number in range(28, 0, -1):
+        value = b"\xd8\x1c\x82" + value + (b"\xd8\x1d\x18" + bytes([number]) if number < 28 else b"\x01")
+    client = hall.member("cbor")
+    client.session.receive(b"\x85\x10\x01\xa0\x65com.a" + value)
+    assert client.heard()[0][2] == VIOLATION
+
+
+def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
+    client.session.violation("a binary frame: wamp.2.json has text frames")
+    ((code, details, reason),) = client.heard()
+    assert (code, reason) == (3, VIOLATION)
+    assert "binary" in details["message"]
+
+
+# --- before there is a session ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [32, 1, {}, "com.a"],
+        [16, 1, {}, "com.a"],
+        [34, 1, 1],
+        [6, {}, "wamp.close.normal"],
+        [5, "x", {}],
+        [8, 1, 1, {}, "a"],
+    ],
+    ids=repr,
+)
+def test_nothing_but_hello_comes_first(hall: "Hall", serializer: str, message: list[Any]) -> None:
+    assert abort(hall.client(serializer), *message) == VIOLATION
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        ([1, "realm2", {"roles": {"subscriber": {}}}], "wamp.error.no_such_realm"),
+        ([1, "real m", {"roles": {"subscriber": {}}}], "wamp.error.invalid_uri"),
+        ([1, "realm1", {}], VIOLATION),
+        ([1, "realm1", {"roles": {}}], VIOLATION),
+        ([1, "realm1", {"roles": []}], VIOLATION),
+        ([1, "realm1"], VIOLATION),
+        ([1, 1, {}], VIOLATION),
+        ([1, "realm1", {"roles": {"subscriber": {}}, "authmethods": "ticket"}], VIOLATION),
+    ],
+)
+def test_a_hello_that_leads_nowhere(hall: "Hall", serializer: str, hello: list[Any], reason: str) -> None:
+    assert abort(hall.client(serializer), *hello) == reason
+
+
+def test_welcome_says_what_there_is_and_how_it_was_proven(hall: "Hall", serializer: str) -> None:
+    code, session, details = hall.client(serializer).answer(*HELLO)
+    assert code == 2
+    assert 1 <= session <= 2**53
+    assert details["authmethod"] == "anonymous"
+    features = details["roles"]["broker"]["features"]
+    assert {name for name, there in features.items() if there is True} == {
+        "event_retention",
+        "pattern_based_subscription",
+        "publisher_exclusion",
+        "publisher_identification",
+        "subscriber_blackwhite_listing",
+        "subscription_meta_api",
+    }
+
+
+def test_who_says_nothing_in_time_is_sent_away(hall: "Hall", serializer: str) -> None:
+    client = hall.client(serializer)
+    hall.clock.advance(s=9.9)
+    client.session.tick(hall.clock.now_ns)
+    assert client.heard() == []
+    hall.clock.advance(s=0.2)
+    client.session.tick(hall.clock.now_ns)
+    assert client.heard()[0][2] == VIOLATION
+    assert client.closed == (1008, VIOLATION)
+
+
+# --- the end ------------------------------------------------------------------------------------------------------------
+
+
+def test_goodbye_is_answered_and_ends_everything(hall: "Hall", client: "Client") -> None:
+    client.subscribed("com.a")
+    assert client.answer(6, {}, "wamp.close.close_realm") == [6, {}, "wamp.close.goodbye_and_out"]
+    assert client.closed == (1000, "wamp.close.close_realm")
+    hall.member().say(16, 1, {}, "com.a")
+    assert client.heard() == []
+    assert len(hall.realm.broker) == 0
+
+
+def test_abort_is_never_answered(hall: "Hall", client: "Client") -> None:
+    client.subscribed("com.a")
+    client.say(3, {}, "wamp.error.whatever")
+    assert client.heard() == []
+    assert client.closed is not None
+    assert len(hall.realm.broker) == 0
+
+
+def test_a_lost_connection_ends_everything(hall: "Hall", client: "Client") -> None:
+    client.subscribed("com.a")
+    client.session.lost()
+    assert len(hall.realm.broker) == 0
+    assert hall.realm.members == {}
+    client.session.lost()  # once more changes nothing
+
+
+def test_after_our_goodbye_nothing_is_heard_but_its_echo(hall: "Hall", client: "Client") -> None:
+    client.subscribed("com.a")
+    client.session.leave("wamp.close.system_shutdown")
+    assert client.heard() == [[6, {}, "wamp.close.system_shutdown"]]
+    client.say(32, 1, {}, "com.b")
+    hall.member().say(16, 1, {}, "com.a")
+    assert client.heard() == []
+    assert client.closed is None
+    client.say(6, {}, "wamp.close.goodbye_and_out")
+    assert client.closed == (1000, "")
+
+
+def test_an_echo_that_does_not_come_is_not_waited_for(hall: "Hall", client: "Client") -> None:
+    client.session.leave("wamp.close.system_shutdown")
+    hall.clock.advance(s=6)
+    client.session.tick(hall.clock.now_ns)
+    assert client.closed == (1000, "")
+
+
+# --- PUBLISH ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_publisher_is_told_only_if_it_asks(hall: "Hall", client: "Client") -> None:
+    client.say(16, 1, {}, "com.a")
+    client.say(16, 2, {"acknowledge": False}, "not a uri")
+    assert client.heard() == []
+    code, request, publication = client.answer(16, 3, {"acknowledge": True}, "com.a")
+    assert (code, request) == (17, 3)
+    assert 1 <= publication <= 2**53
+    assert error(client, 16, 4, {"acknowledge": True}, "a..b") == "wamp.error.invalid_uri"
+    assert error(client, 16, 5, {"acknowledge": True}, "wamp.foo") == "wamp.error.invalid_uri"
+
+
+def test_a_publisher_does_not_hear_itself_unless_it_wants_to(client: "Client") -> None:
+    id = client.subscribed("com.a")
+    client.say(16, 1, {}, "com.a")
+    client.say(16, 2, {"exclude_me": True}, "com.a")
+    assert client.heard() == []
+    client.say(16, 3, {"exclude_me": False}, "com.a", ["x"])
+    assert [each[:2] for each in client.heard()] == [[36, id]]
+
+
+def test_all_lists_of_a_publisher_have_to_hold(hall: "Hall", client: "Client") -> None:
+    one, other = hall.member(), hall.member()
+    for each in (one, other):
+        each.subscribed("com.a")
+    ids = {one: one.session.id, other: other.session.id}
+
+    def who_hears(options: dict[str, Any]) -> list["Client"]:
+        client.say(16, 1, options, "com.a")
+        return [each for each in (one, other) if each.heard()]
+
+    assert who_hears({"exclude": [ids[one]]}) == [other]
+    assert who_hears({"eligible": [ids[one]]}) == [one]
+    assert who_hears({"eligible": [ids[one], ids[other]], "exclude": [ids[other]]}) == [one]
+    assert who_hears({"eligible": []}) == []
+    assert who_hears({"exclude_authid": ["anonymous"]}) == []
+    assert who_hears({"eligible_authrole": ["anonymous"]}) == [one, other]
+
+
+def test_a_publisher_is_disclosed_if_it_wants_to_be(hall: "Hall", client: "Client") -> None:
+    client.subscribed("com.a")
+    publisher = hall.member()
+    publisher.say(16, 1, {"disclose_me": True}, "com.a")
+    ((_, _, _, details),) = client.heard()
+    assert details == {
+        "publisher": publisher.session.id,
+        "publisher_authid": "anonymous",
+        "publisher_authrole": "anonymous",
+    }
+
+
+@pytest.mark.parametrize("other", ["json", "msgpack", "cbor"])
+def test_bytes_and_large_numbers_reach_every_serializer(hall: "Hall", client: "Client", other: str) -> None:
+    values = [b"\x00\xff" * 20, 2**63, -(2**63), 2**53 + 1, "ä€𝄞", {"deep": [b"", {"er": b"x"}]}]
+    subscriber = hall.member(other)
+    subscriber.subscribed("com.a")
+    encoded = client.serializer.encode([16, 1, {}, "com.a", values])
+    client.session.receive(encoded)
+    assert subscriber.heard()[0][4] == values
+
+
+def test_bytes_in_json_are_nul_and_base64(hall: "Hall") -> None:
+    subscriber = hall.member("json")
+    subscriber.subscribed("com.a")
+    hall.member("msgpack").say(16, 1, {}, "com.a", [b"\x00\x01\x02"])
+    subscriber.outbox.flush()
+    assert msgspec.json.decode(subscriber.written[4:])[4] == ["\0AAEC"]
+
+
+# --- retained values ----------------------------------------------------------------------------------------------------
+
+
+def test_the_last_retained_value_comes_right_behind_subscribed(hall: "Hall", client: "Client") -> None:
+    publisher = hall.member()
+    publisher.say(16, 1, {"retain": True}, "com.a", ["old"])
+    publisher.say(16, 2, {"retain": True}, "com.a", ["kept"])
+    publisher.say(16, 3, {}, "com.a", ["passing"])
+    client.say(32, 1, {"get_retained": True}, "com.a")
+    subscribed, event = client.heard()
+    assert subscribed[0] == 33
+    assert event[:2] == [36, subscribed[2]]
+    assert event[3:] == [{"retained": True}, ["kept"]]
+    client.say(32, 2, {"get_retained": True, "match": "prefix"}, "com.")
+    assert [each[3] for each in client.heard()[1:]] == [{"retained": True, "topic": "com.a"}]
+    assert [each[0] for each in [client.answer(32, 3, {}, "com.b")]] == [33]
+
+
+# --- meta events and procedures -----------------------------------------------------------------------------------------
+
+
+def test_those_who_watch_subscriptions_are_told_in_order(hall: "Hall", client: "Client") -> None:
+    client.subscribed("wamp.subscription.", {"match": "prefix"})
+    other = hall.member()
+    id = other.subscribed("com.a")
+    third = hall.member()
+    third.subscribed("com.a")
+    other.say(34, 2, id)
+    third.session.lost()
+    told = [(each[3]["topic"].removeprefix("wamp.subscription."), each[4]) for each in client.heard()]
+    created = {"id": id, "uri": "com.a", "match": "exact", "created": "2023-11-14T22:13:20.000Z"}
+    a, b = other.session.id, third.session.id
+    assert told == [
+        ("on_create", [a, created]),
+        ("on_subscribe", [a, id]),
+        ("on_subscribe", [b, id]),
+        ("on_unsubscribe", [a, id]),
+        ("on_unsubscribe", [b, id]),
+        ("on_delete", [b, id]),
+    ]
+
+
+def test_who_subscribes_all_is_not_told_of_it_before_it_knows_the_id(client: "Client") -> None:
+    client.say(32, 1, {"match": "prefix"}, "")
+    codes = [each[0] for each in client.heard()]
+    assert codes[0] == 33
+    assert codes[1:] == [36, 36]
+
+
+def test_subscriptions_can_be_asked_about(hall: "Hall", client: "Client") -> None:
+    exact, prefix = client.subscribed("com.a"), client.subscribed("com.", {"match": "prefix"})
+
+    def call(procedure: str, *args: Any) -> Any:
+        answer = client.answer(48, 9, {}, f"wamp.subscription.{procedure}", list(args))
+        assert answer[:3] == [50, 9, {}]
+        return answer[3][0]
+
+    assert call("list") == {"exact": [exact], "prefix": [prefix], "wildcard": []}
+    assert call("lookup", "com.a") == exact
+    assert call("lookup", "com.", {"match": "prefix"}) == prefix
+    assert call("lookup", "com.b") is None
+    assert sorted(call("match", "com.a")) == sorted([exact, prefix])
+    assert call("match", "org") is None
+    assert call("get", exact)["uri"] == "com.a"
+    assert call("list_subscribers", exact) == [client.session.id]
+    assert call("count_subscribers", exact) == 1
+    assert error(client, 48, 1, {}, "wamp.subscription.get", [99]) == "wamp.error.no_such_subscription"
+    assert error(client, 48, 1, {}, "wamp.subscription.get") == "wamp.error.invalid_argument"
+    assert error(client, 48, 1, {}, "com.procedure") == "wamp.error.no_such_procedure"
+
+
+# --- bounds -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_has_so_many_subscriptions(make_hall: Callable[..., "Hall"], serializer: str) -> None:
+    client = make_hall(subscriptions=2).member(serializer)
+    client.subscribed("com.a")
+    client.subscribed("com.b")
+    assert error(client, 32, 1, {}, "com.c") == "up.error.resource_exhausted"
+    client.subscribed("com.a")  # which it has already
+    client.answer(34, 1, client.subscribed("com.b"))
+    client.subscribed("com.c")
+
+
+def test_ids_in_sequence_are_asked_for_where_that_is_configured(
+    make_hall: Callable[..., "Hall"], serializer: str
+) -> None:
+    client = make_hall(sequential_ids=True).member(serializer)
+    assert client.answer(32, 1, {}, "com.a")[0] == 33
+    client.say(16, 2, {}, "com.b")
+    assert client.answer(34, 3, 4711)[0] == 8  # an error counts, too
+    assert abort(client, 32, 3, {}, "com.a") == VIOLATION
+
+
+def test_the_table_of_shapes_has_all_that_a_client_may_send() -> None:
+    assert parse([32, 1, {"match": "exact", "x": None}, "a"]).fields == (1, {"match": "exact"}, "a")
+    assert parse([6, {}, "a"]).code is Code.GOODBYE

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is there? Anonymous, ticket, WAMP-CRA and cryptosign, without I/O: what to ask, and whether an answer is right.
+
+An unknown user is asked what some user that is chosen for the name would be asked, and then refused as for a wrong
+secret, so that nobody learns which users there are.
+"""
+
+import hashlib
+import hmac
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ustreamer_wamp import errors
+from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.users import Principal, User
+
+PROVIDER: Final = "static"
+_KEYLEN: Final = 32
+_SIGNATURE: Final = 64
+_MAX_FAILURES: Final = 10
+_FAILURE_WINDOW_NS: Final = 60 * 10**9
+_REMEMBERED: Final = 1024
+
+
+class Challenge(NamedTuple):
+    """What to ask a client, who it is if the answer is right, and the test of the answer."""
+
+    method: str
+    extra: Mapping[str, Any]
+    principal: Principal
+    is_right: Callable[[str], bool]
+
+
+class Asked(NamedTuple):
+    """What a client says in HELLO, and over which kind of connection."""
+
+    methods: tuple[str, ...]
+    authid: str
+    extra: Mapping[str, Any]
+    session: int
+    private: bool
+    """Whether nobody can listen in: TLS, a Unix socket, or this very machine."""
+
+
+class Authenticator:
+    """The users of a realm. `bits(n)` gives n secret random bytes."""
+
+    def __init__(
+        self,
+        users: Sequence[User],
+        anonymous: Principal | None,
+        bits: Callable[[int], bytes],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._users = {user.authid: user for user in users}
+        self._anonymous = anonymous
+        self._bits = bits
+        self._wall_ms = wall_ms
+        self._own = bits(32)
+        self._by_key = {key.lower(): user for user in users for key in user.public_keys}
+        self._keys = {user.authid: _cra_key(user) for user in users if user.secret}
+        self._failures: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+
+    def begin(self, asked: Asked) -> Principal | Challenge | Refusal:
+        """Let somebody in, ask for a proof, or refuse: by the first of the client's methods that is possible."""
+        methods = asked.methods or ("anonymous",)
+        known = self._known(asked)
+        user = known or self._stand_in(asked.authid)
+        for method in methods:
+            if method == "anonymous" and self._anonymous is not None:
+                return self._anonymous
+            begin = _METHODS.get(method)
+            challenge = begin(self, user, known is not None, asked) if begin and user is not None else None
+            if challenge is not None:
+                return challenge
+        if set(methods) == {"anonymous"}:
+            return Refusal(errors.AUTHENTICATION_REQUIRED, "anonymous sessions are not allowed here")
+        offered = ", ".join(methods)
+        return Refusal(errors.NO_MATCHING_AUTH_METHOD, f"none of {offered[:200]} is possible here")
+
+    def _known(self, asked: Asked) -> User | None:
+        if asked.authid:
+            return self._users.get(asked.authid)
+        key = asked.extra.get("pubkey")
+        return self._by_key.get(key.lower()) if isinstance(key, str) else None
+
+    def _stand_in(self, authid: str) -> User | None:
+        """The user whose methods and salt an unknown one seems to have; the same each time."""
+        if not self._users:
+            return None
+        digest = hmac.digest(self._own, authid.encode(), "sha256")
+        users = list(self._users.values())
+        user = users[int.from_bytes(digest[:8], "big") % len(users)]
+        return msgspec.structs.replace(user, authid=authid, salt=user.salt and digest.hex()[:16])
+
+    # --- methods ------------------------------------------------------------------------------------------------------
+
+    def _ticket(self, user: User, known: bool, asked: Asked) -> Challenge | None:
+        if not user.ticket or not asked.private:
+            return None
+        expected = user.ticket.encode()
+
+        def is_right(signature: str) -> bool:
+            return hmac.compare_digest(expected, _encoded(signature)) and known
+
+        return Challenge("ticket", {}, _principal(user, "ticket"), is_right)
+
+    def _wampcra(self, user: User, known: bool, asked: Asked) -> Challenge | None:
+        if not user.secret:
+            return None
+        principal = _principal(user, "wampcra")
+        question = {
+            "authid": user.authid,
+            "authrole": user.role,
+            "authmethod": "wampcra",
+            "authprovider": PROVIDER,
+            "nonce": self._bits(16).hex(),
+            "timestamp": datetime.fromtimestamp(self._wall_ms() / 1000, UTC).isoformat(),
+            "session": asked.session,
+        }
+        challenge = msgspec.json.encode(question).decode()
+        extra: dict[str, Any] = {"challenge": challenge}
+        if user.salt:
+            extra |= {"salt": user.salt, "keylen": _KEYLEN, "iterations": user.iterations}
+        key = self._keys[user.authid] if known else self._own
+        expected = b64encode(hmac.digest(key, challenge.encode(), "sha256"))
+
+        def is_right(signature: str) -> bool:
+            return hmac.compare_digest(expected, _encoded(signature)) and known
+
+        return Challenge("wampcra", extra, principal, is_right)
+
+    def _cryptosign(self, user: User, known: bool, asked: Asked) -> Challenge | None:
+        key = asked.extra.get("pubkey")
+        if not user.public_keys or not isinstance(key, str):
+            return None
+        trusted = known and key.lower() in {each.lower() for each in user.public_keys}
+        challenge = self._bits(32)
+
+        def is_right(signature: str) -> bool:
+            return _is_signed(user.public_keys[0] if not trusted else key, challenge, signature) and trusted
+
+        # Without channel binding: a client that asks for it reads null, and may leave.
+        extra = {"challenge": challenge.hex(), "channel_binding": None}
+        return Challenge("cryptosign", extra, _principal(user, "cryptosign"), is_right)
+
+    # --- those who try and try ----------------------------------------------------------------------------------------
+
+    def is_blocked(self, peer: str, authid: str, now_ns: int) -> bool:
+        """Whether somebody at `peer` has been wrong so often lately that the next answer is not looked at."""
+        failures, since_ns = self._failures.get((peer, authid), (0, now_ns))
+        return failures >= _MAX_FAILURES and now_ns - since_ns < _FAILURE_WINDOW_NS
+
+    def failed(self, peer: str, authid: str, now_ns: int) -> None:
+        """Somebody at `peer` was wrong about `authid`."""
+        failures, since_ns = self._failures.pop((peer, authid), (0, now_ns))
+        if now_ns - since_ns >= _FAILURE_WINDOW_NS:
+            failures, since_ns = 0, now_ns
+        self._failures[peer, authid] = (failures + 1, since_ns)
+        if len(self._failures) > _REMEMBERED:
+            self._failures.popitem(last=False)
+
+
+_Method = Callable[[Authenticator, User, bool, Asked], Challenge | None]
+_METHODS: Final[Mapping[str, _Method]] = {
+    "ticket": Authenticator._ticket,  # noqa: SLF001  # the table of this module's class
+    "wampcra": Authenticator._wampcra,  # noqa: SLF001
+    "cryptosign": Authenticator._cryptosign,  # noqa: SLF001
+}
+
+
+def _principal(user: User, method: str) -> Principal:
+    return Principal(user.authid, user.role, method, PROVIDER, user.subscribe, user.publish)
+
+
+def _encoded(text: str) -> bytes:
+    """For `compare_digest`, which takes no string with other than ASCII characters."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _cra_key(user: User) -> bytes:
+    """What a client signs with: the secret or, if it is salted, the Base64 text of the key derived from it."""
+    secret = user.secret.encode()
+    if not user.salt:
+        return secret
+    return b64encode(hashlib.pbkdf2_hmac("sha256", secret, user.salt.encode(), user.iterations, _KEYLEN))
+
+
+def _is_signed(public_key: str, challenge: bytes, signature: str) -> bool:
+    """Whether `signature` (hexadecimal; 64 bytes, then what was signed) is of `challenge` by the owner of the key."""
+    from cryptography.exceptions import InvalidSignature  # an extra: only who has public_keys needs it
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        signed = bytes.fromhex(signature)
+        # What was signed must be what was asked now, or an answer could be used again.
+        if len(signed) != _SIGNATURE + len(challenge) or signed[_SIGNATURE:] != challenge:
+            return False
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(signed[:_SIGNATURE], challenge)
+    except (ValueError, InvalidSignature):
+        return False
+    return True

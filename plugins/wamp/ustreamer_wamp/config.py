@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section `[plugins.wamp]`."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from ustreamer_wamp import uri
+from ustreamer_wamp.outbox import OutboxLimits
+from ustreamer_wamp.users import Name, Principal, User, check_prefixes
+
+Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=3600)]
+
+_NETWORK: Final = re.compile(
+    r"(?P<scheme>ws|wss|rs|rss)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(?P<port>\d{1,5})(?P<path>/[^\s?#]*)?"
+)
+_UNIX: Final = re.compile(r"(?P<scheme>ws|rs)\+unix://(?P<path>/[^\s?#]+)")
+_FORMS: Final = (
+    "ws://host:port/path, wss://..., rs://host:port, rss://..., ws+unix:///path or rs+unix:///path"
+)
+
+
+class Listen(NamedTuple):
+    """Where to listen: by WebSocket (`ws`) or RawSocket; at host and port, or at a Unix socket."""
+
+    url: str
+    websocket: bool
+    tls: bool
+    host: str
+    port: int
+    path: str
+    """Of the WebSocket resource; any, if there is none."""
+    socket: str
+    """Of the Unix socket; "" for a network."""
+
+
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Certificate chain and key, as PEM files, which may be replaced at any time; `client_ca`: clients need one, too."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class Anonymous(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody without a name may subscribe: prefixes of topics. To publish, one has to be a user."""
+
+    subscribe: tuple[str, ...] = ("",)
+    role: Name = "anonymous"
+
+    def __post_init__(self) -> None:
+        check_prefixes("subscribe", self.subscribe)
+
+
+class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """README.md explains each key. Without `users` and `anonymous` nobody gets in."""
+
+    listen: str | tuple[str, ...]
+    realm: Name = "realm1"
+    users: tuple[User, ...] = ()
+    anonymous: bool | Anonymous = False
+    origins: tuple[str, ...] = ()
+    page: bool = False
+    tls: Tls | None = None
+    authority: str = ""
+    request_ids: Literal["any", "sequential"] = "any"
+    max_sessions: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    max_sessions_per_address: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    max_subscriptions: Annotated[int, Meta(ge=1, le=100_000)] = 1024
+    max_message_bytes: Annotated[int, Meta(ge=512, le=16_777_216)] = 1_048_576
+    hello_s: Seconds = 10
+    ping_s: Seconds = 20
+    pong_s: Seconds = 20
+    outbox: OutboxLimits = OutboxLimits()
+
+    def __post_init__(self) -> None:
+        for index, url in enumerate(self.urls):
+            where = "listen" if isinstance(self.listen, str) else f"listen[{index}]"
+            try:
+                listen = parse_listen(url)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
+            if listen.tls and self.tls is None:
+                raise ValueError(f"{where}: {url!r} needs tls = {{ certificate = ..., key = ... }}")
+        if not self.urls:
+            raise ValueError(f"listen: expected at least one of {_FORMS}")
+        if trouble := uri.problem(self.realm):
+            raise ValueError(f"realm: {trouble}")
+        self._check_users()
+
+    def _check_users(self) -> None:
+        seen: set[str] = set()
+        for index, user in enumerate(self.users):
+            if user.authid in seen:
+                raise ValueError(f"users[{index}].authid: {user.authid!r} is there twice")
+            seen.add(user.authid)
+            if user.public_keys and find_spec("cryptography") is None:
+                raise ValueError(
+                    f"users[{index}].public_keys: cryptosign needs the package cryptography "
+                    "(pip install 'ustreamer-wamp[cryptosign]')"
+                )
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return (self.listen,) if isinstance(self.listen, str) else self.listen
+
+    @property
+    def listeners(self) -> tuple[Listen, ...]:
+        return tuple(map(parse_listen, self.urls))
+
+    @property
+    def anyone(self) -> Principal | None:
+        """Who a session without a name is; None if there are no such."""
+        if self.anonymous is False:
+            return None
+        allowed = Anonymous() if self.anonymous is True else self.anonymous
+        return Principal("anonymous", allowed.role, "anonymous", "static", allowed.subscribe, ())
+
+
+def parse_listen(url: str) -> Listen:
+    """Read one of the forms of `listen`. Raises ValueError with what would have been right."""
+    if match := _UNIX.fullmatch(url):
+        return Listen(url, match["scheme"] == "ws", False, "", 0, "", match["path"])
+    match = _NETWORK.fullmatch(url)
+    if match is None or int(match["port"]) > 65_535:
+        raise ValueError(f"{url!r} is none of {_FORMS}")
+    scheme, path = match["scheme"], match["path"] or ""
+    if scheme.startswith("r") and path not in ("", "/"):
+        raise ValueError(
+            f"{url!r}: a RawSocket has no path, expected {scheme}://{match['host']}:{match['port']}"
+        )
+    host = match["host"].strip("[]")
+    return Listen(url, scheme.startswith("w"), scheme.endswith("ss"), host, int(match["port"]), path, "")

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is published, and the frames by which subscribers learn of it.
+
+A frame is built once for a subscription and a way to write it (`Wire`), however many sessions it goes to: 0.3 us for
+each of 100 subscribers, where building it for each takes 13.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ustreamer_wamp.broker import matches
+from ustreamer_wamp.codec import Serializer, encode_json_without_bytes, has_bytes
+from ustreamer_wamp.messages import Code, Reply
+from ustreamer_wamp.uri import Match
+
+EVENT: Final = int(Code.EVENT)
+
+
+class Wire:
+    """A way to write messages: a serializer, and what makes a frame of what it wrote. Few exist; they are compared by identity."""
+
+    __slots__ = ("frame", "name", "serializer")
+
+    def __init__(self, name: str, serializer: Serializer, frame: Callable[[bytes], bytes]) -> None:
+        self.name = name
+        self.serializer = serializer
+        self.frame = frame
+
+    def message(self, message: Reply) -> bytes:
+        """A message as a frame."""
+        return self.frame(self.serializer.encode(message))
+
+    def __repr__(self) -> str:
+        return f"<Wire {self.name}>"
+
+
+class Publication:
+    """What was published once: one id for all who get it, under whichever subscription."""
+
+    __slots__ = ("_bytes", "args", "details", "id", "kwargs", "live", "size", "topic")
+
+    def __init__(
+        self,
+        id: int,
+        topic: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        details: Mapping[str, Any] | None = None,
+        size: int = 0,
+        *,
+        live: bool = False,
+        binary: bool | None = None,
+    ) -> None:
+        """`size` is about what it takes in memory, in bytes; arguments are what `codec` returns, or the like.
+
+        `binary` says whether there may be bytes among them, if that is known. `live`: it is retained only as long as somebody subscribes its topic, as it would not be renewed without.
+        """
+        self.id = id
+        self.topic = topic
+        self.args = args
+        self.kwargs = kwargs
+        self.details = details or {}
+        self.size = size
+        self.live = live
+        self._bytes = binary
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether JSON cannot say it as it is; looked for once, and only if somebody wants JSON."""
+        if self._bytes is None:
+            self._bytes = has_bytes(self.args) or has_bytes(self.kwargs)
+        return self._bytes
+
+    def message(self, subscription: int, match: Match, more: Mapping[str, Any]) -> Reply:
+        """The EVENT for one subscription; who subscribed a pattern is told the topic."""
+        details = {**self.details, **more}
+        if match != "exact":
+            details["topic"] = self.topic
+        if self.kwargs:
+            return [EVENT, subscription, self.id, details, self.args, self.kwargs]
+        if self.args:
+            return [EVENT, subscription, self.id, details, self.args]
+        return [EVENT, subscription, self.id, details]
+
+
+class Event:
+    """A publication under one subscription, and its frames so far. `key`: of two with an equal one, the later tells all."""
+
+    __slots__ = ("_match", "_more", "_publication", "_subscription", "frames", "key")
+
+    def __init__(
+        self,
+        publication: Publication,
+        subscription: int,
+        match: Match,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._publication = publication
+        self._subscription = subscription
+        self._match: Match = match
+        self._more = more or {}
+        self.frames: dict[Wire, bytes] = {}
+        self.key = (subscription, publication.topic)
+
+    def on(self, wire: Wire) -> bytes:
+        """Its frame, which is made when it is first asked for."""
+        frame = self.frames.get(wire)
+        if frame is None:
+            frame = self.frames[wire] = self._built(wire, self._more)
+        return frame
+
+    def after_drops(self, wire: Wire, dropped: int) -> bytes:
+        """A frame of its own, for somebody who is to be told that so many events before this one were dropped."""
+        return self._built(wire, {**self._more, "_dropped": dropped})
+
+    def _built(self, wire: Wire, more: Mapping[str, Any]) -> bytes:
+        message = self._publication.message(self._subscription, self._match, more)
+        if wire.serializer.is_text and not self._publication.has_bytes:
+            return wire.frame(encode_json_without_bytes(message))
+        return wire.message(message)
+
+
+class LastValues:
+    """The last publication of each topic that is to be retained: bounded, the topics that are longest unchanged go first."""
+
+    def __init__(self, max_topics: int = 4096, max_bytes: int = 16 << 20) -> None:
+        self._max_topics = max_topics
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._by_topic: OrderedDict[str, Publication] = OrderedDict()
+
+    def keep(self, publication: Publication) -> None:
+        self.forget(publication.topic)
+        if publication.size > self._max_bytes:
+            return
+        self._by_topic[publication.topic] = publication
+        self._bytes += publication.size
+        while len(self._by_topic) > self._max_topics or self._bytes > self._max_bytes:
+            _, gone = self._by_topic.popitem(last=False)
+            self._bytes -= gone.size
+
+    def forget(self, topic: str) -> None:
+        gone = self._by_topic.pop(topic, None)
+        if gone is not None:
+            self._bytes -= gone.size
+
+    def matching(self, pattern: str, match: Match) -> Iterator[Publication]:
+        """Those that a subscription of `pattern` would have got, oldest change first."""
+        if match == "exact":
+            found = self._by_topic.get(pattern)
+            if found is not None:
+                yield found
+            return
+        yield from (each for topic, each in self._by_topic.items() if matches(pattern, match, topic))
+
+    def __len__(self) -> int:
+        return len(self._by_topic)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one session is sent, in order and bounded, without I/O.
+
+As long as the client reads, frames are collected and handed over in one piece per turn of the loop. When it does not
+(`pause`), they wait: replies all of them, and of the events as many as the policy and the bounds allow. Order is kept, so
+no EVENT comes after the UNSUBSCRIBED that ended it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from ustreamer_wamp.events import Event, Wire
+from ustreamer_wamp.messages import Reply
+
+Policy: TypeAlias = Literal["conflate", "drop_oldest", "drop_newest", "close"]
+
+_AT_ONCE: Final = 128
+"""Frames that are collected at most before they are handed over: a turn of the loop may bring any number."""
+PIECE: Final = 65_536
+"""Bytes that are handed over at once of what has waited."""
+_MANY_REPLIES: Final = 64
+
+
+class OutboxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What may wait for a client that does not read, in events and bytes of events, and what becomes of the rest.
+
+    `conflate` keeps the latest event of each topic and subscription, and beyond the bounds drops the oldest; `close` ends
+    the session. Replies count neither here nor there: a client that does not read is not read from.
+    """
+
+    events: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096
+    bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 262_144
+    policy: Policy = "conflate"
+
+
+class Outbox:
+    """The frames for one connection. `write` takes bytes and may call `pause` while it does."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        limits: OutboxLimits,
+        write: Callable[[bytes], None],
+        wake: Callable[[], None],
+        counts: Counter[str],
+    ) -> None:
+        """`wake` is called when there is something to `flush`, or `overrun` to be looked at. `counts` is what is counted."""
+        self._wire = wire
+        self._limits = limits
+        self._write = write
+        self._wake = wake
+        self._counts = counts
+        self._ready: list[bytes] = []
+        self._paused = False
+        # What waits while the client does not read: replies under numbers, events under their keys, in order.
+        self._waiting: dict[Hashable, bytes | Event] = {}
+        self._sizes: dict[Hashable, int] = {}  # of the events among them
+        self._bytes = 0
+        self._numbers = 0
+        self._replies = 0
+        self._dropped = 0  # since the client was last told
+        self._holding = (
+            False  # paused, or something waits, or was dropped: one look for each event instead of three
+        )
+        self.overrun = False
+        """Whether the policy asks for the end of the session."""
+
+    # --- filling ------------------------------------------------------------------------------------------------------
+
+    def reply(self, message: Reply) -> None:
+        """Take a reply, which will be sent."""
+        self._put(self._wire.message(message))
+
+    def raw(self, frame: bytes) -> None:
+        """Take bytes that are a frame already, such as a pong."""
+        self._put(frame)
+
+    def _put(self, frame: bytes) -> None:
+        if self._paused or self._waiting:
+            self._numbers += 1
+            self._replies += 1
+            self._waiting[self._numbers] = frame
+        else:
+            self._ready.append(frame)
+            if len(self._ready) == 1:
+                self._wake()
+
+    def event(self, event: Event) -> None:
+        """Take an event, or drop one: this or another."""
+        if self._holding:
+            self._hold(event)
+            return
+        # As `event.on`, which costs another call: 0.05 us of the 0.3 that an event takes for one of many subscribers.
+        frame = event.frames.get(self._wire)
+        if frame is None:
+            frame = event.on(self._wire)
+        ready = self._ready
+        if not ready:
+            self._wake()
+        ready.append(frame)
+        if len(ready) >= _AT_ONCE:
+            self._hand_over()
+
+    def _hold(self, event: Event) -> None:
+        if not self._paused and not self._waiting:
+            dropped, self._dropped = self._dropped, 0
+            self._holding = False
+            self._put(event.after_drops(self._wire, dropped) if dropped else event.on(self._wire))
+            return
+        key: Hashable = event.key
+        if self._limits.policy != "conflate":
+            self._numbers += 1
+            key = self._numbers
+        elif key in self._waiting:
+            self._remove(key)
+            self._counts["events_conflated"] += 1
+        size = len(event.on(self._wire))
+        if self._limits.policy in ("drop_newest", "close") and not self._fits(size):
+            self._drop()
+            if self._limits.policy == "close" and not self.overrun:
+                self.overrun = True
+                self._wake()
+            return
+        while self._sizes and not self._fits(size):
+            self._remove(next(iter(self._sizes)))
+            self._drop()
+        if not self._fits(size):
+            self._drop()
+            return
+        self._waiting[key] = event
+        self._sizes[key] = size
+        self._bytes += size
+
+    def _fits(self, size: int) -> bool:
+        return len(self._sizes) < self._limits.events and self._bytes + size <= self._limits.bytes
+
+    def _remove(self, key: Hashable) -> None:
+        del self._waiting[key]
+        self._bytes -= self._sizes.pop(key)
+
+    def _drop(self) -> None:
+        self._dropped += 1
+        self._holding = True
+        self._counts["events_dropped"] += 1
+
+    # --- emptying -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Hand over what can be, in pieces, until the client stops reading or there is no more."""
+        if self._ready:
+            self._hand_over()
+        while self._waiting and not self._paused:
+            self._write(self._piece())
+        self._holding = bool(self._paused or self._waiting or self._dropped)
+
+    def _hand_over(self) -> None:
+        frames, self._ready = self._ready, []
+        self._write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _piece(self) -> bytes:
+        frames, size = [], 0
+        while self._waiting and size < PIECE:
+            key = next(iter(self._waiting))
+            waiting = self._waiting.pop(key)
+            if isinstance(waiting, Event):
+                self._bytes -= self._sizes.pop(key)
+                if self._dropped:
+                    waiting = waiting.after_drops(self._wire, self._dropped)
+                    self._dropped = 0
+                else:
+                    waiting = waiting.on(self._wire)
+            else:
+                self._replies -= 1
+            frames.append(waiting)
+            size += len(waiting)
+        return b"".join(frames)
+
+    def pause(self) -> None:
+        """The client does not read at present."""
+        self._paused = self._holding = True
+
+    def resume(self) -> None:
+        """It does again: `flush` is to be called."""
+        self._paused = False
+
+    def clear(self) -> None:
+        """Forget everything: nobody is there any more."""
+        self._ready.clear()
+        self._waiting.clear()
+        self._sizes.clear()
+        self._bytes = self._replies = 0
+        self._holding = self._paused
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ready and not self._waiting
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many replies wait that no more requests should be read."""
+        return self._replies >= _MANY_REPLIES
+
+    def __repr__(self) -> str:
+        state = "paused" if self._paused else "open"
+        return (
+            f"<Outbox {state}: {len(self._ready)} ready, {len(self._waiting)} waiting, {self._bytes} bytes>"
+        )

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A router as its section describes it: the realm, its users, what everybody counts, and the listeners."""
+
+import secrets
+from collections import Counter
+from collections.abc import Callable
+
+from ustreamer.core.clock import Clock
+from ustreamer_wamp.auth import Authenticator
+from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.page import pages
+from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
+from ustreamer_wamp.server import Server
+
+_NS_PER_S = 10**9
+
+
+class Router:
+    """Construction touches nothing; `server.open` does."""
+
+    def __init__(
+        self,
+        config: WampConfig,
+        clock: Clock,
+        gate: Gate | None = None,
+        counts: Counter[str] | None = None,
+        tick: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`gate` is the way into the vehicle; without one the realm is a broker and nothing else.
+
+        `tick` is called four times a second with the monotonic time, on the loop's thread.
+        """
+        self.counts: Counter[str] = Counter() if counts is None else counts
+        limits = Limits(
+            subscriptions=config.max_subscriptions,
+            hello_ns=config.hello_s * _NS_PER_S,
+            sequential_ids=config.request_ids == "sequential",
+        )
+        around = Surroundings(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, gate or OpenGate())
+        users = Authenticator(config.users, config.anyone, secrets.token_bytes, clock.wall_ms)
+        self.realm = Realm(config.realm, users, around, self.counts)
+        shown = pages(config.realm) if config.page else lambda _: {}
+        self.server = Server(config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, shown, tick)

@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A WAMP session from its first byte to its last, without I/O: bytes in, replies and events out through an `Outlet`.
+
+    NEW         HELLO --> ESTABLISHED, or CHALLENGED, or ABORT
+    CHALLENGED  AUTHENTICATE --> ESTABLISHED, or ABORT
+    ESTABLISHED SUBSCRIBE, UNSUBSCRIBE, PUBLISH, CALL; GOODBYE --> OVER
+    LEAVING     (we said GOODBYE) everything but the echo is ignored --> OVER
+    OVER        nothing is read any more
+
+`_TABLE` has, for each state, what may come and who takes it. Anything else is a violation of the protocol: ABORT, and the
+session and all it holds is over.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from ustreamer_wamp import errors, uri
+from ustreamer_wamp.auth import Asked, Challenge
+from ustreamer_wamp.codec import BINARY_MARK, Malformed, Serializer
+from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.events import Publication
+from ustreamer_wamp.messages import Code, ProtocolViolation, parse
+from ustreamer_wamp.meta import PROCEDURES
+from ustreamer_wamp.realm import Member, Outlet, Realm
+from ustreamer_wamp.users import Principal
+
+NORMAL: Final = 1000
+PROTOCOL_ERROR: Final = 1002
+POLICY: Final = 1008
+GOING_AWAY: Final = 1001
+
+AGENT: Final = "uStreamer"
+FEATURES: Final = {
+    "event_retention": True,
+    "pattern_based_subscription": True,
+    "publisher_exclusion": True,
+    "publisher_identification": True,
+    "subscriber_blackwhite_listing": True,
+    "subscription_meta_api": True,
+}
+_NS_PER_S: Final = 10**9
+_LOWEST_HZ: Final = 1e-6
+_RESULT: Final = 50
+_WORD: Final = 400  # characters of a reason that goes out
+
+
+class State(Enum):
+    NEW = "new"
+    CHALLENGED = "challenged"
+    ESTABLISHED = "established"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
+class Session:
+    """One client. `peer` names where it comes from; `private` says that nobody can listen in."""
+
+    def __init__(
+        self,
+        realms: Mapping[str, Realm],
+        serializer: Serializer,
+        outlet: Outlet,
+        now_ns: int,
+        *,
+        peer: str = "",
+        private: bool = True,
+    ) -> None:
+        """`realms` by name, at least one; their surroundings are one."""
+        self.outlet = outlet
+        self.state = State.NEW
+        self.principal: Principal | None = None
+        self._realms = realms
+        self._around = next(iter(realms.values())).around
+        self._decode = serializer.decode
+        self._peer = peer
+        self._private = private
+        self.id = self._around.bits(53) + 1
+        self._realm: Realm | None = None
+        self._challenge: Challenge | None = None
+        self._opening = 0  # SUBSCRIBEs that are not answered yet
+        self._next_request = 1
+        self._received = 0  # bytes of the message that is being taken
+        self._is_text = serializer.is_text
+        self._binary: bool | None = None  # whether there may be bytes in it; None: not known
+        self.deadline_ns: int | None = now_ns + self._around.limits.hello_ns
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take one message. Raises nothing, whatever the bytes are."""
+        if self.state is State.OVER:
+            return
+        self._received = len(data)
+        self._binary = None if not self._is_text else BINARY_MARK in data
+        try:
+            message = parse(self._decode(data))
+            take = _TABLE[self.state].get(message.code)
+            if take is None:
+                if self.state is State.LEAVING:
+                    return
+                may_come = ", ".join(code.name for code in _TABLE[self.state])
+                raise ProtocolViolation(
+                    f"{message.code.name} in a session that is {self.state.value}: expected {may_come}"
+                )
+            take(self, *message.fields)
+        except (ProtocolViolation, Malformed) as error:
+            self.violation(str(error))
+
+    def violation(self, text: str) -> None:
+        """The client has broken the protocol: tell it so and end the session."""
+        self._abort(errors.PROTOCOL_VIOLATION, text, PROTOCOL_ERROR)
+
+    def kill(self, reason: str, text: str) -> None:
+        """End the session for a reason of the router's own."""
+        self._abort(reason, text, POLICY)
+
+    def lost(self) -> None:
+        """The connection is gone: the session is over, and nobody can be told."""
+        self._end()
+
+    def tick(self, now_ns: int) -> None:
+        """End a session that has not said in time what it had to say."""
+        if self.deadline_ns is None or now_ns < self.deadline_ns:
+            return
+        if self.state is State.LEAVING:
+            self._end()
+            self.outlet.close(NORMAL, "")
+        elif self.state is not State.OVER:
+            awaited = "HELLO" if self.state is State.NEW else "AUTHENTICATE"
+            self._abort(errors.PROTOCOL_VIOLATION, f"no {awaited} in time", POLICY)
+
+    def leave(self, reason: str) -> None:
+        """Say GOODBYE, and wait for the echo. Without a session to leave: end."""
+        if self.state is not State.ESTABLISHED:
+            self._abort(reason, "the router stops", GOING_AWAY)
+            return
+        self.outlet.reply([int(Code.GOODBYE), {}, reason])
+        self._release()
+        self.state = State.LEAVING
+        self.deadline_ns = self._around.monotonic_ns() + self._around.limits.goodbye_ns
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _abort(self, reason: str, text: str, code: int) -> None:
+        if self.state is State.OVER:
+            return
+        self.outlet.reply([int(Code.ABORT), {"message": text[:_WORD]}, reason])
+        self._end()
+        self.outlet.close(code, reason)
+
+    def _aborted(self, details: dict[str, Any], reason: str, *_: Any) -> None:
+        """ABORT is never answered."""
+        self._end()
+        self.outlet.close(NORMAL, "")
+
+    def _end(self) -> None:
+        self.state = State.OVER
+        self.deadline_ns = None
+        self._release()
+
+    def _release(self) -> None:
+        if self._realm is not None:
+            self._realm.leave(self)
+
+    def _goodbye(self, details: dict[str, Any], reason: str) -> None:
+        self.outlet.reply([int(Code.GOODBYE), {}, errors.GOODBYE_AND_OUT])
+        self._end()
+        self.outlet.close(NORMAL, reason[:100])
+
+    def _echoed(self, details: dict[str, Any], reason: str) -> None:
+        self._end()
+        self.outlet.close(NORMAL, "")
+
+    # --- the beginning ------------------------------------------------------------------------------------------------
+
+    def _hello(self, name: str, details: dict[str, Any]) -> None:
+        if "roles" not in details:
+            raise ProtocolViolation("HELLO.Details.roles is missing: expected a dict with at least one role")
+        if trouble := uri.problem(name):
+            self._abort(errors.INVALID_URI, f"realm: {trouble}", POLICY)
+            return
+        realm = self._realms.get(name)
+        if realm is None:
+            self._abort(errors.NO_SUCH_REALM, f"there is no realm {name!r}", POLICY)
+            return
+        asked = Asked(
+            methods=tuple(details.get("authmethods", ())),
+            authid=details.get("authid", ""),
+            extra=details.get("authextra", {}),
+            session=self.id,
+            private=self._private,
+        )
+        self._realm = realm
+        begun = realm.authenticator.begin(asked)
+        if isinstance(begun, Principal):
+            self._welcome(begun)
+        elif isinstance(begun, Refusal):
+            self._abort(begun.reason, begun.text, POLICY)
+        elif realm.authenticator.is_blocked(self._peer, begun.principal.authid, self._around.monotonic_ns()):
+            self._abort(errors.AUTHENTICATION_DENIED, "too many failures: try again in a minute", POLICY)
+        else:
+            self._challenge = begun
+            self.state = State.CHALLENGED
+            self.deadline_ns = self._around.monotonic_ns() + self._around.limits.hello_ns
+            self.outlet.reply([int(Code.CHALLENGE), begun.method, dict(begun.extra)])
+
+    def _authenticate(self, signature: str, extra: dict[str, Any]) -> None:
+        assert self._challenge is not None  # CHALLENGED is entered with one
+        assert self._realm is not None
+        principal = self._challenge.principal
+        if self._challenge.is_right(signature):
+            self._welcome(principal)
+            return
+        self._realm.authenticator.failed(self._peer, principal.authid, self._around.monotonic_ns())
+        self._realm.counts["authentications_denied"] += 1
+        self._abort(
+            errors.AUTHENTICATION_DENIED,
+            f"{self._challenge.method}: wrong answer, or no such user",
+            POLICY,
+        )
+
+    def _welcome(self, principal: Principal) -> None:
+        assert self._realm is not None
+        self.principal = principal
+        self._challenge = None
+        self.deadline_ns = None
+        self.state = State.ESTABLISHED
+        self._realm.join(self)
+        details = {
+            "realm": self._realm.name,
+            "authid": principal.authid,
+            "authrole": principal.role,
+            "authmethod": principal.method,
+            "authprovider": principal.provider,
+            "agent": AGENT,
+            "roles": {"broker": {"features": FEATURES}},
+        }
+        self.outlet.reply([int(Code.WELCOME), self.id, details])
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _count(self, request: int) -> None:
+        """Where ids have to be in sequence (1, 2, ...), see that this one is."""
+        if self._around.limits.sequential_ids:
+            if request != self._next_request:
+                raise ProtocolViolation(
+                    f"Request {request}: expected {self._next_request}, the next in sequence"
+                )
+            self._next_request = request % 2**53 + 1
+
+    def _refuse(self, code: Code, request: int, refusal: Refusal) -> None:
+        details = {"message": refusal.text[:_WORD]}
+        self.outlet.reply([int(Code.ERROR), int(code), request, details, refusal.reason])
+
+    def _subscribe(self, request: int, options: dict[str, Any], topic: str) -> None:
+        self._count(request)
+        realm, match = self._established()[0], options.get("match", "exact")
+        try:
+            period_ns = _period(options)
+        except ValueError as error:
+            self._refuse(Code.SUBSCRIBE, request, Refusal(errors.INVALID_ARGUMENT, str(error)))
+            return
+        refusal = self._unsubscribable(topic, match)
+        if refusal is not None:
+            self._refuse(Code.SUBSCRIBE, request, refusal)
+            return
+        get_retained = options.get("get_retained", False)
+        self._opening += 1
+
+        def done(refusal: Refusal | None) -> None:
+            self._opening -= 1
+            if self.state is not State.ESTABLISHED:
+                return  # it has left meanwhile, which the gate was told
+            if refusal is not None:
+                self._refuse(Code.SUBSCRIBE, request, refusal)
+            else:
+                # In one step: nothing may come between the answer and the events.
+                realm.subscribe(self, topic, match, subscribed, get_retained=get_retained)
+
+        def subscribed(id: int) -> None:
+            self.outlet.reply([int(Code.SUBSCRIBED), request, id])
+
+        realm.around.gate.open(self, topic, match, period_ns, done)
+
+    def _unsubscribable(self, topic: str, match: uri.Match) -> Refusal | None:
+        """Why this session may not subscribe a topic; None if it may."""
+        realm, principal = self._established()
+        if trouble := uri.problem(topic, match):
+            return Refusal(errors.INVALID_URI, trouble)
+        if not principal.may_subscribe(topic, match):
+            allowed = ", ".join(map(repr, principal.subscribe)) or "nothing"
+            text = f"{match} {topic!r}: role {principal.role!r} may subscribe what begins with {allowed}"
+            return Refusal(errors.NOT_AUTHORIZED, text)
+        held, most = realm.broker.held_by(self), realm.around.limits.subscriptions
+        if len(held) + self._opening >= most:
+            subscription = realm.broker.find(topic, match)
+            if subscription is None or subscription.id not in held or self._opening >= most:
+                return Refusal(errors.TOO_MANY, f"{most} subscriptions are the most of one session")
+        return None
+
+    def _unsubscribe(self, request: int, subscription: int) -> None:
+        self._count(request)
+        realm, _ = self._established()
+
+        def unsubscribed() -> None:
+            self.outlet.reply([int(Code.UNSUBSCRIBED), request])
+
+        if not realm.unsubscribe(self, subscription, unsubscribed):
+            text = f"this session has no subscription {subscription}"
+            self._refuse(Code.UNSUBSCRIBE, request, Refusal(errors.NO_SUCH_SUBSCRIPTION, text))
+
+    def _publish(
+        self,
+        request: int,
+        options: dict[str, Any],
+        topic: str,
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        self._count(request)
+        realm, principal = self._established()
+        refusal = self._unpublishable(topic) or realm.around.gate.publish(topic, args or [], kwargs or {})
+        if refusal is not None:
+            if options.get("acknowledge"):  # else nothing is said, not even that it failed
+                self._refuse(Code.PUBLISH, request, refusal)
+            return
+        details: dict[str, Any] = {}
+        if options.get("disclose_me"):
+            details = {
+                "publisher": self.id,
+                "publisher_authid": principal.authid,
+                "publisher_authrole": principal.role,
+            }
+        size = self._received + 256
+        publication = Publication(
+            realm.new_id(), topic, args or [], kwargs or {}, details, size, binary=self._binary
+        )
+        if options.get("retain"):
+            realm.retained.keep(publication)
+        without = self if options.get("exclude_me", True) else None
+        realm.spread(publication, without, self._wanted(options))
+        if options.get("acknowledge"):
+            self.outlet.reply([int(Code.PUBLISHED), request, publication.id])
+
+    def _unpublishable(self, topic: str) -> Refusal | None:
+        _, principal = self._established()
+        if trouble := uri.problem(topic):
+            return Refusal(errors.INVALID_URI, trouble)
+        if uri.is_reserved(topic):
+            return Refusal(errors.INVALID_URI, f"{topic!r}: topics of 'wamp' are the router's own")
+        if not principal.may_publish(topic):
+            allowed = ", ".join(map(repr, principal.publish)) or "nothing"
+            text = f"{topic!r}: role {principal.role!r} may publish what begins with {allowed}"
+            return Refusal(errors.NOT_AUTHORIZED, text)
+        return None
+
+    def _wanted(self, options: dict[str, Any]) -> Callable[[Member], bool] | None:
+        """Who is to get an event by the lists of its publisher, of which all have to hold; None if there are none."""
+        if not options:
+            return None
+        lists = [
+            (name.startswith("eligible"), read, options[name])
+            for name, read in _LISTS.items()
+            if name in options
+        ]
+        if not lists:
+            return None
+
+        def wanted(member: Member) -> bool:
+            return all((read(member) in values) is eligible for eligible, read, values in lists)
+
+        return wanted
+
+    def _call(
+        self,
+        request: int,
+        options: dict[str, Any],
+        procedure: str,
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """Of a Dealer there are the procedures about subscriptions, and no others."""
+        self._count(request)
+        realm, _ = self._established()
+        called = PROCEDURES.get(procedure)
+        if called is None:
+            have = ", ".join(PROCEDURES)
+            refusal = Refusal(errors.NO_SUCH_PROCEDURE, f"{procedure[:200]!r} (have: {have})")
+            self._refuse(Code.CALL, request, refusal)
+            return
+        found = called(realm.broker, args or [])
+        if isinstance(found, Refusal):
+            self._refuse(Code.CALL, request, found)
+        else:
+            self.outlet.reply([_RESULT, request, {}, [found]])
+
+    def _established(self) -> tuple[Realm, Principal]:
+        assert self._realm is not None  # the table leads here from ESTABLISHED only
+        assert self.principal is not None
+        return self._realm, self.principal
+
+
+def _period(options: Mapping[str, Any]) -> int:
+    """The shortest time between two events, in ns, of the option `max_frequency` (Hz); 0 if there is none."""
+    hertz = options.get("max_frequency", options.get("_max_frequency"))
+    if hertz is None:
+        return 0
+    if not _LOWEST_HZ <= hertz < math.inf:
+        raise ValueError(f"max_frequency {hertz!r}: expected a finite number of Hz of at least {_LOWEST_HZ}")
+    return math.ceil(_NS_PER_S / float(hertz))
+
+
+_Take = Callable[..., None]
+_TABLE: Final[Mapping[State, Mapping[Code, _Take]]] = {
+    State.NEW: {Code.HELLO: Session._hello, Code.ABORT: Session._aborted},  # noqa: SLF001  # the table of this class
+    State.CHALLENGED: {Code.AUTHENTICATE: Session._authenticate, Code.ABORT: Session._aborted},  # noqa: SLF001
+    State.ESTABLISHED: {
+        Code.SUBSCRIBE: Session._subscribe,  # noqa: SLF001
+        Code.UNSUBSCRIBE: Session._unsubscribe,  # noqa: SLF001
+        Code.PUBLISH: Session._publish,  # noqa: SLF001
+        Code.CALL: Session._call,  # noqa: SLF001
+        Code.GOODBYE: Session._goodbye,  # noqa: SLF001
+        Code.ABORT: Session._aborted,  # noqa: SLF001
+    },
+    State.LEAVING: {Code.GOODBYE: Session._echoed, Code.ABORT: Session._aborted},  # noqa: SLF001
+    State.OVER: {},
+}
+
+
+def _authid(member: Member) -> object:
+    return member.principal and member.principal.authid
+
+
+def _authrole(member: Member) -> object:
+    return member.principal and member.principal.role
+
+
+def _id(member: Member) -> object:
+    return member.id
+
+
+_LISTS: Final[Mapping[str, Callable[[Member], object]]] = {
+    "exclude": _id,
+    "exclude_authid": _authid,
+    "exclude_authrole": _authrole,
+    "eligible": _id,
+    "eligible_authid": _authid,
+    "eligible_authrole": _authrole,
+}

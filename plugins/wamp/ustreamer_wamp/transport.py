@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoint behind which sessions live: a unicast transport, on which each of them has a rate and a lane of its own.
+
+    streamer's threads    send(message) --> inbox --.
+    loop's thread                                    '--> Vehicle.deliver --> outboxes --> sockets
+                          listeners <-- requests of sessions to uSubscription, what clients publish
+
+`send` never waits: it leaves the message and wakes the loop, once however many it leaves meanwhile.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import ClassVar, Final, NamedTuple
+
+from ustreamer.core.chain import Transmit
+from ustreamer.core.subscriptions import SubscriptionDirectory
+from ustreamer.hookspecs import EndpointConfig, EndpointContext, EndpointTransport
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri, check_filters
+from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.patterns import Patterns
+from ustreamer_wamp.router import Router
+from ustreamer_wamp.vehicle import Vehicle
+from ustreamer_wamp.wishes import Wishes
+
+KIND: Final = "wamp"
+"""The name of the kind of transport, and of the endpoint that comes with the section."""
+MAX_LISTENERS: Final = 256
+MAX_INBOX: Final = 65_536
+"""Messages that may wait for the loop; then the lane keeps them, which has bounds of its own."""
+AT_ONCE: Final = 2_048
+"""Messages that are taken from there in one turn, so that clients are heard in between."""
+_REPLAN_S: Final = 0.02  # patterns that come and go within it cost routing once
+
+
+class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
+    """The endpoint that comes with `[plugins.wamp]`."""
+
+    section: WampConfig
+
+
+class _Registration(NamedTuple):
+    source: UUri
+    sink: UUri | None
+    listener: Listener
+
+    def wants(self, attributes: UAttributes) -> bool:
+        if (attributes.type is UMessageType.PUBLISH) is not (self.sink is None):
+            return False
+        if not self.source.matches(attributes.source):
+            return False
+        return self.sink is None or (attributes.sink is not None and self.sink.matches(attributes.sink))
+
+
+class WampTransport(EndpointTransport):
+    """All sessions of the section. Construction touches nothing."""
+
+    unicast: ClassVar[bool] = True
+    inline: ClassVar[bool] = True
+
+    def __init__(self, config: WampEndpoint, context: EndpointContext) -> None:
+        (self.authority,) = config.authorities
+        self._context = context
+        self._registrations: tuple[_Registration, ...] = ()
+        self._registering = Lock()
+        self._receiving = False
+        self._inbox: deque[tuple[UUri, UMessage]] = deque()
+        self._woken = False
+        self._replan: Callable[[], None] = lambda: None
+        self._replanning = False
+        counts: Counter[str] = Counter()
+        self.counts = counts
+        self._patterns = Patterns(self._patterns_changed)
+        monotonic_ns, wall_ms = context.clock
+        ids = UuidSource(wall_ms)
+        wishes = Wishes(context.authority, ids, self._dispatch, monotonic_ns, counts)
+        self.vehicle = Vehicle(
+            self.authority, ids, wishes, self._patterns, self._dispatch, context.decoder, counts
+        )
+        self.router = Router(
+            config.section, context.clock, self.vehicle, counts=counts, tick=self.vehicle.tick
+        )
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def problems(self) -> Sequence[str]:
+        return self.router.server.problems()
+
+    def open(self) -> None:
+        self._receiving = True
+        self.router.server.open()
+        self.router.server.call(self.vehicle.wishes.end_those_of_before, self.authority)
+
+    def stop_receiving(self) -> None:
+        """Let nobody in any more and take no publications; those who are there still get what is on its way."""
+        self._receiving = False
+        self.router.server.stop_accepting()
+
+    def close(self) -> None:
+        self._receiving = False
+        self.router.server.close()
+
+    # --- from the vehicle ---------------------------------------------------------------------------------------------
+
+    def send(self, message: UMessage) -> None:
+        """Leave a message for the session whose uEntity is its sink."""
+        sink = message.attributes.sink
+        if message.attributes.type is UMessageType.REQUEST:
+            raise UStatusError(UCode.UNIMPLEMENTED, f"{sink}: sessions of WAMP have no methods")
+        if sink is None:
+            raise UStatusError(
+                UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: nobody's"
+            )
+        self._leave(sink, message)
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        if subscriber is None:
+            return self.send
+
+        def transmit(message: UMessage) -> None:
+            self._leave(subscriber, message)
+
+        return transmit
+
+    def _leave(self, entity: UUri, message: UMessage) -> None:
+        if len(self._inbox) >= MAX_INBOX:
+            raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: {MAX_INBOX} messages wait already")
+        self._inbox.append((entity, message))
+        if not self._woken:
+            self._woken = True
+            if not self.router.server.call(self._take):
+                raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: closed")
+
+    def _take(self) -> None:
+        """On the loop's thread: send what has been left."""
+        self._woken = False  # first: whoever leaves something from here on wakes the loop again
+        inbox, events = self._inbox, []
+        for _ in range(min(len(inbox), AT_ONCE)):
+            entity, message = inbox.popleft()
+            if message.attributes.type is UMessageType.PUBLISH:
+                events.append((entity, message))
+            else:
+                self.vehicle.answered(message)
+        self.vehicle.deliver(self.router.realm, events)
+        if inbox and not self._woken:
+            self._woken = True
+            self.router.server.call(self._take)
+
+    # --- into the vehicle ---------------------------------------------------------------------------------------------
+
+    def _dispatch(self, message: UMessage) -> None:
+        """Hand a message to the streamer, as if it had come in over a wire."""
+        if not self._receiving and message.attributes.type is UMessageType.PUBLISH:
+            self.counts["refused_stopping"] += 1
+            return
+        for each in self._registrations:
+            if each.wants(message.attributes):
+                each.listener(message)
+                return
+
+    def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
+        check_filters(source_filter, sink_filter)
+        registration = _Registration(source_filter, sink_filter, listener)
+        with self._registering:
+            if registration in self._registrations:
+                return
+            if len(self._registrations) >= MAX_LISTENERS:
+                raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"{MAX_LISTENERS} listeners are the limit")
+            self._registrations = (*self._registrations, registration)
+
+    def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
+        registration = _Registration(source_filter, sink_filter, listener)
+        with self._registering:
+            if registration not in self._registrations:
+                raise UStatusError(UCode.NOT_FOUND, f"no such listener for {source_filter}, {sink_filter}")
+            self._registrations = tuple(each for each in self._registrations if each != registration)
+
+    # --- patterns -----------------------------------------------------------------------------------------------------
+
+    def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory:
+        self._replan = changed
+        return self._patterns
+
+    def _patterns_changed(self) -> None:
+        if not self._replanning:
+            self._replanning = True
+            self.router.server.later(_REPLAN_S, self._make_plans_again)
+
+    def _make_plans_again(self) -> None:
+        self._replanning = False
+        self._replan()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Mapping[str, int]:
+        """What was counted, and how much there is of sessions, subscriptions and what waits."""
+        return {
+            **_COUNTED,
+            **dict(self.counts),
+            "sessions_now": len(self.router.realm.members),
+            "subscriptions_now": len(self.router.realm.broker),
+            "wishes_now": len(self.vehicle.wishes),
+            "inbox_now": len(self._inbox),
+        }
+
+
+_COUNTED: Final = dict.fromkeys(
+    (
+        "connections",
+        "sessions",
+        "events_conflated",
+        "events_dropped",
+        "events_for_nobody",
+        "refused_frame",
+        "refused_handshake",
+        "refused_source",
+        "refused_too_many",
+    ),
+    0,
+)
+
+
+def make(config: WampEndpoint, context: EndpointContext) -> WampTransport:
+    """The endpoint of a section."""
+    return WampTransport(config, context)

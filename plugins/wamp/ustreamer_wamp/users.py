@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may log in, how, and what they may then do: sections of the configuration."""
+
+import binascii
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from ustreamer_wamp import uri
+from ustreamer_wamp.uri import Match
+
+KEY_BYTES: Final = 32  # of an Ed25519 public key
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[plugins.wamp.users]]`: one of `ticket`, `secret` (WAMP-CRA) and `public_keys` (cryptosign, hexadecimal), or more.
+
+    `subscribe` and `publish` are prefixes of the topics that this user may subscribe or publish: `""` is all, and nothing
+    is published unless it is said. `salt` is for clients that keep a key derived from `secret` and not `secret` itself.
+    """
+
+    authid: Name
+    role: Name = "user"
+    ticket: str = ""
+    secret: str = ""
+    salt: str = ""
+    iterations: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    public_keys: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ("",)
+    publish: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.ticket or self.secret or self.public_keys):
+            raise ValueError(f"authid: {self.authid!r} has neither ticket nor secret nor public_keys")
+        for index, key in enumerate(self.public_keys):
+            if not is_public_key(key):
+                raise ValueError(f"public_keys[{index}]: expected {2 * KEY_BYTES} hexadecimal digits")
+        check_prefixes("subscribe", self.subscribe)
+        check_prefixes("publish", self.publish)
+
+
+class Principal(NamedTuple):
+    """Who a session is: what it is told in WELCOME, and the topics that it may have to do with, as prefixes."""
+
+    authid: str
+    role: str
+    method: str
+    provider: str
+    subscribe: tuple[str, ...]
+    publish: tuple[str, ...]
+
+    def may_subscribe(self, topic: str, match: Match) -> bool:
+        """Whether all that a pattern stands for is among the topics that may be subscribed."""
+        # A wildcard is as wide as what stands before its first empty component.
+        certain = topic if match != "wildcard" else _certain_part(topic)
+        return certain.startswith(self.subscribe)
+
+    def may_publish(self, topic: str) -> bool:
+        return topic.startswith(self.publish)
+
+
+def _certain_part(pattern: str) -> str:
+    components = pattern.split(".")
+    if "" not in components:
+        return pattern
+    before = components[: components.index("")]
+    return "".join(f"{component}." for component in before)
+
+
+def check_prefixes(key: str, prefixes: tuple[str, ...]) -> None:
+    """ValueError naming what is no prefix of a URI."""
+    for index, prefix in enumerate(prefixes):
+        if trouble := uri.problem(prefix, "prefix"):
+            raise ValueError(f"{key}[{index}]: {trouble}")
+
+
+def is_public_key(text: str) -> bool:
+    try:
+        return len(binascii.unhexlify(text)) == KEY_BYTES
+    except ValueError:
+        return False

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sessions want of the vehicle, said to its uSubscription: by its RPC, like any other subscriber. Does no I/O.
+
+Each session is a uEntity of its own. For each of its topics there is one `Wish`; at most one call about it is under way,
+and what is wanted by the time of the answer is called for next. So calls about a topic keep their order, and the last
+word wins.
+"""
+
+import struct
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import UUri, any_at
+from ustreamer.uprotocol.wire import decode_status
+from ustreamer_wamp import errors
+from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.realm import Done
+
+WINDOW: Final = 256
+"""Calls under way at most; whoever comes next waits for an answer."""
+TTL_MS: Final = 5_000
+_NS_PER_MS: Final = 1_000_000
+ENTITY_TYPE: Final = 0x8001
+"""Type of the uEntities that sessions are; their instance is the number of the session, and 0 is the plugin itself."""
+_PAUSE_NS: Final = 1_000_000_000
+_TRIES: Final = 60
+_SUBSCRIBE, _UNSUBSCRIBE, _FETCH = 1, 2, 3
+
+
+class Wish:
+    """One session's wish for one topic: what it is, and what uSubscription has been told. None: no subscription."""
+
+    __slots__ = ("asked", "due_ns", "entity", "failures", "open", "told", "topic", "waiting", "wanted")
+
+    def __init__(self, entity: UUri, topic: UUri) -> None:
+        self.entity = entity
+        self.topic = topic
+        self.wanted: int | None = None  # period in ns, 0 for every message
+        self.told: int | None = None
+        self.asked: int | None = None
+        self.open: UUID | None = None
+        self.due_ns = 0  # when the open call is given up, or the next one may be made
+        self.failures = 0
+        self.waiting: list[Done] = []
+
+
+class Wishes:
+    """All wishes of all sessions. Belongs to one thread."""
+
+    def __init__(
+        self,
+        authority: str,
+        ids: UuidSource,
+        send: Callable[[UMessage], None],
+        monotonic_ns: Callable[[], int],
+        counts: Counter[str],
+    ) -> None:
+        """`authority` is the streamer's own. `send` takes a request and never raises; answers go to `answered`."""
+        self._service = UUri(authority, 0, 3, 0)
+        self._ids = ids
+        self._send = send
+        self._monotonic_ns = monotonic_ns
+        self._counts = counts
+        self._wishes: dict[tuple[UUri, UUri], Wish] = {}
+        self._by_entity: dict[UUri, dict[UUri, Wish]] = {}
+        self._open: dict[UUID, Wish] = {}
+        self._ready: deque[Wish] = deque()
+        self._fetch: UUID | None = None
+
+    # --- what is wanted -----------------------------------------------------------------------------------------------
+
+    def want(self, entity: UUri, topic: UUri, period_ns: int, done: Done) -> None:
+        """Have `entity` subscribe `topic`; `done` is called with the answer, or with None if it is told already."""
+        wish = self._wishes.get((entity, topic))
+        if wish is None:
+            wish = self._new(entity, topic)
+        wish.wanted = period_ns
+        wish.failures = 0
+        wish.waiting.append(done)
+        self._look_at(wish)
+
+    def forget(self, entity: UUri, topic: UUri) -> None:
+        """Have `entity` unsubscribe; whoever waits for the topic is called, as if it had been answered."""
+        wish = self._wishes.get((entity, topic))
+        if wish is None:
+            return
+        wish.wanted = None
+        wish.failures = 0
+        self._tell(wish, None)
+        self._look_at(wish)
+
+    def forget_all(self, entity: UUri) -> None:
+        """Have `entity` unsubscribe all that it wants."""
+        for topic in list(self._by_entity.get(entity, {})):
+            self.forget(entity, topic)
+
+    def _new(self, entity: UUri, topic: UUri) -> Wish:
+        wish = self._wishes[entity, topic] = Wish(entity, topic)
+        self._by_entity.setdefault(entity, {})[topic] = wish
+        return wish
+
+    def _drop(self, wish: Wish) -> None:
+        if self._wishes.pop((wish.entity, wish.topic), None) is not None:
+            topics = self._by_entity[wish.entity]
+            del topics[wish.topic]
+            if not topics:
+                del self._by_entity[wish.entity]
+
+    def is_known(self, entity: UUri) -> bool:
+        """Whether anything is still to be said for `entity`."""
+        return entity in self._by_entity
+
+    def __len__(self) -> int:
+        return len(self._wishes)
+
+    # --- calling ------------------------------------------------------------------------------------------------------
+
+    def _look_at(self, wish: Wish) -> None:
+        if wish.open is not None:
+            return  # its answer leads here again
+        if wish.wanted == wish.told:
+            self._tell(wish, None)
+            if wish.wanted is None and wish.told is None:
+                self._drop(wish)
+        elif len(self._open) >= WINDOW:
+            self._ready.append(wish)
+        else:
+            self._call(wish)
+
+    def _call(self, wish: Wish) -> None:
+        wish.asked = wish.wanted
+        method = _UNSUBSCRIBE if wish.asked is None else _SUBSCRIBE
+        payload = _unsubscribe(wish.topic) if wish.asked is None else _subscribe(wish.topic, wish.asked)
+        id = self._ids.next()
+        wish.open = id
+        wish.due_ns = self._monotonic_ns() + (TTL_MS + 500) * _NS_PER_MS
+        self._open[id] = wish
+        self._counts["calls"] += 1
+        self._send(self._request(id, wish.entity, method, payload))
+
+    def _request(self, id: UUID, entity: UUri, method: int, payload: bytes, version: int = 3) -> UMessage:
+        sink = UUri(self._service.authority_name, 0, version, method)
+        return request(id, entity, sink, payload, UPayloadFormat.PROTOBUF, ttl=TTL_MS)
+
+    def answered(self, message: UMessage) -> None:
+        """Take the Response to a call; others are ignored."""
+        reqid = message.attributes.reqid
+        if message.attributes.type is not UMessageType.RESPONSE or reqid is None:
+            return
+        if reqid == self._fetch:
+            self._fetch = None
+            self._end_those_of_before(message)
+            return
+        wish = self._open.pop(reqid, None)
+        if wish is None:
+            return
+        wish.open = None
+        failure = _failure(message, wish.asked is not None)
+        if failure is None:
+            wish.told = wish.asked
+            wish.failures = 0
+        else:
+            self._failed(wish, failure)
+        self._look_at(wish)
+        self._next()
+
+    def _failed(self, wish: Wish, failure: UStatus) -> None:
+        """A Subscribe that failed is over, and the client told; an Unsubscribe is tried again, for a minute."""
+        self._counts["calls_failed"] += 1
+        if wish.asked is not None:
+            if wish.wanted is not None:
+                wish.wanted = wish.told
+                self._tell(wish, refusal_of(failure))
+            return
+        wish.failures += 1
+        if wish.failures >= _TRIES:
+            wish.told = None
+            return
+        if wish.wanted is None:
+            # Not now: whoever refused this is likely to refuse the next one, too.
+            wish.open = _LATER
+            wish.due_ns = self._monotonic_ns() + _PAUSE_NS
+
+    def _next(self) -> None:
+        while self._ready and len(self._open) < WINDOW:
+            wish = self._ready.popleft()
+            if self._wishes.get((wish.entity, wish.topic)) is wish:
+                self._look_at(wish)
+
+    def tick(self, now_ns: int) -> None:
+        """Give up calls that were not answered, and make those again that are due."""
+        for wish in [
+            each for each in self._wishes.values() if each.open is not None and now_ns >= each.due_ns
+        ]:
+            if wish.open is not None and wish.open != _LATER:
+                self._open.pop(wish.open, None)
+                wish.open = None
+                self._failed(wish, UStatus(UCode.DEADLINE_EXCEEDED, "no answer from uSubscription"))
+            else:
+                wish.open = None
+            if wish.open is None:
+                self._look_at(wish)
+        self._next()
+
+    def _tell(self, wish: Wish, refusal: Refusal | None) -> None:
+        waiting, wish.waiting = wish.waiting, []
+        for done in waiting:
+            done(refusal)
+
+    # --- those of before ----------------------------------------------------------------------------------------------
+
+    def end_those_of_before(self, authority: str) -> None:
+        """Unsubscribe for all sessions of a process that ended without doing so; before the first session of this one."""
+        self._fetch = self._ids.next()
+        asked = pb4.FetchSubscriptionsRequest(subscriber_filter=any_at(authority).with_resource(0).to_pb())
+        entity = UUri(authority, ENTITY_TYPE, 1, 0)
+        self._send(self._request(self._fetch, entity, _FETCH, asked.SerializeToString(), version=4))
+
+    def _end_those_of_before(self, message: UMessage) -> None:
+        if message.attributes.commstatus:
+            return  # there is no uSubscription, or it is too full to be asked
+        found = pb4.FetchSubscriptionsResponse()
+        try:
+            found.ParseFromString(message.payload)
+        except DecodeError:
+            return
+        for each in found.subscriptions:
+            entity, topic = UUri.from_pb(each.subscriber), UUri.from_pb(each.topic)
+            if (entity, topic) not in self._wishes:
+                wish = self._new(entity, topic)
+                wish.told = 0
+                self._counts["ended_those_of_before"] += 1
+                self._look_at(wish)
+
+
+_LATER: Final = UUID(0, 0)
+"""Stands for an open call while one is waited with."""
+
+
+def _subscribe(topic: UUri, period_ns: int) -> bytes:
+    payload: bytes = pb.SubscriptionRequest(topic=topic.to_pb()).SerializeToString()
+    if period_ns:
+        # SubscribeAttributes.max_frequency, a double of number 3: ours is a parser that has sample_period_ms there, which
+        # cannot say 60 Hz.
+        attributes = b"\x19" + struct.pack("<d", 1e9 / period_ns)
+        payload += b"\x1a" + bytes([len(attributes)]) + attributes
+    return payload
+
+
+def _unsubscribe(topic: UUri) -> bytes:
+    payload: bytes = pb.UnsubscribeRequest(topic=topic.to_pb()).SerializeToString()
+    return payload
+
+
+def _failure(message: UMessage, is_subscribe: bool) -> UStatus | None:
+    """Why a call failed, by its answer; None if it did not."""
+    code = message.attributes.commstatus
+    if code:
+        try:
+            return decode_status(message.payload)
+        except UStatusError:
+            return UStatus(code)
+    if not is_subscribe:
+        return None
+    answer = pb.SubscriptionResponse()
+    try:
+        answer.ParseFromString(message.payload)
+    except DecodeError as error:
+        return UStatus(UCode.INTERNAL, f"an answer that is no SubscriptionResponse: {error}")
+    if answer.status.state == pb.SubscriptionStatus.UNSUBSCRIBED:
+        return UStatus(UCode.FAILED_PRECONDITION, answer.status.message or "not subscribed")
+    return None
+
+
+def refusal_of(status: UStatus) -> Refusal:
+    """What a client is told of a failure in the vehicle."""
+    if status.code is UCode.PERMISSION_DENIED:
+        return Refusal(errors.NOT_AUTHORIZED, status.message)
+    return Refusal(f"up.error.{status.code.name.lower()}", status.message)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer demo --web`: the page, and behind it the chassis in readable values at the rate that was asked for."""
+
+import json
+import time
+import urllib.request
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from ustreamer.host.cli import parser
+from ustreamer.host.demo import chassis
+from ustreamer.host.demo.vehicle import Vehicle
+
+WHEEL, STEERING, DOORS = (
+    "up.chassis.1234.0.1.8001",
+    "up.chassis.1234.0.1.8005",
+    "up.chassis.2001.0.1.8001",
+)
+
+
+def answer(client: ClientConnection, *message: Any) -> Any:
+    client.send(json.dumps(message))
+    return json.loads(client.recv(timeout=10))
+
+
+def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
+    with Vehicle(web=0) as vehicle:
+        assert vehicle.page is not None
+        page = urllib.request.urlopen(vehicle.page, timeout=10).read().decode()
+        assert "uStreamer" in page
+        url = vehicle.page.replace("http", "ws") + "ws"
+        with connect(url, subprotocols=["wamp.2.json"]) as client:  # type: ignore[list-item]  # a name is a str
+            assert answer(client, 1, "realm1", {"roles": {"subscriber": {}}})[0] == 2
+            wheel = answer(client, 32, 1, {"max_frequency": 10}, WHEEL)[2]
+            first = json.loads(client.recv(timeout=10))
+            assert first[1] == wheel
+            assert 13.9 <= first[4][0]["m/s"] <= 15.9
+            assert first[5]["source"] == "up://chassis/1234/1/8001"
+            began, events = time.monotonic(), 0
+            while time.monotonic() < began + 2:
+                events += json.loads(client.recv(timeout=10))[1] == wheel
+            assert 16 <= events <= 24
+        outcome = vehicle.finish()
+    assert outcome.unaccounted == 0
+    assert outcome.endpoints["wamp"]["sessions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("service", "event", "payload", "shown"),
+    [
+        (chassis.WHEELS, 0x8001, b"\x41\x60\x00\x00", {"m/s": 14.0}),
+        (chassis.WHEELS, 0x8005, b"\xff\xf6", {"degrees": -10}),
+        (chassis.DOORS, 0x8001, b"\x03\x01", {"open": 1, "door": 3}),
+    ],
+)
+def test_what_the_chassis_says_can_be_read(
+    service: int, event: int, payload: bytes, shown: dict[str, Any]
+) -> None:
+    decode = chassis.decoder(service, event)
+    assert decode is not None
+    assert decode(payload) == shown
+
+
+def test_of_what_it_does_not_say_there_is_nothing_to_read() -> None:
+    assert chassis.decoder(chassis.CLIMATE, 0x8001) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "port"), [([], None), (["--web"], 8080), (["--web", "0"], 0), (["--web", "9000"], 9000)]
+)
+def test_the_port_of_the_page_can_be_chosen(arguments: list[str], port: int | None) -> None:
+    assert parser().parse_args(["demo", *arguments]).web == port
