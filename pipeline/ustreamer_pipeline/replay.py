@@ -182,10 +182,12 @@ class GatewayReplay:
         known = self._lanes.get(number)
         if known is None:
             target = rows.target(at)
-            known = self._lanes[number] = (
-                Lane(target, self.scenarios, self._default_tolerance),
-                self._total(target),
-            )
+            lane = Lane(target, self.scenarios, self._default_tolerance)
+            first = rows.order[at]
+            # A gate that was made for this very message has seen none before; any other may have, among those that are missing.
+            if self._lost and rows.tuned[first] < rows.received[at]:
+                lane.forget()
+            known = self._lanes[number] = lane, self._total(target)
         return known
 
     def _total(self, target: Target) -> Totals:
