@@ -2,7 +2,7 @@
 # Everything here works on a machine that has Python 3.11, pip and make. `make help` lists the targets.
 #
 # Two stamps in .venv say what is installed: .installed-run is what a demo needs (no development tools, no Spark),
-# .installed-dev is everything. Both are made again when a pyproject.toml changes.
+# .installed-dev is everything, Spark included. Both are made again when a pyproject.toml changes.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -13,6 +13,7 @@ RUN      := .venv/.installed-run
 DEV      := .venv/.installed-dev
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+PIPELINE := pipeline/pyproject.toml
 PIP      := $(BIN)/python -m pip --disable-pip-version-check -q
 
 # The first interpreter that runs and is new enough; a name on PATH may be a shim with nothing behind it.
@@ -34,7 +35,7 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 	$(call check,ruff format,$(BIN)/ruff format -q --check)
 	$(call check,mypy,$(BIN)/mypy)
 	@# Two plugins may have a tests/test_plugin.py each; to mypy that is one module twice, so: one run each.
-	$(foreach t,$(wildcard plugins/*/tests),$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
+	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
 
 conformance: $(DEV) ## docs/conformance.md anew: each rule, its code, its tests, their result
@@ -51,8 +52,8 @@ proto: $(DEV) ## make ustreamer/uprotocol/pb again from proto/
 
 clean: ## remove .venv, caches and build leftovers
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@rm -rf build dist plugins/*/build plugins/*/dist *.egg-info plugins/*/*.egg-info
-	@find ustreamer plugins tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@for p in . plugins/* pipeline; do rm -rf $$p/build $$p/dist $$p/*.egg-info; done
+	@find ustreamer plugins pipeline tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-20s%s\n", $$1, $$2 }'
@@ -78,7 +79,7 @@ $(RUN): $(PROJECTS) | $(BIN)/pip
 
 # After the other stamp, never beside it: two pips in one environment break it. By name, not -e: the streamer stands
 # already, only the extras are added, and a demo that runs meanwhile (make -j) keeps its script.
-$(DEV): $(RUN)
-	@echo 'installing what development needs'
-	@$(PIP) install 'ustreamer[zenoh,cli,uvloop,dev]'
+$(DEV): $(RUN) $(PIPELINE)
+	@echo 'installing what development needs, Spark included (1 GB, some minutes)'
+	@$(PIP) install 'ustreamer[zenoh,cli,uvloop,dev]' -e ./pipeline
 	@touch $@

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 REPO = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
+PIPELINE = REPO / "pipeline"
 TARGETS = ["demo", "test", "lint", "conformance", "bench", "soak", "proto", "clean", "help"]
 DEVELOPMENT_ONLY = {
     "pytest",
@@ -64,7 +65,8 @@ def test_the_demo_installs_the_streamer_and_its_plugins_and_nothing_for_developm
     arguments = installed_by("demo")
     assert {".[zenoh,cli]", *(f"./{plugin.relative_to(REPO)}" for plugin in PLUGINS)} <= arguments
     assert not any("dev" in re.findall(r"\w+", argument) for argument in arguments - {"/dev/null"})
-    assert "dev" in "".join(installed_by("test"))
+    assert "./pipeline" not in arguments
+    assert {"ustreamer[zenoh,cli,uvloop,dev]", "./pipeline"} <= installed_by("test")
 
 
 def test_what_the_demo_installs_needs_no_spark_and_no_development_tool() -> None:
@@ -82,7 +84,7 @@ def test_make_test_runs_every_check_and_then_the_tests() -> None:
     steps = ["ruff check", "ruff format", "bin/mypy", "lint-imports", "-m pytest"]
     positions = [plan.index(step) for step in steps]
     assert positions == sorted(positions)
-    for tests in REPO.glob("plugins/*/tests"):
+    for tests in [*REPO.glob("plugins/*/tests"), PIPELINE / "tests"]:
         assert f"bin/mypy {tests.relative_to(REPO)}" in plan
 
 
@@ -147,7 +149,9 @@ def test_on_a_developers_machine_the_missing_tshark_is_said_and_the_tests_run(tm
 # -------------------------------------------------------------------------------------------------- distributions
 
 
-@pytest.mark.parametrize("folder", [REPO, *PLUGINS], ids=lambda path: "root" if path == REPO else path.name)
+@pytest.mark.parametrize(
+    "folder", [REPO, *PLUGINS, PIPELINE], ids=lambda path: "root" if path == REPO else path.name
+)
 def test_every_distribution_is_apache_licensed_and_types_its_users(folder: Path) -> None:
     about = project(folder)
     assert about["license"] == "Apache-2.0"
@@ -181,8 +185,9 @@ def test_the_import_contracts_and_mypy_cover_every_plugin() -> None:
     assert packages == set(contracts["plugins-outside"]["source_modules"])
     assert packages == set(contracts["plugins-apart"]["modules"])
     assert packages == set(contracts["no-plugin-needed"]["forbidden_modules"])
+    assert packages == set(contracts["no-pipeline-needed"]["source_modules"]) - {"ustreamer"}
     folders = {str(plugin.relative_to(REPO)) for plugin in PLUGINS}
-    assert folders == set(tool["mypy"]["mypy_path"])
+    assert folders | {"pipeline"} == set(tool["mypy"]["mypy_path"])
     assert {f"{folder}/ustreamer_{Path(folder).name}" for folder in folders} <= set(tool["mypy"]["files"])
 
 

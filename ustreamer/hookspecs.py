@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a plugin can do: nine hooks. docs/plugins.md shows each of them at work.
+"""Everything a plugin can do: thirteen hooks. docs/plugins.md shows each of them at work.
 
 All hooks are called while the streamer is set up (or shut down); per message only what they return is run. A plugin is
 a class named by an entry point of the group "ustreamer"; the host makes one instance when the configuration has a
@@ -14,7 +14,7 @@ Plugins import this module, `ustreamer.core` and `ustreamer.uprotocol`; never th
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Protocol
 
@@ -25,9 +25,11 @@ from ustreamer.core.access import AccessRules
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, Schedule
+from ustreamer.core.egress import EgressLimits
+from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot
 from ustreamer.core.links import Links
 from ustreamer.core.neighbours import Announcement
-from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory, SubscriptionWatch
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import UUri
@@ -44,7 +46,8 @@ class PluginContext(msgspec.Struct, frozen=True):
     `authority` is the streamer's own; `serves` are the authorities its uSubscription answers for (the own one and those
     behind transports without a uSubscription); `state_dir` may not exist yet; `schedule` makes a call at a monotonic
     time in ns, on a thread of the host that must not be held up; `links` tells which authorities can be reached; `authorities` are
-    all that the configuration names, and so all whose place is known.
+    all that the configuration names, and so all whose place is known; ask it each time, a reload changes it. `ledger()` gives the
+    books of this moment.
     """
 
     authority: str
@@ -53,7 +56,15 @@ class PluginContext(msgspec.Struct, frozen=True):
     clock: Clock
     schedule: Schedule
     links: Links = msgspec.field(default_factory=Links)
-    authorities: tuple[str, ...] = ()
+    authorities: Collection[str] = ()
+    ledger: Callable[[], LedgerSnapshot] = lambda: NO_BOOKS
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the streamer goes by: the limits of each endpoint's lane, and the section of each plugin that is on."""
+
+    egress: Mapping[str, EgressLimits]
+    plugins: Mapping[str, msgspec.Struct]
 
 
 class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -265,6 +276,17 @@ class Hooks:
         """Who subscribed what. Several directories are merged."""
 
     @hookspec
+    def ustreamer_subscription_watch(self) -> SubscriptionWatch | None:
+        """Something that is told of every subscription, and of every change of one. Asked before any is loaded."""
+
+    @hookspec
+    def ustreamer_stored_subscriptions(self) -> SubscriptionDirectory | None:
+        """Who subscribed what by the files alone, for a command that runs beside the streamer or without it.
+
+        Reads and touches nothing. Without it, what the plugin's directory knows is known to a running streamer only.
+        """
+
+    @hookspec
     def ustreamer_decoders(self, topic: UUri) -> Decoder | None:
         """What makes payloads of `topic` readable, for dashboards and the like; routing never looks into one.
 
@@ -280,9 +302,20 @@ class Hooks:
         """
 
     @hookspec
+    def ustreamer_configured(self, settings: Settings) -> None:
+        """What holds from now on. Called at the start, before anything is opened, and in each reload that is accepted.
+
+        In a reload nothing is dispatched meanwhile: be quick. What it raises ends a start; in a reload it is logged.
+        """
+
+    @hookspec
     def ustreamer_started(self, dispatcher: Dispatcher) -> None:
         """All endpoints are up."""
 
     @hookspec
     def ustreamer_stopping(self) -> None:
         """No more messages will come; endpoints still send."""
+
+    @hookspec
+    def ustreamer_stopped(self) -> None:
+        """Everything is closed; no verdict will fall any more. Called after a start that failed, too."""

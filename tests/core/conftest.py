@@ -16,6 +16,7 @@ from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher, FilterFactory, Ingress
 from ustreamer.core.egress import EgressLimits, EgressQueue, Queued
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.neighbours import Neighbours
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.core.timers import TimerQueue
@@ -176,6 +177,7 @@ class World:
         taps: Iterable[Tap] = (),
         access: Mapping[str, Access] | None = None,
         duplicate_windows: Mapping[str, int] | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
@@ -192,7 +194,7 @@ class World:
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(Places(authorities, HOSTED), self.directory, unicast, access),
+            Router(Places(authorities, HOSTED), self.directory, unicast, access, neighbours),
             self.lanes,
             filters=filters,
             taps=lambda _: taps,

@@ -492,6 +492,42 @@ def test_a_message_whose_ttl_runs_out_in_the_lane_is_expired_and_its_sender_told
     assert world.books().expired == 1
 
 
+UPDATES = UUri("hpc", 0, 3, 0x8000)
+
+
+def waits_too_long(world: "World", endpoint: str, message: UMessage, seconds: float) -> None:
+    world.directory.subscribe(DEAD_LETTERS, APP)
+    world.lanes["chassis"].failure = LINK_DOWN
+    world.receive(endpoint, message)
+    world.send()
+    world.time.advance(s=seconds)
+
+
+def test_a_notification_of_our_own_that_nobody_hears_before_its_ttl_is_over_is_no_dead_letter(
+    world: "World",
+) -> None:
+    waits_too_long(world, SELF, notification(world.id(), UPDATES, METHOD.with_resource(0), ttl=50), 0.051)
+    assert letters(world) == []
+    assert (world.books().expired, world.books().dead_lettered) == (1, 0)
+
+
+def test_one_without_a_ttl_and_everybody_elses_are(world: "World") -> None:
+    own = notification(world.id(), UPDATES, METHOD.with_resource(0))
+    foreign = notification(world.id(), APP.with_resource(0x8000), METHOD.with_resource(0), ttl=50)
+    waits_too_long(world, "backbone", foreign, 0.051)
+    assert len(letters(world)) == 1
+    waits_too_long(world, SELF, own, 31)
+    assert len(letters(world)) == 2
+
+
+def test_one_that_cannot_be_sent_is_a_dead_letter_whoever_tells_it(world: "World") -> None:
+    world.directory.subscribe(DEAD_LETTERS, APP)
+    world.lanes["chassis"].failure = BROKEN
+    world.receive(SELF, notification(world.id(), UPDATES, METHOD.with_resource(0), ttl=50))
+    world.send()
+    assert [each.status.code for each in letters(world)] == [UCode.INTERNAL]
+
+
 # ------------------------------------------------------------------------------------------------- invalid and spoofed
 
 

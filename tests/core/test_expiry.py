@@ -171,6 +171,17 @@ def test_a_small_step_is_no_leap() -> None:
     assert watch.expiry.leaps == 1
 
 
+def test_a_clock_that_has_come_back_to_within_a_small_step_was_never_another_one() -> None:
+    watch = Watch(TODAY_MS)
+    watch.leap(-DAY_MS)
+    watch.wait(1_000)
+    watch.leap(DAY_MS + 30)
+    watch.wait(1_000)
+    late = message(watch.wall_ms - 70, ttl=60)  # 40 ms old by the clock of before the leaps
+    assert watch.expiry.is_expired(late.id.time_ms, 60)
+    assert watch.expiry.deadline_ns(late, watch.now_ns, HOUR_MS * NS) < watch.now_ns
+
+
 def test_a_thread_that_is_stopped_between_two_clocks_has_seen_no_leap() -> None:
     time = ManualClock(TODAY_MS)
     stopped = False

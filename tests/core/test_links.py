@@ -56,6 +56,22 @@ def test_a_report_is_about_all_authorities_behind_the_endpoint_and_about_no_othe
     assert known.of(authority) == link
 
 
+@pytest.mark.parametrize(
+    ("reports", "link"),
+    [([], Link(UP, 1)), ([UP], Link(UP, 2)), ([DOWN], Link(DOWN, 0)), ([UP, DOWN], Link(DOWN, 1))],
+)
+def test_who_becomes_ready_counts_as_a_link_that_came_up_but_raises_none_that_is_down(
+    reports: list[bool], link: Link
+) -> None:
+    known, calls = links(), []
+    for up in reports:
+        known.turn("backbone", up=up)
+    known.watch(lambda: calls.append(known.of("hpc")))
+    known.joined("backbone")
+    assert known.of("hpc") == link
+    assert calls == [link] * link.up
+
+
 def test_where_nobody_knows_any_place_everything_is_up() -> None:
     known = Links()
     known.turn("backbone", up=False)

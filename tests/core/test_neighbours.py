@@ -2,13 +2,20 @@
 """Which of several streamers has a message. A `Town` is streamers that know of each other by what they announce."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ustreamer.core.neighbours import Announcement, Neighbours, Role, Standing, Who
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY
+from ustreamer.core.routes import SELF
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage, notification, request
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
+
+if TYPE_CHECKING:
+    from tests.core.conftest import World
 
 Homes = Mapping[str, Sequence[str]]
 """The authorities behind each endpoint of a streamer; an endpoint is called like its network."""
@@ -115,9 +122,11 @@ def test_who_does_not_know_the_source_is_no_rival() -> None:
 
 
 def test_who_knows_no_way_leaves_a_request_to_who_does() -> None:
-    town = Town({"g0": ONE_TWO, "g1": {"one": ["a"], "three": ["c"]}})
-    assert town.has("one", "a", "b") == ["g0"]
-    assert town.has("one", "a", "b", Standing.LEFT) == ["g1"]
+    sinks = [f"b{number}" for number in range(20)]  # whatever the lot
+    town = Town({"g0": {"one": ["a"], "two": sinks}, "g1": {"one": ["a"], "three": ["c"]}})
+    for sink in sinks:
+        assert town.has("one", "a", sink) == ["g0"]
+        assert town.has("one", "a", sink, Standing.LEFT) == ["g1"]
 
 
 def test_of_those_who_know_no_way_one_says_so() -> None:
@@ -265,6 +274,17 @@ def test_who_is_vouched_for_is_believed_wherever_it_is_seen() -> None:
     assert len(Town(ring, vouched=True).has("A", "a", "c")) == 1
 
 
+def test_but_not_of_what_it_does_not_say() -> None:
+    me = Neighbours("me", "0" * 16)
+    me.settle({"one": ["a"], "two": ["*"]})
+    for number in range(20):
+        says = [(Role.IS, f"g{number}"), (Role.CARRIES, "*"), (Role.HERE, "a"), (Role.HERE, "b")]
+        me.hear(
+            "one", frozenset(Announcement("e" * 16, "x", f"g{number}", *each, vouched=True) for each in says)
+        )
+        assert me.standing("one", "a", "b") is Standing.OURS  # which lives here, it says
+
+
 def test_who_has_not_said_all_does_not_count() -> None:
     me = Neighbours("me", "0" * 16)
     me.settle({"one": ["a"], "two": ["*"]})
@@ -286,7 +306,7 @@ def test_only_changes_are_news() -> None:
     assert me.hear("one", said).changed
     assert not me.hear("one", said).changed
     assert me.at("one") == (Who("evil", "e" * 16),)
-    assert me.hear("one", said | {claim(Role.CARRIES, "b")}) == ((), (), True)
+    assert me.hear("one", said | {claim(Role.CARRIES, "b")}) == ((), (), (), True)
     gone = me.hear("one", frozenset())
     assert (gone.came, gone.went) == ((), (Who("evil", "e" * 16),))
 
@@ -315,8 +335,10 @@ def test_one_network_behind_two_endpoints_is_noticed_and_its_echo_left_alone() -
     me = Neighbours("me", "0" * 16)
     me.settle({"first": ["a"], "second": ["b"], "third": ["c"]})
     both = me.announcements("first") | me.announcements("second")
-    for endpoint in ("first", "second"):
-        assert me.hear(endpoint, both).changed
+    assert not me.hear("first", both).changed  # anybody there may have said so
+    assert me.loops() == frozenset()
+    assert set(me.hear("second", both).doubled) == {"first", "second"}
+    assert me.hear("second", both).doubled == ()
     me.hear("third", me.announcements("third"))
     assert me.loops() == {"first", "second"}
     assert me.same_network() == {"first": {"second"}, "second": {"first"}}
@@ -348,3 +370,92 @@ def test_a_window_is_needed_where_a_ring_may_close_and_nowhere_else(
     streamers: dict[str, Homes], loops: set[str]
 ) -> None:
     assert Town(streamers).streamers["g0"].loops() == loops
+
+
+# ------------------------------------------------------------------------------------------------- what becomes of it
+
+
+def beside(build: "type[World]", *claims: tuple[Role, str]) -> "World":
+    """A streamer with another one, `other`, on its backbone, which is vouched for and first for whatever bears its name."""
+    neighbours = Neighbours("hpc", "0" * 16)
+    neighbours.settle({"backbone": ["hpc", "cloud"], "chassis": ["chassis", "other"], "dash": ["dash"]})
+    said = [(Role.IS, "other"), *claims]
+    neighbours.hear(
+        "backbone", frozenset(Announcement("1" * 16, "x", "other", *each, vouched=True) for each in said)
+    )
+    return build(
+        neighbours=neighbours,
+        authorities={
+            "hpc": "backbone",
+            "cloud": "backbone",
+            "chassis": "chassis",
+            "other": "chassis",
+            "dash": "dash",
+        },
+    )
+
+
+CARRIER = [(Role.HERE, "cloud"), (Role.CARRIES, "other"), (Role.CARRIES, "mars"), (Role.CARRIES, "chassis")]
+
+
+@pytest.mark.parametrize(
+    ("source", "sink"),
+    [
+        pytest.param(UUri("cloud", 1, 1, 0), UUri("other", 1, 1, 1), id="it carries it"),
+        pytest.param(UUri("cloud", 1, 1, 0), UUri("mars", 1, 1, 1), id="it knows the way"),
+        pytest.param(UUri("chassis", 1, 1, 0), UUri("cloud", 1, 1, 1), id="it has brought it"),
+        pytest.param(UUri("chassis", 1, 1, 0), UUri("hpc", 0, 3, 1), id="it has brought it, be it for us"),
+        pytest.param(UUri("cloud", 1, 1, 5), UUri("other", 1, 1, 1), id="and be it invalid"),
+    ],
+)
+def test_what_is_left_to_another_is_counted_and_nothing_else(
+    build: "type[World]", source: UUri, sink: UUri
+) -> None:
+    world = beside(build, *CARRIER)
+    attributes = UAttributes(
+        type=UMessageType.REQUEST, source=source, sink=sink, priority=UPriority.CS4, ttl=1000
+    )
+    for _ in range(3):
+        world.receive("backbone", UMessage(world.id(), attributes))
+    world.run()
+    assert {why: n for why, n in world.dispatcher.refused()["backbone"].items() if n} == {"neighbour": 3}
+    assert world.books().received == 0
+    assert world.seen == []
+    assert all(lane.messages == [] for lane in world.lanes.values())
+
+
+def test_what_is_ours_whoever_is_there_is_dealt_with_as_ever(build: "type[World]") -> None:
+    world = beside(build, *CARRIER)
+    to_ourselves = request(world.id(), UUri("cloud", 1, 1, 0), UUri("hpc", 0, 3, 1), ttl=1000)
+    world.receive("backbone", to_ourselves)
+    world.receive("dash", notification(world.id(), UUri("dash", 7, 1, 0x8000), UUri("cloud", 1, 1, 0)))
+    world.send()
+    assert world.lanes[SELF].messages == [to_ourselves]
+    assert len(world.lanes["backbone"].messages) == 1
+
+
+def test_our_own_words_that_we_hear_back_are_no_spoof(build: "type[World]") -> None:
+    neighbours = Neighbours("hpc", "0" * 16)
+    neighbours.settle({"backbone": ["hpc", "cloud"], "chassis": ["chassis"], "dash": ["dash"]})
+    world = build(neighbours=neighbours)
+    for count in (1, 0):
+        call = request(world.id(), UUri("hpc", 0, 3, 0), UUri("chassis", 0, 3, 1), ttl=1000)
+        world.receive("backbone", call)
+        world.run()
+        refused = world.dispatcher.refused()["backbone"]
+        assert (refused["spoofed"], refused["neighbour"]) == (1, 1 - count)
+        both = neighbours.announcements("backbone") | neighbours.announcements("chassis")
+        for endpoint in ("backbone", "chassis"):
+            neighbours.hear(endpoint, both)
+        world.dispatcher.replan()
+
+
+def test_a_request_of_a_stranger_whom_another_knows_is_denied_in_silence(build: "type[World]") -> None:
+    world = beside(build, (Role.HERE, "new"), (Role.CARRIES, "other"), (Role.CARRIES, "hpc"))
+    world.receive("backbone", request(world.id(), UUri("new", 1, 1, 0), UUri("other", 1, 1, 1), ttl=1000))
+    world.receive("backbone", request(world.id(), UUri("new", 1, 1, 0), UUri("hpc", 0, 3, 1), ttl=1000))
+    world.run()
+    assert world.dispatcher.refused()["backbone"]["spoofed"] == 2
+    assert world.books().denied == 2
+    [answer] = world.lanes["backbone"].messages
+    assert answer.attributes.source == UUri("hpc", 0, 3, 1)

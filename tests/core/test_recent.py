@@ -69,6 +69,46 @@ def test_a_request_heard_again_is_dispatched_once_and_answered_once(build: "type
     assert [each.attributes.reqid for each in world.lanes["backbone"].messages] == [asked.id]
 
 
+def test_where_a_loop_is_expected_each_message_is_taken_once_as_long_as_it_is(build: "type[World]") -> None:
+    world = build(duplicate_windows={"dash": 4})
+    world.directory.subscribe(TOPIC, DASH)
+    world.dispatcher.expect_loops(frozenset({"chassis", "dash"}))
+    message = publish(world.id(), TOPIC)
+    for _ in range(3):
+        world.receive("chassis", message)
+    world.dispatcher.expect_loops(frozenset({"chassis"}))  # what is remembered stays so
+    world.receive("chassis", message)
+    world.send()
+    assert world.lanes["dash"].messages == [message]
+    world.dispatcher.expect_loops(frozenset())
+    world.receive("chassis", message)
+    for _ in range(2):
+        world.receive("dash", message)
+    world.send()
+    assert world.lanes["dash"].messages == [message] * 2
+    assert {name: each["duplicate"] for name, each in world.dispatcher.refused().items()} == {
+        "self": 0,
+        "chassis": 3,
+        "dash": 1,  # whose own window is as it was
+    }
+
+
+def test_with_a_window_a_plan_is_kept_and_made_anew_as_without(build: "type[World]") -> None:
+    world = build(duplicate_windows={"chassis": 100})
+    world.directory.subscribe(TOPIC, DASH)
+    for _ in range(10):
+        world.receive("chassis", publish(world.id(), TOPIC))
+    assert world.directory.asked == 1
+    world.directory.unsubscribe(TOPIC, DASH)
+    world.receive("chassis", publish(world.id(), TOPIC))
+    assert world.directory.asked == 2
+    world.dispatcher.replan()
+    world.receive("chassis", publish(world.id(), TOPIC))
+    assert world.directory.asked == 3
+    world.send()
+    assert len(world.lanes["dash"].messages) == 10
+
+
 def test_each_endpoint_remembers_for_itself_and_one_without_a_window_not_at_all(build: "type[World]") -> None:
     world = build(duplicate_windows={"chassis": 4, "dash": 0})
     message = publish(world.id(), TOPIC)

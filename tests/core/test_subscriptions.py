@@ -6,9 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.subscriptions import (
     MAX_PERIOD_NS,
     UNLIMITED,
+    Change,
     MergedDirectory,
     StaticDirectory,
     Subscription,
@@ -16,6 +18,7 @@ from ustreamer.core.subscriptions import (
     fastest,
     merged,
     period_of,
+    watch,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -135,6 +138,30 @@ def test_without_any_directory_nobody_has_subscribed() -> None:
     nobody = merged([])
     assert nobody.version == 0
     assert list(nobody.subscribers(SPEED)) == []
+
+
+# ------------------------------------------------------------------------------------------------------------ watching
+
+
+class Silent:
+    """A directory that cannot tell."""
+
+    version = 0
+
+    def subscribers(self, topic: UUri) -> list[Subscription]:
+        return []
+
+
+def test_who_watches_several_directories_is_told_by_each_that_can() -> None:
+    wishes = [Subscription(SPEED, CLOUD, 5), Subscription(SPEED, DASH)]
+    told: list[tuple[Subscription, Change]] = []
+    directories: list[SubscriptionDirectory] = [
+        StaticDirectory(wishes),
+        Silent(),
+        StaticDirectory(wishes[:1]),
+    ]
+    watch(PausedDirectory(merged(directories)), lambda each, change: told.append((each, change)))
+    assert told == [(each, Change.PRESENT) for each in (*wishes, wishes[0])]
 
 
 # ------------------------------------------------------------------------------- directories that tell of their changes

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ustreamer_recorder.plugin import RecorderPlugin
 from ustreamer_throttle.plugin import ThrottlePlugin
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 from ustreamer_wamp.config import Anonymous, Tls
@@ -57,6 +58,7 @@ SECTIONS = [
     ("Dead letters", fields(host.DeadLettersConfig), set()),
     ("Plugin usubscription", fields(UsubscriptionPlugin.Config), set()),
     ("Plugin throttle", fields(ThrottlePlugin.Config), set()),
+    ("Plugin recorder", fields(RecorderPlugin.Config), set()),
     ("Plugin wamp", fields(WampPlugin.Config), fields(User, Tls, Anonymous, OutboxLimits)),
 ]
 

@@ -42,6 +42,7 @@ def test_the_readme_shows_commands_that_this_test_runs() -> None:
         "run",
         "plugins",
         "demo",
+        "recordings",
         "subscriptions",
         "dead-letters",
     }

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outages of an egress at 200 messages a second: what the ECU sent, what the subscriber heard, what the books say.
 
-    python -m tests.e2e.outages DIRECTORY SECONDS REPLAY_MS    in a network namespace of its own: packets are dropped
+    python -m tests.e2e.outages cable DIRECTORY SECONDS REPLAY_MS    packets are dropped
+    python -m tests.e2e.outages stall DIRECTORY SECONDS REPLAY_MS    a router stands still while what has waited is sent
 
-prints the outcome as JSON.
+run in a network namespace of their own and print the outcome as JSON.
 """
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from threading import Event, Thread
 from typing import Final, NamedTuple, Self
 
 from tests.e2e import wire
-from tests.e2e.cable import NEAR, Cable, alone, obstacle
+from tests.e2e.cable import NEAR, Cable, alone, obstacle, small_buffers
 from tests.e2e.peers import DEADLINE_S, Inbox, Metronome, SomeipPeer, ZenohPeer
 from tests.e2e.relay import Relay
 from tests.e2e.streamer import START_S, StreamerProcess
@@ -26,6 +28,9 @@ from tests.e2e.wire import Uri
 HZ: Final = 200
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 LEASE_S: Final = 10.0
+NOTICED_S: Final = 4.0
+STALL_S: Final = 7.5
+"""Longer than a put waits before Zenoh closes the link (5 s), and shorter than the lease."""
 _AROUND_S: Final = 90.0  # what an outage takes beside itself, at most
 
 _CONFIG: Final = """\
@@ -118,6 +123,12 @@ class Child:
     def heard(self) -> list[int]:
         return [int(line) for line in self.lines.all() if line != "READY\n"]
 
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
@@ -158,6 +169,9 @@ class Scene:
 
     def router(self) -> Child:
         return self.child("router", self.ports.backbone)
+
+    def wait_heard(self, number: int) -> None:
+        self._subscribers[-1].wait_heard(number)
 
     def kill_subscriber(self) -> None:
         self._subscribers[-1].kill()
@@ -220,8 +234,22 @@ def packets_dropped(directory: Path, seconds: float, replay_ms: int) -> Outcome:
     """A cable is cut, at any moment; where there can be none, `swallowed` stands in."""
     if obstacle():
         return swallowed(directory, seconds, replay_ms)
+    return _played_alone("cable", directory, seconds, replay_ms)
+
+
+def router_stalled(directory: Path, seconds: float, replay_ms: int) -> Outcome:
+    """A router that comes back after an outage stands still for longer than a put waits, before it has got everything.
+
+    With small buffers, where there can be a namespace for them: as they are, the kernel may take it all.
+    """
+    if obstacle():
+        return _stalled(directory, seconds, replay_ms)
+    return _played_alone("stall", directory, seconds, replay_ms)
+
+
+def _played_alone(what: str, directory: Path, seconds: float, replay_ms: int) -> Outcome:
     done = subprocess.run(
-        alone("tests.e2e.outages", str(directory), str(seconds), str(replay_ms)),
+        alone("tests.e2e.outages", what, str(directory), str(seconds), str(replay_ms)),
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -240,7 +268,25 @@ def _cable_cut(directory: Path, seconds: float, replay_ms: int) -> Outcome:
         return scene.play(seconds, joins, cable.cut, cable.heal)
 
 
+def _stalled(directory: Path, seconds: float, replay_ms: int) -> Outcome:
+    with ExitStack() as stack:
+        scene = Scene(directory, stack, "connect", replay_ms)
+        first = scene.router()
+
+        def end() -> None:
+            second = scene.router()
+            scene.wait_heard(int(seconds * HZ / 3))
+            second.freeze()
+            Event().wait(STALL_S)
+            second.thaw()
+
+        return scene.play(seconds, scene.subscriber, first.kill, end)
+
+
 Outage = Callable[[Path, float, int], Outcome]
 
 if __name__ == "__main__":
-    print(json.dumps(_cable_cut(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))))
+    if sys.argv[1] == "stall":
+        small_buffers()
+    play = {"cable": _cable_cut, "stall": _stalled}[sys.argv[1]]
+    print(json.dumps(play(Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))))

@@ -230,3 +230,48 @@ def test_a_stop_that_cannot_send_all_says_how_much_was_left(tmp_path: Path) -> N
         assert f"{left} messages were not sent within 0.2 s" in vehicle.process.said
     letters = said("dead-letters ls", tmp_path / "vehicle.toml")
     assert [each["code"] for each in letters] == ["UNAVAILABLE"] * left
+
+
+# ------------------------------------------------------------------------------------------------------------------ tap
+
+
+def test_a_tap_shows_what_becomes_of_messages(own_vehicle: Vehicle, config: Path) -> None:
+    topic = own_vehicle.fresh_topic()
+    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+        app.subscribe(topic)
+        words = ("--source", str(topic), "--json", "--payload", "--count", "20")
+        with Metronome(100, lambda number: own_vehicle.emit(topic, b"%d" % number, session=number + 1)):
+            done = run_command("tap", config, *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        numbers = [int(bytes.fromhex(each["payload"])) for each in lines]
+        assert numbers == list(range(numbers[0], numbers[0] + 20))
+        for each in lines:
+            assert (each["source"], each["type"], each["sink"]) == (f"up:{topic}", "PUBLISH", None)
+            assert (each["ingress"], each["egress"], each["verdict"]) == ("chassis", "backbone", "delivered")
+            assert (each["attempts"], each["code"]) == (1, None)
+        heard = app.wait_events(topic, numbers[-1] + 1)
+        by_payload = {sample.payload: sample.head.id for sample in heard}
+        shown = {b"%d" % number: each["id"] for number, each in zip(numbers, lines, strict=True)}
+        assert {payload: _text(by_payload[payload]) for payload in shown} == shown
+
+
+def test_what_is_explained_is_what_happens(own_vehicle: Vehicle, config: Path) -> None:
+    topic = own_vehicle.fresh_topic()
+    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+        app.subscribe(topic, max_frequency=40.0)
+        explained = said("explain", config, "--source", str(topic))
+        assert explained["verdict"] == "delivered"
+        assert explained["targets"] == [{"endpoint": "backbone", "subscriber": None, "period_ns": 25_000_000}]
+        own_vehicle.emit(topic)
+        app.wait_events(topic)
+        [target] = said("routes", config)["targets"]
+        wanted = {name: target[name] for name in ("endpoint", "subscriber", "period_ns")}
+        assert (target["ingress"], [wanted]) == (explained["ingress"], explained["targets"])
+        unwanted = said("explain", config, "--source", str(own_vehicle.fresh_topic()))
+        assert (unwanted["verdict"], unwanted["targets"]) == ("no_subscriber", [])
+
+
+def _text(id: wire.Id) -> str:
+    text = f"{id.msb:016x}{id.lsb:016x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -120,8 +120,8 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
     assert "usage: ustreamer" in refused.stderr
 
 
-def run_demo() -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    shown = run_command("demo", "--seconds", "4", "--json", within=60)
+def run_demo(recordings: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    shown = run_command("demo", "--seconds", "4", "--json", "--recordings", recordings, within=60)
     return shown, json.loads(shown.stdout)
 
 
@@ -130,12 +130,14 @@ def was_held_up(outcome: dict[str, Any]) -> bool:
     return any(10 < target["published_hz"] < 99.5 for target in outcome["targets"])
 
 
-def test_the_demo_shows_every_rate_and_an_honest_ledger() -> None:
-    shown, outcome = run_demo()
-    for _ in range(4):
+def test_the_demo_shows_every_rate_and_an_honest_ledger_and_records_it(tmp_path: Path) -> None:
+    shown, outcome = run_demo(tmp_path / "0")
+    recordings = tmp_path / "0"
+    for again in range(1, 5):
         if not was_held_up(outcome):
             break
-        shown, outcome = run_demo()
+        recordings = tmp_path / str(again)
+        shown, outcome = run_demo(recordings)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert outcome["unaccounted"] == 0
     assert {"received", *VERDICTS} <= outcome["ledger"].keys()
@@ -149,3 +151,8 @@ def test_the_demo_shows_every_rate_and_an_honest_ledger() -> None:
         assert target["delivered_hz"] == pytest.approx(expected, rel=0.02)
     assert any(target["requested_hz"] is None for target in outcome["targets"])
     assert any(target["requested_hz"] is not None for target in outcome["targets"])
+    [run] = map(json.loads, run_command("recordings", "check", recordings, "--json").stdout.splitlines())
+    assert {verdict: run[verdict] for verdict in VERDICTS[:6]} == {
+        verdict: outcome["ledger"][verdict] for verdict in VERDICTS[:6]
+    }
+    assert (run["end"], run["books_agree"], run["skipped"], run["damaged"]) == ("stopped", True, 0, 0)

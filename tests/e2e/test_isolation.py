@@ -8,7 +8,6 @@ If the neighbours in the control did not wait for it, the stall would have been 
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,9 +20,9 @@ from typing import Any, Final, NamedTuple, Self
 import pytest
 
 from tests.e2e.peers import DEADLINE_S, ZenohPeer
+from tests.e2e.ports import tcp_ports
 from tests.e2e.stall_peers import SIZE, TOPIC
 from tests.e2e.streamer import StreamerProcess, assert_law
-from tests.e2e.vehicle import free_port
 
 EIGHT: Final = 8
 HZ: Final = 24_000_000 / SIZE / EIGHT  # 50 messages/s to each
@@ -172,9 +171,9 @@ class Result(NamedTuple):
 @contextmanager
 def streamer(directory: Path, patience: Patience) -> Iterator[tuple[StreamerProcess, int, dict[str, int]]]:
     """A streamer with an endpoint for each of eight authorities, and one for all eight others; their ports."""
-    apart = {f"apart{number}": free_port_of_tcp() for number in range(EIGHT)}
+    source, shared, *ports = tcp_ports(2 + EIGHT)
+    apart = {f"apart{number}": port for number, port in enumerate(ports)}
     together = [f"together{number}" for number in range(EIGHT)]
-    source, shared = free_port_of_tcp(), free_port_of_tcp()
     config = directory / "isolation.toml"
     names = ", ".join(f'"{name}"' for name in together)
     text = _HEAD.format(source=source, shared=shared, together=names)
@@ -183,10 +182,6 @@ def streamer(directory: Path, patience: Patience) -> Iterator[tuple[StreamerProc
     (directory / "clamped.json5").write_text(_CLAMPED.format(**patience._asdict()), encoding="utf-8")
     with StreamerProcess(config, "--drain", "9") as process:
         yield process, source, apart | dict.fromkeys(together, shared)
-
-
-def free_port_of_tcp() -> int:
-    return free_port(socket.SOCK_STREAM)
 
 
 def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) -> Result:

@@ -4,7 +4,6 @@
 More shapes, and what names its sink, are in tests/host/test_topologies.py.
 """
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,9 +15,9 @@ import zenoh
 
 from tests.e2e import wire
 from tests.e2e.peers import DEADLINE_S, USUBSCRIPTION, ZenohPeer
+from tests.e2e.ports import tcp_ports
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.two_streamers import _router
-from tests.e2e.vehicle import free_port
 from tests.e2e.wire import Uri
 
 LEFT, RIGHT = "left.vin1", "right.vin1"
@@ -49,7 +48,7 @@ class Streets:
     def __init__(self, directory: Path, last_first: ExitStack) -> None:
         self._directory = directory
         self._last_first = last_first
-        self.one, self.two = (free_port(socket.SOCK_STREAM) for _ in range(2))
+        self.one, self.two = tcp_ports(2)
         for port in (self.one, self.two):
             router: zenoh.Session = _router(port)
             last_first.callback(router.close)

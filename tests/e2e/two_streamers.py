@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,9 +18,9 @@ import zenoh
 
 from tests.e2e import wire
 from tests.e2e.peers import ZenohPeer, eventually
+from tests.e2e.ports import tcp_ports
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.subscriber import Subscriber
-from tests.e2e.vehicle import free_port
 from tests.e2e.wire import Uri
 
 A: Final = "a.vin1"
@@ -60,8 +59,8 @@ class Ports(NamedTuple):
 
 
 def _ports() -> tuple[Ports, Ports]:
-    numbers = [free_port(socket.SOCK_STREAM) for _ in range(4)]
-    return (Ports(*numbers[:2]), Ports(*numbers[2:])) if len(set(numbers)) == 4 else _ports()
+    numbers = tcp_ports(4)
+    return Ports(*numbers[:2]), Ports(*numbers[2:])
 
 
 class Side:
@@ -240,10 +239,12 @@ class TwoStreamers:
             yield peer
 
 
-def _router(port: int) -> zenoh.Session:
+def _router(port: int, connect: int | None = None) -> zenoh.Session:
     config = zenoh.Config()
     config.insert_json5("mode", '"router"')
     config.insert_json5("listen/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
+    if connect is not None:
+        config.insert_json5("connect/endpoints", json.dumps([f"tcp/127.0.0.1:{connect}"]))
     config.insert_json5("scouting/multicast/enabled", "false")
     return zenoh.open(config)
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vehicle of these tests: two Zenoh networks and one SOME/IP network, with a streamer in the middle."""
 
-import random
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Final, NamedTuple
 
 from tests.e2e import wire
 from tests.e2e.peers import SomeipPeer, ecu_answer
+from tests.e2e.ports import tcp_ports, udp_ports
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.wire import Uri
 
@@ -106,22 +105,9 @@ class Ports(NamedTuple):
 
 
 def free_ports() -> Ports:
-    """Ports that nobody uses now, below those that the kernel gives to outgoing connections meanwhile."""
-    tcp = [free_port(socket.SOCK_STREAM) for _ in range(2)]
-    udp = [free_port(socket.SOCK_DGRAM) for _ in range(3)]
-    ports = Ports(*tcp, *udp)
+    """Ports that nobody uses now, all different."""
+    ports = Ports(*tcp_ports(2), *udp_ports(3))
     return ports if len(set(ports)) == len(ports) else free_ports()
-
-
-def free_port(kind: socket.SocketKind) -> int:
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket(socket.AF_INET, kind) as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("100 ports tried between 20000 and 32000, and none is free")
 
 
 def write_config(directory: Path, ports: Ports) -> Path:

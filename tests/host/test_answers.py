@@ -24,7 +24,7 @@ from tests.host.test_streamer import (
 )
 from ustreamer.core.chain import Delivery, Filter
 from ustreamer.core.ledger import Verdict
-from ustreamer.hookspecs import PluginContext, Service, hookimpl
+from ustreamer.hookspecs import PluginContext, RouteUnavailable, Service, hookimpl
 from ustreamer.host.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
@@ -254,3 +254,51 @@ def test_a_stop_is_not_held_up_by_answers_that_nobody_takes(bench: Bench) -> Non
     assert streamer.stop(0.05) == 1
     books = streamer.ledger()
     assert (books.queued, books.dead_lettered) == (0, 2)  # the request, and the answer to it
+
+
+class ClosedRoute:
+    """Nobody listens to what the link `name` sends, until its lane is waited for the `times`-th time at a stop."""
+
+    def __init__(self, streamer: Streamer, name: str, times: int) -> None:
+        self._lane = streamer._lanes[name]
+        self._link = link(streamer, name)
+        self._transmit, self._wait_empty = self._link._transmit, self._lane.wait_empty
+        self._times = times
+        self._closed = True
+        self._link._transmit = self._refuse  # type: ignore[method-assign]
+        self._lane.wait_empty = self._waited  # type: ignore[method-assign]
+
+    def _refuse(self, subscriber: UUri | None, message: UMessage) -> None:
+        if self._closed:
+            raise RouteUnavailable("route", "nobody listens yet")
+        self._transmit(subscriber, message)
+
+    def _waited(self, deadline_ns: int) -> bool:
+        self._times -= 1
+        if not self._times:
+            self._closed = False
+            self._lane.route_open("route")
+        return self._wait_empty(deadline_ns)
+
+
+def test_a_stop_has_patience_with_an_answer_whose_way_opens_in_a_moment(bench: Bench) -> None:
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    ClosedRoute(streamer, "app", times=1)
+    asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
+    link(streamer, "chassis").arrive(response(new_id(), asked))
+    eventually(lambda: streamer._lanes["app"].parked == 1, "the answer to be parked")
+    assert streamer.stop(0) == 0
+    assert [each.attributes.reqid for _, each in link(streamer, "app").sent] == [asked.id]
+    assert streamer.ledger().dead_lettered == 0
+
+
+def test_who_is_told_at_a_stop_that_time_is_up_has_a_moment_to_listen(bench: Bench) -> None:
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.UNAVAILABLE
+    ClosedRoute(streamer, "app", times=2)
+    asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
+    link(streamer, "app").arrive(asked)
+    assert streamer.stop(0) == 1
+    [(_, answer)] = link(streamer, "app").sent
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert streamer.ledger().dead_lettered == 1  # the request alone

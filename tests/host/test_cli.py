@@ -23,7 +23,19 @@ from ustreamer.host.demo import command
 from ustreamer.uprotocol.ustatus import UCode
 
 DEADLINE_S = 20
-COMMANDS = ("run", "check", "plugins", "demo", "reload", "routes", "top", "dead-letters")
+COMMANDS = (
+    "run",
+    "check",
+    "explain",
+    "plugins",
+    "demo",
+    "reload",
+    "routes",
+    "top",
+    "tap",
+    "dead-letters",
+    "import",
+)
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "cli"\nauthorities = ["hpc"]\n'
 SOMEIP = """\
@@ -343,8 +355,9 @@ def test_a_plugin_that_cannot_be_loaded_is_told_and_keeps_no_command_from_workin
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", {"seconds": 10.0, "as_json": False}),
-        ("--seconds 0.5 --json", {"seconds": 0.5, "as_json": True}),
+        ("", {"seconds": 10.0, "as_json": False, "recordings": None}),
+        ("--seconds 0.5 --json", {"seconds": 0.5, "as_json": True, "recordings": None}),
+        ("--recordings kept", {"seconds": 10.0, "as_json": False, "recordings": Path("kept")}),
     ],
 )
 @pytest.mark.parametrize("code", [0, 1])

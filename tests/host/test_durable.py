@@ -17,6 +17,7 @@ from ustreamer.host.durable import MAX_REPEATED
 from ustreamer.host.spool import SpoolLimits
 from ustreamer.host.spool_records import Spooled
 from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -268,6 +269,12 @@ def test_a_disk_that_takes_nothing_leaves_a_lane_like_any_other_and_says_so(
     life.write_all()
     assert life.lane.kept == 1
 
+    with caplog.at_level(logging.ERROR):
+        life.lane._spool.use(SpoolLimits(1, 1_000_000))
+        life.offer(life.number(19))
+        assert not life.write()
+    assert [record.message for record in caplog.records] == ["not_kept", "not_kept"]
+
 
 def test_other_limits_hold_from_the_next_message_on(start: Start) -> None:
     life = start(down(), with_limits(spool_messages=2))
@@ -279,11 +286,37 @@ def test_other_limits_hold_from_the_next_message_on(start: Start) -> None:
     life.write_all()
     assert life.lane.kept == 4
     life.lane.use(with_limits(spool_messages=1))
-    life.write_all()
+    life.write()
     life.die()
     second = start(Wire(), with_limits(spool_messages=1))
     second.send()
     assert second.sent == [0, 1, 2, 3]
+
+
+def test_more_bytes_may_be_kept_after_a_reload(start: Start) -> None:
+    life = start(down(), with_limits(spool_bytes=1))
+    life.lane.use(with_limits(spool_bytes=100_000_000))
+    [message] = life.numbers(0)
+    life.offer(UMessage(message.id, message.attributes, b"p" * 10_000_000))
+    assert life.write()
+    assert life.lane.kept == 1
+
+
+def test_what_becomes_absent_is_never_what_is_being_sent(start: Start) -> None:
+    life = start(Wire())
+    send = life.wire.send
+
+    def slow_send(message: UMessage) -> None:
+        life.write()
+        send(message)
+
+    life.gateway.delivery.transmit = slow_send
+    life.lane.use(with_limits(queue_messages=100))
+    life.offer(*life.numbers(*range(1, 101)))
+    life.lane.use(with_limits(queue_messages=1))
+    life.send()
+    assert life.verdicts == [(n, Verdict.DELIVERED) for n in range(1, 101)]
+    assert life.lane.committed == 100
 
 
 # ----------------------------------------------------------------------------------------------------------- expiry
@@ -479,10 +512,10 @@ def test_the_threads_write_send_and_remove_by_themselves(start: Start) -> None:
 
 def test_closing_writes_what_waits_and_ends_the_threads(start: Start) -> None:
     first = start(down(), threads=True)
-    first.offer(*first.numbers(*range(100)))
+    first.offer(*first.numbers(*range(2000)))  # several commits
     close(first)
     second = start(Wire(), threads=True)
-    eventually(lambda: len(second.wire.sent) == 100, "all to be sent")
+    eventually(lambda: len(second.wire.sent) == 2000, "all to be sent")
     close(second)
     assert start(Wire()).lane.queued == 0
 

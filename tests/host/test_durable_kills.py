@@ -28,7 +28,8 @@ def killed(directory: Path, life: int, dice: random.Random) -> int:
     with lived(directory, life) as process:
         assert process.stdout
         first = process.stdout.read(4)
-        time.sleep(dice.random() * LONGEST_S)
+        with pytest.raises(subprocess.TimeoutExpired):  # it lives on until then
+            process.wait(dice.random() * LONGEST_S)
         process.kill()
         said = first + process.stdout.read()
     assert first, "it died by itself"

@@ -777,7 +777,11 @@ def test_whatever_routes_close_and_open_each_stream_keeps_its_order_and_all_arri
             for opened in dice.sample(topics, 2):
                 rig.lane.route_open(opened)
         if n % 100 == 0:
-            time.sleep(0.002)  # lets the pauses end
+            tried = rig.lane.statistics().retries
+            eventually(
+                lambda tried=tried: rig.lane.statistics().retries > tried + 2 or not rig.lane.queued,  # type: ignore[misc]
+                "pauses to end",
+            )
     rig.routes.closed = set()
     assert rig.lane.wait_empty(soon())
     assert sorted(rig.sent) == list(range(1500))
@@ -1262,8 +1266,8 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
         together.wait(DEADLINE_S)
         for position, message in enumerate(messages):
             gateway.offer(message)
-            if position % 50 == 0:
-                time.sleep(0.0005)  # lets the lane have its turn: else nearly all would overflow
+            if position % 50 == 0:  # else nearly all would overflow
+                eventually(lambda: rig.lane.queued < 30, "the lane to have its turn")
 
     pouring = [
         threading.Thread(target=pour, args=pair, daemon=True) for pair in zip(gateways, offered, strict=True)

@@ -103,43 +103,43 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def test_what_is_installed_is_found_by_the_name_of_its_entry_point_and_not_imported(site: Site) -> None:
-    value = site.install("recorder", "raise RuntimeError('imported')")
+    value = site.install("notebook", "raise RuntimeError('imported')")
     found = plugins.installed()
-    assert found.keys() == OURS | {"recorder"}
-    assert found["recorder"].value == value
+    assert found.keys() == OURS | {"notebook"}
+    assert found["notebook"].value == value
     assert site.modules[0] not in sys.modules
 
 
 def test_two_plugins_of_one_name_are_refused_with_both_places(site: Site) -> None:
-    values = [site.install("recorder", USABLE), site.install("recorder", USABLE)]
+    values = [site.install("notebook", USABLE), site.install("notebook", USABLE)]
     text = refusal(plugins.installed)
-    assert text.startswith("plugin 'recorder' is defined twice: ")
+    assert text.startswith("plugin 'notebook' is defined twice: ")
     assert all(value in text for value in values)
 
 
 def test_a_plugin_that_is_installed_twice_in_the_same_way_is_one_plugin(site: Site) -> None:
     for distribution in ("plug-a", "plug-b"):  # an editable install beside a copy of it
-        site.install("recorder", USABLE, distribution=distribution, module="installed_by_test")
-    assert plugins.installed()["recorder"].value == "installed_by_test:Plugin"
+        site.install("notebook", USABLE, distribution=distribution, module="installed_by_test")
+    assert plugins.installed()["notebook"].value == "installed_by_test:Plugin"
 
 
 def test_an_entry_point_of_another_group_is_no_plugin(site: Site) -> None:
-    site.install("recorder", USABLE, group="ustreamers")
+    site.install("notebook", USABLE, group="ustreamers")
     assert plugins.installed().keys() == OURS >= {"throttle", "usubscription"}
 
 
 def test_a_plugin_says_what_it_is_and_which_hooks_it_uses_in_the_order_of_the_hooks_page(
     site: Site,
 ) -> None:
-    site.install("recorder", USABLE, distribution="plug-recorder", version="4.5")
-    assert plugins.describe(plugins.installed()["recorder"]) == PluginInfo(
-        "recorder", "plug-recorder", "4.5", ("ustreamer_filters", "ustreamer_stopping")
+    site.install("notebook", USABLE, distribution="plug-notebook", version="4.5")
+    assert plugins.describe(plugins.installed()["notebook"]) == PluginInfo(
+        "notebook", "plug-notebook", "4.5", ("ustreamer_filters", "ustreamer_stopping")
     )
 
 
 def test_an_entry_point_without_a_distribution_is_described_all_the_same(site: Site) -> None:
-    value = site.install("recorder", USABLE)
-    described = plugins.describe(EntryPoint("recorder", value, plugins.GROUP))
+    value = site.install("notebook", USABLE)
+    described = plugins.describe(EntryPoint("notebook", value, plugins.GROUP))
     assert (described.distribution, described.version) == ("?", "?")
 
 
@@ -150,10 +150,14 @@ def test_the_hooks_are_those_of_the_hooks_page() -> None:
         "ustreamer_taps",
         "ustreamer_services",
         "ustreamer_subscription_directory",
+        "ustreamer_subscription_watch",
+        "ustreamer_stored_subscriptions",
         "ustreamer_decoders",
         "ustreamer_commands",
+        "ustreamer_configured",
         "ustreamer_started",
         "ustreamer_stopping",
+        "ustreamer_stopped",
     )
 
 
@@ -161,8 +165,8 @@ def test_the_hooks_are_those_of_the_hooks_page() -> None:
 
 
 def test_a_class_with_a_config_is_loaded(site: Site) -> None:
-    site.install("recorder", USABLE)
-    loaded = plugins.plugin_class(plugins.installed()["recorder"])
+    site.install("notebook", USABLE)
+    loaded = plugins.plugin_class(plugins.installed()["notebook"])
     assert (loaded.__name__, loaded.Config().depth) == ("Plugin", 3)
 
 
@@ -179,9 +183,9 @@ UNLOADABLE = {
 def test_a_plugin_that_cannot_be_imported_is_named_with_its_place_and_the_reason(
     site: Site, source: str, names: str, why: str
 ) -> None:
-    value = site.install("recorder", source, names=names)
-    text = refusal(lambda: plugins.plugin_class(plugins.installed()["recorder"]))
-    assert text.startswith(f"plugin 'recorder': cannot load {value!r}: ")
+    value = site.install("notebook", source, names=names)
+    text = refusal(lambda: plugins.plugin_class(plugins.installed()["notebook"]))
+    assert text.startswith(f"plugin 'notebook': cannot load {value!r}: ")
     assert why in text
 
 
@@ -198,9 +202,9 @@ UNFIT = {
 def test_what_is_not_a_class_with_a_config_is_no_plugin_and_told_what_it_should_be(
     site: Site, source: str
 ) -> None:
-    value = site.install("recorder", source)
-    assert refusal(lambda: plugins.plugin_class(plugins.installed()["recorder"])) == (
-        f"plugin 'recorder': {value!r} is not a class with a msgspec.Struct named Config"
+    value = site.install("notebook", source)
+    assert refusal(lambda: plugins.plugin_class(plugins.installed()["notebook"])) == (
+        f"plugin 'notebook': {value!r} is not a class with a msgspec.Struct named Config"
     )
 
 

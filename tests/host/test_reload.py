@@ -8,6 +8,8 @@ from typing import Any, Final
 import pytest
 
 from tests.host.running import INSIDE, OUTSIDE, Running, eventually, new_id
+from ustreamer.core.chain import Delivery
+from ustreamer.hookspecs import Settings, hookimpl
 from ustreamer.host import process
 from ustreamer.host.admin import AdminError, Reload
 from ustreamer.host.reload import ReloadRefused, changes, refusals
@@ -63,6 +65,16 @@ def test_an_authority_that_is_new_behind_an_endpoint_is_reached_and_believed_fro
     assert running.streamer.ledger().denied == 0
 
 
+def test_plugins_see_which_authorities_have_a_place_now(running: Running) -> None:
+    context = running.streamer.context
+    assert list(context.authorities) == ["hpc", "car", "cloud"]
+    running.write(PLUGINS, authorities={INSIDE: ("hpc",), OUTSIDE: ("cloud", "fleet")})
+    reload(running)
+    assert list(context.authorities) == ["hpc", "cloud", "fleet"]
+    assert ("fleet" in context.authorities, "car" in context.authorities) == (True, False)
+    assert len(context.authorities) == 3
+
+
 def test_an_authority_that_moves_is_looked_for_where_it_is_now(running: Running) -> None:
     car = UUri("car", 1, 1, 0)
     heard = running.hears(OUTSIDE, "car", car)
@@ -108,6 +120,38 @@ def test_the_limits_of_a_lane_change(running: Running) -> None:
     reload(running)
     tell(running, UUri("cloud", 1, 1, 0), b"fits")
     eventually(lambda: payloads(heard) == [b"fits"], "the notification")
+
+
+def test_plugins_are_told_what_holds_now_while_nothing_is_dispatched(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[int, object, list[int]]] = []
+
+    class Told:
+        @hookimpl
+        def ustreamer_configured(self, settings: Settings) -> None:
+            tuned = [each.tuned_ns for each in made]
+            told.append((settings.egress[OUTSIDE].queue_messages, settings.plugins["throttle"], tuned))
+            raise ZeroDivisionError("told")  # which is no reason to stop half-way
+
+        @hookimpl
+        def ustreamer_filters(self, delivery: Delivery) -> None:
+            made.append(delivery)
+
+    made: list[Delivery] = []
+    running.streamer.plugins.register(Told())
+    heard = running.hears(OUTSIDE, "cloud", UUri("cloud", 1, 1, 0))
+    tell(running, UUri("cloud", 1, 1, 0))
+    eventually(lambda: len(heard) == 1, "the notification")
+    before = [each.tuned_ns for each in made]
+    limits = "[egress.outside]\nqueue_messages = 7"
+    running.write("[plugins.usubscription]\nmap_size_mb = 1\n[plugins.throttle]\ntolerance = 0.2", limits)
+    assert reload(running) == ["egress.outside.queue_messages", "plugins.throttle.tolerance"]
+    [(queue_messages, throttle, tuned)] = told
+    assert (queue_messages, getattr(throttle, "tolerance", None)) == (7, 0.2)
+    assert tuned == before  # the filters are asked for after that
+    assert made[-1].tuned_ns > before[-1]
+    assert [r.message for r in caplog.records if r.message == "plugin_failed"] == ["plugin_failed"]
 
 
 def test_a_plugin_changes_what_it_says_it_can_change(running: Running) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lmdb
@@ -543,3 +544,39 @@ def test_the_reader_counts_by_class(spool: Spool) -> None:
     assert (found.messages, found.last, found.damaged) == ([0, 0, 3, 0, 0, 0, 1], [0, 0, 3, 0, 0, 0, 1], [])
     assert place_of(keys[0]) == (6, 1)
     assert sum(found.bytes) == spool.bytes
+
+
+# --- for a lane -------------------------------------------------------------------------------------------------------
+
+
+def test_one_message_is_read_by_its_key_from_any_thread_also_while_others_are_written(spool: Spool) -> None:
+    keys = add(spool, *range(100))
+    with ThreadPoolExecutor(1) as other:
+        read = other.submit(lambda: [number_of(spool.get(key)) for key in keys * 10])
+        add(spool, *range(100, 200))
+        assert read.result() == [*range(100)] * 10
+
+
+def test_a_key_that_is_not_there_is_a_message_lost(spool: Spool) -> None:
+    assert spool.get(key_of(1, 77)) is None
+    assert spool.lost == 1
+
+
+def test_a_closed_spool_has_lost_nothing(spool: Spool) -> None:
+    [key] = add(spool, 1)
+    spool.close()
+    with pytest.raises(UStatusError, match="not open"):
+        spool.get(key)
+    assert spool.lost == 0
+
+
+def test_larger_limits_enlarge_the_map(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path, SpoolLimits(10, 1_000))
+    spool.open()
+    with pytest.raises(UStatusError, match="is full"):
+        add(spool, 1, size=2_000)
+    spool.use(SpoolLimits(1_000, 100 * MB))
+    for number in range(18):  # more than the map was large
+        add(spool, number, size=5 * MB)
+    assert numbers(spool) == list(range(18))
+    spool.close()

@@ -14,15 +14,16 @@ import pytest
 from tests.transports.zenoh.nets import endpoint, free_locator
 from ustreamer.core.chain import Delivery, Tap, Transmit
 from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.ledger import Verdict
+from ustreamer.core.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.links import Link
-from ustreamer.core.subscriptions import Subscription
+from ustreamer.core.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.hookspecs import (
     EndpointConfig,
     EndpointContext,
     EndpointTransport,
     PluginContext,
     Service,
+    Settings,
     TransportKind,
     hookimpl,
 )
@@ -249,12 +250,17 @@ class Bench:
         keys = {"transport": "local", "network": self.network(name).name}
         return section(name, **keys, authorities=authorities)
 
-    def streamer(self, *sections: str, extra: Mapping[str, type[Any]] | None = None) -> Streamer:
-        """A streamer that is not started, with the transports of this file; `extra` are more plugins."""
+    def streamer(
+        self, *sections: str, extra: Mapping[str, type[Any]] | None = None, state: str | None = None
+    ) -> Streamer:
+        """A streamer that is not started, with the transports of this file; `extra` are more plugins.
+
+        It has a state of its own, but for those that are given the name of one.
+        """
         classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed().items()}
         classes |= {"fakes": Fakes, **(extra or {})}
         kinds = plugins.transport_kinds(plugins.without_configuration(classes))
-        head = f'authority = "{OWN}"\nstate_dir = "state{len(self._streamers)}"\n'
+        head = f'authority = "{OWN}"\nstate_dir = "{state or f"state{len(self._streamers)}"}"\n'
         path = self._directory / "ustreamer.toml"
         path.write_text("\n".join([head, *sections, *(f"[plugins.{name}]" for name in extra or ())]))
         config = configuration.load(path, kinds, {name: cls.Config for name, cls in classes.items()})
@@ -882,7 +888,7 @@ def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(
     sections = (fake("chassis", "chassis"), fake("uplink", "cloud"))
     streamer = bench.started(bench.local("inside", OWN), *sections, PATIENT_RETRY, extra={"watch": LinkWatch})
     app, chassis, uplink = bench.app("inside"), link(streamer, "chassis"), link(streamer, "uplink")
-    assert LinkWatch.context.authorities == (OWN, "chassis", "cloud")
+    assert list(LinkWatch.context.authorities) == [OWN, "chassis", "cloud"]
     for each, sink in ((chassis, UUri("chassis", 1, 1, 0)), (uplink, NEWS)):
         each.fault = UCode.UNAVAILABLE
         app.transport.send(notification(new_id(), TOPIC, sink))
@@ -1002,8 +1008,16 @@ class Noting:
         NOTES.append("started")
 
     @hookimpl
+    def ustreamer_configured(self, settings: Settings) -> None:
+        NOTES.append("configured")
+
+    @hookimpl
     def ustreamer_stopping(self) -> None:
         NOTES.append("stopping")
+
+    @hookimpl
+    def ustreamer_stopped(self) -> None:
+        NOTES.append("stopped")
 
 
 class Damaged(Noting):
@@ -1020,11 +1034,11 @@ def test_services_come_before_endpoints_and_go_after_the_last_message(bench: Ben
     streamer = bench.streamer(fake("a", OWN), fake("b", "cloud"), extra={"noting": Noting})
     assert NOTES == []
     streamer.start()
-    assert NOTES == ["service start", "open a", "open b", "started"]
+    assert NOTES == ["configured", "service start", "open a", "open b", "started"]
     NOTES.clear()
     assert streamer.stop() == 0
     assert NOTES[:4] == ["stop_receiving a", "stop_receiving b", "stopping", "service stop"]
-    assert NOTES[-2:] == ["close a", "close b"]
+    assert NOTES[-3:] == ["close a", "close b", "stopped"]
 
 
 def leftovers(streamer: Streamer) -> list[str]:
@@ -1060,6 +1074,7 @@ def test_a_start_that_fails_says_why_and_closes_what_was_opened(
     assert leftovers(streamer) == []
     assert "service stop" in NOTES
     assert {"close a", "close b"} <= set(NOTES)
+    assert NOTES[-1] == "stopped"
 
 
 def test_building_a_streamer_touches_nothing(bench: Bench, tmp_path: Path) -> None:
@@ -1245,6 +1260,105 @@ def test_a_tap_sees_every_verdict_with_where_the_message_came_from_and_went(benc
         ],
         key=str,
     )
+
+
+class Books:
+    """A plugin that looks at the books, and at what it is told the streamer goes by and who subscribes."""
+
+    Config = NoConfig
+    made: ClassVar[list["Books"]] = []
+
+    def __init__(self, config: NoConfig, context: PluginContext) -> None:
+        self.ledger = context.ledger
+        self.settings: list[Settings] = []
+        self.subscriptions: list[tuple[Change, UUri, UUri, int]] = []
+        self.final: LedgerSnapshot | None = None
+        self.made.append(self)
+
+    @hookimpl
+    def ustreamer_configured(self, settings: Settings) -> None:
+        self.settings.append(settings)
+
+    @hookimpl
+    def ustreamer_subscription_watch(self) -> SubscriptionWatch:
+        def told(subscription: Subscription, change: Change, /) -> None:
+            self.subscriptions.append(
+                (change, subscription.topic, subscription.subscriber, subscription.period_ns)
+            )
+
+        return told
+
+    @hookimpl
+    def ustreamer_stopped(self) -> None:
+        self.final = self.ledger()
+
+
+def test_a_plugin_is_told_the_limits_of_every_endpoint_and_the_sections_of_all_plugins(bench: Bench) -> None:
+    limits = "[egress.chassis]\nqueue_messages = 7"
+    bench.started(
+        bench.local("inside", OWN),
+        fake("chassis", "chassis"),
+        limits,
+        WITH_USUBSCRIPTION,
+        extra={"books": Books},
+    )
+    [settings] = Books.made[-1].settings
+    assert {name: each.queue_messages for name, each in settings.egress.items()} == {
+        "inside": 10_000,
+        "chassis": 7,
+        "self": 10_000,
+    }
+    assert settings.plugins.keys() == {"usubscription", "books"}
+    assert settings.plugins["books"] == NoConfig()
+
+
+def test_a_plugin_has_the_final_books_when_all_is_closed(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), extra={"books": Books})
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    eventually(lambda: streamer.ledger().delivered == 1, "the delivery")
+    assert Books.made[-1].ledger() == streamer.ledger()
+    assert Books.made[-1].final is None
+    streamer.stop()
+    assert Books.made[-1].final == streamer.ledger()
+
+
+def test_a_plugin_that_watches_is_told_of_every_subscription_from_whatever_directory(bench: Bench) -> None:
+    receiver = UUri("chassis", 1, 1, 0)
+    bench.started(
+        bench.local("inside", OWN),
+        fake("chassis", "chassis", receivers=[str(receiver)]),
+        WITH_USUBSCRIPTION,
+        extra={"books": Books},
+    )
+    app = bench.app("inside")
+    app.subscribe(TOPIC)
+    told = Books.made[-1].subscriptions
+    eventually(lambda: len(told) == 2, "the subscription")
+    assert told == [
+        (Change.PRESENT, TOPIC, receiver, 0),
+        (Change.SUBSCRIBED, TOPIC, app.address, 0),
+    ]
+
+
+class FailsToWatch(Books):
+    @hookimpl
+    def ustreamer_subscription_watch(self) -> SubscriptionWatch:
+        def told(subscription: Subscription, change: Change, /) -> None:
+            self.subscriptions.append((change, subscription.topic, subscription.subscriber, 0))
+            raise ZeroDivisionError("watch")
+
+        return told
+
+
+def test_a_watch_that_raises_disturbs_nobody_and_is_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.started(bench.local("inside", OWN), WITH_USUBSCRIPTION, extra={"books": FailsToWatch})
+    app = bench.app("inside")
+    app.subscribe(TOPIC)
+    app.subscribe(TOPIC.with_resource(0x8009))
+    eventually(lambda: len(Books.made[-1].subscriptions) == 2, "the subscriptions")
+    assert [r.message for r in caplog.records if r.message == "plugin_failed"] == ["plugin_failed"]
 
 
 def test_the_plugins_of_a_streamer_can_be_asked(bench: Bench) -> None:

@@ -173,7 +173,7 @@ def test_who_subscribes_at_both_is_served_by_both_and_nothing_goes_round(town: T
 
 
 def test_what_names_its_sink_goes_through_both_of_two_and_a_window_behind_them_takes_one(town: Town) -> None:
-    """Nobody subscribes a notification, so nobody asks one of the two: docs/architecture.md tells what to do about it."""
+    """Nobody subscribes a notification, so nobody asks one of the two. On a Zenoh network they would know of each other."""
     speaker, listener, far = town.app("one", "a"), town.app("two", "b"), town.app("three", "c")
     listener.listen(ANY, listener.address)
     far.listen(ANY, far.address)
@@ -263,7 +263,7 @@ def test_what_a_streamer_hears_back_through_another_endpoint_it_forwards_once(to
 
 
 def test_without_a_window_it_would_go_round_for_ever(town: Town) -> None:
-    """What the window is for; should this ever end by itself, the window can go."""
+    """What the window is for. A Zenoh endpoint notices by itself, see tests/e2e/test_neighbours.py."""
     streamer, speaker, topic = one_network_twice(town, window=0)
     talk(speaker, topic, messages=1)
     eventually(lambda: forwarded(streamer) > 100, "a storm")

@@ -125,13 +125,27 @@ class Access:
 
     def refusal(self, attributes: UAttributes) -> UStatus | None:
         """Why a message with these valid attributes may not come in; None if it may."""
+        rule = self._deciding(attributes)
+        if rule is not None:
+            return None if rule.allow else _refused(attributes, f"{self._where}[{rule.place}] denies")
+        may_pass = self._rest_may_pass[attributes.type]
+        return None if may_pass else _refused(attributes, f"no rule of {self._where} allows")
+
+    def reason(self, attributes: UAttributes) -> str:
+        """Why a message that may come in may."""
+        rule = self._deciding(attributes)
+        if rule is not None:
+            return f"{self._where}[{rule.place}] allows it"
+        return f"{self._where} has no rule about it, and a {attributes.type.name} needs none"
+
+    def _deciding(self, attributes: UAttributes) -> _Rule | None:
         type, source, sink = attributes.type, attributes.source, attributes.sink
         for rule in self._by_type[type]:
             if rule.source.matches(source) and (
                 type is UMessageType.PUBLISH or sink is None or rule.sink.matches(sink)
             ):
-                return None if rule.allow else _refused(attributes, f"{self._where}[{rule.place}] denies")
-        return None if self._rest_may_pass[type] else _refused(attributes, f"no rule of {self._where} allows")
+                return rule
+        return None
 
 
 def _refused(attributes: UAttributes, who: str) -> UStatus:

@@ -266,6 +266,10 @@ class Delivery:
         if self._owner.taps:
             self._arrived[id(message)] = arrived_ns
 
+    def forget_arrivals(self) -> None:
+        """No tap is left to be told: what was noted for them will not be asked for. Under the owner's lock."""
+        self._arrived.clear()
+
     def give_up(self, now_ns: int, reason: UStatus) -> list[UMessage]:
         """Make a dead letter of all that the filters hold, and answer who asked; what that was. Under the owner's lock."""
         given_up = self._taken(lambda _: True)

@@ -10,7 +10,7 @@ Order of locks: any ingress, then the ingress of the streamer itself, then a lan
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
-from threading import RLock
+from threading import Lock, RLock
 
 import msgspec
 
@@ -72,6 +72,7 @@ class Ingress:
     ) -> None:
         self.name = name
         self.taps = taps
+        self._changing_taps = Lock()  # a leaf: one that fails is switched off under the lock of a lane
         self.ledger = Ledger()
         self.faults = Faults(name)
         self.held = 0  # messages that filters hold back at present
@@ -302,7 +303,27 @@ class Ingress:
 
     def tap_failed(self, tap: Tap, error: Exception) -> None:
         if self.faults.of_tap(tap, error):
+            self._without(tap)
+
+    def _without(self, tap: Tap) -> None:
+        with self._changing_taps:
             self.taps = tuple(each for each in self.taps if each is not tap)
+
+    def add_tap(self, tap: Tap) -> None:
+        """Have `tap` see every verdict from now on."""
+        with self._lock, self._changing_taps:
+            self.taps = (*self.taps, tap)
+
+    def remove_tap(self, tap: Tap) -> None:
+        """Have `tap` see no more verdicts; one that is being told on another thread may still come."""
+        with self._lock:
+            self._without(tap)
+            if not self.taps:
+                for each in self._all_deliveries():
+                    each.forget_arrivals()
+
+    def _all_deliveries(self) -> list[Delivery]:
+        return [*self._unicast.values(), *chain.from_iterable(self._by_topic.values())]
 
     # --- messages that a filter holds ---------------------------------------------------------------------------------
 
@@ -334,9 +355,10 @@ class Ingress:
     def give_up_held(self, reason: UStatus) -> list[UMessage]:
         """Make dead letters of all that filters hold, and answer who asked; what that was."""
         with self._lock:
-            deliveries = [*self._unicast.values(), *chain.from_iterable(self._by_topic.values())]
             return [
-                each for delivery in deliveries for each in delivery.give_up(self._monotonic_ns(), reason)
+                each
+                for delivery in self._all_deliveries()
+                for each in delivery.give_up(self._monotonic_ns(), reason)
             ]
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -428,6 +450,7 @@ class Dispatcher:
         self._keep = keep
         self._duplicate_windows = dict(duplicate_windows or {})
         self._loops: frozenset[str] = frozenset()
+        self._tapping: list[Callable[[Ingress], None]] = []
         self._own = OwnIngress(self, tuple(taps(SELF)))
         self._ingresses: dict[str, Ingress] = {SELF: self._own}
 
@@ -437,6 +460,8 @@ class Dispatcher:
         if known is None:
             known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
             known.take_once(self._window(name))
+            for add in self._tapping:
+                add(known)
         return known
 
     def kept_delivery(
@@ -479,6 +504,27 @@ class Dispatcher:
             self.router = router
             for each in self._ingresses.values():
                 each.use(router)
+
+    def tap(self, make: Callable[[str], Tap]) -> Callable[[], None]:
+        """Have every verdict from now on seen by what `make` makes for each endpoint, SELF included.
+
+        What is returned ends that.
+        """
+        taps: list[tuple[Ingress, Tap]] = []
+
+        def add(ingress: Ingress) -> None:
+            taps.append((ingress, make(ingress.name)))
+            ingress.add_tap(taps[-1][1])
+
+        def end() -> None:
+            self._tapping.remove(add)
+            for ingress, tap in taps:
+                ingress.remove_tap(tap)
+
+        self._tapping.append(add)
+        for ingress in list(self._ingresses.values()):
+            add(ingress)
+        return end
 
     def watch_clock(self) -> None:
         """Look at the clocks now and every second from now on."""
@@ -525,10 +571,15 @@ class Dispatcher:
             self.schedule(now_ns, self.publish_dead_letters)
 
     def undelivered(self, item: Queued, status: UStatus) -> None:
-        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock."""
+        """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock.
+
+        A Notification of the streamer's own whose ttl is over has had its time, and makes no dead letter.
+        """
         first_ns = item.first_attempt_ns or item.received_ns
         last_ns = item.last_attempt_ns or item.received_ns
         ingress = item.delivery.ingress
+        if ingress == SELF and _is_old_news(item.message, status):
+            return
         self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
         self.answer(item.message, status, ingress)
 
@@ -561,6 +612,13 @@ class Dispatcher:
     def faults(self) -> dict[str, dict[str, int]]:
         """What plugins got wrong with what came in at each endpoint, by the names of `Faults.counts`."""
         return {name: ingress.faults.counts() for name, ingress in self._ingresses.items()}
+
+
+def _is_old_news(message: UMessage, status: UStatus) -> bool:
+    """Whether it is a Notification whose ttl is over: of our own services, which tell many who do not listen (DSP-4)."""
+    attributes = message.attributes
+    expired = bool(attributes.ttl) and status.code is UCode.DEADLINE_EXCEEDED
+    return expired and attributes.type is UMessageType.NOTIFICATION
 
 
 def _answerable(message: UMessage) -> bool:

@@ -117,9 +117,14 @@ class Expiry:
         self.observe()
         now_ns = self._monotonic_ns()
         left_ms = min(made_ms + ttl - self._wall_ms(), ttl)
+        asked = [self._ahead_ms]
         for epoch in self._past:
             if now_ns - epoch.ended_ns > max(GRACE_NS, ttl * _NS_PER_MS):
                 break  # those behind ended earlier
+            # Back where it was, but for what a clock is set by now and then: the later of the two knows better.
+            if any(abs(epoch.ahead_ms - each) <= LEAP_MS for each in asked):
+                continue
+            asked.append(epoch.ahead_ms)
             age_ms = now_ns // _NS_PER_MS + epoch.ahead_ms - made_ms
             # Not from the future of that time: then it was made by another clock, and this one says nothing about it.
             if -LEAP_MS <= age_ms <= ttl:

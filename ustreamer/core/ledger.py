@@ -9,6 +9,7 @@ but measured in the queues, so `unaccounted` is a check and not a tautology.
 
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -61,6 +62,9 @@ class LedgerSnapshot(msgspec.Struct, frozen=True):
             + self.no_subscriber
             + self.queued
         )
+
+
+NO_BOOKS: Final = LedgerSnapshot(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def snapshot(ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who can be reached: what the endpoints know of their links, by the authorities behind them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from threading import Lock
 from typing import Final, NamedTuple
@@ -56,10 +56,7 @@ class Links:
             times_up = 0 if before is None else before.times_up
             self._links[endpoint] = Link(up, times_up + up)
             watchers = self._watchers
-        # Without the lock: a watcher may ask, and watch. The stack calls the last first, and all whatever one raises.
-        with ExitStack() as calls:
-            for changed in reversed(watchers):
-                calls.callback(changed)
+        _call(watchers)
 
     def joined(self, endpoint: str) -> None:
         """Somebody at an endpoint whose link is up has become ready: as if the link had come up again.
@@ -67,10 +64,22 @@ class Links:
         Zenoh connects two nodes before either knows what the other listens to. Who sends when the link comes up may be too
         early, and is told here that it is time.
         """
-        if self.of_endpoint(endpoint).up:
-            self.turn(endpoint, up=True)
+        with self._lock:
+            before = self.of_endpoint(endpoint)
+            if not before.up:
+                return
+            self._links[endpoint] = Link(True, before.times_up + 1)
+            watchers = self._watchers
+        _call(watchers)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after every change, on the thread that noticed it: it must be quick."""
         with self._lock:
             self._watchers = (*self._watchers, changed)
+
+
+def _call(watchers: Iterable[Callable[[], None]]) -> None:
+    """Without a lock: a watcher may ask, and watch."""
+    with ExitStack() as calls:  # which calls the last first, and all whatever one raises
+        for changed in reversed(tuple(watchers)):
+            calls.callback(changed)

@@ -68,10 +68,11 @@ class Standing(Enum):
 
 
 class Heard(NamedTuple):
-    """What has changed on a network: who has come, and who has gone."""
+    """What has changed: who has come to a network and who has gone, and which of our endpoints turn out to share one."""
 
     came: tuple[Who, ...]
     went: tuple[Who, ...]
+    doubled: tuple[str, ...]
     changed: bool
 
 
@@ -156,22 +157,28 @@ class Neighbours:
             tuple(each for each in new if each not in old),
             tuple(each for each in old if each not in new),
         )
-        return Heard(came, went, old != new or before.doubled != now.doubled)
+        doubled = tuple(each for each in now.doubled if each not in before.doubled)
+        return Heard(came, went, doubled, old != new or before.doubled != now.doubled)
 
     def _seen(self, mine: Mapping[str, _Claims], home: Mapping[str, str]) -> _View:
-        others, doubled = {}, {}
+        others = {}
+        ours: dict[str, set[str]] = {}
         for endpoint, announcements in self._heard.items():
-            ours = {each.endpoint for each in announcements if each.instance == self._me.instance}
-            if shared := (ours & mine.keys()) - {endpoint}:
-                doubled[endpoint] = frozenset(shared)
+            ours[endpoint] = {each.endpoint for each in announcements if each.instance == self._me.instance}
             if claims := _claims(each for each in announcements if each.instance != self._me.instance):
                 others[endpoint] = claims
+        doubled = {}
+        for endpoint, heard in ours.items():
+            # Both ways: somebody on one network can say there what he likes, but not on the other.
+            shared = frozenset(each for each in heard - {endpoint} if endpoint in ours.get(each, ()))
+            if shared:
+                doubled[endpoint] = shared
         return _View(mine, home, others, doubled, {})
 
     # --- whose a message is -------------------------------------------------------------------------------------------
 
     def standing(self, ingress: str, source: str, sink: str | None) -> Standing:
-        """Whose a message between these authorities is that was heard at `ingress`; a publication has no sink.
+        """Whose a message between these authorities is that was heard at `ingress`. Without a sink: of a publication, or of what is for us.
 
         Every streamer there that sees the same comes to the same result: one has it.
         """

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Final
 
-from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory, SubscriptionWatch, watch
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -30,6 +30,10 @@ class PausedDirectory:
     @property
     def version(self) -> int:
         return self.behind.version
+
+    def watch(self, told: SubscriptionWatch) -> None:
+        """Watch the other one; a pause is no change of a subscription."""
+        watch(self.behind, told)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         """As SubscriptionDirectory says; without the wishes that are paused."""

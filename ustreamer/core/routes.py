@@ -107,6 +107,8 @@ class Router:
         except UStatusError as error:
             raise Refused(error.code, error.message) from error
         home = self.places.endpoint_of(attributes.source)
+        if home == SELF != ingress and ingress in self._neighbours.same_network():
+            return _LEFT  # our own words, heard back through another endpoint
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
             reason = UStatus(UCode.PERMISSION_DENIED, text)
@@ -120,15 +122,16 @@ class Router:
         assert attributes.sink is not None  # check_attributes has seen to it
         return self._by_sink(ingress, attributes.sink)
 
+    def access_at(self, ingress: str) -> Access | None:
+        """The rules of an endpoint; None if it has none."""
+        return self._access.get(ingress)
+
     def _standing(self, ingress: str, attributes: UAttributes) -> Standing:
-        neighbours = self._neighbours
         sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
         to = None if sink is None else sink.authority_name
-        standing = neighbours.standing(ingress, attributes.source.authority_name, to)
-        if standing is Standing.OURS or sink is None:
-            return standing
-        hosted = to == neighbours.authority and self.places.endpoint_of(sink) == SELF
-        return Standing.OURS if hosted else standing  # nobody else hosts it
+        if sink is not None and to == self._neighbours.authority and self.places.endpoint_of(sink) == SELF:
+            to = None  # a service of ours: nobody else hosts it, so only who has brought it can matter
+        return self._neighbours.standing(ingress, attributes.source.authority_name, to)
 
     def _by_sink(self, ingress: str, sink: UUri) -> Decision:
         endpoint = self.places.endpoint_of(sink)

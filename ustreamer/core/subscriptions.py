@@ -3,7 +3,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from enum import IntEnum
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -38,6 +39,42 @@ class SubscriptionDirectory(Protocol):
         """All current subscriptions of `topic`, in a stable order."""
 
 
+class Change(IntEnum):
+    """What happened to a subscription. PRESENT: it was there when the watching began; CHANGED: it has another period."""
+
+    PRESENT = 0
+    SUBSCRIBED = 1
+    CHANGED = 2
+    UNSUBSCRIBED = 3
+
+
+class SubscriptionWatch(Protocol):
+    """Is told of subscriptions, on the thread that changes them: it takes a note and returns.
+
+    Of one that is UNSUBSCRIBED it is told what stood before.
+    """
+
+    def __call__(self, subscription: Subscription, change: Change, /) -> None: ...
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A directory that tells of its changes."""
+
+    def watch(self, told: SubscriptionWatch) -> None:
+        """Have `told` called for every subscription that is there, now or when they are loaded, and for every change.
+
+        Called before the directory is in use.
+        """
+        ...
+
+
+def watch(directory: SubscriptionDirectory, told: SubscriptionWatch) -> None:
+    """Watch `directory`; nothing is heard of one that is not Watchable."""
+    if isinstance(directory, Watchable):
+        directory.watch(told)
+
+
 def period_of(max_frequency: float) -> int:
     """The period in ns of a frequency in Hz; INVALID_ARGUMENT unless it is a positive finite number.
 
@@ -65,6 +102,10 @@ class StaticDirectory:
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         return self._by_topic.match(topic)
 
+    def watch(self, told: SubscriptionWatch) -> None:
+        for each in self._by_topic:
+            told(each, Change.PRESENT)
+
 
 class MergedDirectory:
     """Several directories as one; a subscriber that two of them know counts once, with its faster wish."""
@@ -85,6 +126,11 @@ class MergedDirectory:
     @property
     def version(self) -> int:
         return sum([directory.version for directory in self._changing])
+
+    def watch(self, told: SubscriptionWatch) -> None:
+        """Each of them on its own: who is in two is told of twice."""
+        for directory in self._directories:
+            watch(directory, told)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         merged: dict[UUri, Subscription] = {}

@@ -9,12 +9,13 @@ routing waiting, and who is slow is left behind. The owner of the state director
 import json
 import logging
 import os
+import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -27,6 +28,10 @@ MAX_REQUEST: Final = 1 << 20
 MAX_ANSWER: Final = 1 << 26
 _PATIENCE_NS: Final = 5_000_000_000  # for one line, in either direction
 _ANSWER_S: Final = 600.0  # how long a client waits: to redrive 10 000 letters takes a minute
+_STREAM_PATIENCE_S: Final = (
+    60.0  # with a reader of a stream that has stopped reading; it keeps a place from others
+)
+_LOOK_S: Final = 0.5
 _BACKLOG: Final = 8
 _NS_PER_S: Final = 1_000_000_000
 
@@ -69,7 +74,19 @@ class Purge(msgspec.Struct, frozen=True, tag="purge", forbid_unknown_fields=True
     numbers: tuple[int, ...] | None
 
 
-Request: TypeAlias = Reload | FetchRoutes | FetchStatistics | FetchPlugins | Redrive | Purge
+class Tap(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=True):
+    """Tell verdicts from now on: of all messages, or of those whose source and sink (patterns) and verdict are these.
+
+    Answered with nothing, and then with lines of `ustreamer.host.taps` for as long as the connection stands.
+    """
+
+    source: str | None = None
+    sink: str | None = None
+    verdict: str | None = None
+    payload: bool = False
+
+
+Request: TypeAlias = Reload | FetchRoutes | FetchStatistics | FetchPlugins | Redrive | Purge | Tap
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
@@ -151,6 +168,19 @@ def answer_to(line: bytes, handle: Callable[[Request], object]) -> Answer:
         return Failed(int(UCode.INTERNAL), f"{type(error).__name__}: {error}")
 
 
+@runtime_checkable
+class Stream(Protocol):
+    """What is answered by and by, on a thread of its own."""
+
+    def wait_lines(self, timeout_s: float) -> Sequence[msgspec.Struct]:
+        """Wait for something to say; nothing when that takes longer, or after `close`."""
+        ...
+
+    def close(self) -> None:
+        """Say nothing more. May be repeated."""
+        ...
+
+
 # --- the server -----------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +194,7 @@ class AdminServer:
         self._monotonic_ns = clock.monotonic_ns
         self._listener: socket.socket | None = None
         self._closing = False
+        self._streams: dict[Thread, tuple[Stream, socket.socket]] = {}
         self._thread = Thread(target=self._run, name="admin", daemon=True)
 
     def open(self) -> None:
@@ -193,18 +224,63 @@ class AdminServer:
                 if not self._closing:  # out of file descriptors, for one: the streamer can do without us
                     log.exception("admin_ended")
                 return
-            with closing(connection):
-                self._serve(connection)
+            stream = self._serve(connection)
+            if stream is None:
+                connection.close()
+            else:
+                self._follow(stream, connection)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> Stream | None:
+        """Answer a request; what there is to be said after that, and the connection is needed for."""
+        streams: list[Stream] = []
+
+        def handle(request: Request) -> object:
+            result = self._handle(request)
+            if not isinstance(result, Stream):
+                return result
+            streams.append(result)
+            return None
+
         try:
             line = self._line(connection)
             if line is None:
-                return
+                return None
             connection.settimeout(_PATIENCE_NS / _NS_PER_S)
-            connection.sendall(answer_line(answer_to(line, self._handle)))
+            connection.sendall(answer_line(answer_to(line, handle)))
         except OSError as error:  # the client went away, or takes too long
             log.info("admin_client_lost", extra={"reason": str(error)})
+            for each in streams:
+                each.close()
+            return None
+        return streams[0] if streams else None
+
+    # --- what is answered by and by ---------------------------------------------------------------------------------------
+
+    def _follow(self, stream: Stream, connection: socket.socket) -> None:
+        thread = Thread(target=self._tell, args=(stream, connection), name="admin tap", daemon=True)
+        self._streams = {each: ends for each, ends in self._streams.items() if each.is_alive()} | {
+            thread: (stream, connection)
+        }
+        thread.start()
+
+    def _tell(self, stream: Stream, connection: socket.socket) -> None:
+        with closing(connection), closing(stream):
+            connection.settimeout(_STREAM_PATIENCE_S)
+            try:
+                while not self._closing and not _has_left(connection):
+                    lines = stream.wait_lines(_LOOK_S)
+                    connection.sendall(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
+            except OSError as error:
+                log.info("admin_client_lost", extra={"reason": str(error)})
+
+    def _end_streams(self, timeout_s: float) -> None:
+        for stream, _ in self._streams.values():
+            stream.close()
+        for thread, (_, connection) in self._streams.items():
+            thread.join(_LOOK_S)
+            with suppress(OSError):  # it is closed by now, unless its reader does not read
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join(timeout_s)
 
     def _line(self, connection: socket.socket) -> bytes | None:
         """What a client says up to the first newline; None if it ends before that. Raises TimeoutError."""
@@ -237,9 +313,16 @@ class AdminServer:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        self._end_streams(timeout_s)
         self._listener.close()
         self._listener = None
         self._path.unlink(missing_ok=True)
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Whether the client has ended the connection; it says nothing after its request."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable) and not connection.recv(4096)
 
 
 @contextmanager
@@ -261,22 +344,37 @@ def ask(state_dir: Path, request: Request) -> Any:
     Raises UStatusError: UNAVAILABLE if none runs there, PERMISSION_DENIED if it is another user's; AdminError as it says.
     """
     path = state_dir / SOCKET
+    with _asked(path, request) as connection:
+        line = _whole(connection)
+    return _result(line, path)
+
+
+def follow(path: Path, request: Request) -> Iterator[bytes]:
+    """Ask at the admin socket `path`, and then each line that is said, until there are no more. Raises as `ask`."""
+    with _asked(path, request) as connection, connection.makefile("rb") as lines:
+        _result(lines.readline(), path)
+        connection.settimeout(None)
+        yield from lines
+
+
+@contextmanager
+def _asked(path: Path, request: Request) -> Iterator[socket.socket]:
+    """A connection to the streamer whose socket is `path`, with the request on its way."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_S)
         try:
             with _short(path) as short:
                 connection.connect(short)
             connection.sendall(msgspec.json.encode(request) + b"\n")
-            line = _whole(connection)
+            yield connection
         except PermissionError as error:
             text = f"{path}: expected to be the user of the streamer, or root"
             raise UStatusError(UCode.PERMISSION_DENIED, text) from error
         except (FileNotFoundError, NotADirectoryError, ConnectionError) as error:
-            text = f"no streamer runs on state_dir {state_dir}: {error.strerror or error}"
+            text = f"no streamer runs on state_dir {path.parent}: {error.strerror or error}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         except OSError as error:
             raise UStatusError(UCode.UNAVAILABLE, f"{path}: no answer: {error}") from error
-    return _result(line, path)
 
 
 def _whole(connection: socket.socket) -> bytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer reload | routes | top | dead-letters`: commands for a running streamer, over its admin socket.
+"""`ustreamer reload | routes | top | tap | dead-letters`: commands for a running streamer, over its admin socket.
 
 Dead letters are listed and shown from their store, whether a streamer runs beside it or not.
 """
@@ -7,7 +7,6 @@ Dead letters are listed and shown from their store, whether a streamer runs besi
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,8 @@ from ustreamer.host.admin import FetchPlugins, FetchRoutes, FetchStatistics, Pur
 from ustreamer.host.config import ConfigError, read
 from ustreamer.host.dead_letter_store import DIRECTORY, StoredLetter
 from ustreamer.host.state_lock import StateLock
+from ustreamer.host.tap_command import add_tap
+from ustreamer.host.words import time_text
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
@@ -40,6 +41,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     add(commands, "reload", _reload, "have a running streamer go on by its changed configuration")
     add(commands, "routes", _routes, "where a running streamer sends what")
     add(commands, "top", _top, "what a running streamer counts")
+    add_tap(commands, _state_dir)
     letters = commands.add_parser("dead-letters", help="what could not be delivered").add_subparsers(
         metavar="ACTION", required=True
     )
@@ -97,6 +99,8 @@ def _routes(arguments: argparse.Namespace) -> int:
     for each in found["endpoints"]:
         link = "up" if each["up"] else "down"
         print(f"{each['name']:<16} {each['transport']:<8} {link:<5} {' '.join(each['authorities'])}")
+        if each["neighbours"]:
+            print(f"{'':<16} beside {' '.join(each['neighbours'])}")
     for each in found["targets"]:
         print(_target(each))
     for each in found["stopped"]:
@@ -114,7 +118,7 @@ def _top(arguments: argparse.Namespace) -> int:
     found = ask(_state_dir(arguments.config), FetchStatistics())
     if arguments.json:
         return _print(found)
-    print(f"since {_time(found['since_ms'])}")
+    print(f"since {time_text(found['since_ms'])}")
     print(_counted(found["ledger"] | {"unaccounted": found["unaccounted"]}))
     print(f"dead letters: {_counted(found['dead_letters'])}")
     for lane in found["lanes"]:
@@ -162,8 +166,8 @@ def _summary(number: int, letter: StoredLetter) -> dict[str, Any]:
         "ingress": letter.ingress,
         "endpoint": letter.endpoint,
         "attempts": letter.attempts,
-        "first_attempt": _time(letter.first_attempt_ms),
-        "last_attempt": _time(letter.last_attempt_ms),
+        "first_attempt": time_text(letter.first_attempt_ms),
+        "last_attempt": time_text(letter.last_attempt_ms),
         "payload_size": letter.payload_size,
     }
 
@@ -249,10 +253,6 @@ def _purge_directly(state_dir: Path, numbers: Sequence[int] | None) -> int:
 
 
 # --- words ------------------------------------------------------------------------------------------------------------------
-
-
-def _time(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _print(value: Any) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | plugins | demo`, those of `admin_commands`, and what plugins add."""
+"""The command line: `ustreamer run | check | explain | plugins | demo | import`, those of `admin_commands` and of plugins."""
 
 import argparse
 import json
@@ -16,6 +16,8 @@ from ustreamer import __version__
 from ustreamer.host import check, logs, plugins, process
 from ustreamer.host.admin_commands import add_admin_commands, running_plugins
 from ustreamer.host.config import ConfigError
+from ustreamer.host.explain_command import add_explain
+from ustreamer.host.import_command import add_import_command
 from ustreamer.host.plugins import PluginError
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -67,10 +69,21 @@ def _exit_of(error: UStatusError) -> Exit:
     return by_code.get(error.code, Exit.FAILURE)
 
 
+class _OneLineEach(argparse.HelpFormatter):
+    """Room for the longest command: argparse forgets that commands are indented once more, and breaks their lines."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        names = [each.dest for each in getattr(action, "_choices_actions", ())]
+        self._action_max_length = max([self._action_max_length, *(len(name) + 4 for name in names)])
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line, with the commands of all installed plugins."""
     top = argparse.ArgumentParser(
-        prog="ustreamer", description="The uProtocol dispatcher of a vehicle gateway."
+        prog="ustreamer",
+        description="The uProtocol dispatcher of a vehicle gateway.",
+        formatter_class=_OneLineEach,
     )
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -92,6 +105,8 @@ def parser() -> argparse.ArgumentParser:
     checking.add_argument("--json", action="store_true")
     checking.set_defaults(run=_check)
 
+    add_explain(commands)
+
     listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
     listing.add_argument(
         "config", type=Path, metavar="CONFIG", nargs="?", help="only those a running streamer has switched on"
@@ -105,6 +120,9 @@ def parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
     demo.add_argument(
+        "--recordings", type=Path, metavar="DIR", help="keep what was recorded there (`ustreamer recordings`)"
+    )
+    demo.add_argument(
         "--web",
         type=_port,
         nargs="?",
@@ -115,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     add_admin_commands(commands)
+    add_import_command(commands)
     classes, broken = plugins.usable()
     for error in broken.values():
         print(f"warning: {error}", file=sys.stderr)
@@ -177,7 +196,12 @@ def _plugins(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from ustreamer.host.demo import command  # brings the simulated vehicle, which no other command needs
 
-    return command.run(seconds=arguments.seconds, as_json=arguments.json, web=arguments.web)
+    return command.run(
+        seconds=arguments.seconds,
+        as_json=arguments.json,
+        recordings=arguments.recordings,
+        web=arguments.web,
+    )
 
 
 def _print_json(value: Any) -> None:

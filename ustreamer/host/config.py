@@ -9,7 +9,7 @@ authority, state_dir        who we are and where our state lives
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -137,6 +137,22 @@ def named(config: StreamerConfig) -> tuple[str, ...]:
     """Every authority that the configuration gives a place to, our own among them; `"*"` names none."""
     others = {authority for endpoint in config.endpoints.values() for authority in endpoint.authorities}
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
+
+
+class Named(Collection[str]):
+    """`named` of the configuration that is gone by now, which may be another one each time that this is asked."""
+
+    def __init__(self, config: Callable[[], StreamerConfig]) -> None:
+        self._config = config
+
+    def __contains__(self, authority: object) -> bool:
+        return authority in named(self._config())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(named(self._config()))
+
+    def __len__(self) -> int:
+        return len(named(self._config()))
 
 
 # ------------------------------------------------------------------------------------------------------------ checks

@@ -200,7 +200,10 @@ class DurableLane(Lane):
             self._work.notify_all()
         if self._writer.is_alive():
             self._writer.join(timeout_s)
-        self._spool.close()
+        if (
+            not self._writer.is_alive()
+        ):  # a disk that hangs: the end of the process closes it, and loses nothing
+            self._spool.close()
 
     def use(self, limits: EgressLimits) -> None:
         with self._lock:

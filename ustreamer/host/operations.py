@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+from ustreamer.core.ledger import Verdict
 from ustreamer.host.admin import (
     AdminError,
     FetchPlugins,
@@ -16,14 +17,17 @@ from ustreamer.host.admin import (
     Redrive,
     Reload,
     Request,
+    Tap,
 )
 from ustreamer.host.config import ConfigError, StreamerConfig
 from ustreamer.host.plugins import PluginError
 from ustreamer.host.reload import ReloadRefused
 from ustreamer.host.status import NotRedriven, Redriven, RedriveResult
 from ustreamer.host.streamer import Streamer
+from ustreamer.host.taps import Taps, Wish
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
 
 MAX_NAMED: Final = 1_000
 """Letters that an answer names one by one."""
@@ -43,6 +47,7 @@ class Operations:
         self._load = load
         self._reloading = Lock()
         self._ending = False
+        self._taps = Taps(streamer.dispatcher)
         self._answers: Mapping[type[Request], Callable[[Any], object]] = {
             Reload: lambda request: self.reload(Path(request.config)),
             FetchRoutes: lambda _: streamer.routes(),
@@ -50,6 +55,7 @@ class Operations:
             FetchPlugins: lambda _: [name for name, _ in streamer.plugins.list_name_plugin()],
             Redrive: self._redrive,
             Purge: lambda request: streamer.dead_letters.store.delete(request.numbers),
+            Tap: lambda request: self._taps.open(_wish(request)),
         }
 
     def answer(self, request: Request) -> object:
@@ -119,6 +125,18 @@ class Operations:
             # Its caller was told that it failed, and would not know the answer to another id.
             text = f"is a {kind.name}, which is redriven by its number only"
             raise UStatusError(UCode.FAILED_PRECONDITION, text)
+
+
+def _wish(request: Tap) -> Wish:
+    """What is asked for. Raises UStatusError(INVALID_ARGUMENT)."""
+    source, sink = (None if text is None else UUri.parse(text) for text in (request.source, request.sink))
+    verdicts = {each.name.lower(): each for each in Verdict}
+    if request.verdict is not None and request.verdict not in verdicts:
+        raise UStatusError(
+            UCode.INVALID_ARGUMENT, f"verdict {request.verdict!r}: expected one of {', '.join(verdicts)}"
+        )
+    verdict = None if request.verdict is None else verdicts[request.verdict]
+    return Wish(source, sink, verdict, request.payload)
 
 
 def _refused(code: UCode, path: Path, problems: "tuple[str, ...] | list[str]") -> AdminError:

@@ -17,23 +17,32 @@ from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
 from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
+from ustreamer.core.faults import name_of
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
 from ustreamer.core.neighbours import Announcement, Neighbours
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory, merged
+from ustreamer.core.subscriptions import (
+    Change,
+    StaticDirectory,
+    Subscription,
+    SubscriptionDirectory,
+    SubscriptionWatch,
+    merged,
+)
 from ustreamer.hookspecs import (
     Decoder,
     EndpointContext,
     EndpointTransport,
     PluginContext,
     Service,
+    Settings,
     TransportKind,
 )
 from ustreamer.host import plugins
 from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.config import StreamerConfig, named, serves
+from ustreamer.host.config import Named, StreamerConfig, serves
 from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
 from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.durable import DurableLane
@@ -71,6 +80,7 @@ class Streamer:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Build everything and touch nothing. Raises PluginError or UStatusError for what cannot be built."""
+        self._config = config
         self._clock = clock
         self._timers = TimerThread(clock)
         authorities = _authorities(config)
@@ -78,16 +88,17 @@ class Streamer:
         self._links = Links(self._endpoint_of)
         self._neighbours = Neighbours(config.authority, secrets.token_hex(8))
         self._neighbours.settle(_behind(config))
-        context = PluginContext(
+        self.context = PluginContext(
             authority=config.authority,
             serves=serves(config, kinds),
             state_dir=config.state_dir,
             clock=clock,
             schedule=self._timers.schedule,
             links=self._links,
-            authorities=named(config),
+            authorities=Named(lambda: self._config),
+            ledger=self.ledger,
         )
-        self._plugins = plugins.configured(plugin_classes, config.plugins, context)
+        self._plugins = plugins.configured(plugin_classes, config.plugins, self.context)
         services = _flatten(self._plugins.hook.ustreamer_services())
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
@@ -111,7 +122,6 @@ class Streamer:
         for name in self.transports:
             self._lanes[name] = self._lane(name, config)
         self._kinds = kinds
-        self._config = config
 
     def _lane(self, name: str, config: StreamerConfig) -> Lane:
         transport, limits, dispatcher = self.transports[name], config.limits(name), self.dispatcher
@@ -137,7 +147,10 @@ class Streamer:
         self.dispatcher.replan()
 
     def _directory(self) -> SubscriptionDirectory:
-        directories: list[SubscriptionDirectory] = list(self._plugins.hook.ustreamer_subscription_directory())
+        return self._with_fixed(self._plugins.hook.ustreamer_subscription_directory())
+
+    def _with_fixed(self, found: Iterable[SubscriptionDirectory]) -> SubscriptionDirectory:
+        directories = list(found)
         fixed = [wish for transport in self.transports.values() for wish in transport.subscriptions()]
         if fixed or not directories:
             directories.append(StaticDirectory(fixed))
@@ -148,10 +161,16 @@ class Streamer:
         found: list[Decoder] = self._plugins.hook.ustreamer_decoders(topic=topic)
         return found[0] if found else None
 
-    def _router(self, config: StreamerConfig, places: Places) -> Router:
+    def router_by(self, found: Iterable[SubscriptionDirectory]) -> Router:
+        """A router as that of this streamer, by other subscriptions beside those that the configuration fixes."""
+        return self._router(self._config, self._places, self._with_fixed(found))
+
+    def _router(
+        self, config: StreamerConfig, places: Places, directory: SubscriptionDirectory | None = None
+    ) -> Router:
         unicast = {name: transport.unicast for name, transport in self.transports.items()}
         access = {name: Access(name, each.access) for name, each in config.endpoints.items() if each.access}
-        return Router(places, self._paused, unicast, access, self._neighbours)
+        return Router(places, directory or self._paused, unicast, access, self._neighbours)
 
     def _dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
@@ -184,6 +203,8 @@ class Streamer:
         Raises UStatusError naming what could not be opened; everything that was opened is closed again.
         """
         try:
+            self._plugins.hook.ustreamer_configured(settings=self._settings(self._config))
+            self._watch_subscriptions()
             self._timers.start()
             self._keeper.start()
             self.dispatcher.watch_clock()
@@ -191,8 +212,7 @@ class Streamer:
             self._watch_links()
             self._bus.open()
             self.transports[SELF].open()
-            for lane in self._lanes.values():
-                lane.restore()  # before whatever might be sent now, and must not overtake it
+            self._restore()
             for service in self._services:
                 service.start(self._bus)
             for lane in self._lanes.values():
@@ -208,6 +228,23 @@ class Streamer:
             "started",
             extra={"authority": self._config.authority, "endpoints": sorted(self._config.endpoints)},
         )
+
+    def _restore(self) -> None:
+        """Queue what earlier processes have kept, before anything is sent that must not overtake it."""
+        for lane in self._lanes.values():
+            lane.restore()
+        directory = self._config.state_dir / SPOOL
+        for path in sorted(directory.iterdir()) if directory.exists() else ():
+            section = self._config.endpoints.get(path.name)
+            if path.is_dir() and "." not in path.name and (section is None or not section.durable):
+                log.warning("spool_unused", extra={"spool": str(path)})
+
+    def _settings(self, config: StreamerConfig) -> Settings:
+        return Settings({name: config.limits(name) for name in self.transports}, config.plugins)
+
+    def _watch_subscriptions(self) -> None:
+        for told in self._plugins.hook.ustreamer_subscription_watch():
+            self._paused.watch(_contained(told))
 
     def _listen(self) -> None:
         for name, transport in self.transports.items():
@@ -231,7 +268,6 @@ class Streamer:
             transport.announce(self._neighbours.announcements(name))
 
     def _neighbours_changed(self, name: str, announcements: frozenset[Announcement]) -> None:
-        before = self._neighbours.same_network()
         heard = self._neighbours.hear(name, announcements)
         if not heard.changed:
             return
@@ -240,9 +276,8 @@ class Streamer:
         there = [who.authority for who in self._neighbours.at(name)]
         came, went = ([who.authority for who in each] for each in (heard.came, heard.went))
         log.info("neighbours", extra={"endpoint": name, "came": came, "went": went, "there": there})
-        shared = self._neighbours.same_network()
-        if name in shared and name not in before:
-            log.warning("one_network_twice", extra={"endpoint": name, "with": sorted(shared[name])})
+        for each in heard.doubled:
+            log.warning("one_network_twice", extra={"endpoint": each})
         if heard.came:
             self._links.joined(name)
 
@@ -299,6 +334,11 @@ class Streamer:
                 lane.use(config.limits(name))
             self._places = places
             self._neighbours.settle(_behind(config))
+
+            try:
+                self._plugins.hook.ustreamer_configured(settings=self._settings(config))
+            except Exception:  # a plugin's mistake; the others go by what they were told
+                log.exception("plugin_failed", extra={"hook": "ustreamer_configured"})
 
         with self._other_filters(config):
             self.dispatcher.swap(self._router(config, places), change)
@@ -393,6 +433,7 @@ class Streamer:
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
         with ExitStack() as last_first:
+            last_first.callback(self._plugins.hook.ustreamer_stopped)
             last_first.callback(self._keeper.close, _JOIN_S)  # last: whatever ends here may leave letters
             last_first.callback(self._bus.close)
             for transport in reversed(self.transports.values()):
@@ -504,6 +545,22 @@ def _authorities(config: StreamerConfig) -> dict[str, str]:
 def _behind(config: StreamerConfig) -> dict[str, tuple[str, ...]]:
     """The authorities behind each endpoint."""
     return {name: section.authorities for name, section in config.endpoints.items()}
+
+
+def _contained(told: SubscriptionWatch) -> SubscriptionWatch:
+    """`told`, but what it raises disturbs nobody; it is logged once."""
+    failed = False
+
+    def contained(subscription: Subscription, change: Change, /) -> None:
+        nonlocal failed
+        try:
+            told(subscription, change)
+        except Exception:
+            if not failed:
+                log.exception("plugin_failed", extra={"plugin": name_of(told)})
+            failed = True
+
+    return contained
 
 
 def _flatten(offered: Iterable[Sequence[Service]]) -> list[Service]:

@@ -16,7 +16,6 @@ from ustreamer_recorder.layout import (
     RECORDS,
     AnchorCause,
     BlockHeader,
-    Change,
     CountersCause,
     Damaged,
     EndCause,
@@ -27,6 +26,7 @@ from ustreamer_recorder.layout import (
 )
 
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.subscriptions import Change
 
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)
@@ -141,7 +141,7 @@ def test_the_numbers_are_those_that_files_have(numbers: type[IntEnum]) -> None:
         Verdict: "DELIVERED THROTTLED EXPIRED DEAD_LETTERED DENIED NO_SUBSCRIBER QUEUED",
         Change: "PRESENT SUBSCRIBED CHANGED UNSUBSCRIBED",
         AnchorCause: "SEGMENT LEAP",
-        GapCause: "OVERRUN DISK",
+        GapCause: "OVERRUN DISK UNFIT",
         CountersCause: "RUNNING STOPPED",
         EndCause: "ROTATED STOPPED",
     }

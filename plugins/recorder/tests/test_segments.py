@@ -31,7 +31,6 @@ from ustreamer_recorder.layout import (
     RECORD,
     AnchorCause,
     BlockHeader,
-    Change,
     CountersCause,
     Damaged,
     EndCause,
@@ -42,6 +41,7 @@ from ustreamer_recorder.reader import Block, blocks, header_of, read_segment
 from ustreamer_recorder.writer import SegmentWriter
 
 from ustreamer.core.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 
@@ -178,8 +178,10 @@ def add(encoder: SegmentEncoder, event: Event) -> None:
 
 
 def read(data: bytes) -> tuple[list[Event], list[Damage]]:
+    """Events but for targets, which rows name; and damage."""
     found = list(read_segment(data))
-    return [e for e in found if not isinstance(e, Damage)], [e for e in found if isinstance(e, Damage)]
+    events: list[Event] = [e for e in found if not isinstance(e, (Damage, Target))]
+    return events, [e for e in found if isinstance(e, Damage)]
 
 
 @given(st.lists(events, max_size=20), st.integers(0, 4))
@@ -242,7 +244,7 @@ def test_a_segment_says_when_it_takes_no_more_texts() -> None:
     while not encoder.full:
         encoder.string(f"text {count}")
         count += 1
-    assert MAX_STRINGS - 10 < count < MAX_STRINGS
+    assert count == MAX_STRINGS - 16_384
 
 
 # ----------------------------------------------------------------------------------------- what becomes of bytes
@@ -386,6 +388,7 @@ def test_a_writer_makes_a_file_with_an_anchor_an_end_and_its_name(tmp_path: Path
     found = list(read_segment(path.read_bytes(), path.name))
     assert found == [
         Anchor(5, 1_700_000_000_000),
+        row(0).target,
         row(0),
         End(EndCause.STOPPED, 5, 1_700_000_000_000, 1, 0),
     ]
@@ -413,6 +416,16 @@ def test_what_a_dead_process_leaves_is_what_it_flushed(tmp_path: Path) -> None:
     found, damage = read(path.read_bytes())
     assert (rows_of(found), damage) == ([row(0)], [])
     assert Counter(type(each) for each in found) == {Anchor: 1, Row: 1}
+
+
+def test_a_target_is_told_once_in_a_file_however_many_rows_name_it(tmp_path: Path) -> None:
+    here, there = Target(1, 1, "chassis"), Target(2, 1, "chassis", period_ns=5)
+    writer = SegmentWriter(tmp_path, HEAD)
+    for event in (there, row(0, here), row(1, there), row(2, here)):
+        writer.add(event)
+    found = list(read_segment(writer.close().read_bytes()))
+    assert [each for each in found if isinstance(each, Target)] == [there, here]
+    assert [each.target for each in rows_of(found)] == [here, there, here]
 
 
 def test_a_file_with_the_name_of_another_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ Times are monotonic ns unless their name says otherwise.
 import msgspec
 
 from ustreamer.core.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer_recorder.layout import AnchorCause, Change, CountersCause, EndCause, GapCause
+from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -143,5 +144,5 @@ class Damage(msgspec.Struct, frozen=True):
     raw: bytes = b""
 
 
-Event = Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
-"""What a writer takes. A Target is written when a row names it."""
+Event = Target | Row | SubscriptionChange | Letter | Anchor | Gap | Config | Counters | End
+"""What a writer takes and a reader gives. A Target comes before the first row that names it, once in each file."""

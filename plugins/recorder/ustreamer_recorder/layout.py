@@ -242,15 +242,6 @@ RECORDS: Final = {
 }
 
 
-class Change(IntEnum):
-    """What happened to a subscription. PRESENT: it was there already when the recording began."""
-
-    PRESENT = 0
-    SUBSCRIBED = 1
-    CHANGED = 2
-    UNSUBSCRIBED = 3
-
-
 class AnchorCause(IntEnum):
     """Why an anchor stands there: a file begins, or the wall clock was set."""
 
@@ -259,10 +250,11 @@ class AnchorCause(IntEnum):
 
 
 class GapCause(IntEnum):
-    """Why rows are missing: they came faster than they could be written, or the disk did not take them."""
+    """Why rows are missing: too fast to be written, not taken by the disk, or with a number that has no room in a record."""
 
     OVERRUN = 0
     DISK = 1
+    UNFIT = 2
 
 
 class CountersCause(IntEnum):

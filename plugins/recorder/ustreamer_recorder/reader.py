@@ -9,6 +9,7 @@ from zlib import crc32
 import msgspec
 
 from ustreamer.core.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer_recorder import layout
@@ -34,7 +35,6 @@ from ustreamer_recorder.layout import (
     RECORD,
     AnchorCause,
     BlockHeader,
-    Change,
     CountersCause,
     EndCause,
     GapCause,
@@ -188,11 +188,11 @@ class _Decoder:
         if len(self._text) == length:
             self._strings[id] = self._text.decode()
 
-    def target(self, record: bytes) -> None:
+    def target(self, record: bytes) -> Target:
         _, number, delivery, ingress, egress, topic, subscriber, period_ns, tuned_ns = layout.TARGET.unpack(
             record
         )
-        self._targets[number] = Target(
+        target = self._targets[number] = Target(
             number,
             delivery,
             self._some_string(ingress),
@@ -202,6 +202,7 @@ class _Decoder:
             period_ns,
             tuned_ns,
         )
+        return target
 
     def delivery(self, record: bytes) -> None:
         (

@@ -21,6 +21,7 @@ from ustreamer_recorder.events import (
     Letter,
     Row,
     SubscriptionChange,
+    Target,
 )
 from ustreamer_recorder.layout import OPEN_SUFFIX, SUFFIX, EndCause, SegmentHeader, segment_name
 
@@ -49,6 +50,8 @@ class SegmentWriter:
         """Write `event` as it is, also if it makes no sense; that is for those who plant faults."""
         encoder = self._encoder
         match event:
+            case Target():
+                encoder.know(event)
             case Row():
                 encoder.row(event)
             case Letter():

@@ -14,6 +14,7 @@ from ustreamer_usubscription.packed import Packed
 from ustreamer_usubscription.records import put
 from ustreamer_usubscription.tracked import Pair, Tracked
 
+from ustreamer.core.subscriptions import Change
 from ustreamer.uprotocol.uuri import UUri
 
 T1, T2 = UUri("a", 1, 1, 0x8001), UUri("a", 1, 1, 0x8002)
@@ -93,6 +94,33 @@ def test_ending_what_is_not_there_changes_nothing() -> None:
     version = known.version
     known.apply({(T1, S2): None, (T2, S1): None})
     assert (known.version, list(known)) == (version, [Tracked(T1, S1)])
+
+
+def told_by(known: Directory) -> list[tuple[Change, UUri, UUri, int]]:
+    told: list[tuple[Change, UUri, UUri, int]] = []
+    known.watch(lambda each, change: told.append((change, each.topic, each.subscriber, each.period_ns)))
+    return told
+
+
+def test_who_watches_is_told_of_all_that_is_loaded() -> None:
+    known = Directory()
+    told = told_by(known)
+    known.load(packed([Tracked(T2, S1, 5), Tracked(T1, S2), Tracked(T1, S1)]))
+    assert told == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
+
+
+def test_who_watches_is_told_of_every_change_that_routing_sees_and_of_no_other() -> None:
+    known = directory(Tracked(T1, S1))
+    told = told_by(known)
+    for change, _, _ in CHANGES_OF_ONE:
+        known.apply({(T1, S1): change})
+    known.apply({(T1, S2): Tracked(T1, S2, 3), (T2, S1): None})
+    assert told == [
+        (Change.CHANGED, T1, S1, 7),
+        (Change.UNSUBSCRIBED, T1, S1, 7),
+        (Change.SUBSCRIBED, T1, S1, 0),
+        (Change.SUBSCRIBED, T1, S2, 3),
+    ]
 
 
 # --- against a model --------------------------------------------------------------------------------------------------

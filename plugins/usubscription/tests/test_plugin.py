@@ -18,9 +18,14 @@ from ustreamer_usubscription.service import ENTITY, UsubscriptionService
 from ustreamer import hookspecs
 from ustreamer.core.clock import ManualClock
 from ustreamer.hookspecs import PluginContext
+from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from tests.conftest import Desk
+
+
+APP = UUri("device1", 0x300EF, 4, 0)
+TOPIC, OTHER_TOPIC = UUri("device2", 0x10AB, 3, 0x80CD), UUri("device1", 0x42, 1, 0x8000)
 
 
 def context(state_dir: Path) -> PluginContext:
@@ -35,6 +40,23 @@ def test_every_hook_that_it_implements_is_one_that_the_host_calls(tmp_path: Path
     plugins.check_pending()
     assert plugins.hook.ustreamer_services() == [[plugin.service]]
     assert plugins.hook.ustreamer_subscription_directory() == [plugin.directory]
+
+
+def test_what_is_stored_can_be_asked_for_without_starting_it(make_desk: "Callable[..., Desk]") -> None:
+    desk = make_desk().start()
+    desk.subscribe()
+    desk.subscribe(OTHER_TOPIC, expire_ms=desk.now_ms + 1000)
+    desk.stop()
+    desk.advance(s=2)
+    beside = desk._new_plugin().ustreamer_stored_subscriptions()
+    assert [each.subscriber for each in beside.subscribers(TOPIC)] == [APP]
+    assert beside.subscribers(OTHER_TOPIC) == ()
+
+
+def test_where_nothing_is_stored_nobody_has_subscribed_anything_and_nothing_is_made(tmp_path: Path) -> None:
+    plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path / "state"))
+    assert plugin.ustreamer_stored_subscriptions().subscribers(TOPIC) == ()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_construction_touches_nothing(tmp_path: Path) -> None:

@@ -158,3 +158,11 @@ def test_subscribers_learn_how_their_topic_is_delivered(make_desk: MakeDesk) -> 
         ("", False),
         ("t7", True),
     ]
+
+
+def test_whose_place_is_known_may_change() -> None:
+    known = ["cloud"]
+    policy = Policy(config(), OWN, ["chassis"], known)
+    assert [policy.is_peer(each) for each in (OWN, "chassis", "cloud", "fleet")] == [True, True, True, False]
+    known[:] = ["fleet"]
+    assert [policy.is_peer(each) for each in (OWN, "chassis", "cloud", "fleet")] == [True, True, False, True]

@@ -76,6 +76,19 @@ def test_one_who_subscribed_and_registered_is_told_once() -> None:
     assert sinks == [APP, OTHER_APP, None, None]  # published in both versions
 
 
+def test_who_did_not_ask_to_be_told_is_told_for_ten_seconds_and_who_registered_for_as_long_as_anybody() -> (
+    None
+):
+    changed = Changed(Tracked(TOPIC, APP), Status.SUBSCRIBED, (Observer(TOPIC, OTHER_APP),))
+    told = list(messages(changed, OWN, UuidSource(lambda: 0).next))
+    for message in told:
+        message.check(strict=True)
+    ttls = {each.attributes.sink: each.attributes.ttl for each in told}
+    assert ttls == {APP: 10_000, OTHER_APP: None, None: None}
+    registered_too = Changed(Tracked(TOPIC, APP), Status.SUBSCRIBED, (Observer(TOPIC, APP),))
+    assert next(messages(registered_too, OWN, UuidSource(lambda: 0).next)).attributes.ttl is None
+
+
 # --- who is told what -------------------------------------------------------------------------------------------------
 
 

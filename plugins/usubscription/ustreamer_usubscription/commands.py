@@ -176,8 +176,7 @@ def _store(arguments: argparse.Namespace) -> Path:
 def _read(store: Path) -> Contents:
     if not store.exists():
         raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
-    running = holder(store.with_name(f"{store.name}.lock")) is not None
-    return contents.read(store, "beside" if running else "verify")
+    return contents.beside(store)
 
 
 def _wanted(arguments: argparse.Namespace, found: Tracked | Event) -> bool:

@@ -17,6 +17,7 @@ from typing import IO, Final, Literal, Self, TypeAlias
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_usubscription import records
+from ustreamer_usubscription.lock import holder
 from ustreamer_usubscription.packed import BLOCK, Packed, unpack
 from ustreamer_usubscription.reader import DATA, LENGTH
 from ustreamer_usubscription.records import LAYOUT, LAYOUT_KEY, PAST, SUBSCRIPTION, StoreDamaged, StoreTooNew
@@ -97,6 +98,12 @@ def read(directory: Path, mode: Literal["walk", "verify", "beside"]) -> Contents
     """
     with _Child(mode, directory) as child:
         return gathered(directory, child.chunks())
+
+
+def beside(directory: Path) -> Contents:
+    """What a store holds, for somebody who only looks; one that no streamer uses is verified as well. Raises as `read`."""
+    running = holder(directory.with_name(f"{directory.name}.lock")) is not None
+    return read(directory, "beside" if running else "verify")
 
 
 def gathered(directory: Path, chunks: Iterable[Chunk]) -> Contents:

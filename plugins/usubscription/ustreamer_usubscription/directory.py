@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 
+from ustreamer.core.subscriptions import Change, SubscriptionWatch
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.deadlines import Deadlines
 from ustreamer_usubscription.packed import Packed
@@ -30,6 +31,7 @@ class Directory:
         self._packed = Packed()
         self._unpacking = Lock()  # for changes of _by_topic while there is anything packed
         self._by_subscriber: dict[UUri, dict[UUri, Tracked]] | None = None  # made when first asked for
+        self._watches: list[SubscriptionWatch] = []
         self._count = 0
         self._wild = 0  # topics with an instance wildcard
         # In order; None when a topic has come or gone since it was made.
@@ -125,6 +127,18 @@ class Directory:
         self._wild = packed.wild_topics()
         self._deadlines.load(_expiries(packed.expiring()))
         self.version += 1
+        if self._watches:  # 2 us for each, and none is kept
+            for topic in packed.topics():
+                for entry in packed.row(topic):
+                    self._tell(entry, Change.PRESENT)
+
+    def watch(self, told: SubscriptionWatch) -> None:
+        """Have `told` called for all that is loaded and for every change that routing sees. Called before `load`."""
+        self._watches.append(told)
+
+    def _tell(self, entry: Tracked, change: Change) -> None:
+        for told in self._watches:
+            told(entry, change)
 
     def apply(self, changes: Mapping[Pair, Tracked | None]) -> None:
         """Put each subscription in place of its predecessor; None ends it. The version grows if routing may differ."""
@@ -143,7 +157,9 @@ class Directory:
             at = bisect_left(row, str(subscriber), key=_subscriber_text)
             old = row[at] if at < len(row) and row[at].subscriber == subscriber else None
             row[at : at + (old is not None)] = [] if entry is None else [entry]
-            differs |= _period(old) != _period(entry)
+            if _period(old) != _period(entry):
+                differs = True
+                self._tell_of(old, entry)
             if entry is not None:
                 self._index(entry)
                 renewed += [(entry.expire_ms, entry.pair)] if entry.expire_ms is not None else []
@@ -153,6 +169,12 @@ class Directory:
         for expire_ms, pair in renewed:
             self._deadlines.add(expire_ms, pair)
         return differs
+
+    def _tell_of(self, old: Tracked | None, new: Tracked | None) -> None:
+        if new is not None:
+            self._tell(new, Change.SUBSCRIBED if old is None else Change.CHANGED)
+        elif old is not None:
+            self._tell(old, Change.UNSUBSCRIBED)
 
     def _replace(self, topic: UUri, before: tuple[Tracked, ...], after: tuple[Tracked, ...]) -> None:
         with self._unpacking:

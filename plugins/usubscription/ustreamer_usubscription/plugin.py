@@ -9,10 +9,11 @@ import msgspec
 
 from ustreamer.core.subscriptions import SubscriptionDirectory
 from ustreamer.hookspecs import PluginContext, Service, hookimpl
+from ustreamer_usubscription import contents
 from ustreamer_usubscription.commands import add_subscriptions
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.service import UsubscriptionService
+from ustreamer_usubscription.service import STORE, UsubscriptionService
 
 _MAY_CHANGE: Final = frozenset(
     {"max_subscriptions", "max_registrations", "max_topics", "max_remote_topics", "page_size"}
@@ -29,6 +30,7 @@ class UsubscriptionPlugin:
     Config = UsubscriptionConfig
 
     def __init__(self, config: UsubscriptionConfig, context: PluginContext) -> None:
+        self._context = context
         self.directory = Directory()
         self.service = UsubscriptionService(config, context, self.directory)
 
@@ -52,6 +54,17 @@ class UsubscriptionPlugin:
     @hookimpl
     def ustreamer_subscription_directory(self) -> SubscriptionDirectory:
         return self.directory
+
+    @hookimpl
+    def ustreamer_stored_subscriptions(self) -> SubscriptionDirectory:
+        """Raises what `contents.read` raises."""
+        directory = Directory()
+        store = self._context.state_dir / STORE
+        if store.exists():
+            directory.load(contents.beside(store).subscriptions)
+            ended = directory.pop_expired(self._context.clock.wall_ms())
+            directory.apply(dict.fromkeys(entry.pair for entry in ended))
+        return directory
 
     @hookimpl
     def ustreamer_started(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the configuration says about topics and callers: who may subscribe, who may register, how messages are had."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from google.protobuf.wrappers_pb2 import StringValue
@@ -40,14 +40,21 @@ class Route(NamedTuple):
 class Policy:
     """The configured rules, ready to be asked. In every list the first pattern that covers a topic holds."""
 
-    def __init__(self, config: UsubscriptionConfig, authority: str, peers: Iterable[str] = ()) -> None:
-        """`authority` stands in for an empty one in a pattern; `peers` are the authorities whose place is known."""
+    def __init__(
+        self,
+        config: UsubscriptionConfig,
+        authority: str,
+        serves: Iterable[str] = (),
+        peers: Collection[str] = (),
+    ) -> None:
+        """`authority` stands in for an empty one in a pattern; `peers` are others whose place is known: it may change."""
 
         def pattern(text: str) -> UUri:
             return UUri.parse(text).with_authority(authority)
 
         self.lifecycle: Lifecycle = config.topic_lifecycle
-        self._peers = frozenset({authority, *peers})
+        self._serves = frozenset({authority, *serves})
+        self._peers = peers
         self._strict = config.register_policy == "strict"
         self._dispatchers = tuple(map(pattern, config.dispatchers))
         self._most = config.permission_levels
@@ -78,7 +85,7 @@ class Policy:
 
     def is_peer(self, authority: str) -> bool:
         """Whether it is known behind which endpoint an authority lives, so that not just anybody can claim it."""
-        return authority in self._peers
+        return authority in self._serves or authority in self._peers
 
     # --- registration ---------------------------------------------------------------------------------------------------
 

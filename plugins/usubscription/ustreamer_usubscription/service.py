@@ -83,7 +83,7 @@ class UsubscriptionService:
         self._directory = directory
         self._serves = frozenset({context.authority, *context.serves})
         self._state = State(self._serves, directory)
-        self._policy = Policy(config, context.authority, (*context.serves, *context.authorities))
+        self._policy = Policy(config, context.authority, context.serves, context.authorities)
         lifecycle = {} if config.topic_lifecycle == "off" else v3.LIFECYCLE
         self._changes = {**v3.CHANGES, **lifecycle, **v4.CHANGES}
         self._questions = {**v3.QUESTIONS, **v4.QUESTIONS}

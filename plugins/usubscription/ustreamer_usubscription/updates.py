@@ -17,12 +17,17 @@ from ustreamer_usubscription.tracked import Changed
 CHANGE: Final = 0x8000
 """The resource of topic SubscriptionChange, in every version."""
 
+TTL_MS: Final = 10_000
+"""How long a subscriber has to hear of its own subscription: it may begin to listen after it has subscribed, or never."""
+
 _WORDS: Final[Mapping[int, Callable[[Changed], Message]]] = {v3.VERSION: v3.update, v4.VERSION: v4.change}
 
 
 def messages(changed: Changed, authority: str, next_id: Callable[[], UUID]) -> Iterator[UMessage]:
     """A Notification to the subscriber, one to each who registered, and a Publish of the same (X-7).
 
+    A subscriber is told without having asked for it, and many do not listen: after `TTL_MS` that is old news and no dead letter.
+    Who registered has asked, so what cannot be delivered there is kept as any other message.
     Everybody is told in the words of the interface by which they asked; in both it is published. All come from core.usubscription at `authority`, at the priority that the standard gives to its traffic (X-24).
 
     [impl->dsn~usubscription-change-notification-type~1] [impl->dsn~usubscription-change-notification-topic~1]
@@ -33,9 +38,12 @@ def messages(changed: Changed, authority: str, next_id: Callable[[], UUID]) -> I
     for version, words in _WORDS.items():
         source = UUri(authority, USUBSCRIPTION, version, CHANGE)
         payload = words(changed).SerializeToString()
-        holder = (changed.entry.subscriber,) if changed.entry.version == version else ()
-        concerned = (*holder, *(each.entity for each in changed.observers if each.version == version))
-        for entity in dict.fromkeys(concerned):  # one who subscribed and registered is told once
+        ttls: dict[UUri, int | None] = (
+            {changed.entry.subscriber: TTL_MS} if changed.entry.version == version else {}
+        )
+        # One who subscribed and registered is told once.
+        ttls |= {each.entity: None for each in changed.observers if each.version == version}
+        for entity, ttl in ttls.items():
             yield notification(
                 next_id(),
                 source,
@@ -43,5 +51,6 @@ def messages(changed: Changed, authority: str, next_id: Callable[[], UUID]) -> I
                 payload,
                 UPayloadFormat.PROTOBUF,
                 priority=UPriority.CS2,
+                ttl=ttl,
             )
         yield publish(next_id(), source, payload, UPayloadFormat.PROTOBUF, priority=UPriority.CS2)

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -47,8 +48,10 @@ class StubVehicle:
     outcome: ClassVar[Outcome] = GOOD
     streamer = StubStreamer()
 
-    def __init__(self, web: int | None = None) -> None:
+    def __init__(self, recordings: Path | None, web: int | None = None) -> None:
         self.page = None if web is None else f"http://127.0.0.1:{web}/"
+        if recordings is not None:
+            self.notes.append(str(recordings))
 
     def __enter__(self) -> Self:
         self.notes.append("entered")
@@ -89,6 +92,12 @@ def test_the_demo_ends_with_0_only_if_all_is_as_promised(
     monkeypatch.setattr(StubVehicle, "outcome", outcome)
     assert command.run(seconds=0.01, as_json=as_json) == code
     assert StubVehicle.notes == ["entered", "finished", "left"]
+
+
+def test_the_demo_says_where_it_has_recorded_if_that_is_kept(capsys: Output) -> None:
+    command.run(seconds=0.0, as_json=False, recordings=Path("there"))
+    assert capsys.readouterr().out.endswith("recorded in there\n")
+    assert StubVehicle.notes == ["there", "entered", "finished", "left"]
 
 
 def test_as_json_the_outcome_is_all_that_is_printed(capsys: Output) -> None:

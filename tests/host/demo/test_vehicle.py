@@ -142,12 +142,12 @@ def test_the_ports_of_the_vehicle_are_five_different_ones() -> None:
 
 def test_the_configuration_of_the_vehicle_holds_and_offers_all_that_the_wishes_need(tmp_path: Path) -> None:
     path = tmp_path / "vehicle.toml"
-    text = _CONFIG.format(backbone=7001, cloud=7002, someip=7003, ecu=7004)
+    text = _CONFIG.format(backbone=7001, cloud=7002, someip=7003, ecu=7004, recordings='"recordings"')
     path.write_text(text, encoding="utf-8")
     config = process.load(path).config
     assert config.authority == AUTHORITY
     assert list(config.endpoints) == ["backbone", "cloud", "chassis"]
-    assert list(config.plugins) == ["usubscription", "throttle"]
+    assert list(config.plugins) == ["usubscription", "throttle", "recorder"]
     offered = {
         (service["service"], event["id"])
         for service in tomllib.loads(text)["endpoints"]["chassis"]["services"]

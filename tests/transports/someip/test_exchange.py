@@ -20,6 +20,7 @@ from ustreamer.transports.someip.codec import (
 from ustreamer.transports.someip.config import Address, SomeipEndpoint
 from ustreamer.transports.someip.exchange import Exchange, Refused
 from ustreamer.transports.someip.mapping import Refusal
+from ustreamer.transports.someip.tp import TpReason, segments
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -439,11 +440,87 @@ def test_a_stranger_gets_no_answer(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [kind for kind in MessageType if kind not in (0x00, 0x01, 0x02, 0x80, 0x81)],
+    [kind for kind in MessageType if kind & 0x40],
     ids=lambda kind: kind.name,
 )
-def test_segments_and_acknowledgements_are_refused(bench: Bench, kind: MessageType) -> None:
+def test_acknowledgements_are_refused(bench: Bench, kind: MessageType) -> None:
     assert bench.exchange.incoming(from_client(kind), CLIENT) == Refused(Refusal.MESSAGE_TYPE)
+
+
+# --- in segments ------------------------------------------------------------------------------------------------------
+
+LARGE = bytes(range(256)) * 40
+
+
+def in_segments(message: SomeIpMessage) -> list[SomeIpMessage]:
+    return [decode(datagram)[0] for datagram in segments(message)]
+
+
+def test_an_event_in_segments_is_one_message(bench: Bench) -> None:
+    event = SomeIpMessage(0x00CD, 0x80CD, 0, 1, 4, MessageType.NOTIFICATION, 0, LARGE)
+    *first, last = in_segments(event)
+    assert [bench.exchange.incoming(each, ECU) for each in first] == [None] * 7
+    assert bench.accepted(last, ECU).payload == LARGE
+    assert bench.exchange.statistics()["tp_completed"] == 1
+    assert bench.exchange.next_deadline_ns is None
+
+
+def test_a_request_in_segments_is_one_message_and_is_answered(bench: Bench) -> None:
+    *first, last = in_segments(from_client(payload=LARGE))
+    assert {bench.exchange.incoming(each, CLIENT) for each in first} == {None}
+    asked = bench.accepted(last, CLIENT)
+    assert asked.payload == LARGE
+    told = bench.exchange.answer(response(bench.ids.next(), asked, b"ok"))
+    assert told is not None
+    assert decode(told[0])[0].request_id == from_client().request_id
+
+
+def test_an_answer_in_segments_is_one_message(bench: Bench) -> None:
+    *first, last = in_segments(answer_to(bench.call(), payload=LARGE))
+    assert {bench.exchange.incoming(each, ECU) for each in first} == {None}
+    assert bench.accepted(last, ECU).payload == LARGE
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (MessageType.NOTIFICATION, Refusal.EVENT_ADDRESS),
+        (MessageType.REQUEST, Refusal.REQUEST_ADDRESS),
+        (MessageType.REQUEST_NO_RETURN, Refusal.REQUEST_ADDRESS),
+        (MessageType.RESPONSE, Refusal.RESPONSE_ADDRESS),
+        (MessageType.ERROR, Refusal.RESPONSE_ADDRESS),
+    ],
+)
+def test_segments_of_strangers_take_no_memory(bench: Bench, kind: MessageType, reason: Refusal) -> None:
+    for each in in_segments(from_client(kind, payload=LARGE)):
+        assert bench.exchange.incoming(each, STRANGER) == Refused(reason)
+    assert bench.exchange.statistics()["tp_bytes"] == 0
+
+
+def test_a_whole_message_that_is_not_wanted_is_refused_when_it_is_there(bench: Bench) -> None:
+    *first, last = in_segments(from_client(method=99, payload=LARGE))
+    assert {bench.exchange.incoming(each, CLIENT) for each in first} == {None}
+    refused = bench.exchange.incoming(last, CLIENT)
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.answer is not None) == (Refusal.REQUEST_METHOD, True)
+
+
+def test_a_segment_that_lies_is_refused_with_its_reason(bench: Bench) -> None:
+    lie = SomeIpMessage(0x00CD, 0x80CD, 0, 1, 4, MessageType.TP_NOTIFICATION, 0, b"\0\0\0\1x")
+    assert bench.exchange.incoming(lie, ECU) == Refused(TpReason.TP_UNALIGNED)
+
+
+def test_a_message_whose_segments_are_missing_is_given_up_in_time(bench: Bench) -> None:
+    event = SomeIpMessage(0x00CD, 0x80CD, 0, 1, 4, MessageType.NOTIFICATION, 0, LARGE)
+    bench.exchange.incoming(in_segments(event)[0], ECU)
+    due_ns = bench.exchange.next_deadline_ns
+    assert due_ns == bench.clock.monotonic_ns() + 5_000_000_000
+    bench.time.advance(ms=4_999)
+    assert bench.exchange.expire_segments() == []
+    bench.time.advance(ms=1)
+    (given_up,) = bench.exchange.expire_segments()
+    assert (given_up.reason, given_up.peer) == (TpReason.TP_TIMEOUT, ECU)
+    assert bench.exchange.next_deadline_ns is None
 
 
 # --- anything at all --------------------------------------------------------------------------------------------------
@@ -518,6 +595,13 @@ def _check_outcome(bench: Bench, message: SomeIpMessage, address: Address, open_
             )
             assert 0 < told.return_code <= 0x0A
         return
+    if outcome is None:
+        assert message.is_tp
+        assert address != STRANGER
+        assert after == before
+        return
+    # Of several segments, the last one; of one, the message.
+    message = msgspec.structs.replace(message, message_type=message.message_type & ~0x20)
     outcome.check(strict=True)
     assert address != STRANGER
     kind = outcome.attributes.type
@@ -555,7 +639,7 @@ def test_the_short_way_for_events_agrees_with_the_long_one(datagram: bytes, addr
         assert short is None
         return
     long = Bench().exchange.incoming(messages[0], address)
-    if isinstance(long, Refused):
+    if isinstance(long, Refused) or long is None:
         assert short is None
     elif short is None:
         assert messages[0].return_code != ReturnCode.E_OK  # a rarity that is left to the long way

@@ -19,9 +19,10 @@ from someip.header import SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.codec import MalformedReason
+from ustreamer.transports.someip.codec import MalformedReason, MessageType, SomeIpMessage
 from ustreamer.transports.someip.config import Address, SomeipEndpoint
 from ustreamer.transports.someip.mapping import MAX_PAYLOAD, Refusal
+from ustreamer.transports.someip.tp import Reassembly, TpLimits, TpReason, segments
 from ustreamer.transports.someip.transport import SomeipTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
@@ -219,7 +220,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a length too small": (EVENT[:4] + bytes(4) + EVENT[8:], MalformedReason.LENGTH_TOO_SMALL),
     "another protocol": (EVENT[:12] + b"\x02" + EVENT[13:], MalformedReason.PROTOCOL_VERSION),
     "an unknown type": (EVENT[:14] + b"\x55" + EVENT[15:], MalformedReason.UNKNOWN_MESSAGE_TYPE),
-    "a segment": (EVENT[:14] + b"\x22" + EVENT[15:], Refusal.MESSAGE_TYPE),
+    "a segment that lies": (EVENT[:14] + b"\x22" + EVENT[15:], TpReason.TP_TOO_LONG),
+    "an acknowledgement": (EVENT[:14] + b"\x42" + EVENT[15:], Refusal.MESSAGE_TYPE),
     "an unknown event": (b"\x10\xab\x80\xce" + EVENT[4:], Refusal.EVENT_UNKNOWN),
     "an event of another version": (EVENT[:13] + b"\x04" + EVENT[14:], Refusal.EVENT_VERSION),
     "an answer nobody asked for": (RESPONSE, Refusal.RESPONSE_UNASKED),
@@ -239,6 +241,25 @@ def test_a_bad_datagram_is_counted_and_the_next_one_served(
         name: n for name, n in bench.endpoint.statistics().items() if name.startswith("refused_") and n
     }
     assert refused == {f"refused_{reason}": 1}
+
+
+def test_an_event_in_segments_arrives_whole_and_in_any_order(bench: Bench) -> None:
+    large = bytes(range(256)) * 100
+    event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, large)
+    bench.ecu.send(bench.endpoint, *reversed(list(segments(event))))
+
+    assert bench.ears.next().payload == large
+    assert bench.count("tp_completed") == 1
+    assert bench.count("tp_open") == 0
+
+
+def test_an_event_whose_segments_are_missing_is_given_up_and_counted(bench: Bench) -> None:
+    bench.endpoint._exchange._segments = Reassembly(TpLimits(timeout_ms=50))
+    event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, bytes(5_000))
+    bench.ecu.send(bench.endpoint, *list(segments(event))[:2])
+
+    wait_until(lambda: bench.count("refused_tp_timeout") == 1)
+    assert bench.count("tp_bytes") == 0
 
 
 def test_good_messages_around_a_bad_one_are_served(bench: Bench) -> None:
@@ -816,7 +837,7 @@ def test_every_way_to_be_refused_has_a_counter_from_the_start(bench: Bench) -> N
     counters = bench.endpoint.statistics()
 
     assert {name for name in counters if name.startswith("refused_")} == {
-        f"refused_{reason}" for reason in (*MalformedReason, *Refusal)
+        f"refused_{reason}" for reason in (*MalformedReason, *Refusal, *TpReason)
     }
     assert set(counters.values()) == {0}
 

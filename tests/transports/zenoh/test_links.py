@@ -153,6 +153,14 @@ def test_what_waits_for_a_slow_reader_is_not_acknowledged_by_what_it_reads(kerne
     assert kernel.lost_ms() == 1_000 + 100
 
 
+def test_what_waited_when_zenoh_itself_closed_a_link_that_took_nothing_is_lost(kernel: Kernel) -> None:
+    kernel.run(1_800)  # it has spoken just now, so that its lease is not over
+    kernel.cut = True
+    kernel.run(3_000)
+    kernel.closed = True
+    assert kernel.lost_ms() == 3_000 + 100
+
+
 def test_what_arrives_bit_by_bit_after_an_outage_is_no_proof_of_what_still_waits_with_zenoh(
     kernel: Kernel,
 ) -> None:
@@ -239,6 +247,67 @@ def test_a_node_is_gone_with_its_connection_whatever_zenoh_says_of_it_later() ->
     assert not links._note(event("cut", here=False), 25_000 * MS)
     assert len(links) == 1
     assert links.lost_since_ns(25_010 * MS) == 4_900 * MS
+
+
+def run(links: Links, kernel: Kernel, ms: int) -> None:
+    for _ in range(ms // 50):
+        kernel.run(50)
+        links._sample(kernel.now_ms * MS)
+
+
+def test_a_link_that_takes_nothing_for_4_s_is_down_until_it_takes_something(kernel: Kernel) -> None:
+    links = nodes("slow")
+    behind(links, "slow", kernel)
+    told: list[bool] = []
+    links.tell(told.append)
+    kernel.cut = True
+    run(links, kernel, 4_000)
+    assert links.up
+    run(links, kernel, 50)
+    assert (links.up, told) == (False, [False])
+    kernel.cut = False
+    run(links, kernel, 50)
+    assert (links.up, told) == (True, [False, True])
+
+
+def test_a_link_that_takes_a_little_now_and_then_is_up_and_so_is_one_with_nothing_to_take(
+    kernel: Kernel,
+) -> None:
+    links = nodes("slow")
+    behind(links, "slow", kernel)
+    kernel.cut = True
+    for _ in range(10):
+        run(links, kernel, 2_000)
+        kernel.acked += 1
+        assert links.up
+    kernel.acked = kernel.written
+    for _ in range(200):
+        kernel.now_ms += 50
+        links._sample(kernel.now_ms * MS)
+        assert links.up
+
+
+def test_one_of_several_that_takes_nothing_does_not_make_the_link_down(kernel: Kernel) -> None:
+    links = nodes("stuck", "there")
+    behind(links, "stuck", kernel)
+    kernel.cut = True
+    run(links, kernel, 6_000)
+    assert links.up
+
+
+def test_who_comes_to_one_that_is_stuck_is_served_at_once_and_the_end_of_that_one_is_told_once(
+    kernel: Kernel,
+) -> None:
+    links = nodes("stuck")
+    behind(links, "stuck", kernel)
+    told: list[bool] = []
+    links.tell(told.append)
+    kernel.cut = True
+    run(links, kernel, 5_000)
+    assert not links._note(event("stuck", here=False), kernel.now_ms * MS)
+    assert told == [False]
+    assert links._note(event("new", here=True), kernel.now_ms * MS)
+    assert links.up
 
 
 def test_without_a_connection_to_anybody_the_link_is_down_and_that_is_told_once() -> None:

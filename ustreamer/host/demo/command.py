@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 
 
-def run(*, seconds: float, as_json: bool, web: int | None = None) -> int:
-    """Run the demo, with a page of live values if `web` is a port (0: any); 0 only if nothing is unaccounted for, every rate is right and every call was answered."""
+def run(*, seconds: float, as_json: bool, recordings: Path | None = None, web: int | None = None) -> int:
+    """Run the demo; 0 only if nothing is unaccounted for, every rate is right and every call was answered.
+
+    `recordings` is a directory in which what was recorded is kept; `web` the port of a page of live values, 0 for any.
+    """
     logs.set_up(json_lines=False, level="WARNING")
     process.tune_interpreter()
-    with Vehicle(web) as vehicle:
+    with Vehicle(recordings, web) as vehicle:
         if vehicle.page is not None:
             print(f"live values: {vehicle.page}", file=sys.stderr, flush=True)
         if as_json:
@@ -38,6 +42,8 @@ def run(*, seconds: float, as_json: bool, web: int | None = None) -> int:
         print(json.dumps(msgspec.to_builtins(outcome), indent=2))
     else:
         print(_summary(outcome))
+        if recordings is not None:
+            print(f"recorded in {recordings}")
     return 1 if outcome.problems else 0
 
 

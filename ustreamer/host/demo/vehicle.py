@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vehicle of the demo: which networks, who lives there, who wants what; and what came of it."""
 
+import json
 import socket
 import tempfile
 from pathlib import Path
@@ -67,6 +68,8 @@ remote = "127.0.0.1:{ecu}"
 
 [plugins.usubscription]
 [plugins.throttle]
+[plugins.recorder]
+directory = {recordings}
 """
 
 _WEB: Final = """
@@ -161,16 +164,20 @@ class _ChassisValues:
 class Vehicle:
     """All of it running: `with Vehicle() as vehicle`. Networks are loopback sockets, state is a temporary directory."""
 
-    def __init__(self, web: int | None = None) -> None:
-        """`web` is the port of a page with live values, 0 for any; None: no page."""
+    def __init__(self, recordings: Path | None = None, web: int | None = None) -> None:
+        """`recordings` is a directory for what the streamer records, which is kept; else it goes with the rest.
+
+        `web` is the port of a page with live values, 0 for any; None: no page.
+        """
         ports = _free_ports()
         if web:
             ports["web"] = web
         self.page = None if web is None else f"http://127.0.0.1:{ports['web']}/"
+        where = "recordings" if recordings is None else str(recordings.resolve())
         self._directory = tempfile.TemporaryDirectory(prefix="ustreamer-demo-")
         self.config_file = Path(self._directory.name) / "vehicle.toml"
         config = _CONFIG if web is None else _CONFIG + _WEB
-        self.config_file.write_text(config.format(**ports), encoding="utf-8")
+        self.config_file.write_text(config.format(**ports, recordings=json.dumps(where)), encoding="utf-8")
         self.streamer = process.load(self.config_file).streamer()
         self.streamer.plugins.register(_ChassisValues())
         self.chassis = Chassis(("127.0.0.1", ports["ecu"]), ("127.0.0.1", ports["someip"]))

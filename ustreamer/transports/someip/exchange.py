@@ -15,6 +15,7 @@ from ustreamer.core.expiry import Expiry
 from ustreamer.transports.someip.codec import (
     HEADER_LENGTH,
     MIN_LENGTH,
+    TP_BIT,
     MessageType,
     SomeIpMessage,
     next_session,
@@ -30,6 +31,7 @@ from ustreamer.transports.someip.mapping import (
     response_datagram,
     response_to,
 )
+from ustreamer.transports.someip.tp import Reassembly, TpLimits, TpReason, TpRefused
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -44,12 +46,18 @@ _LENGTH_FROM: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` cou
 _NOTIFICATION: Final = int(MessageType.NOTIFICATION)
 _REQUESTS: Final = frozenset(map(int, (MessageType.REQUEST, MessageType.REQUEST_NO_RETURN)))
 _ANSWERS: Final = frozenset(map(int, (MessageType.RESPONSE, MessageType.ERROR)))
+_STRANGERS: Final = {
+    _NOTIFICATION: Refusal.EVENT_ADDRESS,
+    **dict.fromkeys(_REQUESTS, Refusal.REQUEST_ADDRESS),
+    **dict.fromkeys(_ANSWERS, Refusal.RESPONSE_ADDRESS),
+}
+"""Why a segment of somebody who is not known is refused, by the type of the whole message."""
 
 
 class Refused(msgspec.Struct, frozen=True):
     """A message that goes no further, and what its sender is told: nothing, or `answer`."""
 
-    reason: Refusal
+    reason: Refusal | TpReason
     answer: bytes | None = None
 
 
@@ -82,6 +90,7 @@ class Exchange:
         self._expiry = Expiry(clock)
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
+        self._segments = Reassembly(TpLimits())
         self._lock = Lock()
         self._takes_calls = True
         self._session = 0
@@ -107,8 +116,8 @@ class Exchange:
             return None
         return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
 
-    def incoming(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
-        """Decide about a message from `address`."""
+    def incoming(self, message: SomeIpMessage, address: Address) -> UMessage | Refused | None:
+        """Decide about a message from `address`; None for a segment of one that is not complete yet."""
         kind = message.message_type
         if kind == _NOTIFICATION:
             event = self.services.event(message, address[0])
@@ -119,7 +128,18 @@ class Exchange:
             return self._request(message, address)
         if kind in _ANSWERS:
             return self._answer(message, address)
+        if kind & TP_BIT:
+            return self._segment(message, address)
         return Refused(Refusal.MESSAGE_TYPE)
+
+    def _segment(self, message: SomeIpMessage, address: Address) -> UMessage | Refused | None:
+        # Whoever is not known takes no memory of ours. What the whole message is worth is decided when it is there.
+        if not self.services.knows(address[0]):
+            return Refused(_STRANGERS[message.message_type & ~TP_BIT])
+        whole = self._segments.feed(message, address, self._monotonic_ns())
+        if isinstance(whole, TpRefused):
+            return Refused(whole.reason)
+        return None if whole is None else self.incoming(whole, address)
 
     def _request(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
         attributes = self.services.request(message, address[0])
@@ -160,9 +180,10 @@ class Exchange:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `expire` has something to do; None if nothing is open."""
+        """When `expire` or `expire_segments` has something to do; None if nothing is open."""
+        segments_ns = self._segments.next_deadline_ns
         with self._lock:
-            deadlines = (self._calls.next_deadline_ns, self._requests.next_deadline_ns)
+            deadlines = (self._calls.next_deadline_ns, self._requests.next_deadline_ns, segments_ns)
         return min((each for each in deadlines if each is not None), default=None)
 
     def expire(self) -> Expired:
@@ -181,6 +202,12 @@ class Exchange:
                 if asked.wants_answer
             ],
         )
+
+    def expire_segments(self) -> list[TpRefused]:
+        """Give up messages whose segments are missing for too long."""
+        if self._segments.next_deadline_ns is None:
+            return []  # nearly always: this is asked in every round of the receiving thread
+        return self._segments.expire(self._monotonic_ns())
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
@@ -285,6 +312,7 @@ class Exchange:
                 "requests_open": len(self._requests),
                 "requests_expired": self.requests_expired,
                 "unwanted_answers": self.unwanted_answers,
+                **self._segments.statistics(),
             }
 
 

@@ -110,7 +110,7 @@ class Refusal(StrEnum):
     RESPONSE_UNASKED = "response_unasked"  # never asked for, answered already, or too late (SIP-4)
     RESPONSE_ADDRESS = "response_address"
     RESPONSE_METHOD = "response_method"
-    MESSAGE_TYPE = "message_type"  # SOME/IP-TP segments and the obsolete acknowledgements
+    MESSAGE_TYPE = "message_type"  # the obsolete acknowledgements
 
 
 REFUSAL_ANSWERS: Final[Mapping[Refusal, ReturnCode]] = {
@@ -185,6 +185,9 @@ class Services:
         self._remote = _remote(config.authority, remote)
         self._offered = _offered(offered, own_authority)
         self.receivers = tuple(_receivers(config.authority, offered, own_authority))
+        self._hosts_of_remotes = {
+            each.remote_address[0] for each in remote if each.remote_address is not None
+        }
         self._providers = {topic.with_resource(0) for each in self.receivers for topic in each.events}
 
     # --- in -------------------------------------------------------------------------------------------------------------
@@ -232,6 +235,10 @@ class Services:
             priority=UPriority.CS4,
             ttl=self._request_ttl_ms,
         )
+
+    def knows(self, host: str) -> bool:
+        """Whether `host` has a service or may be a client."""
+        return host in self._hosts_of_remotes or self._is_client(host)
 
     def _is_client(self, host: str) -> bool:
         known = self._hosts.get(host)

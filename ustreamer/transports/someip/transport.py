@@ -34,6 +34,7 @@ from ustreamer.transports.someip.config import NO_DISCOVERY, Address, SomeipEndp
 from ustreamer.transports.someip.exchange import Exchange
 from ustreamer.transports.someip.listeners import Listeners
 from ustreamer.transports.someip.mapping import MAX_PAYLOAD, EventReceiver, Refusal, WireEvent
+from ustreamer.transports.someip.tp import TpReason
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
@@ -95,7 +96,9 @@ class SomeipTransport(EndpointTransport):
         # Not locked: under CPython's GIL no other thread gets in between the reading and the writing of a `+= 1`.
         self._sent = 0
         # Counters of the receiving thread.
-        self._refused = dict.fromkeys([*map(str, MalformedReason), *map(str, Refusal)], 0)
+        self._refused = dict.fromkeys(
+            [*map(str, MalformedReason), *map(str, Refusal), *map(str, TpReason)], 0
+        )
         self._datagrams = self._received = self._unheard = self._listener_errors = self._answers_lost = 0
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -237,6 +240,8 @@ class SomeipTransport(EndpointTransport):
             if isinstance(outcome, UMessage):
                 self._deliver(outcome)
                 continue
+            if outcome is None:
+                continue
             self._count_refusal(outcome.reason, address, message)
             if outcome.answer is not None:
                 self._answer_quietly(outcome.answer, address)
@@ -282,6 +287,8 @@ class SomeipTransport(EndpointTransport):
             self._answer_quietly(datagram, address)
         for response in responses:
             self._deliver(response)
+        for each in self._exchange.expire_segments():
+            self._count_refusal(each.reason, each.peer, each.detail)
 
     def _answer_quietly(self, datagram: bytes, address: Address) -> None:
         """Send an answer of our own. Nobody could try again: the client does, after its own timeout."""
@@ -404,7 +411,8 @@ class SomeipTransport(EndpointTransport):
 
         `datagrams` came in; of the messages in them `received` went to a listener, which failed for `listener_errors`,
         and `unheard` matched none; `sent`; `calls_open`, `calls_expired` of ours; `requests_open`, `requests_expired` of clients;
-        `unwanted_answers` to REQUEST_NO_RETURN; `answers_lost` that the kernel did not take.
+        `unwanted_answers` to REQUEST_NO_RETURN; `answers_lost` that the kernel did not take; messages in segments that are
+        `tp_open` with `tp_bytes` of memory, `tp_completed`, and `tp_duplicates` of segments.
         """
         return {
             "datagrams": self._datagrams,
@@ -459,7 +467,7 @@ def _unsent(error: OSError, size: int, address: Address) -> UStatusError:
     if error.errno == errno.EMSGSIZE:
         return invalid(
             f"payload of {size} bytes for {host}:{port}: at most {MAX_PAYLOAD} fit into one datagram, "
-            "and SOME/IP-TP is not part of this version"
+            "and sending in segments (SOME/IP-TP) is not part of this version"
         )
     text = f"cannot send {size} bytes of payload to {host}:{port}: {error.strerror}"
     if error.errno in _AWAY:

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipeline beside DuckDB, on the same recordings: `python -m benchmarks.pipeline [--rows N...]`.
+
+DuckDB cannot read recordings either, so both get them from the same numpy reader and in as many processes as Spark has threads.
+Both then judge each row, name its codes, and write the table DELIVERIES as zstd Parquet, a file per gateway and day in order,
+and the small tables beside it. Each task is a function that gives its measurements; TASKS has them by name.
+"""
+
+import argparse
+import math
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from ustreamer_pipeline import events, rows
+from ustreamer_pipeline.bronze import Landed, land, read_bronze, segment_file
+from ustreamer_pipeline.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest import ingest
+from ustreamer_pipeline.manifest import Manifest, listed
+from ustreamer_pipeline.rows import EPOCH
+from ustreamer_pipeline.schemas import DELIVERIES, RECORDED, TYPES, VERDICTS
+from ustreamer_pipeline.segments import Segment, read_segment
+from ustreamer_pipeline.session import session
+from ustreamer_pipeline.silver import Work, work
+
+from benchmarks import process_tree
+
+ROWS: Final = (1_000_000, 10_000_000)
+ROWS_PER_VEHICLE: Final = 500_000
+ROWS_PER_SECOND: Final = 1_500
+"""What a vehicle of `Fleet` with 30 topics makes, more or less."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one engine took for one task. `cpu_s` is of all its processes; `peak_mb` an upper bound of their memory so far.
+
+    Spark's are the processes that are there, with this one; those of the others have ended.
+    """
+
+    task: str
+    engine: str
+    rows: int
+    seconds: float
+    cpu_s: float
+    peak_mb: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a task works: recordings that must not be changed, and a folder of its own for each engine."""
+
+    recordings: Path
+    place: Path
+    cores: int
+
+
+def fleet_of(count: int) -> Fleet:
+    """A fleet with about so many rows: more vehicles, not longer drives."""
+    vehicles = max(4, round(count / ROWS_PER_VEHICLE))
+    return Fleet(vehicles=vehicles, seconds=max(1.0, count / vehicles / ROWS_PER_SECOND))
+
+
+def measured(task: str, engine: str, work: Callable[[], int], processes: int = 0) -> Measured:
+    """Do it, in so many processes of its own; 0: in those that are there."""
+    began, cpu = time.monotonic(), process_tree.cpu_s()
+    count = work()
+    seconds = time.monotonic() - began
+    peak = process_tree.ended_peak_mb() * processes if processes else process_tree.peak_mb()
+    return Measured(task, engine, count, seconds, process_tree.cpu_s() - cpu, peak)
+
+
+# ------------------------------------------------------------------------------------------------------------ ingest
+
+
+def ingest_task(stage: Stage, spark: SparkSession) -> list[Measured]:
+    """Recordings to tables, by each engine into a lake of its own."""
+    lakes = {engine: stage.place / f"lake-{engine}" for engine in ("spark", "duckdb")}
+    by_duckdb = partial(ingest_with_duckdb, stage.recordings, lakes["duckdb"], stage.cores)
+    return [
+        measured("ingest", "spark", lambda: ingest(spark, [str(stage.recordings)], str(lakes["spark"])).rows),
+        measured("ingest", "duckdb", by_duckdb, stage.cores),
+    ]
+
+
+def ingest_with_duckdb(recordings: Path, lake: Path, processes: int) -> int:
+    """The same with DuckDB, a process per core: bronze, then each gateway's day. How many rows."""
+    manifest = Manifest()
+    paths = [path for path, _, _ in listed([str(recordings)], (".useg",))]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for landed in pool.map(partial(_landed, str(lake)), paths, chunksize=4):
+            manifest.note(landed)
+        by_unit = manifest.by_unit()
+        units = [work(manifest, unit, by_unit[unit]) for unit in sorted(by_unit)]
+        return sum(pool.map(partial(duckdb_unit, str(lake)), sorted(units, key=lambda unit: -unit.rows)))
+
+
+def _landed(lake: str, path: str) -> Landed:
+    return land(path, lake)
+
+
+def duckdb_unit(lake: str, unit: Work) -> int:
+    """One gateway's day: what `silver.judged` and `silver.deliveries` say, in DuckDB's SQL."""
+    folder = Path(lake) / "silver"
+    names = {
+        name: folder / name / f"date={_date(unit)}" / f"gateway={unit.gateway}"
+        for name in ("deliveries", "events")
+    }
+    for name in names.values():
+        name.mkdir(parents=True, exist_ok=True)
+    with duckdb.connect(config={"threads": 1}) as connection:
+        recorded = pa.RecordBatchReader.from_batches(RECORDED.arrow(), _batches(lake, unit))
+        connection.execute("SET enable_progress_bar = false")
+        connection.register("recorded", recorded)
+        target = names["deliveries"] / "part.parquet"
+        connection.execute(
+            f"COPY ({_SQL}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+        )
+        small = pa.Table.from_batches(list(_small(lake, unit)))
+        connection.register("small", small)
+        connection.execute(
+            f"COPY small TO '{names['events'] / 'part.parquet'}' (FORMAT parquet, COMPRESSION zstd)"
+        )
+    return int(pq.read_metadata(target).num_rows)
+
+
+def _date(unit: Work) -> str:
+    import datetime as dt
+
+    return str(EPOCH + dt.timedelta(days=unit.day))
+
+
+def _batches(lake: str, unit: Work) -> Iterator[pa.RecordBatch]:
+    pool = rows.Pool()
+    parts = (
+        rows.Part(lambda file=piece.file: _segment(lake, file), piece.file, piece.floor, piece.later_from_ns)  # type: ignore[misc]
+        for piece in unit.pieces
+    )
+    for ready in rows.merged(parts, pool, unit.day):
+        yield from rows.arrow(ready, pool, unit.day, unit.gateway)
+
+
+def _small(lake: str, unit: Work) -> Iterator[pa.RecordBatch]:
+    for piece in unit.pieces:
+        segment = _segment(lake, piece.file)
+        yield events.arrow(list(events.found(segment, piece.file, 0)), unit.day, unit.gateway)
+
+
+def _segment(lake: str, file: str) -> Segment:
+    return read_segment(read_bronze(Path(lake) / file), segment_file(file))
+
+
+def _named(code: str, names: tuple[str, ...]) -> str:
+    return f"({list(names)})[{code}]"
+
+
+_COLUMNS: Final = {
+    "type": _named("type", TYPES),
+    "ttl_ms": "CASE WHEN flags & 2 <> 0 THEN ttl_ms END",
+    "verdict": _named("verdict + 1", VERDICTS),
+    "code": "nullif(code, 255)",
+    "queue_wait_us": "(coalesce(nullif(first_attempt_ns, 0), settled_ns) - received_ns) // 1000",
+    "latency_us": "(settled_ns - arrived_ns) // 1000",
+    "held": "flags & 1 <> 0",
+    "request_msb": "CASE WHEN request_msb <> 0 THEN request_msb END",
+    "request_lsb": "CASE WHEN request_msb <> 0 THEN request_lsb END",
+}
+
+_COLUMN_LIST: Final = ", ".join(f"{_COLUMNS.get(name, name)} AS {name}" for name in DELIVERIES.names[:-2])
+_SQL: Final = f"""
+SELECT {_COLUMN_LIST} FROM recorded
+WHERE fault IS NULL AND verdict BETWEEN 0 AND 5 AND type BETWEEN 1 AND 4 AND priority <= 6 AND (code <= 16 OR code = 255)
+  AND received_ns >= arrived_ns AND settled_ns >= received_ns AND source IS NOT NULL AND ingress IS NOT NULL
+  AND (first_attempt_ns = 0 OR first_attempt_ns BETWEEN received_ns AND settled_ns)
+"""  # noqa: S608 - of our own names only
+
+
+# ----------------------------------------------------------------------------------------------------- all of them
+
+TASKS: Final[dict[str, Callable[[Stage, SparkSession], list[Measured]]]] = {"ingest": ingest_task}
+
+
+def run(
+    counts: Sequence[int], tasks: Sequence[str], cores: int, place: Path, spark: SparkSession
+) -> list[Measured]:
+    """Every task at every size, each on recordings that are made for it and deleted after it."""
+    found: list[Measured] = []
+    for count in counts:
+        stage = Stage(place / f"recordings-{count}", place / f"work-{count}", cores)
+        make = partial(_made, count, stage)
+        found.append(measured("generate", "numpy", make, stage.cores))
+        for task in tasks:
+            found += TASKS[task](stage, spark)
+        shutil.rmtree(stage.recordings)
+        shutil.rmtree(stage.place, ignore_errors=True)
+    return found
+
+
+def _made(count: int, stage: Stage) -> int:
+    return sum(write_fleet(fleet_of(count), stage.recordings, stage.cores))
+
+
+def table(found: Sequence[Measured]) -> str:
+    """One line per measurement; how it grows beside the same one at the size before, and Spark beside DuckDB."""
+    lines = [
+        f"{'task':10}{'engine':8}{'rows':>12}{'s':>9}{'rows/s':>12}{'cpu us/row':>12}{'peak MB':>9}  growth  spark/duckdb"
+    ]
+    before: dict[tuple[str, str], Measured] = {}
+    for one in found:
+        last = before.get((one.task, one.engine))
+        before[one.task, one.engine] = one
+        growth = (
+            ""
+            if last is None
+            else f"{math.log(one.seconds / last.seconds) / math.log(one.rows / last.rows):.2f}"
+        )
+        beside = [
+            other
+            for other in found
+            if (other.task, other.rows, other.engine) == (one.task, one.rows, "duckdb")
+        ]
+        ratio = f"{one.seconds / beside[0].seconds:.1f}" if beside and one.engine == "spark" else ""
+        lines.append(
+            f"{one.task:10}{one.engine:8}{one.rows:>12,}{one.seconds:>9.1f}{one.rows / one.seconds:>12,.0f}"
+            f"{one.cpu_s / one.rows * 1e6:>12.2f}{one.peak_mb:>9,.0f}  {growth:6}  {ratio}"
+        )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=list(ROWS), metavar="N", help="sizes (1e6 and 1e7)"
+    )
+    parser.add_argument("--task", choices=sorted(TASKS), nargs="+", default=sorted(TASKS))
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--memory", default="2g", metavar="SIZE", help="heap of Spark (2g)")
+    parser.add_argument("--dir", metavar="DIRECTORY", help="for some 200 bytes a row")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="ustreamer-pipeline-", dir=options.dir) as place:
+        with session("benchmark", cores=options.cores, memory=options.memory) as spark:
+            # What Spark compiles and loads the first time is not the pipeline's speed.
+            run([20_000], options.task, options.cores, Path(place), spark)
+            found = run(options.rows, options.task, options.cores, Path(place), spark)
+        print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.recorder`: what a recorded decision costs, on the path of messages and in all.
+
+A decision is `Delivery.settle`, by which every delivery ends. It is taken without a tap, with one that does nothing, with one
+that appends a tuple of what it is told to a list, which is the least that anything can do that forgets nothing, and with the
+recorder's. The rest of a row's way, note to bytes to file, is made on a thread of its own, and is measured apart. Rounds are
+small and alternate, and the fastest of each counts, so what else the machine does falls out. Beside it: one block put in a
+file with `pwrite`, as the recorder does, and through a mapping. Exit code 1 if a row costs PATH_LIMIT_US or more on the path.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ustreamer_recorder.config import RecorderConfig
+from ustreamer_recorder.intake import Intake, Skipped
+from ustreamer_recorder.journal import Journal
+from ustreamer_recorder.layout import MAX_RECORDS, RECORD
+
+from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
+from ustreamer.core.clock import Clock
+from ustreamer.core.ledger import NO_BOOKS, Ledger, Verdict
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+PATH_LIMIT_US: Final = 1.0
+
+_ROWS: Final = 2_000
+_BLOCKS: Final = 40
+_TOPIC: Final = UUri("chassis", 0x1234, 1, 0x8001)
+_CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
+
+
+class _Ingress:
+    """As much of one as a delivery needs to be settled."""
+
+    name = "chassis"
+    held = 0
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.taps: tuple[Tap, ...] = ()
+
+    def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
+    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None: ...
+    def filter_failed(self, plugin: object, error: Exception) -> None: ...
+    def tap_failed(self, tap: Tap, error: Exception) -> None: ...
+
+
+class _Egress:
+    name = "backbone"
+    unicast = False
+
+    def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None: ...
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        return lambda message: None
+
+
+class Deliveries:
+    """Messages of one topic for one target, to be settled again and again."""
+
+    def __init__(self) -> None:
+        ids = UuidSource(_CLOCK.wall_ms)
+        attributes = publish(ids.next(), _TOPIC).attributes
+        self._messages = [UMessage(ids.next(), attributes, bytes(100)) for _ in range(_ROWS)]
+        self._ingress = _Ingress()
+        self._delivery = Delivery(self._ingress, _Egress(), _TOPIC)
+
+    def settled_us(self, *taps: Tap) -> float:
+        """Microseconds for one delivery's end."""
+        self._ingress.taps = taps
+        settle, ledger, now_ns = self._delivery.settle, self._ingress.ledger, _CLOCK.monotonic_ns()
+        began_ns = time.perf_counter_ns()
+        for message in self._messages:
+            settle(ledger, message, Verdict.DELIVERED, now_ns, now_ns + 9, None, 1, now_ns + 5)
+        return (time.perf_counter_ns() - began_ns) / 1_000 / _ROWS
+
+
+def _nothing(*_: object, **__: object) -> None: ...
+
+
+def _appending() -> Tap:
+    rows: list[object] = []
+    append = rows.append
+
+    def tap(
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        arrived_ns: int,
+        received_ns: int,
+        first_attempt_ns: int,
+        settled_ns: int,
+    ) -> None:
+        append((message.id, message.attributes, delivery, verdict, reason, attempts, received_ns, settled_ns))
+
+    return tap
+
+
+def _written_us(journal: Journal, intake: Intake) -> float:
+    """Microseconds for one row from its note to the file."""
+    notes = intake.notes
+    number = len(notes)
+    began_ns = time.perf_counter_ns()
+    journal.write(notes, number, intake)
+    journal.tick(Skipped())
+    return (time.perf_counter_ns() - began_ns) / 1_000 / number
+
+
+def _block_us(directory: Path) -> tuple[float, float]:
+    """Microseconds for one full block: `pwrite`, and a mapping; into room that is reserved but was never written."""
+    length = RECORD * (1 + MAX_RECORDS)
+    block = os.urandom(length)
+    descriptor = os.open(directory / "blocks", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.posix_fallocate(descriptor, 0, 2 * _BLOCKS * length)
+        pwrite = _fastest(lambda at: os.pwrite(descriptor, block, at * length), range(_BLOCKS))
+        with mmap.mmap(descriptor, 2 * _BLOCKS * length) as mapped:
+
+            def copy(at: int) -> None:
+                mapped[at * length : (at + 1) * length] = block
+
+            return pwrite, _fastest(copy, range(_BLOCKS, 2 * _BLOCKS))
+    finally:
+        os.close(descriptor)
+
+
+def _fastest(action: Callable[[int], object], arguments: Sequence[int]) -> float:
+    fastest = float("inf")
+    for argument in arguments:
+        began_ns = time.perf_counter_ns()
+        action(argument)
+        fastest = min(fastest, (time.perf_counter_ns() - began_ns) / 1_000)
+    return fastest
+
+
+def measured(directory: Path, rounds: int) -> dict[str, float]:
+    """The fastest of so many rounds, in us a row, and what follows from them."""
+    path = Deliveries()
+    config = RecorderConfig(keep_free_bytes=0, max_bytes=64_000_000)
+    intake = Intake(2 * _ROWS, _CLOCK.monotonic_ns, UUri("hpc", 4, 1, 0x8000))
+    journal = Journal(config, directory, "hpc", _CLOCK, 1)
+    journal.tick(Skipped())
+    recording = intake.tap("chassis")
+    best: dict[str, float] = {}
+
+    def take(name: str, us: float) -> None:
+        best[name] = min(best.get(name, us), us)
+
+    for _ in range(rounds):
+        take("no_tap", path.settled_us())
+        take("idle_tap", path.settled_us(_nothing))
+        take("append", path.settled_us(_appending()))
+        take("recorder", path.settled_us(recording))
+        take("writing", _written_us(journal, intake))
+    pwrite, mapped = _block_us(directory)
+    journal.finish(NO_BOOKS)
+    on_the_path = best["recorder"] - best["no_tap"]
+    return {
+        **best,
+        "on_the_path": on_the_path,
+        "in_all": on_the_path + best["writing"],
+        "times_append": on_the_path / max(best["append"] - best["no_tap"], 1e-9),
+        "pwrite_block": pwrite,
+        "mmap_block": mapped,
+    }
+
+
+def table(figures: dict[str, float]) -> str:
+    def line(text: str, name: str, unit: str = "us") -> str:
+        return f"{text:<58}{figures[name]:9.3f} {unit}"
+
+    return "\n".join(
+        [
+            line("a delivery's end, without a tap", "no_tap"),
+            line("with a tap that does nothing", "idle_tap"),
+            line("with one that appends a tuple to a list", "append"),
+            line("with the recorder's", "recorder"),
+            line(f"a row on the path (limit {PATH_LIMIT_US:g} us)", "on_the_path"),
+            line("the same, in times of the append", "times_append", "x"),
+            line("a row on the writer's thread, to the file", "writing"),
+            line("a row in all", "in_all"),
+            line(f"a block of {MAX_RECORDS} rows with pwrite, others may run", "pwrite_block"),
+            line("the same through a mapping, nobody may", "mmap_block"),
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recorder", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ustreamer-bench-") as directory:
+        figures = measured(Path(directory), arguments.rounds)
+    print(json.dumps(figures) if arguments.json else table(figures))
+    return int(figures["on_the_path"] >= PATH_LIMIT_US)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

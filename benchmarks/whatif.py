@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`whatif` beside DuckDB, on the same files of silver: `python -m benchmarks.whatif [--rows N...] [--scenarios K...]`.
+
+Both decide every message with a limit again: by the recorded limits, which must give the recorded verdicts, and by K others. DuckDB
+sorts the rows by target and time, and a compiled loop (numba, where it is installed; else the pipeline's own kernel) goes
+through them, which was the fastest exact way with it. They take turns, the medians are compared, and the answers must be
+the same to the byte.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+from pyspark.sql import SparkSession
+from ustreamer_pipeline.fleet import write_fleet
+from ustreamer_pipeline.ingest import ingest
+from ustreamer_pipeline.replay_files import files_of
+from ustreamer_pipeline.replay_gate import LONG_AGO, Limit, decide, retuned
+from ustreamer_pipeline.schemas import DELIVERIES
+from ustreamer_pipeline.session import session
+from ustreamer_pipeline.whatif import DEFAULT_TOLERANCE, fleet_links, whatif
+from ustreamer_pipeline.whatif_scenarios import period_of, sweep
+
+from benchmarks import process_tree
+from benchmarks.pipeline import fleet_of
+
+ROWS: Final = (1_000_000, 10_000_000)
+HZ: Final = (10.0, 1.0, 2.0, 5.0, 20.0, 30.0, 50.0, 75.0)
+REPEATS: Final = 3
+
+Answer = dict[tuple[int, str], tuple[int, int]]
+"""Messages and bytes by scenario and link."""
+Kernel = Callable[[Any, int, Limit], tuple[Any, int]]
+
+
+def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> Answer:
+    result = whatif(spark, files_of(spark, str(lake)), sweep(HZ[:scenarios]), {}).persist()
+    try:
+        different = result.selectExpr("sum(differing) n").collect()[0].n
+        if different:
+            raise SystemExit(f"{different} verdicts differ from the recorded ones")
+        return {(row.number, row.egress): (row.messages, row.bytes) for row in fleet_links(result).collect()}
+    finally:
+        result.unpersist()
+
+
+def kernel() -> Kernel:
+    """Decides the messages of one gate: compiled where numba is, and then warm."""
+    if find_spec("numba") is None:
+        return decide
+    import numba
+
+    @numba.njit(cache=False)
+    def compiled(times, due, period, early, carry, pause):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        passed = np.zeros(len(times), np.bool_)
+        fresh = due == LONG_AGO
+        for index in range(len(times)):
+            late = pause + 1 if fresh else times[index] - due
+            if late < -early:
+                continue
+            passed[index] = True
+            fresh = False
+            if late <= carry:
+                due += period
+            elif late <= pause:
+                due = times[index]
+            else:
+                due = times[index] + period
+        return passed, due
+
+    def call(times: Any, due: int, limit: Limit) -> tuple[Any, int]:
+        passed, after = compiled(times, due, limit.period, limit.early, limit.carry, limit.pause)
+        return passed, int(after)
+
+    call(np.zeros(2, dtype=np.int64), LONG_AGO, Limit.of(1, DEFAULT_TOLERANCE))
+    return call
+
+
+def with_duckdb(lake: Path, scenarios: int, cores: int, decided: Kernel) -> Answer:
+    """The same question. Gates live in one gateway, run and delivery, as they do for Spark."""
+    files = f"{DELIVERIES.path(lake)}/*/*/*.parquet"
+    with duckdb.connect(config={"threads": cores}) as connection:
+        table = (
+            f"read_parquet('{files}', hive_partitioning = true) WHERE delivery > 0 AND verdict <> 'DENIED'"
+        )
+        names = connection.execute(f"SELECT DISTINCT egress FROM {table} ORDER BY 1").fetchall()  # noqa: S608
+        links = [name for (name,) in names]
+        # A link as a number: numpy would take longer for the texts than DuckDB for all the rest.
+        query = f"""
+            SELECT hash(gateway, run, delivery) AS gate, received_ns, period_ns, tuned_ns, size,
+                   list_position({links}, egress) - 1 AS egress, verdict <> 'THROTTLED' AS passed, type = 'PUBLISH' AS published
+            FROM {table} ORDER BY gate, received_ns"""  # noqa: S608  # names of our own
+        found = connection.execute(query).fetchnumpy()
+    egress = np.asarray(found["egress"]).astype(np.int64)
+    gates = found["gate"]
+    # A gate is another one, or is told another limit.
+    starts = np.flatnonzero(
+        (np.diff(gates, prepend=gates[0] + np.uint64(1)) != 0) | (np.diff(found["period_ns"], prepend=0) != 0)
+    )
+    parts = list(zip(starts.tolist(), [*starts[1:].tolist(), len(egress)], strict=True))
+    answer: Answer = {}
+    for number in range(scenarios + 1):
+        passed = np.ones(len(egress), dtype=np.bool_)
+        gate, due, before = None, LONG_AGO, None
+        for start, end in parts:
+            if gates[start] != gate:
+                gate, due, before = gates[start], LONG_AGO, None
+            period = period_of(HZ[number - 1]) if number else int(found["period_ns"][start])
+            if not found["published"][start] or not period:
+                due, before = LONG_AGO, None
+                continue
+            limit = Limit.of(period, DEFAULT_TOLERANCE)
+            if before is not None and due != LONG_AGO:
+                due = retuned(due, before, limit, int(found["tuned_ns"][start]))
+            passed[start:end], due = decided(found["received_ns"][start:end], due, limit)
+            before = limit
+        unlimited = ~found["published"]
+        passed[unlimited] = found["passed"][unlimited]
+        messages = np.bincount(egress, passed, len(links))
+        carried = np.bincount(egress, passed * found["size"], len(links))
+        for at, name in enumerate(links):
+            answer[number, name] = int(messages[at]), int(carried[at])
+    return answer
+
+
+def compared(
+    spark: SparkSession, lake: Path, scenarios: int, cores: int, repeats: int
+) -> dict[str, float | int]:
+    """Both in turns; seconds are medians. Raises SystemExit if their answers differ."""
+    engines: dict[str, Callable[[], Answer]] = {
+        "spark": partial(with_spark, spark, lake, scenarios),
+        "duckdb": partial(with_duckdb, lake, scenarios, cores, kernel()),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    cpu: dict[str, list[float]] = {name: [] for name in engines}
+    answers: dict[str, Answer] = {}
+    for _ in range(repeats):
+        for name, engine in engines.items():
+            began, before = time.monotonic(), process_tree.cpu_s()
+            answers[name] = engine()
+            seconds[name].append(time.monotonic() - began)
+            cpu[name].append(process_tree.cpu_s() - before)
+    if answers["spark"] != answers["duckdb"]:
+        raise SystemExit(f"answers differ:\n{answers['spark']}\n{answers['duckdb']}")
+    found: dict[str, float | int] = {}
+    for name in engines:
+        found[f"{name}_s"] = round(statistics.median(seconds[name]), 3)
+        found[f"{name}_cpu_s"] = round(statistics.median(cpu[name]), 3)
+    found["ratio"] = round(found["spark_s"] / found["duckdb_s"], 2)
+    found["cpu_ratio"] = round(found["spark_cpu_s"] / max(found["duckdb_cpu_s"], 0.01), 2)
+    return found
+
+
+def lake_of(spark: SparkSession, count: int, place: Path, cores: int) -> Path:
+    """Silver of a generated fleet of about so many rows."""
+    recordings, lake = place / f"recordings-{count}", place / f"lake-{count}"
+    for _ in write_fleet(fleet_of(count), recordings, cores):
+        pass
+    ingest(spark, [str(recordings)], str(lake))
+    return lake
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.whatif", description=__doc__)
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=list(ROWS), metavar="N", help="sizes (1e6 and 1e7)"
+    )
+    parser.add_argument(
+        "--scenarios", type=int, nargs="+", default=[1, 8], metavar="K", help="in one pass (1 and 8)"
+    )
+    parser.add_argument("--repeats", type=int, default=REPEATS, metavar="N")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--memory", default="2g", metavar="SIZE", help="heap of Spark (2g)")
+    parser.add_argument("--lake", type=Path, metavar="FOLDER", help="this one instead of generated ones")
+    parser.add_argument("--dir", metavar="DIRECTORY", help="for some 100 bytes a row")
+    options = parser.parse_args(argv)
+    with (
+        tempfile.TemporaryDirectory(prefix="ustreamer-whatif-", dir=options.dir) as place,
+        session("benchmark", cores=options.cores, memory=options.memory) as spark,
+    ):
+        for count in [0] if options.lake else options.rows:
+            lake = options.lake or lake_of(spark, count, Path(place), options.cores)
+            rows = DELIVERIES.read(spark, lake).count()
+            with_spark(
+                spark, lake, 1
+            )  # what Spark compiles and loads the first time is not the pipeline's speed
+            for scenarios in options.scenarios:
+                found = compared(spark, lake, scenarios, options.cores, options.repeats)
+                told = {
+                    "rows": rows,
+                    "scenarios": scenarios,
+                    **found,
+                    "peak_mb": round(process_tree.peak_mb()),
+                }
+                print(json.dumps(told), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Spark for all tests of the pipeline; those that need a process of their own say so."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.made_recordings import Record, write_recording
+from ustreamer_pipeline.session import session
+
+# Compiled for a short life: a suite of 50 tests takes half as long (C1 only).
+QUICK = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "2"}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session that every test shares. Two threads, so that tasks run side by side."""
+    places = {
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    with session("tests", cores=2, memory="1g", settings={**QUICK, **places}) as made:
+        yield made
+
+
+@pytest.fixture
+def no_java(tmp_path: Path) -> dict[str, str]:
+    """An environment with every program of this machine but Java, and a home of its own."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for folder in map(Path, os.defpath.split(os.pathsep)):
+        for program in folder.iterdir() if folder.is_dir() else ():
+            if not program.name.startswith("java") and not (programs / program.name).exists():
+                (programs / program.name).symlink_to(program)
+    assert shutil.which("java", path=str(programs)) is None
+    kept = {key: value for key, value in os.environ.items() if key not in {"JAVA_HOME", "SPARK_REMOTE"}}
+    return {**kept, "PATH": str(programs), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """Write a recording with the recorder's own writer, in a folder of its own; where it is."""
+    return partial(write_recording, tmp_path)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of the analyses that need no Spark."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+from ustreamer_pipeline import audit_ledger
+from ustreamer_pipeline.audit import RULES, Verdict
+from ustreamer_pipeline.commands import audit, report, whatif
+from ustreamer_pipeline.days import day
+from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.replay_added import Added
+from ustreamer_pipeline.replay_lane import Gate
+from ustreamer_pipeline.report import Report, moment
+from ustreamer_pipeline.whatif_scenarios import Scenario
+
+
+def test_a_day_is_a_date_or_nothing() -> None:
+    assert [day("--since", text) for text in ("", "2026-11-21")] == ["", "2026-11-21"]
+    with pytest.raises(UsageError, match="^--since 21.11.: expected a date, as 2026-11-21$"):
+        day("--since", "21.11.")
+
+
+def test_an_audit_says_each_promise_in_a_line() -> None:
+    found = {
+        "rule": "ledger",
+        "gateway": "vin1",
+        "run": 7,
+        "seq": None,
+        "subject": "law",
+        "expected": "1",
+        "found": "2",
+    }
+    told = audit.told(Verdict(1_000, 2, {"rate": 0, "ledger": 1}, [found])).splitlines()
+    assert told[0] == "1,000 deliveries of 2 gateways"
+    assert told[1].startswith("ok    rate")
+    assert told[2].endswith(": 1 times not")
+    assert told[3:] == ["        vin1 run 7: law", "            expected 1; found 2"]
+    assert RULES["ledger"][1] is audit_ledger.ledger
+
+
+def test_a_sweep_is_read_from_the_command_line() -> None:
+    parser = argparse.ArgumentParser()
+    whatif.arguments(parser)
+    options = parser.parse_args(["lake", "--hz", "1,0", "--egress", "backbone"])
+    assert [each.name for each in whatif.scenarios(options)] == ["1 Hz", "no limit"]
+
+
+def test_a_report_needs_a_folder() -> None:
+    parser = argparse.ArgumentParser()
+    report.arguments(parser)
+    assert parser.parse_args(["lake", "out"]).out == Path("out")
+    assert moment(0) == "1970-01-01 00:00:00"
+    assert Report({"gateways": []}, 1, {}).delivery_ratio is None
+
+
+def test_a_gate_without_a_limit_begins_anew_with_the_next_one() -> None:
+    gate = Gate()
+    assert gate.tune(100, 0.1, 0) is not None
+    assert [gate.admit(0), gate.admit(1)] == [True, False]
+    assert gate.tune(0, 0.1, 2) is None
+    gate.tune(100, 0.1, 3)
+    assert gate.admit(3)
+    Added(Scenario("nothing")).begin_run()

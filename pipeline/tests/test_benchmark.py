@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark measures two engines at the same work: their tables are equal. So DuckDB also proves Spark's."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+from ustreamer_pipeline.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest import ingest
+from ustreamer_pipeline.schemas import DELIVERIES
+
+from benchmarks import process_tree
+from benchmarks.pipeline import Measured, fleet_of, ingest_with_duckdb, main, run, table
+
+SOAK_ROWS = int(os.environ.get("USTREAMER_SOAK_ROWS", "100000000"))
+
+
+def test_duckdb_makes_the_table_that_spark_makes(spark: SparkSession, tmp_path: Path) -> None:
+    fleet = Fleet(vehicles=3, seconds=6, outages=900, requests_hz=5, segment_rows=2_000)
+    count = sum(write_fleet(fleet, tmp_path / "fleet"))
+    assert ingest(spark, [str(tmp_path / "fleet")], str(tmp_path / "spark")).silver == count
+    assert ingest_with_duckdb(tmp_path / "fleet", tmp_path / "duckdb", 1) == count
+    columns = ", ".join(f'CAST({name} AS VARCHAR) AS "{name}"' for name in DELIVERIES.names)
+    one, other = (
+        f"SELECT {columns} FROM read_parquet('{tmp_path / engine}/silver/deliveries/*/*/*.parquet', hive_partitioning=true)"
+        for engine in ("spark", "duckdb")
+    )
+    for pair in ((one, other), (other, one)):
+        counted = duckdb.execute(f"SELECT count(*) FROM ({pair[0]} EXCEPT ALL {pair[1]})")
+        assert counted.fetchall() == [(0,)]
+    verdicts = duckdb.execute(f"SELECT verdict, count(*) FROM ({one}) GROUP BY ALL").fetchall()
+    assert len(verdicts) >= 4
+
+
+def test_every_figure_is_measured(spark: SparkSession, tmp_path: Path) -> None:
+    found = run([5_000], ["ingest"], 2, tmp_path, spark)
+    assert [(one.task, one.engine) for one in found] == [
+        ("generate", "numpy"),
+        ("ingest", "spark"),
+        ("ingest", "duckdb"),
+    ]
+    assert len({one.rows for one in found}) == 1
+    assert all(one.seconds > 0 and one.peak_mb > 10 for one in found)
+    assert found[1].cpu_s > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_shows_growth_and_ratio() -> None:
+    found = [
+        Measured("ingest", "spark", 1_000_000, 4.0, 8.0, 500.0),
+        Measured("ingest", "duckdb", 1_000_000, 2.0, 4.0, 500.0),
+        Measured("ingest", "spark", 10_000_000, 40.0, 80.0, 600.0),
+        Measured("ingest", "duckdb", 10_000_000, 10.0, 40.0, 600.0),
+    ]
+    lines = table(found).splitlines()
+    assert lines[1].split() == ["ingest", "spark", "1,000,000", "4.0", "250,000", "8.00", "500", "2.0"]
+    assert lines[3].split()[-2:] == ["1.00", "4.0"]
+
+
+def test_a_tree_of_processes_is_measured_as_one() -> None:
+    before = process_tree.cpu_s()
+    sum(number * number for number in range(2_000_000))
+    assert process_tree.cpu_s() > before
+    assert process_tree.peak_mb() > 20
+    subprocess.run([sys.executable, "-c", "x = bytes(100_000_000)"], check=True)
+    assert process_tree.ended_peak_mb() > 100
+    assert fleet_of(10_000_000).vehicles == 20
+
+
+@pytest.mark.soak
+def test_ingest_grows_with_the_rows_and_its_memory_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """1e8 rows beside a tenth of it; needs 20 GB of disk. USTREAMER_SOAK_ROWS: another size."""
+    assert main(["--rows", str(SOAK_ROWS // 10), str(SOAK_ROWS), "--task", "ingest"]) == 0
+    lines = [
+        line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("ingest    spark")
+    ]
+    small, large = (
+        {"rows_s": float(line[4].replace(",", "")), "mb": float(line[6].replace(",", ""))} for line in lines
+    )
+    assert large["rows_s"] > 0.7 * small["rows_s"]
+    assert large["mb"] < 1.5 * small["mb"] + 500

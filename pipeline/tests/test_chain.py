@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole way: a streamer under load, killed and started again; its recordings; tables, made twice; what they say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from ustreamer_pipeline.audit import RULES
+from ustreamer_pipeline.cli import main
+from ustreamer_pipeline.schemas import COUNTERS, DELIVERIES, VERDICTS
+
+from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer, eventually
+from tests.e2e.streamer import StreamerProcess, run_command
+from tests.e2e.vehicle import Vehicle, free_ports, write_config
+
+HZ = 20
+COUNTS = [verdict.lower() for verdict in VERDICTS]
+
+
+def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Two lives of a streamer: the books of the first a moment before it was killed, of the second at its stop."""
+    ports = free_ports()
+    config = write_config(place, ports)
+    config.write_text(f"{config.read_text()}\n[plugins.recorder]\nflush_ms = 50\n")
+    recordings = place / "state" / "recordings"
+    with SomeipPeer(ports.ecu) as ecu, SomeipPeer(ports.receiver) as receiver:
+        first = StreamerProcess(config)
+        vehicle = Vehicle(ports, first.ready(), ecu, receiver)
+        topics = [vehicle.fresh_topic() for _ in range(3)]
+
+        def beat(number: int) -> None:
+            for each in topics:
+                vehicle.emit(each, b"%d" % number)
+
+        with ZenohPeer(ports.backbone, "hpc.vin1", 0x10A0) as app:
+            app.subscribe(topics[0])
+            app.subscribe(topics[1], max_frequency=float(HZ))
+            with Metronome(300, beat):
+                app.wait_events(topics[0], 400)
+                books: dict[str, int] = json.loads(run_command("top", config, "--json").stdout)["ledger"]
+                eventually(lambda: settled(recordings) >= sum(books[each] for each in COUNTS), True)
+                first.kill()  # while events come in
+        second = StreamerProcess(config)
+        Vehicle(ports, second.ready(), ecu, receiver)
+        with ZenohPeer(ports.backbone, "hpc.vin1", 0x10A0) as app, Metronome(300, beat):
+            app.wait_events(topics[0], 200)
+        second.stop()
+    return books, second.ledger
+
+
+def settled(recordings: Path) -> int:
+    done = run_command("recordings", "check", recordings, "--json")
+    return sum(json.loads(line)["rows"] for line in done.stdout.splitlines())
+
+
+def rows_of(spark: SparkSession, lake: Path) -> list[dict[str, Any]]:
+    """By run, the oldest first."""
+    counted = DELIVERIES.read(spark, lake).groupBy("run").pivot("verdict", list(VERDICTS)).count().na.fill(0)
+    return [
+        {name: row[verdict] for name, verdict in zip(COUNTS, VERDICTS, strict=True)}
+        for row in counted.orderBy("run").collect()
+    ]
+
+
+@pytest.mark.timeout(400)
+def test_what_the_tables_say_is_what_the_dispatcher_counted(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    books, ledger = drive(tmp_path)
+    recordings, lake, out = tmp_path / "state" / "recordings", tmp_path / "lake", tmp_path / "out"
+    assert main(["ingest", str(recordings), str(lake)]) == 0
+    once = rows_of(spark, lake)
+    assert main(["ingest", str(recordings), str(lake)]) == 0
+    killed, stopped = rows_of(spark, lake)
+    assert [killed, stopped] == once
+    # Of the killed one everything that was flushed; of the other everything.
+    assert all(killed[name] >= books[name] for name in COUNTS)
+    assert stopped == {name: ledger[name] for name in COUNTS}
+    assert min(stopped["delivered"], stopped["throttled"], killed["throttled"]) > 50
+    last = COUNTERS.read(spark, lake).where("final").collect()
+    assert [{name: row[name] for name in COUNTS} for row in last] == [stopped]
+
+    capsys.readouterr()
+    assert main(["audit", str(lake), "--json"]) == 0
+    audited = json.loads(capsys.readouterr().out)
+    assert audited["counts"] == dict.fromkeys(RULES, 0)
+    assert audited["rows"] == sum(map(sum, (each.values() for each in once)))
+
+    assert main(["whatif", str(lake), "--hz", f"{HZ / 2:g},0", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["check"]["differing"], answer["check"]["unknown"]) == (0, 0)
+    assert answer["check"]["decided"] > 1_000
+    links = {(row["scenario"], row["egress"]): row for row in answer["links"]}
+    recorded, halved, unlimited = (
+        links[name, "backbone"] for name in ("recorded", f"{HZ / 2:g} Hz", "no limit")
+    )
+    assert recorded["messages"] == recorded["recorded"]
+    assert halved["messages"] < recorded["messages"] < unlimited["messages"] == unlimited["offered"]
+
+    assert main(["report", str(lake), str(out)]) == 0
+    totals = json.loads((out / "report.json").read_text())["totals"]
+    assert {name: totals[name] for name in COUNTS} == {name: killed[name] + stopped[name] for name in COUNTS}
+    assert "<svg" in (out / "report.html").read_text()

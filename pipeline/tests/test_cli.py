@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line finds its commands and maps errors to exit codes."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import pytest
+from ustreamer_pipeline import cli, commands
+from ustreamer_pipeline.commands import generate, ingest
+from ustreamer_pipeline.errors import DamagedError, PipelineError, UnavailableError, UsageError
+
+COMMAND = """
+from ustreamer_pipeline import errors
+HELP = "does as it is told"
+def arguments(parser):
+    parser.add_argument("fate")
+def run(options):
+    if options.fate == "well":
+        return 0
+    raise getattr(errors, options.fate)("because of that")
+"""
+
+
+@pytest.fixture
+def obeying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command named obey-me, as a file beside the others would be."""
+    (tmp_path / "obey_me.py").write_text(COMMAND, encoding="utf-8")
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "ustreamer_pipeline.commands.obey_me", raising=False)
+
+
+@pytest.mark.usefixtures("obeying")
+def test_a_file_beside_the_others_is_a_command() -> None:
+    assert cli.found()["obey-me"].HELP == "does as it is told"
+    assert cli.main(["obey-me", "well"]) == 0
+
+
+@pytest.mark.usefixtures("obeying")
+@pytest.mark.parametrize(
+    ("error", "code"), [(PipelineError, 1), (UsageError, 2), (UnavailableError, 69), (DamagedError, 74)]
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    error: type[PipelineError], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["obey-me", error.__name__]) == code
+    assert capsys.readouterr().err == "ustreamer-pipeline obey-me: because of that\n"
+
+
+def test_the_commands_that_are_there_are_found_by_the_names_of_their_files() -> None:
+    assert cli.found()["generate"] is generate
+    assert cli.found()["ingest"] is ingest
+
+
+def test_help_does_not_load_spark(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("ustreamer_pipeline.commands.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # importing it fails
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--help"])
+    assert left.value.code == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in cli.found())
+
+
+def test_the_script_is_installed() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="ustreamer-pipeline")
+    assert script.load() is cli.main

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables are described once, and Spark and Arrow agree on them."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from ustreamer_pipeline.schemas import QUARANTINE, SILVER, Table
+
+TABLES = [*SILVER, QUARANTINE]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_spark_and_arrow_read_the_same_columns_from_one_description(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    empty = table.read(spark, tmp_path)
+    assert empty.columns == table.names == table.arrow().names
+    assert spark.createDataFrame(table.arrow().empty_table(), table.ddl).schema == empty.schema
+    assert table.names[-2:] == list(table.partitioned_by)
+    assert all(column.note for column in table.columns)

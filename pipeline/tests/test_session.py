@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session: with the machine's Java or without any, quiet, and the one that is there already."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from ustreamer_pipeline.session import (
+    SETTINGS,
+    arguments,
+    is_connect,
+    local_environment,
+    local_settings,
+    session,
+    submitted,
+)
+
+JOB = """
+from pathlib import Path
+import os, sys
+from ustreamer_pipeline.session import session
+def doubled(batches):
+    import ustreamer_pipeline  # the workers find it too
+    import pyarrow.compute as pc
+    for batch in batches:
+        yield batch.set_column(0, "id", pc.multiply(batch.column(0), 2))
+with session("test", cores=2, memory="512m") as spark:
+    frame = spark.range(100).mapInArrow(doubled, "id bigint").selectExpr("id", "id % 10 AS tens")
+    frame.write.partitionBy("tens").parquet(sys.argv[1])
+    print(spark.read.parquet(sys.argv[1]).selectExpr("sum(id)").first()[0])
+    print(spark._jvm.System.getProperty("java.version").split(".")[0])
+print(os.environ["JAVA_HOME"])
+"""
+
+
+@pytest.mark.timeout(300)  # a Spark of its own, which a busy machine starts in a minute
+def test_a_job_runs_where_no_java_is_installed_and_says_nothing_but_its_result(
+    no_java: dict[str, str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, tmp_path / "out"],
+        env=no_java,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    total, release, home = done.stdout.splitlines()
+    assert (total, release) == ("9900", "25")
+    assert home.startswith(no_java["XDG_CACHE_HOME"])
+    assert done.stderr == ""
+
+
+def test_the_session_that_is_there_is_used_and_stays(spark: SparkSession) -> None:
+    with session("inner", settings={"spark.sql.shuffle.partitions": "3"}) as inner:
+        assert inner is spark
+        assert inner.conf.get("spark.sql.shuffle.partitions") == "3"
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert spark.range(3).count() == 3
+    assert not is_connect(spark)
+
+
+def test_times_are_utc_and_a_rebuilt_partition_replaces_only_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    assert {key: spark.conf.get(key) for key in SETTINGS if "shuffle" not in key}.items() <= SETTINGS.items()
+    path = str(tmp_path / "t")
+    spark.sql("SELECT 1 AS x, 'a' AS p UNION ALL SELECT 2, 'b'").write.partitionBy("p").parquet(path)
+    spark.sql("SELECT 3 AS x, 'b' AS p").write.mode("overwrite").partitionBy("p").parquet(path)
+    assert {(row.x, row.p) for row in spark.read.parquet(path).collect()} == {(1, "a"), (3, "b")}
+
+
+def test_under_spark_submit_nothing_local_is_set() -> None:
+    assert submitted({"PYSPARK_GATEWAY_PORT": "1234"})
+    assert not submitted({})
+
+
+def test_the_local_environment_has_a_java_and_this_python(tmp_path: Path) -> None:
+    environ = {"PATH": "", "HOME": str(tmp_path)}
+    local_environment(environ)
+    assert Path(environ["JAVA_HOME"], "bin", "java").is_file()
+    assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+def test_every_command_takes_the_same_options_for_spark() -> None:
+    parser = argparse.ArgumentParser()
+    arguments(parser)
+    options = parser.parse_args(["--remote", "sc://host", "--cores", "3", "--memory", "4g"])
+    assert (options.remote, options.cores, options.memory) == ("sc://host", 3, "4g")
+    assert local_settings("4g")["spark.driver.memory"] == "4g"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer-pipeline`: the parser finds its commands in `commands`."""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from ustreamer_pipeline import commands
+from ustreamer_pipeline.errors import PipelineError
+
+
+class Command(Protocol):
+    """A module of `commands`."""
+
+    HELP: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def found() -> dict[str, Command]:
+    """Every command, by its name, in the order of the alphabet."""
+    names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+    return {
+        name.replace("_", "-"): cast("Command", importlib.import_module(f"{commands.__name__}.{name}"))
+        for name in names
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="ustreamer-pipeline", description=commands.__doc__ and __doc__)
+    chosen = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in found().items():
+        below = chosen.add_parser(name, help=command.HELP, description=command.HELP)
+        command.arguments(below)
+        below.set_defaults(run=command.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 found wanting, 2 usage, 69 unavailable, 74 damaged."""
+    options = parser().parse_args(argv)
+    try:
+        run: Callable[[argparse.Namespace], int] = options.run
+        return run(options)
+    except PipelineError as error:
+        print(f"ustreamer-pipeline {options.command}: {error}", file=sys.stderr)
+        return error.exit_code

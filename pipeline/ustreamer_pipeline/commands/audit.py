@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer-pipeline audit LAKE`."""
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from ustreamer_pipeline import session
+from ustreamer_pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from ustreamer_pipeline.audit import Verdict
+
+HELP = "prove from recordings what the streamer promises, or name the rows that break it"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lake", metavar="LAKE", help="folder of the tables")
+    parser.add_argument("--rules", metavar="RULE,...", help="only these (all)")
+    parser.add_argument(
+        "--examples", type=int, default=20, metavar="N", help="rows to name of each broken rule (20)"
+    )
+    parser.add_argument("--since", default="", metavar="DATE", help="first day, as 2026-11-21")
+    parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="last day")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    session.arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from ustreamer_pipeline.audit import RULES, audit, load
+    from ustreamer_pipeline.days import day
+    from ustreamer_pipeline.progress import progress
+
+    chosen = options.rules.split(",") if options.rules else list(RULES)
+    unknown = sorted(set(chosen) - RULES.keys())
+    if unknown:
+        raise UsageError(f"--rules {','.join(unknown)}: expected some of {', '.join(RULES)}")
+    since, until = day("--since", options.since), day("--until", options.until)
+    rules = {name: RULES[name] for name in chosen}
+    with (
+        session.session("audit", remote=options.remote, cores=options.cores, memory=options.memory) as spark,
+        progress(spark, "auditing"),
+    ):
+        verdict = audit(load(spark, options.lake, since, until), options.examples, rules)
+    print(json.dumps(vars(verdict)) if options.json else told(verdict))
+    return 0 if verdict.clean else 1
+
+
+def told(verdict: "Verdict") -> str:
+    """One line for each promise, and the rows that break it."""
+    from ustreamer_pipeline.audit import RULES
+
+    lines = [f"{verdict.rows:,} deliveries of {verdict.gateways:,} gateways"]
+    for name, count in verdict.counts.items():
+        broken = f": {count:,} times not" if count else ""
+        lines.append(f"{'FAIL' if count else 'ok  '}  {name:<16} {RULES[name][0]}{broken}")
+        for row in verdict.examples:
+            if row["rule"] == name:
+                place = "" if row["seq"] is None else f" seq {row['seq']}"
+                lines.append(f"        {row['gateway']} run {row['run']}{place}: {row['subject']}")
+                lines.append(f"            expected {row['expected']}; found {row['found']}")
+    return "\n".join(lines)

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a lake: what is in each column, written once and read by every job.
+
+    <lake>/bronze/date=D/gateway=G/<run>-<number>.useg.zst   recordings as they came, byte for byte
+    <lake>/silver/deliveries/date=D/gateway=G/*.parquet      one clean row per delivery
+    <lake>/silver/events/date=D/gateway=G/*.parquet          all small tables in one, so that a gateway's day is two files
+    <lake>/quarantine/date=D/gateway=G/*.parquet             what could not be read or believed, and why
+    <lake>/refused/<crc>-<name>.zst                          files of which nothing could be read
+    <lake>/manifest.jsonl                                    which recordings are in it
+
+The layout of a recording, and what its fields mean, is docs/recordings.md; here it is what they have become.
+
+Types are Spark's names. Times: `_us` is UTC since 1970 in microseconds, `_ns` is the gateway's monotonic clock.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str
+    note: str
+    nullable: bool = False
+
+    @property
+    def ddl(self) -> str:
+        return f"`{self.name}` {self.type}{'' if self.nullable else ' NOT NULL'}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """`folder` is below the lake. The partition columns are the last ones, as Spark writes them."""
+
+    name: str
+    folder: str
+    columns: tuple[Column, ...]
+    partitioned_by: tuple[str, ...] = ("date", "gateway")
+
+    @property
+    def ddl(self) -> str:
+        """What `DataFrameReader.schema` and `mapInArrow` take. Everything read from files is nullable to Spark."""
+        return ", ".join(column.ddl for column in self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def arrow(self) -> "pa.Schema":
+        import pyarrow as pa
+
+        types = {
+            "bigint": pa.int64(),
+            "int": pa.int32(),
+            "double": pa.float64(),
+            "string": pa.string(),
+            "binary": pa.binary(),
+            "boolean": pa.bool_(),
+            "date": pa.date32(),
+        }
+        return pa.schema([pa.field(c.name, types[c.type], c.nullable) for c in self.columns])
+
+    def path(self, lake: str | Path) -> str:
+        return f"{str(lake).rstrip('/')}/{self.folder}"
+
+    def read(self, spark: "SparkSession", lake: str | Path) -> "DataFrame":
+        """The table as it is now; without rows where nothing was written yet."""
+        path = self.path(lake)
+        # A lake on this machine may have no such folder yet; of one elsewhere only Spark knows.
+        if "://" not in path and not Path(path).exists():
+            return spark.createDataFrame([], self.ddl)
+        if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
+            return WIDE.read(spark, lake).where(f"`table` = '{self.name}'").select(*self.names)
+        return spark.read.schema(self.ddl).parquet(path)
+
+
+EVENTS_FOLDER: Final = "silver/events"
+
+_PARTITION: Final = (
+    Column("date", "date", "of received_us, UTC"),
+    Column("gateway", "string", "authority of the gateway"),
+)
+
+RECORDED: Final = Table(
+    "recorded",
+    "bronze",
+    (
+        Column("run", "bigint", ""),
+        Column("seq", "bigint", ""),
+        Column("id_msb", "bigint", ""),
+        Column("id_lsb", "bigint", ""),
+        Column("received_us", "bigint", "received_ns on the wall clock"),
+        Column("received_ns", "bigint", ""),
+        Column("arrived_ns", "bigint", ""),
+        Column("first_attempt_ns", "bigint", "0: never tried"),
+        Column("settled_ns", "bigint", ""),
+        Column("source", "string", "", nullable=True),
+        Column("sink", "string", "", nullable=True),
+        Column("topic", "string", "", nullable=True),
+        Column("subscriber", "string", "", nullable=True),
+        Column("type", "int", "code"),
+        Column("priority", "int", ""),
+        Column("flags", "int", ""),
+        Column("ttl_ms", "bigint", ""),
+        Column("size", "bigint", ""),
+        Column("ingress", "string", "", nullable=True),
+        Column("egress", "string", "", nullable=True),
+        Column("verdict", "int", "code"),
+        Column("code", "int", "255: none"),
+        Column("reason", "string", "", nullable=True),
+        Column("attempts", "int", ""),
+        Column("delivery", "bigint", ""),
+        Column("period_ns", "bigint", ""),
+        Column("tuned_ns", "bigint", ""),
+        Column("epoch", "bigint", ""),
+        Column("request_msb", "bigint", "0: answers nothing"),
+        Column("request_lsb", "bigint", ""),
+        Column("fault", "string", "why it cannot be believed, as far as the bytes say", nullable=True),
+        Column("file", "string", "only where asked for", nullable=True),
+        Column("offset", "bigint", "byte in it; only where asked for", nullable=True),
+        Column("raw", "binary", "the record; only where asked for", nullable=True),
+        *_PARTITION,
+    ),
+)
+"""DELIVERY records as they are in bronze: ids made text, times of the wall clock added, nothing judged. Never written."""
+
+DELIVERIES: Final = Table(
+    "deliveries",
+    "silver/deliveries",
+    (
+        Column("run", "bigint", "one life of the gateway's process; its rows stand together, runs in order"),
+        Column("seq", "bigint", "contiguous in a run, in the order of verdicts; what is missing is in gaps"),
+        Column("id_msb", "bigint", "UUID of the message, upper half; bits 63..16 are ms since 1970"),
+        Column("id_lsb", "bigint", "lower half"),
+        Column("received_us", "bigint", "received_ns on the wall clock"),
+        Column(
+            "received_ns",
+            "bigint",
+            "when the filters decided; a run's rows are in order of (received_ns, seq)",
+        ),
+        Column("arrived_ns", "bigint", "when it came in; before received_ns only where a filter held it"),
+        Column("settled_ns", "bigint", "when the verdict fell"),
+        Column("source", "string", "UUri"),
+        Column("sink", "string", "UUri; null in a publication", nullable=True),
+        Column("topic", "string", "UUri of a publication that somebody subscribed; else null", nullable=True),
+        Column("subscriber", "string", "UUri; null: a multicast domain, or no target", nullable=True),
+        Column("type", "string", "see TYPES"),
+        Column("priority", "int", "0..6, CS0..CS6"),
+        Column("ttl_ms", "bigint", "null: lives for ever", nullable=True),
+        Column("size", "bigint", "payload, bytes"),
+        Column("ingress", "string", "endpoint that it came in at"),
+        Column("egress", "string", "endpoint that it was for; null: no target", nullable=True),
+        Column("verdict", "string", "see VERDICTS"),
+        Column("code", "int", "UCode of the reason", nullable=True),
+        Column("reason", "string", "why, in words", nullable=True),
+        Column("attempts", "int", "sends tried; 65535: that many or more"),
+        Column(
+            "queue_wait_us", "bigint", "from received_ns to the first attempt, or to the verdict without one"
+        ),
+        Column("latency_us", "bigint", "from arrived_ns to the verdict"),
+        Column("held", "boolean", "a filter kept it: it decided at arrived_ns and again at received_ns"),
+        Column(
+            "delivery",
+            "bigint",
+            "number in the run of what has the filters' state: one gate each; 0: no target",
+        ),
+        Column("period_ns", "bigint", "the limit in force; 0: none"),
+        Column(
+            "tuned_ns",
+            "bigint",
+            "since when; another one in a delivery retunes its gate (docs/recordings.md)",
+        ),
+        Column("epoch", "bigint", "the configuration in force, see epochs"),
+        Column("request_msb", "bigint", "in a RESPONSE: UUID of its request, upper half", nullable=True),
+        Column("request_lsb", "bigint", "lower half", nullable=True),
+        *_PARTITION,
+    ),
+)
+
+SPREAD: Final = (
+    *("seq", "id_msb", "id_lsb", "received_us", "received_ns", "arrived_ns", "settled_ns"),
+    *("queue_wait_us", "latency_us", "request_msb", "request_lsb"),
+)
+"""Columns of which hardly two values are the same: a dictionary of them makes files a fifth larger and costs time."""
+
+VERDICTS: Final = ("DELIVERED", "THROTTLED", "EXPIRED", "DEAD_LETTERED", "DENIED", "NO_SUBSCRIBER")
+"""How a delivery ends, by its code in a recording."""
+
+TYPES: Final = ("PUBLISH", "REQUEST", "RESPONSE", "NOTIFICATION")
+"""By its code in a recording, which is one more."""
+
+CHANGES: Final = ("PRESENT", "SUBSCRIBED", "CHANGED", "UNSUBSCRIBED")
+"""Of a subscription; PRESENT: it was there when the run began."""
+
+SUBSCRIPTIONS: Final = Table(
+    "subscriptions",
+    EVENTS_FOLDER,
+    (
+        Column("run", "bigint", "as in deliveries"),
+        Column("number", "bigint", "contiguous in a run"),
+        Column("time_us", "bigint", "wall clock"),
+        Column("time_ns", "bigint", "monotonic"),
+        Column("topic", "string", "UUri, may be a pattern"),
+        Column("subscriber", "string", "UUri"),
+        Column("change", "string", "see CHANGES"),
+        Column("period_ns", "bigint", "what was asked for; 0: no limit"),
+        *_PARTITION,
+    ),
+)
+
+DEAD_LETTERS: Final = Table(
+    "dead_letters",
+    EVENTS_FOLDER,
+    (
+        Column("run", "bigint", "as in deliveries"),
+        Column("seq", "bigint", "of its row in deliveries"),
+        Column("time_us", "bigint", "wall clock"),
+        Column("id_msb", "bigint", "UUID of the message"),
+        Column("id_lsb", "bigint", "lower half"),
+        Column("source", "string", "UUri"),
+        Column("sink", "string", "UUri", nullable=True),
+        Column("code", "int", "UCode", nullable=True),
+        Column("reason", "string", "why, in words", nullable=True),
+        Column("endpoint", "string", "that it was for; that it came from where there was no target"),
+        Column("attempts", "bigint", "sends tried"),
+        Column("size", "bigint", "payload, bytes"),
+        Column("payload", "binary", "null: the recorder was not told to keep it; may be cut", nullable=True),
+        *_PARTITION,
+    ),
+)
+
+EPOCHS: Final = Table(
+    "epochs",
+    EVENTS_FOLDER,
+    (
+        Column("run", "bigint", "as in deliveries"),
+        Column("epoch", "bigint", "from 0, grows with each reload; said again in each segment"),
+        Column("since_us", "bigint", "wall clock"),
+        Column("since_ns", "bigint", "monotonic"),
+        Column("settings", "string", "JSON: egress by endpoint, throttle (null: none)"),
+        *_PARTITION,
+    ),
+)
+
+_PER_VERDICT: Final = tuple(verdict.lower() for verdict in VERDICTS)
+
+GAPS: Final = Table(
+    "gaps",
+    EVENTS_FOLDER,
+    (
+        Column("run", "bigint", "as in deliveries"),
+        Column(
+            "cause", "string", "OVERRUN, DISK: announced by the recorder. DAMAGED: bytes that do not match"
+        ),
+        Column("first_seq", "bigint", "of the rows that are not there"),
+        Column("rows", "bigint", "how many"),
+        Column("from_us", "bigint", "wall clock"),
+        Column("until_us", "bigint", "wall clock"),
+        *(
+            Column(name, "bigint", "rows by verdict; null where damaged", nullable=True)
+            for name in _PER_VERDICT
+        ),
+        Column("changes", "bigint", "subscription changes that are missing", nullable=True),
+        Column("letters", "bigint", "dead letters that are missing", nullable=True),
+        *_PARTITION,
+    ),
+)
+
+COUNTERS: Final = Table(
+    "counters",
+    EVENTS_FOLDER,
+    (
+        Column("run", "bigint", "as in deliveries"),
+        Column("time_us", "bigint", "wall clock"),
+        Column("final", "boolean", "at the stop, when they are exact; else while messages moved"),
+        Column("received", "bigint", "the dispatcher's own ledger, as all that follow"),
+        *(Column(name, "bigint", "by verdict") for name in _PER_VERDICT),
+        Column("queued", "bigint", "not settled yet"),
+        Column("next_seq", "bigint", "rows settled so far, as the recorder counted them"),
+        Column("skipped", "bigint", "rows of gaps so far"),
+        *_PARTITION,
+    ),
+)
+
+SEGMENTS: Final = Table(
+    "segments",
+    EVENTS_FOLDER,
+    (
+        Column("run", "bigint", "as in deliveries"),
+        Column("number", "bigint", "from 0; one that is missing was deleted, or has not come yet"),
+        Column("began_us", "bigint", "wall clock"),
+        Column("first_seq", "bigint", "of its first row"),
+        Column("next_seq", "bigint", "of the first row behind it"),
+        Column("rows", "bigint", "deliveries in it"),
+        Column(
+            "end",
+            "string",
+            "CONTINUED, STOPPED: by its own process; null: killed, or still written",
+            nullable=True,
+        ),
+        Column("ended_us", "bigint", "wall clock", nullable=True),
+        *_PARTITION,
+    ),
+)
+"""One row per recording. A run is what its segments, counters and gaps say together."""
+
+QUARANTINE: Final = Table(
+    "quarantine",
+    "quarantine",
+    (
+        Column("file", "string", "name of the recording"),
+        Column("offset", "bigint", "byte in it; null: the file as a whole", nullable=True),
+        Column("rows", "bigint", "deliveries that were readable and are here instead of in silver: 1 or 0"),
+        Column("reason", "string", "what was wrong, what would have been right"),
+        Column("raw", "binary", "the bytes, 4096 at most; bronze has all of them", nullable=True),
+        *_PARTITION,
+    ),
+)
+
+EVENTS: Final = (SUBSCRIPTIONS, DEAD_LETTERS, EPOCHS, GAPS, COUNTERS, SEGMENTS)
+"""The small tables of silver."""
+
+
+def _wide() -> Table:
+    """Every column of every small table once, all nullable, and which table a row is of."""
+    columns: dict[str, Column] = {"table": Column("table", "string", "which of them")}
+    for column in (column for table in (*EVENTS, QUARANTINE) for column in table.columns[: -len(_PARTITION)]):
+        have = columns.setdefault(column.name, Column(column.name, column.type, column.note, nullable=True))
+        if have.type != column.type:
+            raise TypeError(f"{column.name} is {have.type} in one table and {column.type} in another")
+    return Table("events", EVENTS_FOLDER, (*columns.values(), *_PARTITION))
+
+
+WIDE: Final = _wide()
+"""How the small tables are stored. Rows of the quarantine pass through it and go into their own folder."""
+
+SILVER: Final = (DELIVERIES, *EVENTS)

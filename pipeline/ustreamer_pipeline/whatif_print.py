@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `whatif` says: numbers for people, in columns."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+_STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def short(value: float) -> str:
+    """Three digits and a unit: 12.3 M."""
+    for step, unit in _STEPS:
+        if abs(value) >= step * 0.9995:
+            scaled = value / step
+            return f"{scaled:.{0 if scaled >= 99.95 else 1}f} {unit}"
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.1f}"
+
+
+def change(now: float, before: float) -> str:
+    """In per cent of what was; nothing to compare with is a dash."""
+    if not before:
+        return "-"
+    return "=" if now == before else f"{(now / before - 1) * 100:+.1f} %"
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    table = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[at]) for row in table) for at in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if at < 2 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    )
+
+
+def links(rows: Sequence[Any]) -> str:
+    """Of the rows of `fleet_links`."""
+    queues = any(row.delivered is not None for row in rows)
+    header = [
+        "scenario",
+        "link",
+        "messages",
+        "change",
+        "bytes",
+        "change",
+        "B/s of a gateway",
+        "busiest second",
+    ]
+    if queues:
+        header += ["delivered", "no room", "expired", "longest queue"]
+
+    def cells(row: Any) -> list[str]:
+        told = [
+            row.scenario,
+            row.egress,
+            short(row.messages),
+            change(row.messages, row.recorded),
+            f"{short(row.bytes)}B",
+            change(row.bytes, row.recorded_bytes),
+            short(row.bytes / row.seconds) if row.seconds else "-",
+            f"{short(row.peak_bytes_s)}B",
+        ]
+        if queues and row.delivered is None:
+            told += ["-"] * 4
+        elif queues:
+            told += [
+                short(row.delivered),
+                short(row.dead_lettered),
+                short(row.expired),
+                short(row.peak_messages),
+            ]
+        return told
+
+    return columns(header, [cells(row) for row in rows])

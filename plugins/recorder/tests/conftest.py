@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A journal, a clock, and messages to end in every way, without a dispatcher and without a thread."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from ustreamer_recorder.config import RecorderConfig
+from ustreamer_recorder.events import Damage, Event
+from ustreamer_recorder.intake import Intake
+from ustreamer_recorder.journal import Journal
+from ustreamer_recorder.reader import read_segment
+from ustreamer_recorder.segments import kept
+
+from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+DEAD_LETTERS = UUri("hpc", 4, 1, 0x8000)
+SMALLEST = 4 * 96 * 2049
+
+
+class Owner:
+    """As much of an ingress as a delivery needs to be settled."""
+
+    name = "chassis"
+    held = 0
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.taps: tuple[Tap, ...] = ()
+
+    def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
+    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None: ...
+    def filter_failed(self, plugin: object, error: Exception) -> None: ...
+    def tap_failed(self, tap: Tap, error: Exception) -> None: ...
+
+
+class Egress:
+    unicast = False
+
+    def __init__(self, name: str = "backbone") -> None:
+        self.name = name
+
+    def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None: ...
+
+    def transmitter(self, subscriber: UUri | None) -> Transmit:
+        return lambda message: None
+
+
+class Bench:
+    """What a streamer does with the recorder, step by step."""
+
+    def __init__(self, directory: Path, **config: object) -> None:
+        settings = {"segment_bytes": SMALLEST, "max_bytes": 10 * SMALLEST, "keep_free_bytes": 0}
+        self.config = RecorderConfig(**{**settings, **config})  # type: ignore[arg-type]
+        self.directory = directory
+        self.time = ManualClock()
+        self.time.advance(s=1)
+        self.clock = self.time.clock()
+        self.prepared: list[OSError] = []
+        self.owner = Owner()
+        self._ids = UuidSource(self.clock.wall_ms, lambda _: 0)  # the same ids in every bench
+        self.begin(1)
+
+    def begin(self, run: int) -> None:
+        """A streamer starts."""
+        payload_bytes = self.config.payload_bytes if self.config.payloads else None
+        self.intake = Intake(self.config.buffer_rows, self.clock.monotonic_ns, DEAD_LETTERS, payload_bytes)
+        self.journal = Journal(self.config, self.directory, "hpc", self.clock, run, self._prepare)
+        self._tap = self.intake.tap("chassis")
+
+    def _prepare(self) -> None:
+        if self.prepared:
+            raise self.prepared[-1]
+
+    def delivery(self, period_ns: int = 0, topic: UUri | None = TOPIC) -> Delivery:
+        delivery = Delivery(self.owner, Egress(), topic, None, period_ns)
+        delivery.tuned_ns = self.time.now_ns
+        self.intake.tuned(delivery)
+        return delivery
+
+    def message(self, topic: UUri = TOPIC, payload: bytes = b"payload") -> UMessage:
+        return publish(self._ids.next(), topic, payload)
+
+    def settle(
+        self,
+        delivery: Delivery | None = None,
+        verdict: Verdict = Verdict.DELIVERED,
+        message: UMessage | None = None,
+        reason: UStatus | None = None,
+        attempts: int = 1,
+        arrived_ns: int | None = None,
+        received_ns: int | None = None,
+    ) -> UMessage:
+        """One delivery ends now."""
+        message = message or self.message()
+        now_ns = self.time.now_ns
+        received_ns = now_ns if received_ns is None else received_ns
+        arrived_ns = received_ns if arrived_ns is None else arrived_ns
+        self._tap(message, delivery, verdict, reason, attempts, arrived_ns, received_ns, received_ns, now_ns)
+        return message
+
+    def drain(self) -> None:
+        """What the writer's thread does at each flush."""
+        self.journal.write(self.intake.notes, len(self.intake.notes), self.intake)
+        self.journal.tick(self.intake.skipped())
+
+    def events(self) -> list[Event]:
+        """All that stands in the directory; nothing in it is damaged."""
+        found = [
+            event
+            for file in kept(self.directory)
+            for event in read_segment(file.path.read_bytes(), file.path.name)
+        ]
+        assert not [each for each in found if isinstance(each, Damage)]
+        return [each for each in found if not isinstance(each, Damage)]
+
+    def names(self) -> list[str]:
+        return [file.path.name for file in kept(self.directory)]
+
+
+@pytest.fixture(scope="session")
+def benches() -> type[Bench]:
+    """The class itself, for a test that makes many."""
+    return Bench
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., Bench]:
+    """Makes benches that record into the test's directory; the keys are those of the configuration."""
+    return partial(Bench, tmp_path)
+
+
+@pytest.fixture
+def bench(build: Callable[..., Bench]) -> Bench:
+    bench = build()
+    bench.drain()
+    return bench

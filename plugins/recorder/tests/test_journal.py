@@ -1,0 +1,557 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is noted is what is recorded: each row with what its decision was made by, and everything that is missing counted."""
+
+import errno
+import gc
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ustreamer_recorder.events import (
+    Anchor,
+    Config,
+    Counters,
+    End,
+    Gap,
+    Letter,
+    Row,
+    SubscriptionChange,
+)
+from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
+from ustreamer_recorder.segments import SegmentFile
+from ustreamer_recorder.targets import State
+
+from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot, Verdict
+from ustreamer.core.subscriptions import Change, Subscription
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.umessage import notification, request, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import Bench
+
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+APP, METHOD = UUri("hpc", 7, 1, 0), UUri("chassis", 0x1234, 1, 1)
+SMALLEST = 4 * 96 * 2049
+E = TypeVar("E")
+
+
+def of(bench: "Bench", kind: type[E]) -> list[E]:
+    return [each for each in bench.events() if isinstance(each, kind)]
+
+
+def seqs(bench: "Bench") -> list[int]:
+    return [row.seq for row in of(bench, Row)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- rows
+
+
+def test_a_row_has_all_that_the_tap_was_told(bench: "Bench") -> None:
+    delivery = bench.delivery(period_ns=5)
+    message = bench.message(payload=b"12345")
+    bench.time.advance(ns=7)
+    reason = UStatus(UCode.RESOURCE_EXHAUSTED, "full")
+    now_ns = bench.time.now_ns
+    bench.settle(
+        delivery, Verdict.THROTTLED, message, reason, 3, arrived_ns=now_ns - 5, received_ns=now_ns - 2
+    )
+    bench.drain()
+    [row] = of(bench, Row)
+    assert (row.seq, row.id, row.verdict, row.type) == (
+        0,
+        message.id,
+        Verdict.THROTTLED,
+        UMessageType.PUBLISH,
+    )
+    assert (row.source, row.sink, row.priority, row.size, row.ttl_ms) == (str(TOPIC), None, 1, 5, None)
+    assert (row.code, row.reason, row.attempts, row.held, row.epoch) == (8, "full", 3, True, 0)
+    times = (row.arrived_ns, row.received_ns, row.first_attempt_ns, row.settled_ns)
+    assert times == (now_ns - 5, now_ns - 2, now_ns - 2, now_ns)
+    target = row.target
+    assert (target.ingress, target.egress, target.topic) == ("chassis", "backbone", str(TOPIC))
+    assert (target.subscriber, target.period_ns, target.tuned_ns) == (None, 5, 1_000_000_000)
+
+
+def test_every_type_of_message_comes_back_with_its_own_fields(bench: "Bench") -> None:
+    asked = request(bench.message().id, APP, METHOD, ttl=500)
+    told = notification(bench.message().id, TOPIC, APP, ttl=0)
+    messages = [bench.message(), asked, response(bench.message().id, asked), told]
+    unicast = bench.delivery(topic=None)
+    for message in messages * 2:  # the second time by what is remembered of the first
+        bench.settle(unicast, message=message)
+    bench.drain()
+    rows = of(bench, Row)
+    assert [row.id for row in rows] == [message.id for message in messages] * 2
+    assert [row.type.name for row in rows[:4]] == ["PUBLISH", "REQUEST", "RESPONSE", "NOTIFICATION"]
+    assert [row.ttl_ms for row in rows[:4]] == [None, 500, 500, 0]
+    assert [row.priority for row in rows[:4]] == [1, 4, 4, 1]
+    assert [row.sink for row in rows[:4]] == [None, str(METHOD), str(APP), str(APP)]
+    assert [row.request for row in rows] == [None, None, asked.id, None] * 2
+    assert {row.target.topic for row in rows} == {None}
+
+
+def test_a_message_for_nobody_is_a_row_too(bench: "Bench") -> None:
+    for verdict in (Verdict.NO_SUBSCRIBER, Verdict.DENIED, Verdict.NO_SUBSCRIBER):
+        bench.settle(None, verdict, attempts=0)
+    bench.drain()
+    rows = of(bench, Row)
+    assert [row.verdict for row in rows] == [Verdict.NO_SUBSCRIBER, Verdict.DENIED, Verdict.NO_SUBSCRIBER]
+    assert {(row.target.ingress, row.target.egress, row.target.delivery) for row in rows} == {
+        ("chassis", None, 0)
+    }
+
+
+def test_an_inline_send_that_reads_no_clock_has_the_time_of_its_end(bench: "Bench") -> None:
+    """As for SOME/IP: without it every latency there would be 0."""
+    delivery = bench.delivery()
+    now_ns = bench.time.now_ns
+    bench.time.advance(ns=70)
+    bench._tap(bench.message(), delivery, Verdict.DELIVERED, None, 1, now_ns, now_ns, now_ns, now_ns)
+    bench._tap(bench.message(), delivery, Verdict.THROTTLED, None, 0, now_ns, now_ns, 0, now_ns)
+    bench.drain()
+    assert [row.settled_ns - now_ns for row in of(bench, Row)] == [70, 0]
+
+
+WAYS = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # delivery, or none
+        st.sampled_from([each for each in Verdict if each is not Verdict.QUEUED]),
+        st.sampled_from(["publish", "request", "response"]),
+        st.booleans(),  # with a reason
+        st.integers(0, 30),  # how long ago it was received
+        st.integers(0, 70_000),
+    ),
+    max_size=30,
+)
+
+
+@given(ways=WAYS)
+def test_the_quick_way_and_the_slow_way_write_the_same(
+    ways: list[tuple[int, Verdict, str, bool, int, int]],
+    benches: "type[Bench]",
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    files = []
+    for slowly in (False, True):
+        bench = benches(tmp_path_factory.mktemp("segments"))
+        bench.drain()
+        deliveries = [bench.delivery(period_ns=n) for n in range(3)]
+        for place, verdict, kind, with_reason, ago_ns, attempts in ways:
+            bench.time.advance(ns=10)
+            asked = request(bench.message().id, APP, METHOD, ttl=500)
+            messages = {"publish": bench.message(), "request": asked, "response": response(asked.id, asked)}
+            bench.settle(
+                deliveries[place] if place < 3 else None,
+                verdict,
+                messages[kind],
+                UStatus(UCode.ABORTED, "why") if with_reason else None,
+                attempts,
+                received_ns=bench.time.now_ns - ago_ns,
+            )
+        if slowly:
+            while bench.intake.notes:
+                bench.journal._write_one(bench.intake.notes.popleft(), bench.intake)
+        bench.drain()
+        files.append(of(bench, Row))
+        assert len(files[-1]) == len(ways)
+    quick, slow = files
+    assert quick == slow
+
+
+# ------------------------------------------------------------------------------------------- targets, epochs, changes
+
+
+def test_a_row_names_the_limit_that_its_decision_was_made_by(bench: "Bench") -> None:
+    """What was sent waits in a queue, and is settled when another limit holds already."""
+    delivery = bench.delivery(period_ns=5)
+    early_ns = bench.time.now_ns
+    bench.time.advance(ms=10)
+    delivery.period_ns, delivery.tuned_ns = 7, bench.time.now_ns
+    bench.intake.tuned(delivery)
+    bench.settle(delivery)
+    bench.settle(delivery, received_ns=early_ns)
+    bench.settle(delivery, received_ns=early_ns - 1)  # before anything is known: the oldest that is
+    bench.drain()
+    assert [(row.target.period_ns, row.target.tuned_ns) for row in of(bench, Row)] == [
+        (7, early_ns + 10_000_000),
+        (5, early_ns),
+        (5, early_ns),
+    ]
+    assert len({row.target.delivery for row in of(bench, Row)}) == 1
+
+
+def test_a_new_delivery_for_the_same_topic_has_a_number_of_its_own(bench: "Bench") -> None:
+    """For it has a new gate."""
+    bench.settle(bench.delivery(period_ns=5))
+    bench.settle(bench.delivery(period_ns=5))
+    bench.drain()
+    first, second = of(bench, Row)
+    assert first.target.delivery != second.target.delivery
+
+
+def test_nothing_is_kept_of_a_delivery_that_is_gone(bench: "Bench") -> None:
+    for _ in range(50):
+        bench.settle(bench.delivery())
+        bench.drain()
+    gc.collect()
+    assert len(bench.journal._targets.states) == 0
+    assert len({row.target.delivery for row in of(bench, Row)}) == 50
+
+
+def test_the_versions_of_a_limit_that_are_remembered_are_bounded(bench: "Bench") -> None:
+    delivery = bench.delivery()
+    for period_ns in range(100):
+        delivery.period_ns = period_ns
+        bench.intake.tuned(delivery)
+    bench.drain()
+    [state] = bench.journal._targets.states.values()
+    assert isinstance(state, State)
+    assert len(state.targets) <= 17
+    assert state.at(-1).period_ns == 83  # the oldest that is known
+
+
+def test_the_headers_that_are_remembered_are_bounded(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ustreamer_recorder.journal._HEADERS", 10)
+    for number in range(100):
+        topic = UUri("chassis", number, 1, 0x8000)
+        bench.settle(None, Verdict.NO_SUBSCRIBER, bench.message(topic))
+    bench.drain()
+    assert len(bench.journal._headers) <= 10
+    assert len({row.source for row in of(bench, Row)}) == 100
+
+
+def test_a_row_has_the_epoch_of_its_decision(bench: "Bench") -> None:
+    delivery = bench.delivery()
+    bench.intake.configured('{"first": 1}')
+    early_ns = bench.time.now_ns
+    bench.time.advance(ms=10)
+    bench.intake.configured('{"second": 2}')
+    bench.settle(delivery)
+    bench.settle(delivery, received_ns=early_ns)
+    bench.drain()
+    assert [row.epoch for row in of(bench, Row)] == [1, 0]
+    assert of(bench, Config) == [
+        Config(0, early_ns, '{"first": 1}'),
+        Config(1, early_ns + 10_000_000, '{"second": 2}'),
+    ]
+
+
+def test_every_change_of_a_subscription_is_recorded_with_its_time(bench: "Bench") -> None:
+    wish = Subscription(TOPIC, APP, 5)
+    for change in Change:
+        bench.time.advance(ns=10)
+        bench.intake.changed(wish, change)
+    bench.drain()
+    assert of(bench, SubscriptionChange) == [
+        SubscriptionChange(n, 1_000_000_010 + 10 * n, change, str(TOPIC), str(APP), 5)
+        for n, change in enumerate(Change)
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------- dead letters
+
+
+def test_a_dead_letter_is_recorded_without_its_payload_unless_that_is_asked_for(bench: "Bench") -> None:
+    reason = UStatus(UCode.UNAVAILABLE, "nobody there")
+    bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, reason=reason, attempts=4)
+    bench.settle(bench.delivery(), Verdict.EXPIRED)
+    bench.settle(bench.delivery(), Verdict.DENIED)
+    bench.drain()
+    first, second = of(bench, Letter)
+    assert (first.seq, first.code, first.reason, first.attempts, first.size) == (0, 14, "nobody there", 4, 7)
+    assert (first.payload, first.id, first.target) == (None, of(bench, Row)[0].id, of(bench, Row)[0].target)
+    assert second.seq == 1
+
+
+def test_payloads_are_cut_to_what_the_configuration_says(build: "Callable[..., Bench]") -> None:
+    bench = build(payloads=True, payload_bytes=100)
+    bench.drain()
+    for payload in (b"", b"short", bytes(100), bytes(101)):
+        message = bench.message(payload=payload)
+        bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, message)
+    bench.drain()
+    assert [(each.payload, each.size) for each in of(bench, Letter)] == [
+        (b"", 0),
+        (b"short", 5),
+        (bytes(100), 100),
+        (bytes(100), 101),
+    ]
+    assert bench.intake._payloads == 0
+    [path] = bench.directory.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_payloads_that_wait_are_bounded(
+    build: "Callable[..., Bench]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ustreamer_recorder.intake.MAX_PAYLOADS", 10)
+    bench = build(payloads=True)
+    bench.drain()
+    for _ in range(3):
+        bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, bench.message(payload=b"12345"))
+    bench.drain()
+    bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, bench.message(payload=b"67890"))
+    bench.drain()
+    assert [each.payload for each in of(bench, Letter)] == [b"12345", b"12345", None, b"67890"]
+
+
+def test_a_dead_letter_that_nobody_took_is_a_row_and_no_letter(bench: "Bench") -> None:
+    lost = bench.message(UUri("hpc", 4, 1, 0x8000))
+    bench.settle(bench.delivery(), Verdict.DEAD_LETTERED, lost)
+    bench.drain()
+    assert (len(of(bench, Row)), of(bench, Letter)) == (1, [])
+
+
+# ------------------------------------------------------------------------------------------------------------ segments
+
+
+def test_a_full_segment_is_finished_and_the_next_goes_on(build: "Callable[..., Bench]") -> None:
+    bench = build(max_bytes=100 * SMALLEST)
+    bench.drain()
+    delivery = bench.delivery()
+    bench.intake.configured("{}")
+    for _ in range(20):
+        for _ in range(1000):
+            bench.settle(delivery)
+        bench.time.advance(ms=200)
+        bench.drain()
+    bench.journal.finish(NO_BOOKS)
+    assert seqs(bench) == list(range(20_000))
+    names = bench.names()
+    assert len(names) >= 3
+    assert not [name for name in names if name.endswith(".open")]
+    assert max(path.stat().st_size for path in bench.directory.iterdir()) <= SMALLEST
+    assert [end.cause for end in of(bench, End)] == [EndCause.ROTATED] * (len(names) - 1) + [EndCause.STOPPED]
+    assert len(of(bench, Config)) == len(names)
+    assert {row.target.delivery for row in of(bench, Row)} == {1}
+
+
+def test_one_burst_may_fill_many_segments(build: "Callable[..., Bench]") -> None:
+    bench = build(max_bytes=100 * SMALLEST, buffer_rows=100_000)
+    bench.drain()
+    delivery = bench.delivery()
+    for _ in range(20_000):
+        bench.settle(delivery)
+    bench.drain()
+    assert seqs(bench) == list(range(20_000))
+    assert max(path.stat().st_size for path in bench.directory.iterdir()) <= SMALLEST
+
+
+def test_a_segment_is_finished_after_some_time_but_not_an_empty_one(build: "Callable[..., Bench]") -> None:
+    bench = build(segment_s=60)
+    bench.drain()
+    bench.time.advance(s=61)
+    bench.drain()
+    assert len(bench.names()) == 1
+    bench.settle(bench.delivery())
+    bench.drain()
+    assert len(bench.names()) == 2
+    assert of(bench, End)[0].cause is EndCause.ROTATED
+
+
+def test_a_segment_with_too_many_texts_is_finished(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ustreamer_recorder.encoder.MAX_STRINGS", 16_384 + 50)
+    for number in range(60):
+        bench.settle(None, Verdict.NO_SUBSCRIBER, bench.message(UUri("chassis", number, 1, 0x8000)))
+    bench.drain()
+    assert len(bench.names()) == 2
+    assert seqs(bench) == list(range(60))
+
+
+def test_what_is_open_has_all_of_its_room_already(bench: "Bench") -> None:
+    [path] = bench.directory.iterdir()
+    assert path.name.endswith(".useg.open")
+    assert path.stat().st_size == SMALLEST
+    assert path.stat().st_blocks * 512 >= SMALLEST
+    bench.journal.finish(NO_BOOKS)
+    [path] = bench.directory.iterdir()
+    assert path.stat().st_size < 1_000
+
+
+def test_two_runs_stand_side_by_side(bench: "Bench") -> None:
+    bench.settle(bench.delivery())
+    bench.drain()
+    bench.journal.finish(NO_BOOKS)
+    bench.begin(2)
+    bench.drain()
+    bench.settle(bench.delivery())
+    bench.drain()
+    bench.journal.finish(NO_BOOKS)
+    assert bench.names() == ["0000000000000001-000000.useg", "0000000000000002-000000.useg"]
+    assert seqs(bench) == [0, 0]
+
+
+# ------------------------------------------------------------------------------------------------------- what is missing
+
+
+def test_what_does_not_fit_is_counted_and_told_in_the_recording(build: "Callable[..., Bench]") -> None:
+    bench = build(buffer_rows=1024)
+    bench.drain()
+    delivery = bench.delivery()
+    for number in range(1024 + 10):
+        bench.settle(delivery, Verdict.DEAD_LETTERED if number % 2 else Verdict.DELIVERED)
+    bench.time.advance(ms=1)
+    bench.intake.changed(Subscription(TOPIC, APP), Change.SUBSCRIBED)
+    bench.drain()
+    bench.settle(delivery)
+    bench.drain()
+    [gap] = of(bench, Gap)
+    recorded = len([row for row in of(bench, Row) if row.seq < gap.first_seq])
+    assert gap.cause is GapCause.OVERRUN
+    assert (gap.first_seq, sum(gap.rows)) == (recorded, 1034 - recorded)
+    assert sum(gap.rows) >= 10
+    assert gap.rows[Verdict.DELIVERED] + gap.rows[Verdict.DEAD_LETTERED] == sum(gap.rows)
+    assert (gap.changes, gap.letters) == (1, gap.rows[Verdict.DEAD_LETTERED])
+    assert (gap.from_ns, gap.until_ns) == (1_000_000_000, 1_001_000_000)
+    assert seqs(bench)[-1] == 1034
+    bench.intake.changed(Subscription(TOPIC, APP), Change.SUBSCRIBED)
+    bench.drain()
+    assert [change.number for change in of(bench, SubscriptionChange)] == [1]
+
+
+def test_notes_never_grow_beyond_their_bound(build: "Callable[..., Bench]") -> None:
+    bench = build(buffer_rows=1024)
+    delivery = bench.delivery()
+    for _ in range(3000):
+        bench.settle(delivery)
+        bench.intake.tuned(delivery)
+    assert len(bench.intake.notes) == 2048
+
+
+def test_a_message_with_a_number_that_has_no_room_is_counted_and_disturbs_no_other(bench: "Bench") -> None:
+    delivery = bench.delivery()
+    odd = notification(bench.message().id, TOPIC, APP, ttl=2**40)
+    for message in (bench.message(), odd, odd, bench.message()):
+        bench.settle(delivery, message=message)
+    bench.drain()
+    [gap] = of(bench, Gap)
+    assert (gap.cause, gap.rows[Verdict.DELIVERED], gap.first_seq) == (GapCause.UNFIT, 2, 2)
+    assert seqs(bench) == [0, 1]
+
+
+class Full:
+    """A disk that takes nothing, from a moment on: `SegmentFile.write` fails as pwrite does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        write = SegmentFile.write
+
+        def failing(file: SegmentFile, data: bytes) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write(file, data)
+
+        monkeypatch.setattr(SegmentFile, "write", failing)
+
+
+@pytest.mark.parametrize("rows", [5, 5000])
+def test_what_a_full_disk_does_not_take_is_told_as_soon_as_it_takes_something_again(
+    bench: "Bench", monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """5000 rows are more than a block, so one fails in the midst of them."""
+    disk = Full(monkeypatch)
+    delivery = bench.delivery()
+    reason = UStatus(UCode.ABORTED, "x")
+    for _ in range(3):
+        bench.settle(delivery)
+    bench.drain()
+    disk.is_full = True
+    for _ in range(rows):
+        bench.settle(delivery, Verdict.EXPIRED, reason=reason)
+    bench.intake.changed(Subscription(TOPIC, APP), Change.SUBSCRIBED)
+    bench.drain()
+    bench.settle(delivery)
+    bench.drain()  # not yet tried again
+    disk.is_full = False
+    bench.time.advance(s=5)
+    bench.settle(delivery)
+    bench.drain()
+    assert len(of(bench, Row)) == 3
+    bench.time.advance(s=6)
+    bench.drain()
+    bench.settle(delivery)
+    bench.drain()
+    bench.journal.finish(NO_BOOKS)
+    [gap] = of(bench, Gap)
+    assert (gap.cause, gap.first_seq, gap.changes, gap.letters) == (GapCause.DISK, 3, 1, rows)
+    assert (gap.rows[Verdict.EXPIRED], gap.rows[Verdict.DELIVERED]) == (rows, 2)
+    assert seqs(bench) == [0, 1, 2, 3 + rows + 2]
+    assert [end.cause for end in of(bench, End)] == [EndCause.STOPPED]
+    assert of(bench, Counters)[-1].skipped == rows + 2
+
+
+def test_a_gap_that_is_lost_itself_is_told_again(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Full(monkeypatch)
+    odd = notification(bench.message().id, TOPIC, APP, ttl=2**40)
+    bench.settle(bench.delivery(), message=odd)
+    disk.is_full = True
+    bench.drain()
+    disk.is_full = False
+    bench.time.advance(s=11)
+    bench.drain()
+    bench.journal.finish(NO_BOOKS)
+    assert [(gap.first_seq, sum(gap.rows)) for gap in of(bench, Gap)] == [(0, 1)]
+    assert of(bench, Counters)[-1].skipped == 1
+
+
+def test_a_directory_that_cannot_be_had_is_tried_again(bench: "Bench") -> None:
+    bench.journal.finish(NO_BOOKS)
+    bench.begin(2)
+    bench.prepared.append(OSError(errno.EACCES, "no"))
+    bench.drain()
+    bench.settle(bench.delivery())
+    bench.drain()
+    assert len(bench.names()) == 1
+    bench.prepared.clear()
+    bench.time.advance(s=11)
+    bench.drain()
+    assert [sum(gap.rows) for gap in of(bench, Gap)] == [1]
+
+
+# --------------------------------------------------------------------------------------------------------- clocks, books
+
+
+def test_a_leap_of_the_wall_clock_makes_an_anchor_and_leaves_the_times_alone(bench: "Bench") -> None:
+    delivery = bench.delivery()
+    bench.settle(delivery)
+    bench.drain()
+    bench.time.leap(s=86_400 * 9000)
+    bench.settle(delivery)
+    bench.drain()
+    bench.time.leap(ms=-49)  # drift, not worth an anchor
+    bench.drain()
+    bench.time.leap(ms=-2)
+    bench.drain()
+    anchors = of(bench, Anchor)
+    assert [(each.cause, each.leap_ms) for each in anchors] == [
+        (AnchorCause.SEGMENT, 0),
+        (AnchorCause.LEAP, 86_400_000 * 9000),
+        (AnchorCause.LEAP, -51),
+    ]
+    first, second = of(bench, Row)
+    assert second.received_ns == first.received_ns
+    assert anchors[1].wall_us(second.received_ns) == bench.clock.wall_ms() * 1000 + 51_000
+    assert all(before.mono_ns <= after.mono_ns for before, after in pairwise(anchors))
+
+
+def test_the_books_are_written_down_now_and_then_and_at_the_end(bench: "Bench") -> None:
+    books = LedgerSnapshot(9, 8, 7, 6, 5, 4, 3, 2)
+    for _ in range(3):
+        bench.journal.count(books)  # nothing has happened since
+        bench.settle(bench.delivery())
+        bench.drain()
+        bench.journal.count(books)
+        bench.time.advance(s=9)
+    bench.journal.finish(books)
+    counted = of(bench, Counters)
+    assert [(each.cause, each.next_seq) for each in counted] == [
+        (CountersCause.RUNNING, 1),
+        (CountersCause.STOPPED, 3),
+    ]
+    assert counted[0].ledger == books

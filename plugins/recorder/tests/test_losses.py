@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What could not be written is counted from its bytes; and the lock on a directory."""
+
+import os
+from pathlib import Path
+
+import pytest
+from ustreamer_recorder.encoder import SegmentEncoder
+from ustreamer_recorder.events import Gap, Letter, Row, SubscriptionChange, Target
+from ustreamer_recorder.intake import Skipped
+from ustreamer_recorder.layout import GapCause, SegmentHeader
+from ustreamer_recorder.lock import DirectoryLock
+from ustreamer_recorder.losses import count_lost
+
+from ustreamer.core.ledger import Verdict
+from ustreamer.core.subscriptions import Change
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuid import UUID
+
+
+def test_all_that_stands_in_a_block_is_counted_with_its_times() -> None:
+    written: list[bytes] = []
+    encoder = SegmentEncoder(SegmentHeader("hpc", 1, 0, 0, 0), written.append)
+    target, id = Target(1, 1, "in"), UUID(1, 2)
+    for seq, verdict in enumerate([Verdict.EXPIRED, Verdict.EXPIRED, Verdict.DENIED]):
+        encoder.row(
+            Row(
+                seq, id, verdict, target, UMessageType.PUBLISH, "s", None, 1, 5, 7, 7, 0, 10 + seq, request=id
+            )
+        )
+    encoder.letter(Letter(0, id, 10, target, "s", None, 1, 300, payload=b"\x03" * 300))
+    encoder.change(SubscriptionChange(0, 3, Change.SUBSCRIBED, "t", "s"))
+    encoder.gap(Gap(3, GapCause.UNFIT, 2, 40, (1, 0, 2, 0, 0, 0), 5, 6))
+    _, waiting = encoder.pending
+    encoder.end_block()
+    for data in (waiting, *written):  # with a block header in front, and without
+        lost = Skipped(rows=[1, 0, 0, 0, 0, 0])
+        assert count_lost(data, lost) == 3
+        assert lost.rows == [2, 0, 4, 0, 1, 0]
+        assert (lost.changes, lost.letters, lost.from_ns, lost.until_ns) == (6, 7, 2, 40)
+
+
+def test_a_directory_is_locked_by_one_and_free_when_he_lets_go(tmp_path: Path) -> None:
+    first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
+    first.acquire()
+    for _ in range(2):
+        with pytest.raises(UStatusError, match=f"UNAVAILABLE: .*held by process {os.getpid()}"):
+            second.acquire()
+    first.release()
+    first.release()
+    second.acquire()
+    second.release()
+
+
+def test_a_lock_without_a_directory_is_the_disks_refusal(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        DirectoryLock(tmp_path / "none").acquire()

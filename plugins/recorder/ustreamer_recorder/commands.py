@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer recordings ls|show|check DIR`: what is in a directory of recordings. Reads only; the streamer may be running."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.core.ledger import Verdict
+from ustreamer_recorder.events import (
+    Anchor,
+    Counters,
+    Damage,
+    End,
+    Event,
+    Gap,
+    Letter,
+    Row,
+    SubscriptionChange,
+    Target,
+)
+from ustreamer_recorder.layout import OPEN_SUFFIX, CountersCause, Damaged, EndCause
+from ustreamer_recorder.reader import header_of, read_segment
+from ustreamer_recorder.segments import Kept, kept
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_OK, _FAILURE, _DAMAGED = 0, 1, 74
+
+
+def add_recordings(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command `recordings`."""
+    parser = commands.add_parser("recordings", help="look into recordings")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, run, text in (
+        ("ls", _ls, "the segments in a directory"),
+        ("show", _show, "what is recorded, a line for each"),
+        ("check", _check, "whether every byte is as it was written, and what is missing"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("directory", type=Path, metavar="DIR")
+        action.add_argument("--json", action="store_true", help="one JSON object in a line for each")
+        action.set_defaults(run=run)
+        if name == "show":
+            action.add_argument("--limit", type=int, metavar="N", help="the first N lines only")
+
+
+def _files(arguments: argparse.Namespace) -> list[Kept] | None:
+    try:
+        return kept(arguments.directory)
+    except OSError as error:
+        print(f"{arguments.directory}: {error.strerror}", file=sys.stderr)
+        return None
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    files = _files(arguments)
+    if files is None:
+        return _FAILURE
+    for file in files:
+        line = _described(file)
+        if arguments.json:
+            print(json.dumps(line))
+        else:
+            print("{file}  {bytes:>11}  {since}  {authority}  {state}".format(**line))
+    return _OK
+
+
+def _described(file: Kept) -> dict[str, Any]:
+    line = {
+        "file": file.path.name,
+        "bytes": file.bytes,
+        "run": f"{file.run:016x}",
+        "number": file.number,
+        "state": "open" if file.path.name.endswith(OPEN_SUFFIX) else "finished",
+        "authority": "?",
+        "since": "?",
+    }
+    try:
+        header = header_of(file.path)
+    except (Damaged, OSError) as error:
+        line["state"] = f"unusable: {error}"
+        return line
+    return line | {"authority": header.authority, "since": _time(header.wall_ms * 1000)}
+
+
+# ---------------------------------------------------------------------------------------------------------------- show
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    files = _files(arguments)
+    if files is None:
+        return _FAILURE
+    left = arguments.limit
+    for line in _lines(files):
+        if left is not None:
+            left -= 1
+            if left < 0:
+                break
+        print(json.dumps(line) if arguments.json else _text(line))
+    return _OK
+
+
+def _lines(files: Iterable[Kept]) -> Iterator[dict[str, Any]]:
+    for file in files:
+        anchors: list[Anchor] = []
+        for event in _events(file):
+            if isinstance(event, Anchor):
+                anchors.append(event)
+            line = {"kind": type(event).__name__.lower(), **_fields(event)}
+            time_ns = _time_of(event)
+            if time_ns is not None and anchors:
+                anchor = next((each for each in reversed(anchors) if each.mono_ns <= time_ns), anchors[0])
+                line = {"time": _time(anchor.wall_us(time_ns)), **line}
+            yield line
+
+
+def _events(file: Kept) -> Iterator[Event | Damage]:
+    try:
+        yield from read_segment(file.path.read_bytes(), file.path.name)
+    except Damaged as error:
+        yield Damage(error.offset, 0, f"{file.path.name}: {error.reason}")
+    except OSError as error:
+        yield Damage(0, 0, f"{file.path.name}: {error.strerror}")
+
+
+def _time_of(event: Event | Damage) -> int | None:
+    match event:
+        case Row():
+            return event.received_ns
+        case Target():
+            return event.tuned_ns
+        case SubscriptionChange() | Letter():
+            return event.time_ns
+        case Gap():
+            return event.from_ns
+        case Anchor() | Counters() | End():
+            return event.mono_ns
+    return None
+
+
+def _fields(event: Event | Damage) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    for name, value in msgspec.structs.asdict(event).items():
+        if hasattr(value, "name"):
+            fields[name] = value.name
+    for name in ("id", "request"):
+        if fields.get(name) is not None:
+            fields[name] = str(getattr(event, name))
+    fields.pop("raw", None)
+    return fields
+
+
+def _text(line: dict[str, Any]) -> str:
+    head = f"{line.get('time', '?'):<27} {line['kind']:<18}"
+    if line["kind"] != "row":
+        rest = {key: value for key, value in line.items() if key not in ("time", "kind")}
+        return head + " " + " ".join(f"{key}={value}" for key, value in rest.items())
+    target = line["target"]
+    way = f"{target['ingress']} -> {target['egress'] or 'nowhere'}"
+    if target["subscriber"]:
+        way += f" for {target['subscriber']}"
+    whom = f" to {line['sink']}" if line["sink"] else ""
+    took_us = (line["settled_ns"] - line["arrived_ns"]) // 1000
+    why = f": {line['reason']}" if line["reason"] else ""
+    return (
+        f"{head} #{line['seq']} {line['verdict']:<13} {line['type']} {line['source']}{whom}, {way}, "
+        f"{line['size']} B, {took_us} us{why}"
+    )
+
+
+def _time(us: int) -> str:
+    try:
+        return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"{us} us"
+
+
+# --------------------------------------------------------------------------------------------------------------- check
+
+
+class _Run:
+    """What the segments of a run add up to."""
+
+    def __init__(self, first: int) -> None:
+        self.verdicts: Counter[str] = Counter()
+        self.segments = self.letters = self.changes = self.skipped = 0
+        self.unannounced = 0
+        self.damaged = 0
+        self.torn = 0
+        self.deleted = first
+        self.end = "killed, or still running"
+        self.books: Counters | None = None
+        self._next_number = first
+        self._next_seq: int | None = None
+
+    def add(self, file: Kept) -> None:
+        self.segments += 1
+        self.deleted += file.number - self._next_number
+        if file.number != self._next_number:
+            self._next_seq = None  # what is in the segments that were deleted is not missing here
+        self._next_number = file.number + 1
+        for event in _events(file):
+            self._count(event)
+
+    def _count(self, event: Event | Damage) -> None:
+        match event:
+            case Row():
+                self.verdicts[event.verdict.name.lower()] += 1
+                self._expect(event.seq, 1)
+            case Gap():
+                self.skipped += sum(event.rows)
+                self._expect(event.first_seq, sum(event.rows))
+            case Letter():
+                self.letters += 1
+            case SubscriptionChange():
+                self.changes += 1
+            case Counters():
+                self.books = event
+            case End():
+                self.end = "stopped" if event.cause is EndCause.STOPPED else "rotated"
+            case Damage():
+                self.torn += event.torn
+                self.damaged += not event.torn
+
+    def _expect(self, seq: int, rows: int) -> None:
+        if self._next_seq is not None and seq != self._next_seq:
+            self.unannounced += max(0, seq - self._next_seq)
+        self._next_seq = seq + rows
+
+    @property
+    def books_agree(self) -> bool | None:
+        """Whether rows and gaps are what the dispatcher counted; None where that cannot be told."""
+        books = self.books
+        whole = not (self.deleted or self.damaged or self.unannounced)
+        if books is None or books.cause is not CountersCause.STOPPED or not whole:
+            return None
+        counted = msgspec.to_builtins(books.ledger)
+        names = [verdict.name.lower() for verdict in Verdict if verdict is not Verdict.QUEUED]
+        if self.skipped:
+            return bool(sum(self.verdicts.values()) + self.skipped == sum(counted[name] for name in names))
+        return bool(all(self.verdicts[name] == counted[name] for name in names))
+
+    def line(self, run: int) -> dict[str, Any]:
+        return {
+            "run": f"{run:016x}",
+            "segments": self.segments,
+            "deleted": self.deleted,
+            "rows": sum(self.verdicts.values()),
+            **{
+                verdict.name.lower(): self.verdicts[verdict.name.lower()]
+                for verdict in Verdict
+                if verdict < 6
+            },
+            "changes": self.changes,
+            "letters": self.letters,
+            "skipped": self.skipped,
+            "unannounced": self.unannounced,
+            "damaged": self.damaged,
+            "torn": self.torn,
+            "end": self.end,
+            "books_agree": self.books_agree,
+        }
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    files = _files(arguments)
+    if files is None:
+        return _FAILURE
+    runs: dict[int, _Run] = {}
+    for file in files:
+        runs.setdefault(file.run, _Run(0)).add(file)
+    for number, run in runs.items():
+        line = run.line(number)
+        print(
+            json.dumps(line) if arguments.json else "  ".join(f"{key}={value}" for key, value in line.items())
+        )
+    broken = any(run.damaged or run.unannounced or run.books_agree is False for run in runs.values())
+    return _DAMAGED if broken else _OK

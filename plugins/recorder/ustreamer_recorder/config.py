@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`[plugins.recorder]`."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ustreamer_recorder.encoder import MAX_PAYLOAD
+from ustreamer_recorder.layout import MAX_RECORDS, RECORD
+
+LARGEST_BLOCK = RECORD * (1 + MAX_RECORDS)
+
+
+class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where recordings go, and how much of them is kept. docs/configuration.md has a line for each key."""
+
+    directory: str = "recordings"
+    payloads: bool = False
+    payload_bytes: Annotated[int, Meta(ge=0, le=MAX_PAYLOAD)] = 1_024
+    flush_ms: Annotated[int, Meta(ge=10, le=60_000)] = 200
+    sync_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 5_000
+    segment_bytes: Annotated[int, Meta(ge=4 * LARGEST_BLOCK, le=1 << 30)] = 16_777_216
+    segment_s: Annotated[int, Meta(ge=1, le=86_400)] = 900
+    max_bytes: Annotated[int, Meta(ge=8 * LARGEST_BLOCK)] = 1_000_000_000
+    max_age_days: Annotated[int, Meta(ge=1)] = 30
+    keep_free_bytes: Annotated[int, Meta(ge=0)] = 64_000_000
+    buffer_rows: Annotated[int, Meta(ge=1_024, le=1_000_000)] = 65_536
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 2 * self.segment_bytes:
+            raise ValueError(
+                f"max_bytes {self.max_bytes}: expected at least twice segment_bytes ({self.segment_bytes})"
+            )

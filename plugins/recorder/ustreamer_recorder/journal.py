@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns notes into records, and keeps the books of the recording: numbers of rows and targets, what is missing and why.
+
+Everything here belongs to the writer's thread.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ustreamer.core.clock import Clock
+from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer_recorder.config import LARGEST_BLOCK, RecorderConfig
+from ustreamer_recorder.encoder import SegmentEncoder
+from ustreamer_recorder.events import (
+    Anchor,
+    Config,
+    Counters,
+    End,
+    Gap,
+    Letter,
+    SubscriptionChange,
+)
+from ustreamer_recorder.intake import (
+    ChangeNote,
+    ConfigNote,
+    Intake,
+    LetterNote,
+    Note,
+    RowNote,
+    Skipped,
+    TunedNote,
+)
+from ustreamer_recorder.layout import (
+    HAS_TTL,
+    HELD,
+    NO_CODE,
+    AnchorCause,
+    BlockHeader,
+    CountersCause,
+    EndCause,
+    GapCause,
+    SegmentHeader,
+)
+from ustreamer_recorder.losses import count_lost
+from ustreamer_recorder.segments import Quota, SegmentFile, make_room
+from ustreamer_recorder.targets import Targets
+
+log = logging.getLogger("ustreamer.recorder")
+
+LEAP_MS: Final = 50
+RETRY_NS: Final = 10_000_000_000
+"""How long to leave a disk alone that did not take what it was given."""
+COUNTERS_NS: Final = 10_000_000_000
+_HEADERS: Final = 16_384  # distinct ones that are remembered, as many as an ingress remembers plans
+_VERSIONS: Final = 16  # of the configuration
+_NS_PER_MS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
+
+
+class _Known(NamedTuple):
+    """What all messages of one header have in common, in numbers of the present segment."""
+
+    type: int
+    priority: int
+    flags: int
+    ttl_ms: int
+    source: int
+    sink: int
+    request: tuple[int, int] | None
+
+
+class Journal:
+    """Writes the recording of one run. Raises nothing that a disk or a message can bring about."""
+
+    def __init__(
+        self,
+        config: RecorderConfig,
+        directory: Path,
+        authority: str,
+        clock: Clock,
+        run: int,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`prepare` is called before each segment; what it raises (OSError) counts as the disk's refusal."""
+        self.run = run
+        self.skipped_rows = 0
+        self._config = config
+        self._directory = directory
+        self._authority = authority
+        self._clock = clock
+        self._prepare = prepare
+        self._quota = Quota(config.max_bytes, config.max_age_days, config.keep_free_bytes)
+        # Behind the last block there is always room for what waits, and for END.
+        self._rotate_at = config.segment_bytes - 2 * LARGEST_BLOCK
+        self._file: SegmentFile | None = None
+        self._encoder: SegmentEncoder | None = None
+        self._lost_block = b""
+        self._number = 0  # of the next segment
+        self._next_seq = 0  # and of the next row, as long as no segment is open
+        self._next_change = 0
+        self._gaps: dict[GapCause, Skipped] = {}
+        self._quiet_until_ns = self._retry_ns = self._opened_ns = self._synced_ns = self._counted_ns = 0
+        self._counted_seq = 0
+        self._unsynced = False
+        self._failing = False
+        self._anchor = Anchor(clock.monotonic_ns(), clock.wall_ms())
+        self._configs = [Config(0, 0, "{}")]
+        self._epoch = self._epoch_ns = 0
+        self._is_configured = False
+        self._told_of_unfit = False
+        self._targets = Targets()
+        self._headers: dict[UAttributes, _Known] = {}
+
+    @property
+    def next_seq(self) -> int:
+        """How many rows there are so far, those that are missing included."""
+        return self._next_seq if self._encoder is None else self._encoder.next_seq
+
+    # --- notes ----------------------------------------------------------------------------------------------------------
+
+    def write(self, notes: deque[Note], number: int, intake: Intake) -> None:
+        """Take out so many notes and record each, or count it as missing. 1.1 us for most rows."""
+        popleft, headers, states, rotate_at = (
+            notes.popleft,
+            self._headers,
+            self._targets.states,
+            self._rotate_at,
+        )
+        for _ in range(number):
+            note = popleft()
+            encoder = self._encoder
+            if type(note) is not tuple or encoder is None or encoder.size > rotate_at:
+                self._write_one(note, intake)
+                continue
+            (
+                id_,
+                attributes,
+                size,
+                where,
+                verdict,
+                reason,
+                attempts,
+                arrived_ns,
+                received_ns,
+                first_attempt_ns,
+                settled_ns,
+                letter,
+            ) = note
+            try:
+                known, state = headers.get(attributes), states.get(id(where))
+                if (
+                    known is None
+                    or state is None
+                    or reason is not None
+                    or letter is not None
+                    or received_ns < state.tuned_ns
+                    or received_ns < self._epoch_ns
+                    or state.target not in encoder.targets
+                ):
+                    self._write_one(note, intake)
+                    continue
+                type_, priority, flags, ttl_ms, source, sink, _ = known
+                encoder.pack_row(
+                    flags if arrived_ns == received_ns else flags | HELD,
+                    verdict,
+                    NO_CODE,
+                    type_,
+                    priority,
+                    attempts,
+                    id_.msb,
+                    id_.lsb,
+                    arrived_ns,
+                    received_ns,
+                    first_attempt_ns,
+                    settled_ns,
+                    state.target,
+                    source,
+                    sink,
+                    size,
+                    ttl_ms,
+                    0,
+                    self._epoch,
+                )
+            except Exception as error:  # noqa: BLE001  # as below
+                self._failed(note, error)
+
+    def _write_one(self, note: Note, intake: Intake) -> None:
+        """The same for whatever note, without haste."""
+        if self._encoder is not None and self._encoder.size > self._rotate_at:
+            self._rotate(EndCause.ROTATED)
+        encoder = self._encoder
+        try:
+            if not isinstance(note, tuple):
+                self._event(encoder, note)
+            elif encoder is None:
+                self._miss(note, GapCause.DISK)
+            else:
+                self._row(encoder, note)
+        except Exception as error:  # noqa: BLE001  # a number without room, or a value that is no message's, too
+            self._failed(note, error)
+        if isinstance(note, tuple) and note[11] is not None:
+            self._letter(note, note[11])
+            intake.written(note[11])
+
+    def _failed(self, note: Note, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._miss(note, GapCause.DISK)
+            self._fail(error)
+            return
+        if not self._told_of_unfit:
+            log.error("recorder.unfit", exc_info=error)
+        self._told_of_unfit = True
+        self._miss(note, GapCause.UNFIT)
+
+    def _row(self, encoder: SegmentEncoder, note: RowNote) -> None:
+        id_, attributes, size, where, verdict, reason, attempts, arrived_ns, received_ns, *times, _ = note
+        first_attempt_ns, settled_ns = times
+        known = self._headers.get(attributes) or self._header(encoder, attributes)
+        target = self._targets.of(where, received_ns)
+        encoder.know(target)
+        text = None if reason is None else reason.message
+        reason_id = encoder.string(text)
+        if known.request is not None:
+            encoder.room_for_answer()
+        encoder.pack_row(
+            known.flags if arrived_ns == received_ns else known.flags | HELD,
+            verdict,
+            NO_CODE if reason is None else reason.code,
+            known.type,
+            known.priority,
+            attempts,
+            id_.msb,
+            id_.lsb,
+            arrived_ns,
+            received_ns,
+            first_attempt_ns,
+            settled_ns,
+            target.target,
+            known.source,
+            known.sink,
+            size,
+            known.ttl_ms,
+            reason_id,
+            self._epoch_at(received_ns),
+        )
+        if known.request is not None:
+            encoder.answer(*known.request)
+
+    def _header(self, encoder: SegmentEncoder, attributes: UAttributes) -> _Known:
+        sink, reqid = attributes.sink, attributes.reqid
+        known = _Known(
+            attributes.type,
+            attributes.priority_class,
+            0 if attributes.ttl is None else HAS_TTL,
+            attributes.ttl or 0,
+            encoder.string(str(attributes.source)),
+            0 if sink is None else encoder.string(str(sink)),
+            None if reqid is None else (reqid.msb, reqid.lsb),
+        )
+        if attributes.repeats:
+            if len(self._headers) >= _HEADERS:
+                self._headers.clear()
+            self._headers[attributes] = known
+        return known
+
+    def _epoch_at(self, received_ns: int) -> int:
+        """The configuration that a decision of this time was made under; the oldest known, if it was an older one."""
+        earlier = [each.epoch for each in self._configs if each.since_ns <= received_ns]
+        return (earlier or [self._configs[0].epoch])[-1]
+
+    def _letter(self, note: RowNote, letter: LetterNote) -> None:
+        """The dead letter of the row that was written last."""
+        encoder = self._encoder
+        if encoder is None:
+            return  # missing with its row
+        attributes, reason = note[1], note[5]
+        try:
+            encoder.letter(
+                Letter(
+                    seq=encoder.next_seq - 1,
+                    id=note[0],
+                    time_ns=note[10],
+                    target=self._targets.of(note[3], note[8]),
+                    source=str(attributes.source),
+                    sink=None if attributes.sink is None else str(attributes.sink),
+                    attempts=note[6],
+                    size=note[2],
+                    code=None if reason is None else reason.code,
+                    reason=None if reason is None else reason.message,
+                    payload=letter.payload,
+                )
+            )
+        except OSError as error:
+            self._gap(GapCause.DISK).letters += 1
+            self._fail(error)
+
+    def _event(self, encoder: SegmentEncoder | None, note: TunedNote | ChangeNote | ConfigNote) -> None:
+        match note:
+            case TunedNote(delivery, period_ns, tuned_ns):
+                target = self._targets.tuned(delivery, period_ns, tuned_ns)
+                if encoder is not None:
+                    encoder.know(target)
+            case ConfigNote(text, since_ns):
+                epoch = self._configs[-1].epoch + 1 if self._is_configured else 0
+                known = self._configs[-_VERSIONS:] if self._is_configured else []
+                self._configs = [*known, Config(epoch, since_ns, text)]
+                self._is_configured = True
+                self._epoch, self._epoch_ns = epoch, since_ns
+                if encoder is not None:
+                    encoder.config(self._configs[-1])
+            case ChangeNote():
+                self._change(encoder, note)
+
+    def _change(self, encoder: SegmentEncoder | None, note: ChangeNote) -> None:
+        if encoder is None:
+            self._miss(note, GapCause.DISK)
+            return
+        wish = note.subscription
+        encoder.change(
+            SubscriptionChange(
+                encoder.next_change,
+                note.time_ns,
+                note.change,
+                str(wish.topic),
+                str(wish.subscriber),
+                wish.period_ns,
+            )
+        )
+
+    # --- what is missing ------------------------------------------------------------------------------------------------
+
+    def _gap(self, cause: GapCause) -> Skipped:
+        return self._gaps.setdefault(cause, Skipped())
+
+    def _miss(self, note: Note, cause: GapCause) -> None:
+        """Count a note that is not recorded."""
+        gap = self._gap(cause)
+        if isinstance(note, tuple):
+            gap.rows[note[4]] += 1
+            gap.letters += note[11] is not None
+            gap.at(note[10])
+        elif isinstance(note, ChangeNote):
+            gap.changes += 1
+            gap.at(note.time_ns)
+
+    def _tell_gaps(self, encoder: SegmentEncoder) -> None:
+        for cause, gap in list(self._gaps.items()):
+            if gap:
+                a, b, c, d, e, f = gap.rows
+                rows = (a, b, c, d, e, f)
+                encoder.gap(
+                    Gap(encoder.next_seq, cause, gap.from_ns, gap.until_ns, rows, gap.changes, gap.letters)
+                )
+                self.skipped_rows += sum(rows)
+                self._warn_of_gap(cause, sum(rows))
+            del self._gaps[cause]
+
+    def _warn_of_gap(self, cause: GapCause, rows: int) -> None:
+        """As long as it goes on, once in a while; the recording has every one of them."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._quiet_until_ns:
+            self._quiet_until_ns = now_ns + RETRY_NS
+            log.warning("recorder.gap", extra={"cause": cause.name, "rows": rows})
+
+    def _fail(self, error: OSError) -> None:
+        """The disk has not taken something: what was not written is missing, and for a while it is left alone."""
+        encoder, file, lost = self._encoder, self._file, self._lost_block
+        self._encoder, self._file, self._lost_block = None, None, b""
+        self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
+        if encoder is not None:
+            first_seq, waiting = encoder.pending
+            head = BlockHeader.find(lost, 0)
+            gap = self._gap(GapCause.DISK)
+            changes = gap.changes
+            self.skipped_rows -= count_lost(lost + waiting, gap)
+            self._next_seq = first_seq if head is None else head.first_seq
+            self._next_change = encoder.next_change - (gap.changes - changes)
+        if not self._failing:
+            log.error("recorder.disk", extra={"directory": str(self._directory), "reason": str(error)})
+        self._failing = True
+        if file is not None:
+            try:
+                file.finish()
+            except OSError as failed:  # it is finished at the next start
+                log.warning("recorder.left_open", extra={"file": str(file.path), "reason": str(failed)})
+
+    # --- segments -------------------------------------------------------------------------------------------------------
+
+    def tick(self, skipped: Skipped) -> None:
+        """End the block; do what is due. `skipped` is what was not even noted."""
+        self._gap(GapCause.OVERRUN).add(skipped)
+        now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+        if self._encoder is None and now_ns >= self._retry_ns:
+            self._open(now_ns, wall_ms)
+        encoder, file = self._encoder, self._file
+        if encoder is None or file is None:
+            return
+        encoder.now = now_ns, wall_ms
+        try:
+            self._watch_clock(encoder, now_ns, wall_ms)
+            self._tell_gaps(encoder)
+            encoder.end_block()
+            if self._unsynced and now_ns - self._synced_ns >= self._config.sync_ms * _NS_PER_MS:
+                file.sync()
+                self._synced_ns, self._unsynced = now_ns, False
+        except OSError as error:
+            self._fail(error)
+            return
+        is_old = now_ns - self._opened_ns >= self._config.segment_s * _NS_PER_S
+        if encoder.full or (is_old and encoder.next_seq > encoder.header.first_seq):
+            self._rotate(EndCause.ROTATED)
+
+    def count(self, ledger: LedgerSnapshot) -> None:
+        """Write down the dispatcher's books, if they are due."""
+        now_ns, encoder = self._clock.monotonic_ns(), self._encoder
+        if (
+            encoder is None
+            or encoder.next_seq == self._counted_seq
+            or now_ns - self._counted_ns < COUNTERS_NS
+        ):
+            return
+        self._counted_ns, self._counted_seq = now_ns, encoder.next_seq
+        try:
+            self._counters(encoder, CountersCause.RUNNING, ledger, now_ns)
+        except OSError as error:
+            self._fail(error)
+
+    def _counters(
+        self, encoder: SegmentEncoder, cause: CountersCause, ledger: LedgerSnapshot, now_ns: int
+    ) -> None:
+        encoder.counters(Counters(cause, now_ns, ledger, encoder.next_seq, self.skipped_rows))
+
+    def finish(self, ledger: LedgerSnapshot) -> None:
+        """The end of the run: nothing more is written."""
+        self._retry_ns = 0
+        self.tick(Skipped())
+        encoder = self._encoder
+        if encoder is None:
+            return
+        try:
+            self._counters(encoder, CountersCause.STOPPED, ledger, self._clock.monotonic_ns())
+        except OSError as error:
+            self._fail(error)
+            return
+        self._rotate(EndCause.STOPPED)
+
+    def _rotate(self, cause: EndCause) -> None:
+        encoder, file = self._encoder, self._file
+        assert encoder is not None
+        assert file is not None
+        now_ns, wall_ms = encoder.now = self._clock.monotonic_ns(), self._clock.wall_ms()
+        try:
+            encoder.end(End(cause, now_ns, wall_ms, encoder.next_seq, encoder.next_change))
+            encoder.end_block()
+        except OSError as error:
+            self._fail(error)
+            return
+        self._next_seq, self._next_change = encoder.next_seq, encoder.next_change
+        self._encoder = self._file = None
+        try:
+            file.finish()
+        except OSError as error:
+            self._fail(error)
+            return
+        if cause is EndCause.ROTATED:
+            self._open(now_ns, wall_ms)
+
+    def _open(self, now_ns: int, wall_ms: int) -> None:
+        header = SegmentHeader(
+            self._authority, self.run, self._number, now_ns, wall_ms, self._next_seq, self._next_change
+        )
+        reserve = self._config.segment_bytes
+        try:
+            self._prepare()
+            make_room(self._directory, self._quota, reserve, wall_ms)
+            self._file = SegmentFile(
+                self._directory, header, reserve, 0o600 if self._config.payloads else 0o640
+            )
+        except OSError as error:
+            self._fail(error)
+            return
+        if self._failing:
+            log.warning("recorder.resumed", extra={"directory": str(self._directory)})
+        self._failing = False
+        self._number += 1
+        self._opened_ns = self._synced_ns = now_ns
+        self._headers.clear()
+        self._encoder = encoder = SegmentEncoder(header, self._emit)
+        self._anchor = Anchor(now_ns, wall_ms)
+        encoder.anchor(self._anchor)
+        if self._is_configured:
+            encoder.config(self._configs[-1])
+        self._tell_gaps(encoder)
+
+    def _emit(self, block: bytes) -> None:
+        assert self._file is not None
+        self._lost_block = block
+        self._file.write(block)
+        self._lost_block = b""
+        self._unsynced = True
+
+    def _watch_clock(self, encoder: SegmentEncoder, now_ns: int, wall_ms: int) -> None:
+        leap_ms = wall_ms - self._anchor.wall_ms - (now_ns - self._anchor.mono_ns) // _NS_PER_MS
+        if abs(leap_ms) >= LEAP_MS:
+            self._anchor = Anchor(now_ns, wall_ms, AnchorCause.LEAP, leap_ms)
+            encoder.anchor(self._anchor)

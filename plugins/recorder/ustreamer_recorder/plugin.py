@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin: what `[plugins.recorder]` switches on."""
+
+import argparse
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.chain import Delivery, Filter, Tap
+from ustreamer.core.dead_letter import dead_letter_topic
+from ustreamer.core.subscriptions import SubscriptionWatch
+from ustreamer.hookspecs import PluginContext, Settings, hookimpl
+from ustreamer_recorder.commands import add_recordings
+from ustreamer_recorder.config import RecorderConfig
+from ustreamer_recorder.intake import Intake
+from ustreamer_recorder.recorder import Recorder
+
+_JOIN_S: Final = 5.0
+
+
+class RecorderPlugin:
+    """Watches everything and decides nothing. Construction touches nothing."""
+
+    Config = RecorderConfig
+
+    def __init__(self, config: RecorderConfig, context: PluginContext) -> None:
+        self._intake = Intake(
+            config.buffer_rows,
+            context.clock.monotonic_ns,
+            dead_letter_topic(context.authority),
+            config.payload_bytes if config.payloads else None,
+        )
+        directory = context.state_dir / config.directory
+        self._recorder = Recorder(
+            config, directory, context.authority, context.clock, self._intake, context.ledger
+        )
+        self._is_open = False
+
+    @staticmethod
+    @hookimpl
+    def ustreamer_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+        add_recordings(commands)
+
+    @hookimpl
+    def ustreamer_configured(self, settings: Settings) -> None:
+        self._intake.configured(_text_of(settings))
+        if not self._is_open:
+            self._recorder.open()
+            self._is_open = True
+
+    @hookimpl
+    def ustreamer_taps(self, endpoint: str) -> Tap:
+        return self._intake.tap(endpoint)
+
+    @hookimpl
+    def ustreamer_filters(self, delivery: Delivery) -> Filter | None:
+        """No filter; but this is when a limit begins to hold."""
+        self._intake.tuned(delivery)
+        return None
+
+    @hookimpl
+    def ustreamer_subscription_watch(self) -> SubscriptionWatch:
+        return self._intake.changed
+
+    @hookimpl
+    def ustreamer_stopped(self) -> None:
+        self._recorder.close(_JOIN_S)
+
+
+def _text_of(settings: Settings) -> str:
+    """What whoever reads a recording needs of the configuration: limits of lanes, and the throttle's settings."""
+    throttle = settings.plugins.get("throttle")
+    said = {"egress": dict(settings.egress), "throttle": throttle}
+    return msgspec.json.encode(said, order="deterministic").decode()

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that writes: it takes notes out of the intake, in small helpings, and has the journal record them."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+from ustreamer.core.clock import Clock
+from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer_recorder.config import RecorderConfig
+from ustreamer_recorder.intake import Intake, Skipped
+from ustreamer_recorder.journal import Journal
+from ustreamer_recorder.lock import DirectoryLock
+from ustreamer_recorder.segments import kept, recover
+
+log = logging.getLogger("ustreamer.recorder")
+
+HELPING: Final = 128
+"""Notes taken between two pauses: 0.2 ms, so that the threads of the path never wait longer for the interpreter."""
+_PAUSE_S: Final = 0.001
+
+
+class Recorder:
+    """Records from `open` to `close`. What the intake is given before that waits in it."""
+
+    def __init__(
+        self,
+        config: RecorderConfig,
+        directory: Path,
+        authority: str,
+        clock: Clock,
+        intake: Intake,
+        ledger: Callable[[], LedgerSnapshot],
+    ) -> None:
+        """Touches nothing."""
+        self._config = config
+        self._directory = directory
+        self._authority = authority
+        self._clock = clock
+        self._intake = intake
+        self._ledger = ledger
+        self._lock = DirectoryLock(directory)
+        self._is_ours = self._is_recovered = False
+        self._end = Event()
+        self._thread = Thread(target=self._run, name="recorder", daemon=True)
+
+    def open(self) -> None:
+        """Take the directory and start writing. Raises UStatusError if another streamer has it.
+
+        A directory that cannot be had for another reason is tried again later: no reason not to forward messages.
+        """
+        try:
+            self._take_directory()
+        except OSError as error:
+            log.error("recorder.disk", extra={"directory": str(self._directory), "reason": str(error)})  # noqa: TRY400
+        self._thread.start()
+
+    def _take_directory(self) -> None:
+        if not self._is_ours:
+            self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._lock.acquire()
+            self._is_ours = True
+
+    def _prepare(self) -> None:
+        """Before each segment, on the writer's thread."""
+        try:
+            self._take_directory()
+            if not self._is_recovered:
+                recover(self._directory)
+                self._is_recovered = True
+        except UStatusError as error:  # somebody else was faster; he may leave
+            raise OSError(error.message) from error
+
+    def close(self, timeout_s: float) -> None:
+        """Record what waits, and end. May be repeated, and called without `open`."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        if (
+            not self._thread.is_alive()
+        ):  # else the disk hangs, and the directory is ours until the process ends
+            self._lock.release()
+
+    def _run(self) -> None:
+        run = self._new_run()
+        journal = Journal(self._config, self._directory, self._authority, self._clock, run, self._prepare)
+        journal.tick(Skipped())  # opens the first segment
+        ended = False
+        while not ended:
+            ended = self._end.wait(self._config.flush_ms / 1000)
+            try:
+                self._drain(journal)
+                journal.count(self._ledger())
+                journal.tick(self._intake.skipped())
+            except Exception:  # a mistake of ours: what comes after it is recorded all the same
+                log.exception("recorder.failed")
+        journal.finish(self._ledger())
+        log.info("recorder.stopped", extra={"rows": journal.next_seq, "skipped": journal.skipped_rows})
+
+    def _drain(self, journal: Journal) -> None:
+        """Take out what is there now; what comes meanwhile waits for the next time."""
+        notes, intake = self._intake.notes, self._intake
+        left = len(notes)
+        in_a_hurry = self._config.buffer_rows // 4
+        while left:
+            helping = min(left, HELPING)
+            journal.write(notes, helping, intake)
+            left -= helping
+            if left and left < in_a_hurry and not self._end.is_set():
+                self._end.wait(_PAUSE_S)
+
+    def _new_run(self) -> int:
+        """A number that rises with the time, and that no other run here has."""
+        run = ((self._clock.wall_ms() << 16) | int.from_bytes(os.urandom(2), "big")) & (2**63 - 1)
+        try:
+            known = {each.run for each in kept(self._directory)}
+        except OSError:
+            return run
+        while run in known:
+            run += 1
+        return run

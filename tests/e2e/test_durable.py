@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A durable endpoint: the subscriber is away, the streamer is killed or stopped, both come back, and it is all there.
+
+The negative control is the same story with `durable = false`.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.outages import Child
+from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer
+from tests.e2e.streamer import START_S, VERDICTS, StreamerProcess
+from tests.e2e.vehicle import SPEED, Ports, free_ports
+from tests.e2e.wire import Uri
+
+COUNT: Final = 2_000
+MANY: Final = 6_000
+HZ: Final = 2_000  # or the kernel's buffer would be what is tested
+MAX_REPEATED: Final = 256
+TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
+
+_CONFIG: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+listen = ["tcp/127.0.0.1:{ports.backbone}"]
+durable = {durable}
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {ports.someip}
+
+[[endpoints.chassis.services]]
+service = 0x1234
+instance = 1
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+remote = "127.0.0.1:{ports.ecu}"
+
+[egress.backbone]
+queue_messages = {queue_messages}
+max_age_ms = 600_000
+
+[plugins.usubscription]
+"""
+
+
+class Scene:
+    """A streamer between an ECU and a network, and a subscriber that has subscribed and gone."""
+
+    def __init__(self, directory: Path, ecu: SomeipPeer, ports: Ports) -> None:
+        self.ports = ports
+        self._ecu = ecu
+        self._file = directory / "durable.toml"
+        self._sent = 0
+        self._processes: list[StreamerProcess] = []
+
+    def configure(self, *, durable: bool, queue_messages: int = 10_000) -> None:
+        text = _CONFIG.format(ports=self.ports, durable=str(durable).lower(), queue_messages=queue_messages)
+        self._file.write_text(text, encoding="utf-8")
+
+    def start(self) -> StreamerProcess:
+        self._processes.append(StreamerProcess(self._file))
+        return self._processes[-1].ready()
+
+    def clear(self) -> None:
+        """Leave nothing behind, also where a test has failed."""
+        for process in self._processes:
+            if process.alive:
+                process.kill()
+
+    def subscribe(self, process: StreamerProcess) -> None:
+        """Have an application subscribe, and leave."""
+        with ZenohPeer(self.ports.backbone, "hpc.vin1") as app:
+            app.subscribe(TOPIC)
+            app.inbox.one(lambda each: each.head.type == wire.NOTIFICATION)  # or it would wait, too
+        process.stderr.one(lambda line: "link_down" in line)
+
+    def lane(self) -> dict[str, int]:
+        """What the streamer says of the lane. Not by `ustreamer top`: a process of its own takes seconds on a busy machine."""
+        state = os.open(self._file.parent / "state", os.O_RDONLY)
+        try:
+            with socket.socket(socket.AF_UNIX) as admin:
+                admin.settimeout(START_S)
+                admin.connect(f"/proc/self/fd/{state}/admin.sock")  # the path itself may be too long
+                admin.sendall(b'{"type":"statistics"}\n')
+                with admin.makefile() as answer:
+                    found = json.loads(answer.readline())["result"]
+        finally:
+            os.close(state)
+        [lane] = [each for each in found["lanes"] if each["endpoint"] == "backbone"]
+        return {name: lane[name] for name in ("queued", "kept")}
+
+    def wait(self, **expected: int) -> None:
+        """Wait until the lane says so."""
+        until = time.monotonic() + START_S
+        while not (found := self.lane()).items() >= expected.items():
+            assert time.monotonic() < until, f"{found}, expected {expected}"
+            time.sleep(0.01)
+
+    def emit(self, count: int = COUNT) -> None:
+        """Have the ECU send so many events more, and wait until all are in the lane."""
+        done = Event()
+        first, self._sent = self._sent, self._sent + count
+
+        def beat(number: int) -> None:
+            if number < count:
+                datagram = wire.event(SPEED, 0x8001, b"%d" % (first + number), session=number % 0xFFFF + 1)
+                self._ecu.send(datagram, self.ports.someip)
+            else:
+                done.set()
+
+        with Metronome(HZ, beat):
+            assert done.wait(START_S)
+        self.wait(queued=self._sent)
+
+    def emit_one(self) -> None:
+        """One more, for who is there to hear it."""
+        self._ecu.send(wire.event(SPEED, 0x8001, b"%d" % self._sent), self.ports.someip)
+        self._sent += 1
+
+    @contextmanager
+    def subscriber(self) -> Iterator[Child]:
+        """The subscriber is back, in a process of its own."""
+        child = Child("client", self.ports.backbone)
+        try:
+            yield child.ready()
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    ports = free_ports()
+    with SomeipPeer(ports.ecu) as ecu:
+        scene = Scene(tmp_path, ecu, ports)
+        yield scene
+        scene.clear()
+
+
+def ended(process: StreamerProcess) -> dict[str, int]:
+    """Stop it; it must exit with 0, and its books balance."""
+    process.terminate()
+    code = process.wait()
+    assert code == 0, process.said
+    ledger = process.ledger
+    assert ledger["received"] == sum(ledger[verdict] for verdict in VERDICTS), ledger
+    return ledger
+
+
+def test_what_waits_for_a_durable_endpoint_survives_a_kill_in_order_and_once(scene: Scene) -> None:
+    scene.configure(durable=True, queue_messages=500)  # three quarters are on disk only
+    first = scene.start()
+    scene.subscribe(first)
+    scene.emit()
+    scene.wait(kept=COUNT)
+    first.kill()
+
+    second = scene.start()
+    assert scene.lane() == {"queued": COUNT, "kept": COUNT}
+    scene.emit(10)  # what comes now does not overtake
+    with scene.subscriber() as subscriber:
+        subscriber.wait_heard(COUNT + 9)
+        assert subscriber.heard == list(range(COUNT + 10))
+        scene.wait(queued=0)
+        ledger = ended(second)
+    assert ledger["received"] == ledger["delivered"] == COUNT + 10, ledger
+
+
+def test_a_plain_endpoint_loses_all_of_it(scene: Scene) -> None:
+    scene.configure(durable=False)
+    first = scene.start()
+    scene.subscribe(first)
+    scene.emit()
+    first.kill()
+    second = scene.start()
+    assert scene.lane()["queued"] == 0
+    with scene.subscriber() as subscriber:
+        scene.emit_one()
+        subscriber.wait_heard(COUNT)
+        assert subscriber.heard == [COUNT]
+        ended(second)
+
+
+def test_a_kill_in_the_middle_of_sending_repeats_few_and_loses_none(scene: Scene) -> None:
+    scene.configure(durable=True)
+    first = scene.start()
+    scene.subscribe(first)
+    scene.emit(MANY)
+    scene.wait(kept=MANY)
+    with scene.subscriber() as subscriber:
+        subscriber.wait_heard(300)
+        first.kill()
+        second = scene.start()
+        subscriber.wait_heard(MANY - 1)
+        scene.wait(queued=0)
+        ledger = ended(second)
+        heard = subscriber.heard
+    unique = list(dict.fromkeys(heard))
+    assert unique == list(range(MANY))
+    assert len(heard) - len(unique) <= MAX_REPEATED
+    assert MANY > ledger["received"] == ledger["delivered"] > 0, ledger  # it was in the middle
+
+
+def test_a_stop_leaves_what_is_on_disk_and_is_no_failure(scene: Scene) -> None:
+    scene.configure(durable=True)
+    first = scene.start()
+    scene.subscribe(first)
+    scene.emit()
+    ledger = ended(first)
+    assert (ledger["queued"], ledger["dead_lettered"]) == (COUNT, 0)
+    [stopped] = [line for line in first.log if line["event"] == "stopped"]
+    assert (stopped["kept"], stopped["left"]) == (COUNT, 0)
+
+    second = scene.start()
+    with scene.subscriber() as subscriber:
+        subscriber.wait_heard(COUNT - 1)
+        assert subscriber.heard == list(range(COUNT))
+        ledger = ended(second)
+    assert ledger["received"] == ledger["delivered"] == COUNT, ledger

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer tap` against a streamer in this process, over its admin socket."""
+
+import argparse
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from tests.host.running import DEADLINE_S, INSIDE, Running, eventually, new_id
+from ustreamer.host import taps
+from ustreamer.host.admin import SOCKET, Tap, follow
+from ustreamer.host.cli import main
+from ustreamer.host.tap_command import pattern
+from ustreamer.host.words import time_text
+from ustreamer.uprotocol.umessage import notification, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+SOURCE: Final = UUri("hpc", 0x1234, 1, 0x8001)
+CLOUD: Final = UUri("cloud", 1, 1, 0)
+
+Said = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with Running(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def said(running: Running, capsys: pytest.CaptureFixture[str]) -> Said:
+    """Exit code, stdout and stderr of `ustreamer tap`."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        try:
+            code = main(["tap", *words])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@contextmanager
+def traffic(running: Running) -> Iterator[None]:
+    """A publication that nobody wants, and a notification to the cloud, again and again."""
+    app, over = running.app(INSIDE, "hpc"), threading.Event()
+
+    def send() -> None:
+        while not over.wait(0.002):
+            app.send(publish(new_id(), SOURCE, b"speed"))
+            app.send(notification(new_id(), SOURCE, CLOUD, b"\x01\x02"))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        over.set()
+        sender.join(DEADLINE_S)
+
+
+def test_verdicts_are_shown_as_they_fall_until_there_are_enough(running: Running, said: Said) -> None:
+    with traffic(running):
+        code, out, err = said(str(running.path), "--count", "6")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 6
+    time_, way = r"20\d\d-\d\d-\d\dT[\d:.]+\+00:00", re.escape(str(SOURCE))
+    numbers = r"\d attempts [\d.]+ ms \d bytes [0-9a-f-]{36}"
+    told = [rf"{time_} no_subscriber PUBLISH {way}  inside -> nobody  {numbers}"]
+    told.append(
+        rf"{time_} delivered NOTIFICATION {way} to {re.escape(str(CLOUD))}  inside -> outside  {numbers}"
+    )
+    assert all(any(re.fullmatch(pattern, line) for pattern in told) for line in lines), lines
+    assert {line.split()[1] for line in lines} == {"no_subscriber", "delivered"}
+
+
+def test_each_line_is_an_object_for_programs(running: Running, said: Said) -> None:
+    with traffic(running):
+        words = ("--json", "--count", "2", "--sink", "//cloud/FFFFFFFF/FF/FFFF", "--payload")
+        code, out, _ = said(str(running.path), *words)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(found)) == (0, 2)
+    for each in found:
+        assert set(each) == {"line", *taps.Line.__struct_fields__}
+        assert (each["line"], each["verdict"], each["egress"]) == ("verdict", "delivered", "outside")
+        assert each["payload"] == "0102"
+        assert abs(each["time_ms"] / 1000 - time.time()) < 60
+
+
+def test_only_one_verdict_and_one_source_can_be_asked_for(running: Running, said: Said) -> None:
+    with traffic(running):
+        words = ("--socket", str(running.state_dir / SOCKET), "--verdict", "no_subscriber", "--count", "3")
+        code, out, _ = said(*words, "--source", str(SOURCE))
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines()] == ["no_subscriber"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["u.toml", "--source", "nonsense"], "nonsense"),
+        (["u.toml", "--verdict", "lost"], "lost"),
+        (["u.toml", "--count", "0"], "from 1 on"),
+        ([], "required"),
+        (["u.toml", "--socket", "x"], "not allowed"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(said: Said, words: list[str], text: str) -> None:
+    code, _, err = said(*words)
+    assert code == 2
+    assert text in err
+
+
+def test_a_pattern_is_kept_as_it_was_written() -> None:
+    assert pattern("//*/FFFFFFFF/FF/8001") == "//*/FFFFFFFF/FF/8001"
+    with pytest.raises(argparse.ArgumentTypeError, match="expected three segments"):
+        pattern("//a/1")
+
+
+def test_times_are_those_of_utc_to_the_millisecond() -> None:
+    assert time_text(1) == "1970-01-01T00:00:00.001+00:00"
+
+
+def test_where_no_streamer_runs_that_is_said(tmp_path: Path, said: Said) -> None:
+    code, out, err = said("--socket", str(tmp_path / "nowhere" / SOCKET))
+    assert (code, out) == (69, "")
+    assert "no streamer runs" in err
+
+
+@pytest.mark.parametrize("asked", [Tap(source="nonsense"), Tap(sink="//x"), Tap(verdict="lost")])
+def test_the_streamer_itself_refuses_nonsense_and_keeps_no_place_for_it(running: Running, asked: Tap) -> None:
+    for _ in range(taps.MAX_READERS + 1):
+        with pytest.raises(UStatusError) as refused:
+            next(follow(running.state_dir / SOCKET, asked))
+        assert refused.value.code is UCode.INVALID_ARGUMENT
+
+
+def looking_on(running: Running) -> int:
+    return len(running.streamer.dispatcher.ingress(INSIDE).taps)
+
+
+def connected(running: Running) -> socket.socket:
+    """Somebody who has asked for everything and has been let in."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(DEADLINE_S)
+    before = looking_on(running)
+    connection.connect(str(running.state_dir / SOCKET))
+    connection.sendall(msgspec.json.encode(Tap()) + b"\n")
+    eventually(lambda: looking_on(running) == before + 1, "the tap")
+    return connection
+
+
+def test_few_may_look_on_at_once_others_are_answered_meanwhile_and_who_leaves_makes_room(
+    running: Running, said: Said
+) -> None:
+    readers = [connected(running) for _ in range(taps.MAX_READERS)]
+    code, _, err = said(str(running.path))
+    assert code == 1
+    assert "as many look on already as may" in err
+    assert main(["routes", str(running.path)]) == 0
+    for each in readers:
+        each.close()
+    eventually(lambda: looking_on(running) == 0, "all to be gone")
+    with traffic(running):
+        assert said(str(running.path), "--count", "1")[0] == 0
+
+
+def test_who_does_not_read_holds_up_neither_messages_nor_the_end(tmp_path: Path) -> None:
+    with Running(tmp_path) as running:
+        reader = connected(running)
+        app = running.app(INSIDE, "hpc")
+        for _ in range(5_000):
+            app.send(publish(new_id(), SOURCE))
+        assert running.streamer.ledger().received >= 5_000
+        began = time.monotonic()
+    # The end of `running` has asserted the books; and nobody is left.
+    assert time.monotonic() - began < DEADLINE_S / 2
+    assert not [each for each in threading.enumerate() if each.name == "admin tap"]
+    reader.close()
+
+
+def test_with_the_streamer_a_tap_ends_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    codes: list[int] = []
+    with Running(tmp_path) as running:
+        thread = threading.Thread(target=lambda: codes.append(main(["tap", str(running.path)])))
+        thread.start()
+        eventually(lambda: looking_on(running) == 1, "the tap")
+    thread.join(DEADLINE_S)
+    assert codes == [69]
+    assert "the streamer has ended" in capsys.readouterr().err
+
+
+def test_lines_that_were_lost_are_said(running: Running, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taps.Reader, "wait_lines", lambda *_: [taps.Missed(7), LINE])
+    code, out, err = said(str(running.path), "--count", "1")
+    assert (code, err) == (0, "7 lines were lost: they were not read in time\n")
+    assert len(out.splitlines()) == 1
+
+
+LINE: Final = taps.Line(
+    0,
+    "id",
+    "PUBLISH",
+    "up://a/1/1/8000",
+    None,
+    None,
+    INSIDE,
+    None,
+    "expired",
+    "DEADLINE_EXCEEDED",
+    "old",
+    0,
+    0,
+    0,
+    None,
+)

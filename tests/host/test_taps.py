@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What somebody sees who looks on, and what it costs those who do not."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from ustreamer.core.ledger import Verdict
+from ustreamer.core.routes import SELF
+from ustreamer.host.taps import SHOWN_BYTES, Line, Missed, Reader, Taps, Wish
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri, any_at
+
+if TYPE_CHECKING:
+    from tests.core.conftest import Holding, World
+
+SPEED, DOORS = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+APP, DASH = UUri("hpc", 0x10, 1, 0), UUri("dash", 7, 1, 0)
+METHOD = UUri("dash", 7, 1, 1)
+Open = Callable[..., Reader]
+
+
+@pytest.fixture
+def open_reader(world: "World") -> Iterator[Open]:
+    readers: list[Reader] = []
+
+    def opened(max_notes: int = 100, **wish: object) -> Reader:
+        reader = Reader(Wish(**wish), world.clock, max_notes)  # type: ignore[arg-type]
+        reader.look_on(world.dispatcher)
+        readers.append(reader)
+        return reader
+
+    yield opened
+    for reader in readers:
+        reader.close()
+
+
+def seen(reader: Reader) -> list[Line]:
+    return [each for each in reader.wait_lines(0) if isinstance(each, Line)]
+
+
+def event(world: "World", topic: UUri = SPEED, payload: bytes = b"12") -> UMessage:
+    return publish(world.id(), topic, payload)
+
+
+def test_each_target_of_a_message_is_a_line(world: "World", open_reader: Open) -> None:
+    world.directory.subscribe(SPEED, APP)
+    world.directory.subscribe(SPEED, DASH)
+    reader = open_reader()
+    sent = event(world)
+    world.receive("chassis", sent)
+    world.time.advance(ms=3)
+    world.run()
+    by_egress = {each.egress: each for each in seen(reader)}
+    assert by_egress == {
+        "backbone": Line(
+            time_ms=world.clock.wall_ms(),
+            id=str(sent.id),
+            type="PUBLISH",
+            source=str(SPEED),
+            sink=None,
+            subscriber=None,
+            ingress="chassis",
+            egress="backbone",
+            verdict="delivered",
+            code=None,
+            reason=None,
+            attempts=1,
+            latency_ms=3.0,
+            payload_size=2,
+            payload=None,
+        ),
+        "dash": by_egress["dash"],
+    }
+    assert by_egress["dash"].subscriber == str(DASH)
+
+
+def test_what_has_no_target_is_a_line_with_the_reason(world: "World", open_reader: Open) -> None:
+    reader = open_reader()
+    world.receive("chassis", event(world))
+    world.receive("backbone", event(world))
+    [unwanted, spoofed] = seen(reader)
+    assert (unwanted.verdict, unwanted.egress, unwanted.code) == ("no_subscriber", None, None)
+    assert (spoofed.verdict, spoofed.ingress, spoofed.code) == ("denied", "backbone", "PERMISSION_DENIED")
+    assert "does not live behind" in (spoofed.reason or "")
+
+
+def test_the_streamers_own_messages_are_seen_too(world: "World", open_reader: Open) -> None:
+    reader = open_reader()
+    world.receive("backbone", request(world.id(), APP, UUri("mars", 1, 1, 1), ttl=5000))
+    world.run()
+    own = [each for each in seen(reader) if each.ingress == SELF]
+    assert [(each.type, each.egress) for each in own] == [("RESPONSE", "backbone"), ("PUBLISH", None)]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ({"source": SPEED}, {"PUBLISH 8001"}),
+        ({"source": any_at("chassis")}, {"PUBLISH 8001", "PUBLISH 8002"}),
+        ({"sink": METHOD}, {"REQUEST 0"}),
+        ({"sink": any_at("chassis")}, set()),
+        ({"verdict": Verdict.NO_SUBSCRIBER}, {"PUBLISH 8002"}),
+        ({"source": SPEED, "verdict": Verdict.NO_SUBSCRIBER}, set()),
+    ],
+)
+def test_only_what_was_asked_for_is_shown(
+    world: "World", open_reader: Open, wish: dict[str, object], expected: set[str]
+) -> None:
+    world.directory.subscribe(SPEED, APP)
+    reader = open_reader(**wish)
+    world.receive("chassis", event(world))
+    world.receive("chassis", event(world, DOORS))
+    world.receive("backbone", request(world.id(), APP, METHOD, ttl=5000))
+    world.run()
+    assert {f"{each.type} {each.source.rpartition('/')[2]}" for each in seen(reader)} == expected
+
+
+def test_a_payload_is_shown_to_who_asks_and_no_more_than_the_beginning_of_it(
+    world: "World", open_reader: Open
+) -> None:
+    reader, without = open_reader(payload=True), open_reader()
+    world.receive("chassis", event(world, payload=b"\x01" * 1000))
+    [line] = seen(reader)
+    assert (line.payload_size, line.payload) == (1000, "01" * SHOWN_BYTES)
+    assert seen(without)[0].payload is None
+
+
+def test_a_token_is_shown_to_nobody(world: "World", open_reader: Open) -> None:
+    reader = open_reader(payload=True)
+    asked = request(world.id(), APP, METHOD, ttl=5000)
+    with_token = msgspec.structs.replace(asked.attributes, token="ignition-key-4711")
+    world.receive("backbone", UMessage(asked.id, with_token, asked.payload))
+    world.run()
+    [line] = reader.wait_lines(0)
+    assert "4711" not in repr(line)
+
+
+def test_who_reads_too_slowly_loses_lines_and_is_told_how_many(world: "World", open_reader: Open) -> None:
+    reader = open_reader(max_notes=3)
+    sent = [event(world) for _ in range(5)]
+    for message in sent:
+        world.receive("chassis", message)
+    *lines, missed = reader.wait_lines(0)
+    assert [each.id for each in lines if isinstance(each, Line)] == [str(each.id) for each in sent[:3]]
+    assert missed == Missed(2)
+    world.receive("chassis", event(world))
+    [after] = reader.wait_lines(0)
+    assert isinstance(after, Line)
+
+
+def test_many_lines_come_in_portions_and_none_is_lost_between_them(world: "World", open_reader: Open) -> None:
+    reader = open_reader(max_notes=2000)
+    for _ in range(1200):
+        world.receive("chassis", event(world))
+    assert [len(reader.wait_lines(0)) for _ in range(4)] == [500, 500, 200, 0]
+
+
+def test_nobody_who_has_left_costs_anything_and_others_look_on(world: "World", open_reader: Open) -> None:
+    before = {name: world.ingress(name).taps for name in ("chassis", "backbone")}
+    first, second = open_reader(), open_reader()
+    first.close()
+    first.close()
+    world.receive("chassis", event(world))
+    assert first.wait_lines(0) == []
+    assert len(seen(second)) == 1
+    second.close()
+    assert {name: world.ingress(name).taps for name in ("chassis", "backbone")} == before
+
+
+def test_few_may_look_on_at_once_and_who_leaves_makes_room(world: "World") -> None:
+    taps = Taps(world.dispatcher, max_readers=2)
+    first, _ = taps.open(Wish()), taps.open(Wish())
+    with pytest.raises(UStatusError, match="as many look on already") as refused:
+        taps.open(Wish())
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    first.close()
+    first.close()
+    third = taps.open(Wish())
+    with pytest.raises(UStatusError):
+        taps.open(Wish())
+    third.close()
+
+
+def test_what_was_held_while_somebody_looked_on_leaves_nothing_behind_when_he_has_left(
+    unchecked: "type[World]", holding: "type[Holding]"
+) -> None:
+    world = unchecked(filters=lambda delivery: [holding(delivery, 1000)])
+    world.directory.subscribe(SPEED, APP)
+    ingress = world.ingress("chassis")
+    ingress.taps = ()
+    reader = Reader(Wish(), world.clock)
+    reader.look_on(world.dispatcher)
+    world.receive("chassis", event(world))
+    world.time.advance(ms=1)
+    world.fire()
+    [delivery] = ingress._all_deliveries()
+    assert delivery._arrived
+    reader.close()
+    assert not delivery._arrived

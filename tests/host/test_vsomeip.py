@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer import vsomeip`: what becomes of a vsomeip host's JSON, and that nothing of it is dropped in silence."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.host import check, import_command
+from ustreamer.host.cli import Exit, main
+from ustreamer.host.endpoint_text import toml_text
+from ustreamer.host.vsomeip import (
+    LIMIT_BYTES,
+    Imported,
+    NotVsomeip,
+    Wishes,
+    import_file,
+    import_vsomeip,
+)
+from ustreamer.transports.someip.config import Event, SomeipEndpoint
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+# As vsomeip's own examples and its users write it: numbers are strings.
+GATEWAY: dict[str, Any] = {
+    "unicast": "127.0.0.1",
+    "netmask": "255.0.0.0",
+    "device": "lo",
+    "logging": {
+        "level": "info",
+        "console": "true",
+        "file": {"enable": "false", "path": "/tmp/x.log"},
+        "dlt": "false",
+    },
+    "applications": [{"name": "notify-sample", "id": "0x1277"}, {"name": "client-sample", "id": "0x1255"}],
+    "services": [
+        {
+            "service": "0x1234",
+            "instance": "0x5678",
+            "reliable": {"port": "30509", "enable-magic-cookies": "false"},
+            "unreliable": "30500",
+            "events": [
+                {"event": "0x8778", "is_field": "true", "update-cycle": "2000"},
+                {"event": "0x8779", "is_field": "false", "is_reliable": "true"},
+                {"event": "34682"},
+            ],
+            "eventgroups": [
+                {
+                    "eventgroup": "0x4465",
+                    "events": ["0x8778", "0x8779"],
+                    "multicast": {"address": "224.225.226.233", "port": "32344"},
+                    "threshold": "8",
+                },
+                {"eventgroup": "0x4466", "events": ["0x8779", "0x877B"]},
+            ],
+            "someip-tp": {
+                "service-to-client": [
+                    "0x0421",
+                    {"method": "66", "max-segment-length": "1392", "separation-time": "20"},
+                ],
+                "client-to-service": ["0x8778"],
+            },
+            "debounce-times": {
+                "responses": {"0x0422": {"debounce-time": "20", "maximum-retention-time": "200"}}
+            },
+        },
+        {"service": "0x1235", "instance": "0x1", "unreliable": {"port": "30501"}},
+        {"service": "0x2001", "instance": "0x1", "unicast": "127.0.0.9", "unreliable": "40000"},
+        {"service": "0x2002", "instance": "0x1", "unicast": "127.0.0.9", "reliable": {"port": "40001"}},
+    ],
+    "clients": [
+        {"service": "0x2001", "instance": "0x1", "unreliable": [40000, 40002]},
+        {"service": "0x2003", "instance": "0x1"},
+    ],
+    "routing": "notify-sample",
+    "service-discovery": {
+        "enable": "true",
+        "multicast": "224.244.224.245",
+        "port": "30490",
+        "protocol": "udp",
+        "initial_delay_min": "10",
+        "initial_delay_max": "100",
+        "repetitions_base_delay": "200",
+        "repetitions_max": "3",
+        "ttl": "3",
+        "cyclic_offer_delay": "2000",
+        "request_response_delay": "1500",
+    },
+    "npdu-default-timings": {"debounce-time-request": "0"},
+    "some-new-key": {},
+}
+STATIC = {**GATEWAY, "service-discovery": {"enable": "false"}}
+
+
+def imported(data: dict[str, Any], **wishes: Any) -> Imported:
+    return import_vsomeip(data, Wishes(**wishes))
+
+
+def written(tmp_path: Path, data: object) -> Path:
+    path = tmp_path / "vsomeip.json"
+    path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+    return path
+
+
+def of(endpoint: SomeipEndpoint, service: int) -> Any:
+    (found,) = [each for each in endpoint.services if each.service == service]
+    return found
+
+
+# --- what is carried over ---------------------------------------------------------------------------------------------
+
+
+def test_the_services_of_the_host_are_offered_and_those_of_others_are_of_the_network() -> None:
+    endpoint = imported(GATEWAY).endpoint
+
+    assert (endpoint.bind, endpoint.port, endpoint.authorities) == ("127.0.0.1", 30500, ("vehicle",))
+    assert [(each.service, each.offered, each.remote) for each in endpoint.services] == [
+        (0x1234, True, None),
+        (0x1235, True, None),
+        (0x2001, False, "127.0.0.9:40000"),
+        (0x2002, False, None),
+        (0x2003, False, None),
+    ]
+
+
+def test_ids_and_event_groups_are_carried_over() -> None:
+    service = of(imported(GATEWAY).endpoint, 0x1234)
+
+    assert (service.instance, service.major) == (0x5678, 0)
+    assert service.provider == "//gateway/56781234/0/0"
+    assert service.events == (
+        Event(0x8778, 0x4465),
+        Event(0x8779, 0x4465),
+        Event(34682),
+        Event(0x877B, 0x4466),
+    )
+    assert service.methods == (66, 0x421, 0x422)
+
+
+def test_service_discovery_is_carried_over() -> None:
+    sd = imported(GATEWAY).endpoint.sd
+    assert not isinstance(sd, bool)
+    assert (sd.multicast, sd.port, sd.interface) == ("224.244.224.245", 30490, "127.0.0.1")
+
+
+def test_without_service_discovery_services_of_the_network_need_a_place() -> None:
+    found = imported(STATIC)
+    assert found.endpoint.sd is False
+    assert [each.service for each in found.endpoint.services] == [0x1234, 0x1235, 0x2001]
+    assert any("services[3]: left out" in line and "remote: missing" in line for line in found.left_out)
+    assert any(line.startswith("clients[1]: left out") for line in found.left_out)
+
+
+def test_the_file_of_another_host_is_seen_from_outside() -> None:
+    endpoint = imported(STATIC, bind="127.0.0.2").endpoint
+    assert endpoint.bind == "127.0.0.2"
+    assert [(each.service, each.offered, each.remote) for each in endpoint.services] == [
+        (0x1234, False, "127.0.0.1:30500"),
+        (0x1235, False, "127.0.0.1:30501"),
+        (0x2001, False, "127.0.0.9:40000"),
+    ]
+
+
+def test_what_the_file_cannot_know_is_a_wish() -> None:
+    endpoint = imported(GATEWAY, authority="hpc.vin1", network="chassis", major=3).endpoint
+    service = of(endpoint, 0x1235)
+    assert (endpoint.authorities, service.major, service.provider) == (("chassis",), 3, "//hpc.vin1/1235/3/0")
+
+
+def test_a_version_in_the_file_is_believed() -> None:
+    data = {
+        "unicast": "127.0.0.1",
+        "services": [{"service": 1, "instance": 1, "major": "2", "unreliable": 5}],
+    }
+    assert imported(data).endpoint.services[0].major == 2
+
+
+def test_services_in_groups_are_services() -> None:
+    data = {
+        "unicast": "127.0.0.1",
+        "servicegroups": [{"name": "g", "services": [{"service": "7", "unreliable": "9"}]}],
+    }
+    assert [each.service for each in imported(data).endpoint.services] == [7]
+
+
+# --- what is not ------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_not_carried_over_is_said_with_its_place() -> None:
+    places = [line.split(": ")[0] for line in imported(GATEWAY).left_out]
+
+    assert sorted(set(places)) == sorted(
+        {
+            "netmask",
+            "device",
+            "logging",
+            "applications",
+            "routing",
+            "npdu-default-timings",
+            "some-new-key",
+            "port",
+            "service-discovery",
+            "service-discovery.initial_delay_min",
+            "service-discovery.initial_delay_max",
+            "service-discovery.repetitions_base_delay",
+            "service-discovery.repetitions_max",
+            "service-discovery.ttl",
+            "service-discovery.cyclic_offer_delay",
+            "service-discovery.request_response_delay",
+            "services[0].reliable",
+            "services[0].major",
+            "services[0].methods",
+            "services[0].someip-tp",
+            "services[0].debounce-times",
+            "services[0].eventgroups",
+            "services[0].eventgroups[0].multicast",
+            "services[0].eventgroups[0].threshold",
+            "services[0].events[0].is_field",
+            "services[0].events[0].update-cycle",
+            "services[0].events[1].is_reliable",
+            "services[1].major",
+            "services[1].methods",
+            "services[2].major",
+            "services[2].methods",
+            "services[3].major",
+            "services[3].methods",
+            "services[3].reliable",
+            "clients[0].unreliable",
+            "clients[1].events",
+            "clients[1].major",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"services": [{"service": "0xFFFF", "unreliable": 5}]},
+            "services[0]: left out: Expected `int` <= 65534",
+        ),
+        (
+            {"services": [{"service": "x"}]},
+            "services[0]: left out: 'x': expected a number, such as \"0x1234\"",
+        ),
+        ({"services": [{"instance": "1"}]}, "services[0]: left out: missing: expected a number"),
+        ({"services": ["0x1234"]}, "services[0]: left out: '0x1234': expected an object"),
+        ({"services": {"service": 1}}, "services: left out: an object: expected an array"),
+        (
+            {"services": [{"service": 1, "protocol": "hsfz"}]},
+            "services[0]: left out: protocol 'hsfz': expected someip",
+        ),
+        (
+            {"services": [{"service": 1, "unicast": 5}]},
+            "services[0]: left out: unicast: 5: expected an address",
+        ),
+        ({"services": [{"service": 1, "color": "red"}]}, "services[0].color: not known"),
+        (
+            {"services": [{"service": 1, "events": [{"event": "0x0777"}]}]},
+            "services[0]: left out: Expected `int` >= 32768",
+        ),
+        (
+            {"services": [{"service": 1, "eventgroups": [{"eventgroup": 1, "events": "0x8001"}]}]},
+            "services[0]: left out: '0x8001': expected an array",
+        ),
+        (
+            {"services": [{"service": 1, "instance": 1}, {"service": 1, "instance": 2}]},
+            "services[1]: left out: services: offered service 0x0001 version 0 (requests do not name an instance)",
+        ),
+        (
+            {"services": [], "clients": [{"service": None}]},
+            "clients[0]: left out: missing: expected a number",
+        ),
+        ({"secur\nity\x1b": 1}, "secur?ity?: not known"),
+    ],
+)
+def test_what_cannot_stand_in_a_configuration_is_left_out_and_said(change: dict[str, Any], line: str) -> None:
+    found = imported({"unicast": "127.0.0.1", **change})
+    assert any(line in each for each in found.left_out), found.left_out
+
+
+def test_one_bad_service_takes_no_other_along() -> None:
+    services = [{"service": number, "unreliable": 5} for number in (1, 0x10000, 2, "x", 3)]
+    endpoint = imported({"unicast": "127.0.0.1", "services": services}).endpoint
+    assert [each.service for each in endpoint.services] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({}, "unicast: missing: expected the address of the host"),
+        ({"unicast": 5}, "unicast: 5: expected"),
+        ({"unicast": "a.host"}, "bind: 'a.host': expected an IPv4 address"),
+        ({"unicast": "fd00::1"}, "bind: 'fd00::1': expected an IPv4 address"),
+        ({"unicast": "10.0.0.1", "service-discovery": {"port": "x"}}, "service-discovery.port: 'x'"),
+    ],
+)
+def test_a_file_of_which_nothing_can_be_made_is_refused(data: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        imported(data)
+
+
+def test_a_place_that_cannot_be_read_is_a_value_error_of_its_own() -> None:
+    with pytest.raises(NotVsomeip):
+        imported({})
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [GATEWAY, STATIC], ids=["discovery", "static"])
+@pytest.mark.parametrize("bind", [None, "127.0.0.2"])
+def test_what_it_writes_is_accepted_and_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: dict[str, Any], bind: str | None
+) -> None:
+    path = written(tmp_path, data)
+    more = [] if bind is None else ["--bind", bind]
+
+    assert main(["import", "vsomeip", str(path), *more]) == Exit.OK
+
+    out, err = capsys.readouterr()
+    config = tmp_path / "ours.toml"
+    config.write_text(out, encoding="utf-8")
+    report = check.check(config, offline=True)
+    assert report.problems == ()
+    assert report.stages == ("file", "routes")
+    (endpoint,) = tomllib.loads(out)["endpoints"].values()
+    expected = import_vsomeip(data, Wishes(bind=bind)).endpoint
+    assert endpoint["port"] == expected.port
+    assert [each["service"] for each in endpoint["services"]] == [each.service for each in expected.services]
+    assert [line for line in err.splitlines() if line.startswith(f"{path}: ")] == [
+        f"{path}: {line}" for line in import_vsomeip(data, Wishes(bind=bind)).left_out
+    ]
+
+
+def test_without_discovery_the_result_passes_the_whole_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {
+        "unicast": "127.0.0.1",
+        "services": [{"service": 1, "unicast": "127.0.0.9", "unreliable": "40000"}],
+        "service-discovery": {"enable": "false"},
+    }
+    assert main(["import", "vsomeip", str(written(tmp_path, data))]) == Exit.OK
+    config = tmp_path / "ours.toml"
+    state = f'state_dir = "{tmp_path}/state"\n'
+    config.write_text(state + capsys.readouterr().out, encoding="utf-8")
+    problems = check.check(config, offline=False).problems
+    assert [problem for problem in problems if "cannot bind" not in problem] == []
+
+
+def test_the_text_names_where_it_comes_from_and_nothing_can_be_smuggled_in(tmp_path: Path) -> None:
+    endpoint = imported(GATEWAY).endpoint
+    text = toml_text("vehicle", "gateway", endpoint, 'x\n[endpoints.evil]\n"')
+    assert list(tomllib.loads(text)["endpoints"]) == ["vehicle"]
+    assert text.startswith("# Made of x?[endpoints.evil]?")
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "text"),
+    [
+        (None, Exit.FAILURE, "No such file"),
+        ("{", Exit.BAD_CONFIG, "not JSON"),
+        ("[" * 100_000, Exit.BAD_CONFIG, "not JSON"),
+        ("[]", Exit.BAD_CONFIG, "expected a JSON object"),
+        ("{}", Exit.BAD_CONFIG, "unicast: missing"),
+        (" " * (LIMIT_BYTES + 1), Exit.BAD_CONFIG, f"more than {LIMIT_BYTES} bytes"),
+    ],
+)
+def test_a_file_that_is_none_ends_with_its_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, code: Exit, text: str
+) -> None:
+    path = tmp_path / "none.json" if content is None else written(tmp_path, content)
+    assert main(["import", "vsomeip", str(path)]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert text in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--endpoint", "a b"], ["--authority", "X"], ["--major", "255"], ["--major", "x"]]
+)
+def test_a_wrong_option_is_a_matter_of_usage(tmp_path: Path, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["import", "vsomeip", str(written(tmp_path, GATEWAY)), *arguments])
+    assert ended.value.code == Exit.USAGE
+    assert import_command.__doc__ is not None
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(UStatusError) as refused:
+        import_file(tmp_path / "none.json", Wishes())
+    assert refused.value.code is UCode.NOT_FOUND
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.sampled_from(["0x1234", "1", "127.0.0.1"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "service",
+                    "instance",
+                    "events",
+                    "event",
+                    "eventgroups",
+                    "eventgroup",
+                    "unreliable",
+                    "port",
+                    "unicast",
+                    "major",
+                    "someip-tp",
+                    "debounce-times",
+                    "services",
+                    "clients",
+                    "servicegroups",
+                    "x",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["services", "clients", "servicegroups", "service-discovery", "other"]),
+        json_values,
+        max_size=4,
+    )
+)
+def test_any_json_is_imported_or_refused(data: dict[str, Any]) -> None:
+    try:
+        found = imported({"unicast": "127.0.0.1", **data})
+    except ValueError:
+        return
+    tomllib.loads(toml_text("vehicle", "gateway", found.endpoint, "x"))

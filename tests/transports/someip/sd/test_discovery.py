@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Service discovery as a whole: its doors, two of them on one network, and bounds that no input breaks."""
+
+import random
+from collections.abc import Callable
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.transports.someip.sd.network import (
+    KEY,
+    MS,
+    OTHER,
+    OWN,
+    PEER,
+    SECOND,
+    SERVICE,
+    WANTED,
+    Network,
+    Node,
+    ack,
+    find,
+    of_kind,
+    offer,
+    read,
+    refusals,
+    sent,
+    subscribe,
+)
+from ustreamer.transports.someip.codec import SomeIpMessage
+from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.sd.actions import (
+    EventgroupLost,
+    EventgroupSubscribed,
+    PeerRebooted,
+    Refused,
+    Send,
+    ServiceFound,
+    ServiceLost,
+    SubscriptionAsked,
+    SubscriptionEnded,
+)
+from ustreamer.transports.someip.sd.codec import FOREVER, Discovery, encode, encode_message
+from ustreamer.transports.someip.sd.eventgroups import State
+from ustreamer.transports.someip.sd.options import Endpoint, Role
+from ustreamer.transports.someip.sd.sessions import REORDER_NS
+from ustreamer.transports.someip.sd.settings import Limits, ServiceKey, WantedService
+
+SD_ELSEWHERE = Endpoint("10.0.0.3", 30490, role=int(Role.DISCOVERY))
+
+
+def wanting(**changes: Any) -> Node:
+    node = Node(**changes)
+    node.discovery.offer(SERVICE, node.now)
+    node.discovery.subscribe(WANTED, 0x4465, node.now)
+    node.up()
+    node.wait(3_000)
+    return node
+
+
+# --- doors ------------------------------------------------------------------------------------------------------------
+
+
+def test_our_own_multicast_is_not_heard() -> None:
+    node = wanting()
+    assert node.hear(offer(), of=OWN, multicast=True) == []
+    assert node.discovery.statistics()["sd_peers"] == 0
+
+
+@pytest.mark.parametrize("host", ["10.0.1.1", "192.168.0.1", "127.0.0.1", "fd00::1"])
+def test_strangers_are_not_heard(host: str) -> None:
+    node = wanting()
+    for entry in (offer(), find(), subscribe(options=(Endpoint(host, 1),)), ack()):
+        actions = node.hear(entry, of=(host, 30490))
+        assert (refusals(actions), len(actions)) == (["sd_network"], 1)
+    assert node.discovery.statistics()["sd_peers"] == 0
+
+
+def test_several_networks_are_as_good_as_one() -> None:
+    node = wanting(networks=(ip_network("10.0.0.0/24"), ip_network("192.168.0.0/16")))
+    assert len(of_kind(ServiceFound, node.hear(offer(), of=("192.168.0.1", 30490)))) == 1
+
+
+def test_what_cannot_be_read_is_refused_with_its_reason() -> None:
+    node = wanting()
+    for payload, reason in ((b"", "sd_truncated"), (bytes(13), "sd_trailing_bytes")):
+        message = SomeIpMessage(0xFFFF, 0x8100, 0, 1, 1, 2, 0, payload)
+        assert refusals(node.discovery.feed(message, PEER, multicast=True, now_ns=0)) == [reason]
+    message = SomeIpMessage(0xFFFF, 0x8100, 0, 1, 1, 0, 0, bytes(12))
+    assert refusals(node.discovery.feed(message, PEER, multicast=True, now_ns=0)) == ["sd_header"]
+
+
+def test_duplicates_and_what_was_overtaken_change_nothing() -> None:
+    node = wanting()
+    node.hear(offer(FOREVER), session=1)
+    assert refusals(node.hear(offer(FOREVER), session=1)) == ["sd_duplicate"]
+    node.hear(offer(FOREVER), session=3)
+    assert refusals(node.hear(offer(0), session=2)) == ["sd_late"]  # the StopOffer was before the last Offer
+    assert node.discovery.eventgroup_state(KEY, 0x4465) is State.PENDING
+
+
+def test_a_peer_is_heard_at_its_rate_and_no_other_suffers() -> None:
+    node = wanting(limits=Limits(peer_entries_per_s=100, peer_entries_burst=1_024))
+    heard = [refusals(node.hear(*[find()] * 100)) for _ in range(11)]
+    assert heard == [[]] * 10 + [["sd_rate"]]
+    assert refusals(node.hear(find(), of=OTHER)) == []
+    node.now += SECOND
+    assert [refusals(node.hear(*[find()] * 100)) for _ in range(2)] == [[], ["sd_rate"]]
+
+
+def test_a_message_without_entries_costs_its_peer_as_well() -> None:
+    node = wanting(limits=Limits(peer_entries_per_s=1, peer_entries_burst=1_024))
+    message = SomeIpMessage(0xFFFF, 0x8100, 0, 0, 1, 2, 0, b"")
+    reasons = [
+        reason
+        for _ in range(1_030)
+        for reason in refusals(node.discovery.feed(message, PEER, multicast=False, now_ns=node.now))
+    ]
+    assert reasons == ["sd_truncated"] * 1_024 + ["sd_rate"] * 6
+
+
+def test_peers_that_do_nothing_make_room_and_those_in_use_stay() -> None:
+    node = wanting(limits=Limits(peers=3))
+    node.hear(offer(FOREVER))
+    for number in range(100):
+        assert refusals(node.hear(find(), of=(f"10.0.0.{100 + number}", 30490))) == []
+    assert node.discovery.statistics()["sd_peers"] == 3
+    node.now += 2 * REORDER_NS
+    assert PeerRebooted(PEER) in node.hear(offer(FOREVER), session=1)
+
+
+def test_when_all_peers_are_in_use_a_newcomer_is_refused() -> None:
+    node = wanting(limits=Limits(peers=2))
+    for host in ("10.0.0.2", "10.0.0.3"):
+        asked = node.hear(subscribe(options=(Endpoint(host, 1),)), of=(host, 30490))
+        assert len(of_kind(SubscriptionAsked, asked)) == 1
+    assert refusals(node.hear(find(), of=("10.0.0.4", 30490))) == ["sd_peer_limit"]
+
+
+def from_elsewhere(session: int) -> bytes:
+    message = Discovery((offer(FOREVER),), reboot=True, sd_endpoint=SD_ELSEWHERE)
+    return encode_message(message, session)
+
+
+def test_a_sender_that_speaks_for_another_address_is_believed_only_where_that_is_configured() -> None:
+    node = wanting()
+    assert len(sent(node.feed(from_elsewhere(1)), PEER)) == 1
+
+    believing = wanting(sd_endpoint_options=True)
+    actions = believing.feed(from_elsewhere(1))
+    assert (len(sent(actions, PEER)), len(sent(actions, OTHER))) == (0, 1)
+    assert of_kind(ServiceFound, actions)[0].peer == OTHER
+
+
+@pytest.mark.parametrize("host", ["192.168.0.1", "10.0.0.1"])
+def test_nobody_speaks_for_a_stranger_or_for_us(host: str) -> None:
+    node = wanting(sd_endpoint_options=True)
+    named = Endpoint(host, 30490, role=int(Role.DISCOVERY))
+    message = Discovery((offer(FOREVER),), reboot=True, sd_endpoint=named)
+    assert refusals(node.feed(encode_message(message, 1))) == ["sd_network"]
+
+
+# --- two on a network -------------------------------------------------------------------------------------------------
+
+SERVER: Address = ("10.0.0.1", 30490)
+CLIENT: Address = ("10.0.0.2", 30490)
+
+
+def network(seed: int, **changes: Any) -> Network:
+    """A server of SERVICE and a client that wants it, both down."""
+    dice = random.Random(seed)
+    net = Network()
+    net.add("10.0.0.1", dice.random, **changes)
+    net.add("10.0.0.2", dice.random, **changes)
+    net.nodes[SERVER].offer(SERVICE, 0)
+    net.nodes[CLIENT].subscribe(WANTED, 0x4465, 0)
+    net.nodes[CLIENT].subscribe(WANTED, 0x4466, 0)
+    return net
+
+
+def up(net: Network, *who: Address) -> None:
+    for own in who:
+        net.do(own, net.nodes[own].link_up(net.now))
+
+
+def states(net: Network) -> list[State | None]:
+    return [net.nodes[CLIENT].eventgroup_state(KEY, group) for group in (0x4465, 0x4466)]
+
+
+SUBSCRIBED = [State.SUBSCRIBED, State.SUBSCRIBED]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("first", [(SERVER, CLIENT), (CLIENT, SERVER)], ids=["server first", "client first"])
+@pytest.mark.parametrize("between", [0, 50, 5_000])
+def test_a_client_subscribes_whoever_was_there_first(
+    seed: int, first: tuple[Address, Address], between: int
+) -> None:
+    net = network(seed)
+    up(net, first[0])
+    net.wait(between)
+    up(net, first[1])
+    net.wait(200)
+    assert states(net) == SUBSCRIBED
+    told = of_kind(EventgroupSubscribed, net.take(CLIENT))
+    assert [(each.eventgroup, each.multicast) for each in told] == [
+        (0x4465, None),
+        (0x4466, ("224.0.1.1", 30600)),
+    ]
+    net.wait(60_000)  # and nothing changes any more
+    quiet = net.take(CLIENT)
+    assert of_kind(EventgroupSubscribed, quiet) + of_kind(EventgroupLost, quiet) == []
+    assert of_kind(SubscriptionEnded, net.take(SERVER)) == []
+
+
+def test_nothing_is_refused_among_friends() -> None:
+    net = network(1)
+    up(net, SERVER, CLIENT)
+    net.wait(600_000)
+    for own in (SERVER, CLIENT):
+        assert of_kind(Refused, net.take(own)) == []
+
+
+def test_a_server_that_stops_is_lost_at_once_and_one_that_starts_is_found_within_its_delay() -> None:
+    net = network(2)
+    up(net, SERVER, CLIENT)
+    net.wait(5_000)
+    net.take(CLIENT)
+    net.do(SERVER, net.nodes[SERVER].withdraw(KEY, net.now))
+    assert len(of_kind(ServiceLost, net.take(CLIENT))) == 1
+    net.do(SERVER, net.nodes[SERVER].offer(SERVICE, net.now))
+    net.wait(200)
+    assert states(net) == SUBSCRIBED
+
+
+def test_a_client_that_leaves_is_gone_at_once() -> None:
+    net = network(3)
+    up(net, SERVER, CLIENT)
+    net.wait(1_000)
+    net.do(CLIENT, net.nodes[CLIENT].close())
+    assert len(of_kind(SubscriptionEnded, net.take(SERVER))) == 2
+    assert net.nodes[SERVER].statistics()["sd_subscribers"] == 0
+
+
+def test_a_cable_that_is_pulled_and_put_back() -> None:
+    net = network(4)
+    up(net, SERVER, CLIENT)
+    net.wait(5_000)
+    net.take(CLIENT)
+    net.take(SERVER)
+    net.lost = lambda _of, _to: True
+    net.wait(20_000)
+    assert len(of_kind(ServiceLost, net.take(CLIENT))) == 1
+    assert len(of_kind(SubscriptionEnded, net.take(SERVER))) == 2
+    net.lost = lambda _of, _to: False
+    net.wait(1_100)  # the next cyclic Offer
+    assert states(net) == SUBSCRIBED
+    assert of_kind(PeerRebooted, net.take(CLIENT) + net.take(SERVER)) == []
+
+
+def test_when_every_fifth_datagram_is_lost_the_subscription_comes_back() -> None:
+    net = network(5)
+    dice = random.Random(5)
+    net.lost = lambda _of, _to: dice.random() < 1 / 5
+    up(net, SERVER, CLIENT)
+    there = 0
+    for _ in range(600):
+        net.wait(1_000)
+        there += states(net) == SUBSCRIBED
+    assert there > 540
+    assert of_kind(PeerRebooted, net.take(CLIENT) + net.take(SERVER)) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_500_reboots_of_a_server_are_seen_and_each_time_it_is_subscribed_again(seed: int) -> None:
+    net = network(seed)
+    up(net, SERVER, CLIENT)
+    net.wait(3_000)
+    net.take(CLIENT)
+    dice = random.Random(seed)
+    for life in range(500):
+        net.nodes[SERVER] = net.add("10.0.0.1", dice.random)
+        net.nodes[SERVER].offer(SERVICE, net.now)
+        up(net, SERVER)
+        net.wait(100)  # the initial delay at most: the first Offer is out
+        net.wait(60)  # the answer to it is out
+        assert states(net) == SUBSCRIBED, life
+        net.wait(dice.randint(1, 5_000))
+        assert len(of_kind(PeerRebooted, net.take(CLIENT))) == 1, life
+    assert net.nodes[CLIENT].statistics()["sd_reboots"] == 500
+
+
+def test_500_reboots_of_a_client_are_seen_and_its_old_subscriptions_end() -> None:
+    net = network(6)
+    up(net, SERVER, CLIENT)
+    net.wait(3_000)
+    dice = random.Random(6)
+    for life in range(500):
+        net.take(SERVER)
+        net.add("10.0.0.2", dice.random)
+        for group in (0x4465, 0x4466):
+            net.nodes[CLIENT].subscribe(WANTED, group, net.now)
+        up(net, CLIENT)
+        net.wait(2_000 + dice.randint(1, 3_000))
+        assert states(net) == SUBSCRIBED, life
+        assert len(of_kind(PeerRebooted, net.take(SERVER))) == 1, life
+    assert net.nodes[SERVER].statistics()["sd_subscribers"] == 2
+
+
+def test_our_numbers_wrap_and_nobody_takes_that_for_a_reboot() -> None:
+    net = network(7)
+    up(net, SERVER, CLIENT)
+    net.wait(3_000)
+    for own, node in net.nodes.items():  # 18 hours later
+        node._multicasts = 0xFFF0
+        for peer in node._peers._peers.values():
+            peer.sent = 0xFFF8
+        net.take(own)
+    net.wait(60_000)
+    actions = {own: net.take(own) for own in net.nodes}
+    for own in net.nodes:
+        assert of_kind(PeerRebooted, actions[own]) == []
+        assert refusals(actions[own]) == []
+        told = [read(send) for send in of_kind(Send, actions[own]) if send.to is not None]
+        numbers = [(session, message.reboot) for message, session in told]
+        wrap = numbers.index((0xFFFF, True))
+        assert numbers[wrap + 1 : wrap + 3] == [(1, False), (2, False)]
+    offers = [read(send) for send in of_kind(Send, actions[SERVER]) if send.to is None]
+    assert {(1, False), (0xFFFF, True)} <= {(session, message.reboot) for message, session in offers}
+    assert states(net) == SUBSCRIBED
+
+
+def test_a_rebooted_peer_is_seen_again_by_whoever_forgot_it() -> None:
+    node = Node(limits=Limits(peers=1))
+    node.discovery.offer(SERVICE, node.now)
+    node.up()
+    node.wait(3_000)
+    numbers = []
+    for of in (PEER, OTHER, PEER, OTHER, PEER):
+        (send,) = [each for each in of_kind(Send, node.hear(find(), of=of)) if each.to == of]
+        numbers.append((of, read(send)[1]))
+    assert [number for of, number in numbers if of == PEER] == sorted({n for of, n in numbers if of == PEER})
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+LIMITS = Limits(
+    peers=4,
+    services=3,
+    subscriptions=5,
+    peer_subscriptions=3,
+    peer_entries_per_s=1_000_000,
+    peer_entries_burst=1_000_000,
+)
+hosts = st.integers(1, 12).map(lambda number: f"10.0.0.{number}")
+keys = st.builds(ServiceKey, st.sampled_from([0x1234, 0x2345]), st.integers(1, 6), st.just(1)) | st.just(KEY)
+ttls = st.sampled_from([0, 1, 3, FOREVER])
+endpoints = st.builds(Endpoint, hosts, st.integers(1, 3), st.sampled_from([6, 17]))
+options = st.lists(endpoints, max_size=2).map(tuple)
+groups = st.sampled_from([0x4465, 0x4466, 7])
+entries = st.one_of(
+    st.builds(offer, ttls, options, keys, st.integers(0, 1)),
+    st.builds(find, st.sampled_from([WANTED, WantedService(0x1234)]), ttls),
+    st.builds(subscribe, ttls, options, groups, keys, counter=st.integers(0, 3)),
+    st.builds(ack, ttls, options, groups, keys),
+)
+heard = st.tuples(
+    st.lists(entries, max_size=6), hosts, st.booleans(), st.integers(0, 40), st.booleans(), st.booleans()
+)
+
+
+def check_bounds(node: Node) -> None:
+    discovery = node.discovery
+    numbers = discovery.statistics()
+    assert numbers["sd_peers"] <= LIMITS.peers
+    assert numbers["sd_found"] <= LIMITS.services
+    assert numbers["sd_subscribers"] <= LIMITS.subscriptions
+    server, client = discovery._server, discovery._client
+    assert all(len(each) <= LIMITS.peer_subscriptions for each in server._subscribers.values())
+    assert server._number == sum(map(len, server._subscribers.values()))
+    assert set(server._answers) | set(server._subscribers) | set(client._by_peer) <= set(
+        discovery._peers._peers
+    )
+    assert sum(map(len, client._by_peer.values())) == len(client._remotes)
+    # An offer, two wishes, an answer to each peer, subscribers, and for each service two and two for each group of it.
+    most = 1 + 2 + LIMITS.peers + LIMITS.subscriptions + LIMITS.services * (2 + 2 * 3)
+    assert len(discovery._desk.deadlines) <= most
+    assert len(discovery._desk.deadlines._heap) <= 2 * most + 65
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.one_of(
+            heard,
+            st.integers(0, 5_000),
+            st.sampled_from(["accept", "refuse", "down", "up", "connected", "disconnected"]),
+        ),
+        max_size=60,
+    ),
+    st.floats(0, 1),
+)
+def test_no_sequence_of_inputs_breaks_a_bound(steps: list[Any], dice: float) -> None:
+    node = Node(dice, limits=LIMITS, initial_data=True)
+    node.discovery.offer(SERVICE, node.now)
+    node.discovery.subscribe(WANTED, 0x4465, node.now)
+    node.discovery.subscribe(WantedService(0x1234), 0x4466, node.now)
+    node.discovery.subscribe(WantedService(0x1234), 7, node.now, reliable=True)
+    node.up()
+    asked: list[SubscriptionAsked] = []
+    orders: dict[str, Callable[[], object]] = {
+        "accept": lambda: node.discovery.decide([each.subscription for each in asked]),
+        "refuse": lambda: node.discovery.decide(refused=[each.subscription for each in asked]),
+        "down": node.discovery.link_down,
+        "up": node.up,
+        "connected": lambda: node.discovery.connected(KEY, ("10.0.0.1", 5), node.now),
+        "disconnected": lambda: node.discovery.disconnected(KEY),
+    }
+    for step in steps:
+        if isinstance(step, int):
+            node.wait(step)
+        elif isinstance(step, str):
+            orders[step]()
+        else:
+            said, host, multicast, session, reboot, initial = step
+            datagram = encode_message(Discovery(tuple(said), reboot=reboot, initial_data=initial), session)
+            asked += of_kind(SubscriptionAsked, node.feed(datagram, (host, 30490), multicast))
+        check_bounds(node)
+    node.discovery.close()
+    node.wait(10_000)
+    assert node.discovery.statistics()["sd_subscribers"] == 0
+    assert node.discovery.statistics()["sd_found"] == 0
+
+
+@given(st.binary(max_size=200), st.integers(0, 0xFFFF), st.booleans())
+def test_arbitrary_bytes_never_raise(payload: bytes, session: int, multicast: bool) -> None:
+    node = Node()
+    message = SomeIpMessage(0xFFFF, 0x8100, 0, session, 1, 2, 0, payload)
+    node.discovery.feed(message, PEER, multicast, node.now)
+    check_bounds(node)
+
+
+@given(st.binary(max_size=60), st.integers(0, 3))
+def test_a_good_message_with_wrong_bytes_in_it_never_raises(noise: bytes, where: int) -> None:
+    node = wanting()
+    good = encode(Discovery((offer(), find(), subscribe(), ack()), reboot=True))
+    at = len(good) * where // 4
+    payload = good[:at] + noise + good[at + len(noise) :]
+    message = SomeIpMessage(0xFFFF, 0x8100, 0, 1, 1, 2, 0, payload)
+    node.discovery.feed(message, PEER, multicast=False, now_ns=node.now + MS)
+    node.wait(1_000)

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Service discovery against an independent one, the package someip: the same bytes, without the sockets in between."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv4Address
+from typing import Any
+
+from someip.config import Eventgroup, Service
+from someip.header import IPv4EndpointOption, L4Protocols
+from someip.sd import (
+    ClientServiceListener,
+    NakSubscription,
+    ServerServiceListener,
+    ServiceDiscoveryProtocol,
+    ServiceInstance,
+    Timings,
+)
+
+from tests.transports.someip.sd.network import OWN, PEER, SERVICE, WANTED, of_kind, settings
+from ustreamer.transports.someip.codec import split
+from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.sd import settings as ours
+from ustreamer.transports.someip.sd.actions import (
+    Action,
+    Ended,
+    EventgroupLost,
+    EventgroupRefused,
+    EventgroupSubscribed,
+    PeerRebooted,
+    Refused,
+    Send,
+    ServiceFound,
+    ServiceLost,
+    SubscriptionAsked,
+    SubscriptionEnded,
+)
+from ustreamer.transports.someip.sd.discovery import Discovery
+from ustreamer.transports.someip.sd.settings import ServiceKey
+
+GROUP: Address = ("224.244.224.245", 30490)
+KEY = ServiceKey(0x1234, 0x5678, 1)
+FAST = Timings(
+    INITIAL_DELAY_MIN=0,
+    INITIAL_DELAY_MAX=0.01,
+    REPETITIONS_BASE_DELAY=0.01,
+    CYCLIC_OFFER_DELAY=0.1,
+    SUBSCRIBE_REFRESH_INTERVAL=0.1,
+)
+OURS = ours.Timings(
+    initial_delay_min_ms=0,
+    initial_delay_max_ms=10,
+    repetitions_base_delay_ms=10,
+    cyclic_offer_delay_ms=100,
+    request_response_delay_min_ms=1,
+    request_response_delay_max_ms=5,
+)
+DEADLINE_S = 20
+
+
+class Wire:
+    """Two discoveries, and the loop between them: multicasts and unicasts arrive where they would."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.log: list[Action] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self.discovery = self.boot_ours()
+        self.theirs = self.boot_theirs()
+
+    def boot_ours(self) -> Discovery:
+        self.discovery = Discovery(settings(timings=OURS), random.Random(1).random)
+        return self.discovery
+
+    def boot_theirs(self) -> Any:
+        self.theirs = ServiceDiscoveryProtocol(GROUP, timings=FAST)
+        self.theirs.transport = self
+        return self.theirs
+
+    @property
+    def now_ns(self) -> int:
+        return round(self.loop.time() * 1e9)
+
+    def sendto(self, data: bytes, address: Address) -> None:
+        """What their side has for a transport."""
+        self.loop.call_soon(self._hear, bytes(data), address == GROUP)
+
+    def _hear(self, data: bytes, multicast: bool) -> None:
+        (message,), refused = split(data)
+        assert refused == []
+        self.do(self.discovery.feed(message, PEER, multicast, self.now_ns))
+
+    def do(self, actions: list[Action]) -> None:
+        self.log += actions
+        for send in of_kind(Send, actions):
+            assert send.to in {None, PEER}
+            self.loop.call_soon(self._tell, self.theirs, send)
+        asked = [each.subscription for each in of_kind(SubscriptionAsked, actions)]
+        if asked:
+            self.do(self.discovery.decide(asked))
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self.discovery.next_deadline_ns
+        self._timer = None if due is None else self.loop.call_at(due / 1e9, self._due)
+
+    @staticmethod
+    def _tell(theirs: Any, send: Send) -> None:
+        theirs.datagram_received(send.datagram, OWN, multicast=send.to is None)
+
+    def _due(self) -> None:
+        self.do(self.discovery.on_timer(self.now_ns))
+
+    def up(self) -> None:
+        self.do(self.discovery.link_up(self.now_ns))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        deadline = self.loop.time() + DEADLINE_S
+        while not condition():
+            assert self.loop.time() < deadline, self.log[-20:]
+            await asyncio.sleep(0.005)
+
+    def seen(self, kind: type[Action]) -> int:
+        return len([each for each in self.log if isinstance(each, kind)])
+
+    async def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.theirs.stop()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+class Server(ServerServiceListener):  # type: ignore[misc]  # the package has no types
+    def __init__(self) -> None:
+        self.subscribed = self.ended = 0
+        self.refuses = False
+
+    def client_subscribed(self, subscription: Any, source: Any) -> None:
+        if self.refuses:
+            raise NakSubscription
+        self.subscribed += 1
+
+    def client_unsubscribed(self, subscription: Any, source: Any) -> None:
+        self.ended += 1
+
+
+class Watcher(ClientServiceListener):  # type: ignore[misc]  # the package has no types
+    def __init__(self) -> None:
+        self.there = False
+
+    def service_offered(self, service: Any, source: Any) -> None:
+        self.there = True
+
+    def service_stopped(self, service: Any, source: Any) -> None:
+        self.there = False
+
+
+def run(test: Callable[[Wire], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        wire = Wire()
+        try:
+            await test(wire)
+        finally:
+            await wire.end()
+        # An Ack may be on its way when its subscription ends.
+        assert {each.reason for each in of_kind(Refused, wire.log)} <= {"sd_ack_unasked"}
+
+    asyncio.run(whole())
+
+
+def announce(theirs: Any, server: Server) -> Any:
+    service = Service(
+        0x1234,
+        0x5678,
+        1,
+        0,
+        options_1=(IPv4EndpointOption(address=IPv4Address("10.0.0.2"), l4proto=L4Protocols.UDP, port=30509),),
+        eventgroups=frozenset({0x4465}),
+    )
+    instance = ServiceInstance(service, server, theirs.announcer, FAST)
+    theirs.announcer.announce_service(instance)
+    theirs.start()
+    return instance
+
+
+def their_group() -> Any:
+    return Eventgroup(
+        service_id=0x1234,
+        instance_id=0x5678,
+        major_version=1,
+        eventgroup_id=0x4465,
+        sockname=("10.0.0.2", 40000),
+        protocol=L4Protocols.UDP,
+    )
+
+
+def test_we_subscribe_what_it_offers_and_leave() -> None:
+    async def test(wire: Wire) -> None:
+        server = Server()
+        announce(wire.theirs, server)
+        wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
+        wire.up()
+        await wire.until(lambda: wire.seen(EventgroupSubscribed))
+        found = of_kind(ServiceFound, wire.log)[0]
+        assert (found.key, found.udp, found.peer) == (KEY, ("10.0.0.2", 30509), PEER)
+        sends = wire.seen(Send)
+        await wire.until(lambda: wire.seen(Send) > sends + 5)  # renewals
+        assert (server.subscribed - server.ended, wire.seen(EventgroupLost)) == (1, 0)
+        wire.do(wire.discovery.unsubscribe(WANTED, 0x4465))
+        await wire.until(lambda: server.ended == server.subscribed)
+
+    run(test)
+
+
+def test_it_refuses_and_then_does_not() -> None:
+    async def test(wire: Wire) -> None:
+        server = Server()
+        server.refuses = True
+        announce(wire.theirs, server)
+        wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
+        wire.up()
+        await wire.until(lambda: wire.seen(EventgroupRefused))
+        server.refuses = False
+        await wire.until(lambda: wire.seen(EventgroupSubscribed))
+
+    run(test)
+
+
+def test_it_stops_its_service() -> None:
+    async def test(wire: Wire) -> None:
+        instance = announce(wire.theirs, Server())
+        wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
+        wire.up()
+        await wire.until(lambda: wire.seen(EventgroupSubscribed))
+        wire.theirs.announcer.stop_announce_service(instance)
+        await wire.until(lambda: wire.seen(ServiceLost))
+        assert of_kind(ServiceLost, wire.log)[0].why is Ended.STOPPED
+
+    run(test)
+
+
+def test_it_subscribes_what_we_offer_and_leaves() -> None:
+    async def test(wire: Wire) -> None:
+        wire.discovery.offer(SERVICE, wire.now_ns)
+        wire.up()
+        wire.theirs.start()
+        wire.theirs.discovery.find_subscribe_eventgroup(their_group())
+        await wire.until(lambda: wire.seen(SubscriptionAsked))
+        (asked,) = of_kind(SubscriptionAsked, wire.log)
+        assert (asked.subscription.key, asked.subscription.udp) == (KEY, ("10.0.0.2", 40000))
+        sends = wire.seen(Send)
+        await wire.until(lambda: wire.seen(Send) > sends + 5)
+        assert (wire.seen(SubscriptionAsked), wire.seen(SubscriptionEnded)) == (1, 0)
+        wire.theirs.discovery.stop_find_subscribe_eventgroup(their_group())
+        await wire.until(lambda: wire.seen(SubscriptionEnded))
+        assert of_kind(SubscriptionEnded, wire.log)[0].why is Ended.STOPPED
+
+    run(test)
+
+
+def test_it_finds_what_we_offer_and_sees_it_go() -> None:
+    async def test(wire: Wire) -> None:
+        watcher = Watcher()
+        wire.discovery.offer(SERVICE, wire.now_ns)
+        wire.theirs.start()
+        wire.theirs.discovery.watch_service(Service(0x1234), watcher)
+        wire.up()
+        await wire.until(lambda: watcher.there)
+        wire.do(wire.discovery.withdraw(KEY, wire.now_ns))
+        await wire.until(lambda: not watcher.there)
+
+    run(test)
+
+
+def test_its_reboots_are_seen_and_it_is_subscribed_again() -> None:
+    async def test(wire: Wire) -> None:
+        wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
+        wire.up()
+        for life in range(6):
+            server = Server()
+            announce(wire.theirs, server)
+            await wire.until(lambda server=server: server.subscribed)  # type: ignore[misc]
+            await wire.until(lambda life=life: wire.seen(EventgroupSubscribed) == life + 1)  # type: ignore[misc]
+            assert wire.seen(PeerRebooted) == life
+            sends = wire.seen(Send)
+            await wire.until(lambda sends=sends: wire.seen(Send) > sends + 2)  # type: ignore[misc]
+            wire.theirs.transport = Mute()  # its power fails: no goodbye
+            wire.theirs.stop()
+            wire.boot_theirs()
+
+    run(test)
+
+
+class Mute:
+    def sendto(self, data: bytes, address: Address) -> None:
+        """Say nothing."""
+
+
+def test_it_sees_our_reboots() -> None:
+    async def test(wire: Wire) -> None:
+        server = Server()
+        announce(wire.theirs, server)
+        for life in range(6):
+            before = server.subscribed
+            wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
+            wire.up()
+            await wire.until(lambda before=before: server.subscribed > before)  # type: ignore[misc]
+            assert server.ended >= life
+            await wire.until(lambda: wire.seen(EventgroupSubscribed))
+            wire.boot_ours()
+            wire.log.clear()
+
+    run(test)

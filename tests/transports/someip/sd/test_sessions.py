@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reboots: every one is seen, none is imagined, and what cannot be told apart is what the module says."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.transports.someip.sd.sessions import REORDER_NS, WINDOW, Heard, PeerSessions, numbered
+
+MS = 1_000_000
+NEW, REBOOT, LATE, DUPLICATE = Heard.NEW, Heard.REBOOT, Heard.LATE, Heard.DUPLICATE
+
+
+def verdicts(*messages: tuple[int, int], step_ns: int = 1_000 * MS, multicast: bool = True) -> list[Heard]:
+    """What is said of messages of (session, flag), each with bytes of its own, `step_ns` apart."""
+    sessions = PeerSessions()
+    return [
+        sessions.heard(session, bool(flag), multicast, digest, digest * step_ns)
+        for digest, (session, flag) in enumerate(messages)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "session", "flag"),
+    [(1, 1, True), (2, 2, True), (0xFFFF, 0xFFFF, True), (0x10000, 1, False), (0x1FFFE, 0xFFFF, False)],
+)
+def test_our_numbers_wrap_to_1_and_the_first_wrap_clears_the_flag(
+    count: int, session: int, flag: bool
+) -> None:
+    assert numbered(count) == (session, flag)
+
+
+STANDARD = {
+    "counts up": ([(1, 1), (2, 1), (3, 1)], [NEW, NEW, NEW]),
+    "starts anywhere": ([(77, 1), (78, 1)], [NEW, NEW]),
+    "loses some": ([(1, 1), (900, 1), (901, 1)], [NEW, NEW, NEW]),
+    "wraps": ([(0xFFFE, 1), (0xFFFF, 1), (1, 0), (2, 0)], [NEW] * 4),
+    "wraps, and the last before and the first after are lost": ([(0xFFFE, 1), (2, 0), (3, 0)], [NEW] * 3),
+    "wraps again": ([(0xFFFF, 0), (1, 0)], [NEW, NEW]),
+    "starts anew before a wrap": ([(5, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "starts anew at the same number": ([(1, 1), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "starts anew after a wrap": ([(5, 0), (1, 1), (2, 1)], [NEW, REBOOT, NEW]),
+    "starts anew after a wrap at a higher number": ([(5, 0), (9, 1), (10, 1)], [NEW, REBOOT, NEW]),
+    "starts anew twice": ([(5, 1), (1, 1), (1, 1), (2, 1)], [NEW, REBOOT, REBOOT, NEW]),
+    "starts anew and its first message is lost": ([(5, 1), (2, 1), (3, 1)], [NEW, REBOOT, NEW]),
+    "starts anew unheard": ([(5, 1), (6, 1)], [NEW, NEW]),  # nobody could know
+    "does not count": ([(0, 1), (0, 1), (0, 0)], [NEW, NEW, NEW]),
+    "never counts on and has no flag": ([(1, 0), (1, 0), (1, 0)], [NEW, NEW, NEW]),
+}
+
+
+@pytest.mark.parametrize(("messages", "expected"), STANDARD.values(), ids=STANDARD)
+@pytest.mark.parametrize("multicast", [True, False])
+def test_a_reboot_is_what_the_standard_says(
+    messages: list[tuple[int, int]], expected: list[Heard], multicast: bool
+) -> None:
+    assert verdicts(*messages, multicast=multicast) == expected
+
+
+OVERTAKEN = {
+    "by one": ([(1, 1), (3, 1), (2, 1), (4, 1)], [NEW, NEW, LATE, NEW]),
+    "late twice": ([(1, 1), (3, 1), (2, 1), (2, 1)], [NEW, NEW, LATE, REBOOT]),
+    "by as many as are kept": ([(1, 1), (2 + WINDOW, 1), (3, 1)], [NEW, NEW, LATE]),
+    "by more": ([(1, 1), (3 + WINDOW, 1), (3, 1)], [NEW, NEW, REBOOT]),
+    "at the wrap": ([(0xFFFE, 1), (1, 0), (0xFFFF, 1), (2, 0)], [NEW, NEW, LATE, NEW]),
+    "after the wrap": ([(1, 0), (3, 0), (2, 0), (4, 0)], [NEW, NEW, LATE, NEW]),
+    "at a second wrap": ([(0xFFFE, 0), (1, 0), (0xFFFF, 0), (2, 0)], [NEW, NEW, LATE, NEW]),
+    "by a reboot": ([(100, 1), (1, 1), (101, 1), (2, 1)], [NEW, REBOOT, LATE, NEW]),
+    "by a reboot after a wrap": ([(100, 0), (1, 1), (101, 0), (2, 1)], [NEW, REBOOT, LATE, NEW]),
+}
+
+
+@pytest.mark.parametrize(("messages", "expected"), OVERTAKEN.values(), ids=OVERTAKEN)
+def test_what_was_overtaken_within_the_window_is_no_reboot(
+    messages: list[tuple[int, int]], expected: list[Heard]
+) -> None:
+    assert verdicts(*messages, step_ns=MS) == expected
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([(1, 1), (3, 1), (2, 1)], [NEW, NEW, REBOOT]),
+        ([(0xFFFE, 1), (1, 0), (0xFFFF, 1)], [NEW, NEW, REBOOT]),
+        ([(1, 0), (3, 0), (2, 0)], [NEW, NEW, NEW]),
+        ([(100, 1), (1, 1), (101, 1)], [NEW, REBOOT, NEW]),
+    ],
+)
+def test_what_comes_later_than_a_network_needs_is_not_late(
+    messages: list[tuple[int, int]], expected: list[Heard]
+) -> None:
+    assert verdicts(*messages, step_ns=REORDER_NS + 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "digest", "flag", "expected"),
+    [
+        (0, 7, True, DUPLICATE),
+        (REORDER_NS, 7, True, DUPLICATE),
+        (REORDER_NS + 1, 7, True, REBOOT),
+        (0, 8, True, REBOOT),
+        (0, 7, False, DUPLICATE),
+        (0, 8, False, NEW),  # its sender does not count on; there is no flag to say that it started anew
+    ],
+)
+def test_a_duplicate_is_the_same_number_with_the_same_bytes_at_once(
+    after_ns: int, digest: int, flag: bool, expected: Heard
+) -> None:
+    sessions = PeerSessions()
+    assert sessions.heard(1, flag, False, 7, 0) is NEW
+    assert sessions.heard(1, flag, False, digest, after_ns) is expected
+
+
+def test_an_old_duplicate_is_known_behind_newer_messages() -> None:
+    sessions = PeerSessions()
+    for number in range(1, 30):
+        assert sessions.heard(number, True, True, number, number) is NEW
+    assert sessions.heard(3, True, True, 3, 40) is DUPLICATE
+    assert sessions.heard(30, True, True, 30, 50) is NEW
+
+
+def test_the_channels_count_on_their_own() -> None:
+    sessions = PeerSessions()
+    heard = [
+        sessions.heard(session, True, multicast, session, at * 1_000 * MS)
+        for at, (session, multicast) in enumerate([(50, True), (1, False), (51, True), (2, False)])
+    ]
+    assert heard == [NEW] * 4
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_reboot_that_both_channels_notice_is_told_once(first: bool) -> None:
+    sessions = PeerSessions()
+    at = iter(range(0, 100_000 * MS, 1_000 * MS))
+
+    def heard(session: int, multicast: bool) -> Heard:
+        now = next(at)
+        return sessions.heard(session, True, multicast, now, now)
+
+    assert [heard(8, True), heard(9, False)] == [NEW, NEW]
+    for _ in range(3):
+        assert [heard(1, first), heard(1, not first), heard(2, first), heard(2, not first)] == [
+            REBOOT,
+            NEW,
+            NEW,
+            NEW,
+        ]
+
+
+class Ecu:
+    """A sender as the standard describes it. `lives` says how many messages each life has, and on which channel."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._now = 0
+
+    def lives(self, number: int, start: int) -> Iterator[tuple[int, bool, bool, int, int, int]]:
+        """Messages as (session, flag, multicast, digest, time, life): shuffled, doubled and lost on the way."""
+        for life in range(number):
+            sent = {True: start, False: start} if life == 0 else {True: 0, False: 0}
+            messages = []
+            for index in range(self._dice.randint(3, 40)):
+                multicast = index == 0 or self._dice.random() < 0.6
+                sent[multicast] += 1
+                self._now += self._dice.randint(60, 400) * MS // 10
+                session, flag = numbered(sent[multicast])
+                message = (session, flag, multicast, self._dice.getrandbits(32), life)
+                first = sent[multicast] <= 1
+                messages += self._on_the_way(message, safe=first or index < 2)
+            yield from sorted(messages, key=lambda each: each[4])
+            self._now += self._dice.randint(150, 3_000) * MS
+
+    def _on_the_way(
+        self, message: tuple[int, bool, bool, int, int], safe: bool
+    ) -> list[tuple[int, bool, bool, int, int, int]]:
+        fate = self._dice.random()
+        session, flag, multicast, digest, life = message
+        if fate < 0.1 and not safe:
+            return []
+        delays = [0]
+        if fate > 0.8:
+            delays = [self._dice.randint(0, 40) * MS]
+        if fate > 0.9:
+            delays.append(delays[0] + self._dice.randint(0, 9) * MS)
+        return [(session, flag, multicast, digest, self._now + delay, life) for delay in delays]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("start", [0, 0xFFF0], ids=["from 1", "about to wrap"])
+def test_500_reboots_are_seen_and_none_is_imagined(seed: int, start: int) -> None:
+    sessions = PeerSessions()
+    reboots: list[int] = []
+    for session, flag, multicast, digest, at, life in Ecu(random.Random(seed)).lives(501, start):
+        if sessions.heard(session, flag, multicast, digest, at) is REBOOT:
+            reboots.append(life)
+    assert reboots == list(range(1, 501))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 0xFFFF), st.booleans(), st.booleans(), st.integers(0, 3), st.integers(0, 60)
+        ),
+        max_size=300,
+    )
+)
+def test_what_is_kept_of_a_peer_is_bounded(messages: list[tuple[int, bool, bool, int, int]]) -> None:
+    sessions = PeerSessions()
+    now = 0
+    for session, reboot, multicast, digest, pause in messages:
+        now += pause * MS
+        sessions.heard(session, reboot, multicast, digest, now)
+    assert len(sessions._unicast._seen) <= 2 * WINDOW
+    assert len(sessions._multicast._seen) <= 2 * WINDOW
+
+
+@given(st.integers(1, 3 * 0xFFFF), st.integers(1, 500))
+def test_a_sender_that_only_counts_never_reboots(start: int, number: int) -> None:
+    sessions = PeerSessions()
+    counts = range(start, start + number)
+    assert {sessions.heard(*numbered(count), True, count, count * MS) for count in counts} == {NEW}

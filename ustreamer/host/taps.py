@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who looks on: verdicts of a running streamer, one by one, for `ustreamer tap`.
+
+On the path a note is taken, of nothing but what is shown; a thread of the reader's makes lines of the notes. Who reads too
+slowly misses some, and is told how many.
+"""
+
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.core.chain import Delivery, Tap
+from ustreamer.core.clock import Clock
+from ustreamer.core.dispatcher import Dispatcher
+from ustreamer.core.ledger import Verdict
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+MAX_READERS: Final = 4
+MAX_NOTES: Final = 10_000
+"""Notes that wait for one reader: at most 5 MB, payloads included."""
+SHOWN_BYTES: Final = 256
+_LINES_AT_ONCE: Final = 500
+_NS_PER_MS: Final = 1_000_000
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Which verdicts somebody wants to see: None is all. Payloads only for who asks, and never a token."""
+
+    source: UUri | None = None
+    sink: UUri | None = None
+    verdict: Verdict | None = None
+    payload: bool = False
+
+    def covers(self, attributes: UAttributes, verdict: Verdict) -> bool:
+        sink = attributes.sink
+        return (
+            (self.verdict is None or verdict is self.verdict)
+            and (self.source is None or self.source.matches(attributes.source))
+            and (self.sink is None or (sink is not None and self.sink.matches(sink)))
+        )
+
+
+class Line(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
+    """One message for one target and what became of it.
+
+    `egress` and `subscriber` are None where it had no target, or the target is all who listen there. `latency_ms` is from
+    its arrival to its end here.
+    """
+
+    time_ms: int
+    id: str
+    type: str
+    source: str
+    sink: str | None
+    subscriber: str | None
+    ingress: str
+    egress: str | None
+    verdict: str
+    code: str | None
+    reason: str | None
+    attempts: int
+    latency_ms: float
+    payload_size: int
+    payload: str | None
+
+
+class Missed(msgspec.Struct, frozen=True, tag="missed", tag_field="line"):
+    """So many lines were lost here, because they were not read in time."""
+
+    count: int
+
+
+class _Note(msgspec.Struct, frozen=True, gc=False):
+    id: UUID
+    attributes: UAttributes
+    size: int
+    payload: bytes
+    ingress: str
+    egress: str | None
+    subscriber: UUri | None
+    verdict: Verdict
+    reason: UStatus | None
+    attempts: int
+    arrived_ns: int
+    settled_ns: int
+
+
+class Reader:
+    """What one reader is to be told. Notes come from any thread; one thread makes lines."""
+
+    def __init__(self, wish: Wish, clock: Clock, max_notes: int = MAX_NOTES) -> None:
+        self._wish = wish
+        self._clock = clock
+        self._max_notes = max_notes
+        self._notes: SimpleQueue[_Note | None] = SimpleQueue()
+        self._missing = Lock()
+        self._missed = 0
+        self._end: Callable[[], None] = lambda: None
+
+    def look_on(self, dispatcher: Dispatcher) -> None:
+        """Be told by `dispatcher` until `close`."""
+        self._end = dispatcher.tap(self.tap)
+
+    def tap(self, ingress: str) -> Tap:
+        """What takes the notes at one endpoint."""
+        wish, notes = self._wish, self._notes
+
+        def note(
+            message: UMessage,
+            delivery: Delivery | None,
+            verdict: Verdict,
+            reason: UStatus | None,
+            attempts: int,
+            arrived_ns: int,
+            received_ns: int,
+            first_attempt_ns: int,
+            settled_ns: int,
+        ) -> None:
+            attributes = message.attributes
+            if not wish.covers(attributes, verdict):
+                return
+            if notes.qsize() >= self._max_notes:
+                with self._missing:
+                    self._missed += 1
+                return
+            notes.put(
+                _Note(
+                    message.id,
+                    attributes,
+                    len(message.payload),
+                    message.payload[:SHOWN_BYTES] if wish.payload else b"",
+                    ingress,
+                    None if delivery is None else delivery.endpoint,
+                    None if delivery is None else delivery.subscriber,
+                    verdict,
+                    reason,
+                    attempts,
+                    arrived_ns,
+                    settled_ns,
+                )
+            )
+
+        return note
+
+    def wait_lines(self, timeout_s: float) -> Sequence[Line | Missed]:
+        """Wait for something to tell; nothing when that takes longer, or after `close`."""
+        lines: list[Line | Missed] = []
+        try:
+            note = self._notes.get(timeout=timeout_s)
+            while note is not None:
+                lines.append(self._line(note))
+                if len(lines) == _LINES_AT_ONCE:
+                    break
+                note = self._notes.get_nowait()
+        except Empty:
+            pass
+        with self._missing:
+            missed, self._missed = self._missed, 0
+        return [*lines, Missed(missed)] if missed else lines
+
+    def _line(self, note: _Note) -> Line:
+        now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+        attributes, reason = note.attributes, note.reason
+        return Line(
+            time_ms=wall_ms - (now_ns - note.settled_ns) // _NS_PER_MS,
+            id=str(note.id),
+            type=attributes.type.name,
+            source=str(attributes.source),
+            sink=_text(attributes.sink),
+            subscriber=_text(note.subscriber),
+            ingress=note.ingress,
+            egress=note.egress,
+            verdict=note.verdict.name.lower(),
+            code=None if reason is None else reason.code.name,
+            reason=None if reason is None else reason.message,
+            attempts=note.attempts,
+            latency_ms=(note.settled_ns - note.arrived_ns) / _NS_PER_MS,
+            payload_size=note.size,
+            payload=note.payload.hex() if self._wish.payload else None,
+        )
+
+    def close(self) -> None:
+        """See nothing more, and let go of who waits. May be repeated."""
+        self._end()
+        self._end = lambda: None
+        self._notes.put(None)
+
+
+class Taps:
+    """All who look on, of whom there are few: each costs a note for every verdict."""
+
+    def __init__(self, dispatcher: Dispatcher, max_readers: int = MAX_READERS) -> None:
+        self._dispatcher = dispatcher
+        self._places = max_readers
+        self._lock = Lock()
+
+    def open(self, wish: Wish) -> Reader:
+        """A reader that sees what `wish` covers, from now on. Raises UStatusError(RESOURCE_EXHAUSTED)."""
+        with self._lock:
+            if not self._places:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED, "as many look on already as may: try again later"
+                )
+            self._places -= 1
+        reader = _Placed(wish, self._dispatcher.clock, self._leave)
+        reader.look_on(self._dispatcher)
+        return reader
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._places += 1
+
+
+class _Placed(Reader):
+    """A reader that gives its place back once."""
+
+    def __init__(self, wish: Wish, clock: Clock, leave: Callable[[], None]) -> None:
+        super().__init__(wish, clock)
+        self._leave: Callable[[], None] | None = leave
+
+    def close(self) -> None:
+        super().close()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

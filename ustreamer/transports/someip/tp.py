@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SOME/IP-TP: messages that are longer than a datagram, in segments. No sockets, no clock: time is given.
+
+    header, type | 0x20 | u28 offset in units of 16 bytes, u3 reserved, u1 more segments | part of the payload
+
+All segments of a message have its ids, its session and its type. All but the last are a multiple of 16 bytes long. A
+receiver takes them in any order, and those of other messages in between.
+
+What a `Reassembly` refuses, and what becomes of the message that the segment belongs to:
+
+    truncated       shorter than the 4 bytes of the offset                                  nothing: it has none
+    empty           no payload, and more is to follow                                       given up
+    unaligned       more is to follow, and it is not a multiple of 16 long                  given up
+    too_long        it ends beyond `message_bytes`                                          given up
+    overlap         part of what it brings is there already, and not the same               given up; a segment at
+    inconsistent    two ends, something behind the end, another version or return code      offset 0 begins anew
+    segments        more than `segments` pieces                                             given up
+    peer_limit      bytes or messages of this peer                                          given up
+    limit           bytes or messages in all, or peers                                      given up
+    timeout         not complete `timeout_ms` after its first segment                       given up
+    given_up        of a message that was given up; a segment at offset 0 begins anew       -
+
+A segment that is there already, byte for byte, is a duplicate that the network made: it is counted and changes nothing.
+An empty last segment behind a whole message, which some senders make of an exact multiple, is an end as good as another.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from enum import StrEnum
+from struct import Struct as Layout
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from ustreamer.transports.someip.codec import (
+    TP_BIT,
+    SomeIpMessage,
+    UnencodableMessage,
+    pack_header,
+)
+from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.deadlines import Deadlines
+
+TP_HEADER: Final = 4
+UNIT: Final = 16
+MORE: Final = 0x1
+MAX_OFFSET: Final = 0xFFFF_FFF0
+DEFAULT_SEGMENT: Final = 1_392
+"""Bytes of payload in a segment: with all headers, an Ethernet frame."""
+
+_OFFSET: Final = Layout(">I")
+_NS_PER_MS: Final = 1_000_000
+_OVERHEAD: Final = 160  # bytes that a piece costs besides its own, rounded up: an object, two places in lists
+_EMPTY_COST: Final = 1_024  # bytes that a message costs besides its pieces, rounded up
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+def needs_segments(payload_length: int, segment_bytes: int = DEFAULT_SEGMENT) -> bool:
+    """Whether a payload is too long for one datagram."""
+    return payload_length > segment_bytes
+
+
+def segments(message: SomeIpMessage, segment_bytes: int = DEFAULT_SEGMENT) -> Iterator[bytes]:
+    """The datagrams of a message, `segment_bytes` of payload each, rounded down to a multiple of 16.
+
+    Raises UnencodableMessage if the message is longer than an offset can say, or is a segment itself.
+    """
+    size = segment_bytes // UNIT * UNIT
+    if size <= 0:
+        raise UnencodableMessage("segment_bytes", segment_bytes, MAX_OFFSET)
+    if message.is_tp:
+        raise UnencodableMessage("message_type", message.message_type, TP_BIT - 1)
+    total = len(message.payload)
+    if total > MAX_OFFSET + size:
+        raise UnencodableMessage("payload_length", total, MAX_OFFSET + size)
+    return _segments(message, size, total)
+
+
+def _segments(message: SomeIpMessage, size: int, total: int) -> Iterator[bytes]:
+    for offset in range(0, max(total, 1), size):
+        part = message.payload[offset : offset + size]
+        more = MORE if offset + size < total else 0
+        header = pack_header(
+            message.service,
+            message.method,
+            message.client,
+            message.session,
+            message.interface_version,
+            message.message_type | TP_BIT,
+            message.return_code,
+            TP_HEADER + len(part),
+        )
+        yield header + _OFFSET.pack(offset | more) + part
+
+
+class _Outgoing:
+    def __init__(self, datagrams: Iterator[bytes], left: int, size: int) -> None:
+        self.datagrams = datagrams
+        self.left = left
+        self.size = size
+
+
+_Stream = tuple[Address, int]
+
+
+class Pacer:
+    """Sends segments with a pause between them. At most `limit_bytes` of payload wait, in `limit_messages`.
+
+    The segments of a message leave in order, and messages of one stream (the same address and message id) one behind the
+    other: a receiver may have room for one of a stream only. Streams do not wait for each other.
+    """
+
+    def __init__(
+        self,
+        separation_ns: int,
+        limit_bytes: int,
+        limit_messages: int = 1_024,
+        segment_bytes: int = DEFAULT_SEGMENT,
+    ) -> None:
+        self._separation_ns = separation_ns
+        self._limit_bytes = limit_bytes
+        self._limit_messages = limit_messages
+        self._segment_bytes = segment_bytes // UNIT * UNIT
+        self._streams: dict[_Stream, deque[_Outgoing]] = {}
+        self._due: Deadlines[_Stream] = Deadlines()
+        self._bytes = self._messages = 0
+
+    def put_nowait(self, message: SomeIpMessage, address: Address, now_ns: int) -> None:
+        """Have a message sent. Raises TpFull if too much waits, UnencodableMessage as `segments` does."""
+        size = len(message.payload)
+        if self._bytes + size > self._limit_bytes or self._messages >= self._limit_messages:
+            raise TpFull(size, self._bytes, self._limit_bytes, self._messages)
+        number = max(-(-size // self._segment_bytes), 1)
+        outgoing = _Outgoing(segments(message, self._segment_bytes), number, size)
+        self._bytes += size
+        self._messages += 1
+        stream = (address, message.message_id)
+        if stream not in self._due:
+            self._due.set(stream, now_ns)
+        self._streams.setdefault(stream, deque()).append(outgoing)
+
+    def due(self, now_ns: int) -> list[tuple[bytes, Address]]:
+        """What is to be sent now: of each stream one segment, or all of it if there is no pause."""
+        sends: list[tuple[bytes, Address]] = []
+        while (stream := self._due.pop_due(now_ns)) is not None:
+            waiting = self._streams.get(stream)
+            if waiting is None:
+                continue  # the pause behind its last message is over
+            self._take(waiting, stream[0], sends)
+            if not waiting:
+                del self._streams[stream]
+            if self._separation_ns > 0:
+                self._due.set(stream, now_ns + self._separation_ns)
+        return sends
+
+    def _take(self, waiting: deque[_Outgoing], address: Address, sends: list[tuple[bytes, Address]]) -> None:
+        while waiting:
+            outgoing = waiting[0]
+            sends.append((next(outgoing.datagrams), address))
+            outgoing.left -= 1
+            if not outgoing.left:
+                waiting.popleft()
+                self._bytes -= outgoing.size
+                self._messages -= 1
+            if self._separation_ns > 0:
+                return
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When `due` has something to do; None if nothing waits."""
+        return self._due.next_ns
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Bytes and messages that are not sent whole."""
+        return self._bytes, self._messages
+
+
+class TpFull(Exception):
+    """A message of `size` bytes finds no room: `waiting` of `limit` bytes wait to be sent, in `messages` messages."""
+
+    def __init__(self, size: int, waiting: int, limit: int, messages: int) -> None:
+        super().__init__(size, waiting, limit, messages)
+        self.size = size
+        self.waiting = waiting
+        self.limit = limit
+        self.messages = messages
+
+    def __str__(self) -> str:
+        return (
+            f"message of {self.size} bytes: {self.waiting} of {self.limit} bytes in {self.messages} messages wait "
+            "for their segments to be sent"
+        )
+
+
+# --- receiving --------------------------------------------------------------------------------------------------------
+
+
+class TpReason(StrEnum):
+    """Why a segment was refused: labels of counters."""
+
+    TP_TRUNCATED = "tp_truncated"
+    TP_EMPTY = "tp_empty"
+    TP_UNALIGNED = "tp_unaligned"
+    TP_TOO_LONG = "tp_too_long"
+    TP_OVERLAP = "tp_overlap"
+    TP_INCONSISTENT = "tp_inconsistent"
+    TP_SEGMENTS = "tp_segments"
+    TP_PEER_LIMIT = "tp_peer_limit"
+    TP_LIMIT = "tp_limit"
+    TP_TIMEOUT = "tp_timeout"
+    TP_GIVEN_UP = "tp_given_up"
+
+
+class TpRefused(Struct, frozen=True):
+    """A segment of `peer` that was refused, or a message that was given up."""
+
+    reason: TpReason
+    peer: Address
+    detail: str
+
+
+class TpLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much is kept of what is not complete. Bytes are what it costs in memory, a bit more than the payload.
+
+    * `message_bytes`: the longest payload; `segments`: pieces of one message.
+    * `peer_bytes`, `peer_messages`: of one peer. `total_bytes`, `peers`: in all.
+    * `timeout_ms`: from the first segment of a message to its last.
+    """
+
+    message_bytes: Annotated[int, Meta(ge=16, le=1 << 28)] = 131_072
+    segments: Annotated[int, Meta(ge=1, le=65_536)] = 1_024
+    peer_bytes: Annotated[int, Meta(ge=4_096)] = 262_144
+    peer_messages: Annotated[int, Meta(ge=1)] = 32
+    total_bytes: Annotated[int, Meta(ge=4_096)] = 786_432
+    peers: Annotated[int, Meta(ge=1)] = 256
+    timeout_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 5_000
+
+
+_Key = tuple[Address, int, int, int]
+"""Peer, message id, request id, type."""
+
+
+class _Partial:
+    """What is there of a message. Pieces are sorted and do not overlap."""
+
+    def __init__(self, message: SomeIpMessage, now_ns: int) -> None:
+        self.versions = (message.interface_version, message.return_code)
+        self.started_ns = now_ns
+        self.starts: list[int] = []
+        self.parts: list[bytes] = []
+        self.received = 0
+        self.end: int | None = None
+        self.cost = _EMPTY_COST
+
+    def problem(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
+        """Why a segment contradicts what is there."""
+        end = offset + len(part)
+        if self.end is not None and (end > self.end or (not more and end != self.end)):
+            return TpReason.TP_INCONSISTENT, f"bytes {offset} to {end}, and the message ends at {self.end}"
+        if not more and self.starts and end < self.starts[-1] + len(self.parts[-1]):
+            return TpReason.TP_INCONSISTENT, f"ends at {end}, and there are bytes behind it"
+        index = bisect_right(self.starts, offset)
+        behind = index < len(self.starts) and self.starts[index] < end
+        if behind or (index and self.starts[index - 1] + len(self.parts[index - 1]) > offset):
+            return TpReason.TP_OVERLAP, f"bytes {offset} to {end} are there already in part"
+        return None
+
+    def has(self, offset: int, part: bytes) -> bool:
+        index = bisect_right(self.starts, offset) - 1
+        return index >= 0 and self.starts[index] == offset and self.parts[index] == part
+
+    def add(self, offset: int, part: bytes, more: bool) -> None:
+        if not more:
+            self.end = offset + len(part)
+        if part:
+            index = bisect_right(self.starts, offset)
+            self.starts.insert(index, offset)
+            self.parts.insert(index, part)
+            self.received += len(part)
+
+    @property
+    def complete(self) -> bool:
+        return self.received == self.end
+
+
+class Reassembly:
+    """Puts messages together again, of many peers at once, in bounds. Not locked."""
+
+    def __init__(self, limits: TpLimits) -> None:
+        self._limits = limits
+        # In the order of their first segments, which is that of their deadlines.
+        self._partials: dict[_Key, _Partial] = {}
+        self._peers: dict[Address, list[int]] = {}  # messages, bytes
+        self._bytes = 0
+        # What was given up: its other segments are still to come, and would begin a message that is never complete.
+        self._given_up: OrderedDict[_Key, int] = OrderedDict()
+        self._duplicates = self._completed = 0
+
+    def feed(self, message: SomeIpMessage, peer: Address, now_ns: int) -> SomeIpMessage | TpRefused | None:
+        """Take in a segment: the whole message if it was the last missing one, else None, or why it is refused."""
+        payload = message.payload
+        key = (peer, message.message_id, message.request_id, message.message_type)
+        if len(payload) < TP_HEADER:
+            return TpRefused(
+                TpReason.TP_TRUNCATED, peer, f"{_named(message)}: {len(payload)} bytes, expected 4"
+            )
+        (word,) = _OFFSET.unpack_from(payload)
+        offset, more, part = word & MAX_OFFSET, bool(word & MORE), payload[TP_HEADER:]
+        problem = self._wrong(offset, part, more)
+        partial = self._partials.get(key)
+        if problem is None and partial is not None:
+            if partial.versions != (message.interface_version, message.return_code):
+                problem = TpReason.TP_INCONSISTENT, "another version or return code than before"
+            elif partial.has(offset, part) and (more or partial.end == offset + len(part)):
+                self._duplicates += 1
+                return None
+            else:
+                problem = partial.problem(offset, part, more)
+        if problem is not None:
+            return self._refuse(key, message, offset, problem, now_ns)
+        return self._take(key, message, offset, part, more, now_ns)
+
+    def _wrong(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
+        end = offset + len(part)
+        if more and not part:
+            return TpReason.TP_EMPTY, f"nothing at {offset}, and more to follow"
+        if more and len(part) % UNIT:
+            return TpReason.TP_UNALIGNED, f"{len(part)} bytes and more to follow, expected a multiple of 16"
+        if end > self._limits.message_bytes:
+            return TpReason.TP_TOO_LONG, f"ends at {end}, expected up to {self._limits.message_bytes}"
+        return None
+
+    def _refuse(
+        self, key: _Key, message: SomeIpMessage, offset: int, problem: tuple[TpReason, str], now_ns: int
+    ) -> SomeIpMessage | TpRefused:
+        reason, detail = problem
+        self._give_up(key, now_ns)
+        if offset == 0 and reason in {TpReason.TP_OVERLAP, TpReason.TP_INCONSISTENT}:
+            # A sender that does not count sessions and whose last message lost its end: this is the next one.
+            self._given_up.pop(key, None)
+            again = self.feed(message, key[0], now_ns)
+            if again is not None:
+                return again
+        return TpRefused(reason, key[0], f"{_named(message)}: {detail}")
+
+    def _take(
+        self, key: _Key, message: SomeIpMessage, offset: int, part: bytes, more: bool, now_ns: int
+    ) -> SomeIpMessage | TpRefused | None:
+        peer = key[0]
+        if offset == 0:
+            self._given_up.pop(key, None)
+        elif self._was_given_up(key, now_ns):
+            return TpRefused(TpReason.TP_GIVEN_UP, peer, f"{_named(message)}: given up before")
+        partial = self._partials.get(key)
+        new = partial is None
+        cost = len(part) + _OVERHEAD + (_EMPTY_COST if new else 0)
+        problem = self._beyond(peer, partial, cost)
+        if problem is not None:
+            self._give_up(key, now_ns)
+            return TpRefused(problem[0], peer, f"{_named(message)}: {problem[1]}")
+        if partial is None:
+            partial = self._partials[key] = _Partial(message, now_ns)
+            self._peers.setdefault(peer, [0, 0])[0] += 1
+            partial.cost = 0
+        partial.cost += cost
+        self._peers[peer][1] += cost
+        self._bytes += cost
+        partial.add(offset, part, more)
+        if not partial.complete:
+            return None
+        self._remove(key)
+        self._completed += 1
+        return SomeIpMessage(
+            message.service,
+            message.method,
+            message.client,
+            message.session,
+            message.interface_version,
+            message.message_type & ~TP_BIT,
+            message.return_code,
+            b"".join(partial.parts),
+        )
+
+    def _was_given_up(self, key: _Key, now_ns: int) -> bool:
+        given_up_ns = self._given_up.get(key)
+        return given_up_ns is not None and now_ns - given_up_ns < self._limits.timeout_ms * _NS_PER_MS
+
+    def _beyond(self, peer: Address, partial: _Partial | None, cost: int) -> tuple[TpReason, str] | None:
+        limits = self._limits
+        messages, used = self._peers.get(peer, (0, 0))
+        if partial is not None and len(partial.parts) >= limits.segments:
+            return TpReason.TP_SEGMENTS, f"{len(partial.parts)} segments are there"
+        if used + cost > limits.peer_bytes or (partial is None and messages >= limits.peer_messages):
+            return TpReason.TP_PEER_LIMIT, f"{used} bytes in {messages} messages of this peer are there"
+        if self._bytes + cost > limits.total_bytes:
+            return TpReason.TP_LIMIT, f"{self._bytes} bytes of all peers are there"
+        if peer not in self._peers and len(self._peers) >= limits.peers:
+            return TpReason.TP_LIMIT, f"messages of {len(self._peers)} peers are there"
+        return None
+
+    def _give_up(self, key: _Key, now_ns: int) -> None:
+        if key in self._partials:
+            self._remove(key)
+        self._given_up[key] = now_ns
+        self._given_up.move_to_end(key)
+        if len(self._given_up) > _MOST_GIVEN_UP:
+            self._given_up.popitem(last=False)
+
+    def _remove(self, key: _Key) -> None:
+        partial = self._partials.pop(key)
+        of_peer = self._peers[key[0]]
+        of_peer[0] -= 1
+        of_peer[1] -= partial.cost
+        self._bytes -= partial.cost
+        if not of_peer[0]:
+            del self._peers[key[0]]
+
+    # --- deadlines --------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When `expire` has something to do; None if nothing is incomplete."""
+        partial = next(iter(self._partials.values()), None)
+        return None if partial is None else partial.started_ns + self._limits.timeout_ms * _NS_PER_MS
+
+    def expire(self, now_ns: int) -> list[TpRefused]:
+        """Give up what was not completed in time."""
+        late: list[TpRefused] = []
+        while (due_ns := self.next_deadline_ns) is not None and due_ns <= now_ns:
+            key, partial = next(iter(self._partials.items()))
+            detail = f"message {key[1]:#010x}: {partial.received} bytes after {self._limits.timeout_ms} ms"
+            late.append(TpRefused(TpReason.TP_TIMEOUT, key[0], detail))
+            self._remove(key)
+        return late
+
+    def statistics(self) -> dict[str, int]:
+        """What is incomplete now, and counters since the start."""
+        return {
+            "tp_open": len(self._partials),
+            "tp_bytes": self._bytes,
+            "tp_completed": self._completed,
+            "tp_duplicates": self._duplicates,
+        }
+
+
+_MOST_GIVEN_UP: Final = 256
+
+
+def _named(message: SomeIpMessage) -> str:
+    return f"message {message.message_id:#010x} session {message.session}"
