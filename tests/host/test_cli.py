@@ -357,10 +357,7 @@ def test_a_plugin_that_cannot_be_loaded_is_told_and_keeps_no_command_from_workin
     [
         ("", {"seconds": 10.0, "as_json": False, "recordings": None, "web": None}),
         ("--seconds 0.5 --json", {"seconds": 0.5, "as_json": True, "recordings": None, "web": None}),
-        (
-            "--recordings kept --web",
-            {"seconds": 10.0, "as_json": False, "recordings": Path("kept"), "web": 8080},
-        ),
+        ("--recordings kept", {"seconds": 10.0, "as_json": False, "recordings": Path("kept"), "web": None}),
     ],
 )
 @pytest.mark.parametrize("code", [0, 1])
