@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything here works on a machine that has Python 3.11, pip and make. `make help` lists the targets.
 #
-# Two stamps in .venv say what is installed: .installed-run is what a demo needs (no development tools, no Spark),
-# .installed-dev is everything, Spark included. Both are made again when a pyproject.toml changes.
+# Three stamps in .venv say what is installed: .installed-run is what a demo needs (no development tools, no Spark),
+# .installed-pipeline adds Spark, .installed-dev everything else. They are made again when a pyproject.toml changes.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo test lint conformance bench soak proto clean help
+.PHONY: demo demo-report test lint conformance bench soak proto clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
+SPARK    := .venv/.installed-pipeline
 DEV      := .venv/.installed-dev
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
@@ -26,6 +27,15 @@ check = @printf '%-22s' '$(1)'; \
 
 demo: $(RUN) ## the main job in one command: simulated ECUs, Zenoh applications, the streamer (ARGS="--seconds 5 --json")
 	@$(BIN)/ustreamer demo $(ARGS)
+
+REPORT := build/demo-report
+
+demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/demo-report/report.html (ARGS="--seconds 30")
+	@rm -rf $(REPORT)
+	@$(BIN)/ustreamer demo --recordings $(REPORT)/recordings $(ARGS)
+	@$(BIN)/ustreamer-pipeline ingest $(REPORT)/recordings $(REPORT)/lake
+	@$(BIN)/ustreamer-pipeline report $(REPORT)/lake $(REPORT)
+	@echo '$(REPORT)/report.html'
 
 test: lint ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m pytest -q $(ARGS)
@@ -56,7 +66,7 @@ clean: ## remove .venv, caches and build leftovers
 	@find ustreamer plugins pipeline tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-20s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-20s%s\n", $$1, $$2 }'
 
 define newline
 
@@ -77,9 +87,15 @@ $(RUN): $(PROJECTS) | $(BIN)/pip
 	@$(PIP) install -e '.[zenoh,cli]' $(PLUGINS:%=-e ./%)
 	@touch $@
 
-# After the other stamp, never beside it: two pips in one environment break it. By name, not -e: the streamer stands
-# already, only the extras are added, and a demo that runs meanwhile (make -j) keeps its script.
-$(DEV): $(RUN) $(PIPELINE)
-	@echo 'installing what development needs, Spark included (1 GB, some minutes)'
-	@$(PIP) install 'ustreamer[zenoh,cli,uvloop,dev]' -e ./pipeline
+# After the other stamp, never beside it: two pips in one environment break it.
+$(SPARK): $(RUN) $(PIPELINE)
+	@echo 'installing the pipeline, Spark included (1 GB, some minutes)'
+	@$(PIP) install -e ./pipeline
+	@touch $@
+
+# By name, not -e: the streamer stands already, only the extras are added, and a demo that runs meanwhile (make -j) keeps
+# its script.
+$(DEV): $(SPARK)
+	@echo 'installing what development needs'
+	@$(PIP) install 'ustreamer[zenoh,cli,uvloop,dev]'
 	@touch $@

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 REPO = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
 PIPELINE = REPO / "pipeline"
-TARGETS = ["demo", "test", "lint", "conformance", "bench", "soak", "proto", "clean", "help"]
+TARGETS = ["demo", "demo-report", "test", "lint", "conformance", "bench", "soak", "proto", "clean", "help"]
 DEVELOPMENT_ONLY = {
     "pytest",
     "mypy",

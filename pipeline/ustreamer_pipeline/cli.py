@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer-pipeline`: the parser finds its commands in `commands`."""
+"""`ustreamer-pipeline`: every module of `commands` is a command."""
 
 import argparse
 import importlib
@@ -30,7 +30,9 @@ def found() -> dict[str, Command]:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="ustreamer-pipeline", description=commands.__doc__ and __doc__)
+    top = argparse.ArgumentParser(
+        prog="ustreamer-pipeline", description="What the recordings of gateways say, on Spark."
+    )
     chosen = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in found().items():
         below = chosen.add_parser(name, help=command.HELP, description=command.HELP)
