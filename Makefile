@@ -38,7 +38,7 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 	@echo '$(REPORT)/report.html'
 
 test: lint ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m tests $(ARGS)
 
 lint: $(DEV) ## ruff, mypy --strict, import contracts
 	$(call check,ruff check,$(BIN)/ruff check -q)

@@ -4,13 +4,18 @@
 import importlib.metadata
 import os
 import re
+import socket
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+
+from tests.__main__ import ALONE, HALVES, code_of, side_by_side
 
 REPO = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
@@ -81,11 +86,64 @@ def test_what_the_demo_installs_needs_no_spark_and_no_development_tool() -> None
 
 def test_make_test_runs_every_check_and_then_the_tests() -> None:
     plan = planned("test")
-    steps = ["ruff check", "ruff format", "bin/mypy", "lint-imports", "-m pytest"]
+    steps = ["ruff check", "ruff format", "bin/mypy", "lint-imports", "-m tests"]
     positions = [plan.index(step) for step in steps]
     assert positions == sorted(positions)
     for tests in [*REPO.glob("plugins/*/tests"), PIPELINE / "tests"]:
         assert f"bin/mypy {tests.relative_to(REPO)}" in plan
+
+
+def test_every_folder_of_tests_is_run_once() -> None:
+    folders = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
+        "ini_options"
+    ]
+    first, second = HALVES
+    assert first == ("tests", *(f"--ignore={each}" for each in ALONE))
+    assert all((REPO / each).is_dir() for each in (*ALONE, *second))
+    assert {each.split("/*")[0] for each in folders["testpaths"]} == {first[0], *second}
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [([0, 0, 0], 0), ([0, 1, 0], 1), ([0, 0, 2], 2), ([5, 0, 5], 0), ([5, 1, 0], 1), ([5, 5, 5], 5)],
+)
+def test_the_tests_fail_if_any_part_of_them_does(codes: list[int], expected: int) -> None:
+    assert code_of(codes) == expected
+
+
+def test_what_is_asked_for_by_its_place_is_all_that_is_run() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests",
+        "tests/test_workshop.py::test_the_licence_is_the_full_apache_text",
+    ]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_two_parts_run_side_by_side_and_both_are_heard(capfd: pytest.CaptureFixture[str]) -> None:
+    # Each waits for the other: one after the other they would never end.
+    with socket.create_server(("127.0.0.1", 0)) as meeting:
+        port = meeting.getsockname()[1]
+        comes = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1); "
+        commands = [
+            [sys.executable, "-c", comes + f"print('part {number}'); raise SystemExit({number})"]
+            for number in (3, 4)
+        ]
+
+        def meet() -> None:
+            both = [meeting.accept()[0] for _ in commands]
+            for each in both:
+                each.close()
+
+        waiter = Thread(target=meet)
+        waiter.start()
+        assert side_by_side(*commands) == [3, 4]
+        waiter.join()
+    said = capfd.readouterr().out
+    assert said.index("part 3") < said.index("part 4")
 
 
 def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> None:
