@@ -97,7 +97,8 @@ def test_without_a_replay_window_what_was_put_into_a_dying_link_is_lost(
 ) -> None:
     control = half_a_minute["control"]
     assert_law(control.ledger)  # the books cannot know
-    assert control.ledger["expired"] == control.ledger["dead_lettered"] == 0
+    assert control.ledger["dead_lettered"] == 0
+    assert control.ledger["expired"] <= 1  # what tells the app of its subscription, if that has left already
     # All that was put until it was noticed that nothing is taken.
     assert len(control.lost) > HZ * NOTICED_S / 2, control
     assert half_a_minute["packets dropped"].replayed > HZ * NOTICED_S / 2
