@@ -17,6 +17,8 @@ from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.schemas import Table
 
 MS = 1_000_000
+SECOND = 1_000 * MS
+HOUR_MS = 3_600_000
 PERIOD = 100 * MS
 WALL_MS = 1_763_700_000_000
 Row = dict[str, Any]
@@ -33,6 +35,7 @@ class Recording:
         self.gaps: list[Row] = []
         self.counters: list[Row] = []
         self.dead_letters: list[Row] = []
+        self.leaps: list[Row] = []
         self.tolerance = 0.1
         self.stopped = True
         self.end: int | None = None
@@ -120,6 +123,11 @@ class Recording:
         self.request(100 + number, at)
         self.answer(200 + number, at + 100_000, 100 + number)
 
+    def leap(self, ms: int, at: int = 0) -> None:
+        """The wall clock leapt, and behind it shows what `row` goes by; for a later one, what it then is."""
+        shown_us = WALL_MS * 1_000 + at // 1_000 + (ms * 1_000 if at > 0 else 0)
+        self.leaps.append({"time_us": shown_us, "time_ns": at, "leap_ms": ms})
+
     def at(self, *, verdict: str = "DELIVERED", egress: str = "backbone", number: int = 10) -> Row:
         return [each for each in self.deliveries if (each["verdict"], each["egress"]) == (verdict, egress)][
             number
@@ -136,10 +144,11 @@ class Recording:
             schemas.COUNTERS: self.counters or [self.books()],
             schemas.SEGMENTS: [segment | {"end": "STOPPED" if self.stopped else None}],
             schemas.DEAD_LETTERS: self.dead_letters,
+            schemas.LEAPS: self.leaps,
         }
         return {
             schemas.DELIVERIES: [each | self.about for each in self.deliveries],
-            **{table: [each | self.about for each in rows] for table, rows in events.items()},
+            **{table: [self.about | each for each in rows] for table, rows in events.items()},
         }
 
     def books(self) -> Row:
@@ -166,6 +175,7 @@ def tables(spark: SparkSession, recordings: Iterable[Recording]) -> Tables:
                 schemas.COUNTERS,
                 schemas.SEGMENTS,
                 schemas.DEAD_LETTERS,
+                schemas.LEAPS,
             )
         )
     )
@@ -309,11 +319,101 @@ def from_the_future(recording: Recording) -> Broken:
     return {}
 
 
+def made_before(recording: Recording, ms: int, **fields: Any) -> Row:
+    """A message with a ttl of 20 ms that looks so old when it comes in."""
+    row = recording.at()
+    row.update({"ttl_ms": 20, "id_msb": row["id_msb"] - (ms << 16), "queue_wait_us": 0} | fields)
+    return row
+
+
 @case
 def too_old_on_arrival(recording: Recording) -> Broken:
-    row = recording.at()
-    row.update(ttl_ms=20, id_msb=row["id_msb"] - (21 << 16), queue_wait_us=0)
-    return {"expired": [row["seq"]]}
+    return {"expired": [made_before(recording, 71)["seq"]]}
+
+
+@case
+def too_old_by_what_a_clock_may_drift_without_an_anchor(recording: Recording) -> Broken:
+    made_before(recording, 70)
+    return {}
+
+
+@case
+def made_before_a_leap_and_sent_at_its_ttl(recording: Recording) -> Broken:
+    recording.leap(HOUR_MS)
+    made_before(recording, HOUR_MS + 5, queue_wait_us=20_000)
+    return {}
+
+
+@case
+def made_before_the_first_of_two_leaps(recording: Recording) -> Broken:
+    recording.leap(HOUR_MS)
+    recording.leaps.append({"time_us": (WALL_MS - HOUR_MS) * 1_000, "time_ns": -MS, "leap_ms": 5 * HOUR_MS})
+    made_before(recording, 6 * HOUR_MS + 5)
+    return {}
+
+
+@case
+def sent_1_us_after_its_ttl_behind_a_leap(recording: Recording) -> Broken:
+    recording.leap(HOUR_MS)
+    return {"expired": [made_before(recording, HOUR_MS + 5, queue_wait_us=20_001)["seq"]]}
+
+
+@case
+def too_old_before_a_leap(recording: Recording) -> Broken:
+    recording.leap(HOUR_MS)
+    return {"expired": [made_before(recording, HOUR_MS + 71)["seq"]]}
+
+
+@case
+def made_later_than_the_clock_had_shown(recording: Recording) -> Broken:
+    recording.leap(3 * HOUR_MS)
+    return {"expired": [made_before(recording, HOUR_MS)["seq"]]}
+
+
+@case
+def a_leap_that_is_forgotten(recording: Recording) -> Broken:
+    recording.leap(HOUR_MS, at=recording.at()["received_ns"] - 670 * SECOND - 1)
+    return {"expired": [made_before(recording, HOUR_MS)["seq"]]}
+
+
+@case
+def a_leap_that_is_just_not_forgotten(recording: Recording) -> Broken:
+    recording.leap(HOUR_MS, at=recording.at()["received_ns"] - 670 * SECOND)
+    made_before(recording, HOUR_MS)
+    return {}
+
+
+@case
+def a_leap_that_is_drift_to_the_streamer(recording: Recording) -> Broken:
+    recording.leap(1_000)
+    return {"expired": [made_before(recording, 1_000)["seq"]]}
+
+
+@case
+def the_smallest_leap(recording: Recording) -> Broken:
+    recording.leap(1_001)
+    made_before(recording, 1_001)
+    return {}
+
+
+@case
+def before_the_recorder_saw_the_leap(recording: Recording) -> Broken:
+    recording.leap(-HOUR_MS, at=recording.at()["received_ns"] + 70 * SECOND)
+    made_before(recording, HOUR_MS)
+    return {}
+
+
+@case
+def long_before_a_leap(recording: Recording) -> Broken:
+    recording.leap(-HOUR_MS, at=recording.at()["received_ns"] + 70 * SECOND + 1)
+    return {"expired": [made_before(recording, HOUR_MS)["seq"]]}
+
+
+@case
+def behind_a_leap_of_another_run(recording: Recording) -> Broken:
+    recording.leap(HOUR_MS)
+    recording.leaps[0]["run"] = 8
+    return {"expired": [made_before(recording, HOUR_MS)["seq"]]}
 
 
 @case

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark measures two engines at the same work: their tables are equal. So DuckDB also proves Spark's."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from ustreamer_pipeline.fleet import Fleet, write_fleet
 from ustreamer_pipeline.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES
 
-from benchmarks import process_tree
+from benchmarks import process_tree, whatif
 from benchmarks.pipeline import Measured, fleet_of, ingest_with_duckdb, main, run, table
 
 SOAK_ROWS = int(os.environ.get("USTREAMER_SOAK_ROWS", "100000000"))
@@ -83,3 +84,20 @@ def test_ingest_grows_with_the_rows_and_its_memory_does_not(capsys: pytest.Captu
     )
     assert large["rows_s"] > 0.7 * small["rows_s"]
     assert large["mb"] < 1.5 * small["mb"] + 500
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_whatif_is_no_slower_than_duckdb_and_its_memory_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1e8 rows beside a tenth of it; needs 20 GB of disk and 16 of memory. USTREAMER_SOAK_ROWS: another size."""
+    sizes = [str(SOAK_ROWS // 10), str(SOAK_ROWS)]
+    assert whatif.main(["--rows", *sizes, "--scenarios", "1", "--dir", str(tmp_path)]) == 0
+    small, large = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    # By CPU time: others on the machine stretch seconds, of one engine more than of the other.
+    if SOAK_ROWS >= 100_000_000:  # a small replay is mostly Spark's beginning
+        assert small["cpu_ratio"] <= 3
+        assert large["cpu_ratio"] <= 1
+    assert large["spark_cpu_s"] < 1.2 * 10 * small["spark_cpu_s"]
+    assert large["spark_mb"] < 1.5 * small["spark_mb"] + 500

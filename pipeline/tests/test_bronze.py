@@ -150,6 +150,20 @@ def test_the_manifest_is_read_as_it_was_saved(record: Record, lake: str, tmp_pat
     assert Manifest.load(str(tmp_path)).files == {}
 
 
+def test_of_an_older_lake_every_day_is_made_again(record: Record, lake: str) -> None:
+    made = noted(land(str(record([a_row(0), a_row(1, MIDNIGHT_MS + 1)])), lake))
+    made.pending.clear()
+    made.save(lake)
+    assert Manifest.load(lake).pending == set()
+    place = Path(lake) / "manifest.jsonl"
+    now = f'{{"version":{manifest_module.VERSION}}}'
+    place.write_text(place.read_text().replace(now, '{"version":1}', 1))
+    again = Manifest.load(lake)
+    assert again.pending == {("hpc.vin1", DAY), ("hpc.vin1", DAY + 1)}
+    again.save(lake)
+    assert place.read_text().startswith(now)
+
+
 def test_a_file_is_new_until_it_was_seen_with_its_size_and_time(record: Record, lake: str) -> None:
     path = record([a_row(0)])
     landed = land(str(path), lake)
@@ -182,7 +196,7 @@ def test_what_an_older_reader_refused_is_looked_at_again_by_one_that_knows_more(
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('{"version":2}\n', ":1: version 2"),
+        ('{"version":3}\n', ":1: version 3"),
         ("garbage\n", ":1: "),
         ('{"version":1}\n{"file":{"nonsense":1}}\n', ":2: "),
         ('{"version":1}\n{"version":1}\n', ":2: "),
@@ -210,7 +224,10 @@ def test_two_do_not_write_one_lake(tmp_path: Path) -> None:
     other.start()
     try:
         assert ready.wait(30)
-        with pytest.raises(UnavailableError, match="another ingest is running"), locked(lake):
+        with (
+            pytest.raises(UnavailableError, match="another ingest, or a compaction, is running"),
+            locked(lake),
+        ):
             pass
     finally:
         release.set()

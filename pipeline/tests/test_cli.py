@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ustreamer_pipeline import cli, commands
-from ustreamer_pipeline.commands import generate, ingest
+from ustreamer_pipeline.commands import compact, generate, ingest
 from ustreamer_pipeline.errors import DamagedError, PipelineError, UnavailableError, UsageError
 
 COMMAND = """
@@ -48,7 +48,7 @@ def test_an_error_is_one_line_and_an_exit_code(
 
 
 def test_the_commands_that_are_there_are_found_by_the_names_of_their_files() -> None:
-    expected: dict[str, object] = {"generate": generate, "ingest": ingest}
+    expected: dict[str, object] = {"compact": compact, "generate": generate, "ingest": ingest}
     assert {name: each for name, each in cli.found().items() if name in expected} == expected
 
 

@@ -162,6 +162,21 @@ def test_no_two_messages_of_a_topic_come_at_once_also_where_a_burst_meets_the_en
     assert np.all(np.diff(times) > 0)
 
 
+def test_a_lane_delivers_in_the_order_of_arrival_also_bursts_answers_and_behind_an_outage() -> None:
+    """What `audit` asks of every gateway."""
+    key = ("ingress", "source", "sink", "priority", "egress", "subscriber")
+    several = 0
+    for number in range(6):
+        latest: dict[tuple[object, ...], int] = {}
+        for row in table(segments(Vehicle(replace(SMALL, requests_hz=50), number))):
+            if row["verdict"] == 0:
+                lane = tuple(row[name] for name in key)
+                assert row["received_ns"] >= latest.get(lane, 0)
+                several += lane in latest
+                latest[lane] = row["received_ns"]
+    assert several > 1_000
+
+
 def test_the_recording_keeps_the_rules_of_the_layout_and_the_ledger_law() -> None:
     seen: Counter[str] = Counter()
     ends = Counter[bool]()

@@ -272,12 +272,12 @@ def test_behind_missing_rows_a_gate_is_known_again_after_a_pause() -> None:
     rows = decided(Sender("//chassis/1/1/8001", times), 1, [(0, period_of(30))])
     lost = [*rows[:41], *rows[46:]]
     assert replayed(lost).check.differing > 0
-    at_us = rows[45]["received_us"]
+    at_ns = rows[45]["received_ns"]
     for batch in (13, 5, 10**6):
-        check = replayed(lost, losses={1: [at_us]}, batch=batch).check
+        check = replayed(lost, losses={1: [at_ns]}, batch=batch).check
         assert (check.decided, check.differing) == (195, 0)
         assert check.unknown == 54
-    assert replayed(lost[:50], losses={1: [at_us]}).check.unknown == 9
+    assert replayed(lost[:50], losses={1: [at_ns]}).check.unknown == 9
 
 
 def test_what_no_gate_has_seen_is_not_compared() -> None:

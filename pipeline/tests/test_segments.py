@@ -18,6 +18,7 @@ from ustreamer_pipeline.schemas import (
     DEAD_LETTERS,
     EPOCHS,
     GAPS,
+    LEAPS,
     QUARANTINE,
     SEGMENTS,
     SUBSCRIPTIONS,
@@ -189,7 +190,17 @@ def test_every_other_event_is_a_row_of_its_table(record: Record) -> None:
     assert books["time_us"] == us + 60_000_000 + 11_000, "behind a leap of a minute"
     (segment,) = [row for name, row in listed if name == SEGMENTS.name]
     assert (segment["end"], segment["began_us"], segment["rows"]) == ("STOPPED", us, 0)
+    assert (segment["began_ns"], gap["from_ns"], gap["until_ns"]) == (0, MS, 3 * MS)
+    assert [row for name, row in listed if name == LEAPS.name] == [
+        {"run": 1, "time_us": us + 60_010_000, "time_ns": 10 * MS, "leap_ms": 60_000}
+    ]
     assert QUARANTINE.name not in {name for name, _ in listed}
+
+
+@pytest.mark.parametrize("cause", GapCause)
+def test_every_cause_of_a_gap_is_read(record: Record, cause: GapCause) -> None:
+    segment = read(record([Gap(0, cause, MS, MS, (1, 0, 0, 0, 0, 0), 0, 0)]))
+    assert [row["cause"] for table, _, row in found(segment, "f", 0) if table is GAPS] == [cause.name]
 
 
 def test_a_file_cut_at_any_place_gives_the_blocks_in_front_of_it(record: Record) -> None:

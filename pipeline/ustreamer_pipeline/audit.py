@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ustreamer_pipeline import audit_ledger, audit_rules
 from ustreamer_pipeline.audit_rules import FINDINGS, Rule, Tables
 from ustreamer_pipeline.errors import UnavailableError
-from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, DELIVERIES, EPOCHS, GAPS, SEGMENTS
+from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, DELIVERIES, EPOCHS, GAPS, LEAPS, SEGMENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-1
     """Silver of these days. Raises UnavailableError if there are no deliveries."""
     tables = [
         table.read(spark, lake).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
-        for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS)
+        for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS)
     ]
     if tables[0].isEmpty():
         raise UnavailableError(f"{DELIVERIES.path(lake)}: no deliveries there: ingest first")

@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 FINDINGS: Final = ("rule", "gateway", "run", "seq", "time_us", "subject", "expected", "found")
 """Columns of a finding. `seq` is null where it is about a whole run."""
 
-GRACE_US: Final = 600_000_000
-"""For so long behind a leap of the wall clock a message may look older than it is (core/expiry.py)."""
+GRACE_NS: Final = 600_000_000_000
+"""For so long behind a leap of the wall clock, or its ttl, a message may look older than it is (core/expiry.py)."""
+
+LEAP_MS: Final = 1_000
+"""A smaller leap is drift to the streamer: it does not remember the time before it (core/expiry.py)."""
+
+UNSEEN_NS: Final = 70_000_000_000
+"""So long after a leap, at most, the recorder sees it: the longest flush interval, and what a busy machine adds."""
+
+DRIFT_MS: Final = 50
+"""So far the wall clock may be from what the recording says, without an anchor (docs/recordings.md)."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class Tables:
     counters: "DataFrame"
     segments: "DataFrame"
     dead_letters: "DataFrame"
+    leaps: "DataFrame"
 
 
 Rule = Callable[[Tables], "DataFrame"]
@@ -165,26 +175,59 @@ def order(tables: Tables) -> "DataFrame":
 def expired(tables: Tables) -> "DataFrame":
     """Nothing is handed to a transport after its ttl: made + ttl, and never later than ttl after it came in.
 
-    Not looked at behind a leap of the wall clock, by which a message may look older than it is, and where the recorded
-    attempt is not the one that succeeded.
+    By whichever clock is kindest to the message of those that the streamer may have asked (core/expiry.py): what the
+    wall clock showed, what it showed before a leap of late, and behind one that the recorder had not seen yet. Not looked
+    at where the recorded attempt is not the one that succeeded.
     """
     from pyspark.sql import functions as f
 
     made_ms = f.shiftrightunsigned("id_msb", 16)
     # The gateway reads its wall clock in whole ms, and after it has noted when the message came.
-    left_ms = f.least(made_ms + f.col("ttl_ms") - f.floor(f.col("received_us") / 1_000), f.col("ttl_ms"))
-    allowed_us = f.col("left_ms") * 1_000
-    frame = (
+    left_ms = f.least(made_ms + f.col("ttl_ms") + DRIFT_MS - f.floor(f.col("received_us") / 1_000), "ttl_ms")
+    late = (
         tables.deliveries.where("verdict = 'DELIVERED' AND ttl_ms > 0 AND attempts = 1")
+        .withColumn("made_ms", made_ms)
         .withColumn("left_ms", left_ms)
-        .where((f.col("queue_wait_us") > allowed_us) | (f.col("left_ms") < 0))
+        .where(_too_late())
     )
     return _finding(
-        frame,
+        late.join(_young_by_another_clock(late, tables.leaps), ["gateway", "run", "seq"], "left_anti"),
         "expired",
         _target(),
-        f.format_string("sent within %d us (ttl %d ms)", allowed_us, "ttl_ms"),
+        f.format_string("sent within %d us (ttl %d ms)", f.col("left_ms") * 1_000, "ttl_ms"),
         f.format_string("sent after %d us", "queue_wait_us"),
+    )
+
+
+def _too_late() -> "Column":
+    from pyspark.sql import functions as f
+
+    return (f.col("queue_wait_us") > f.col("left_ms") * 1_000) | (f.col("left_ms") < 0)
+
+
+def _young_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataFrame":
+    """gateway, run, seq of those that were in time by what the wall clock was before, or already was."""
+    from pyspark.sql import functions as f
+
+    clocks = leaps.select("gateway", "run", "leap_ms", f.col("time_ns").alias("leapt_ns"), "time_us")
+    after_ms = f.floor(
+        (f.col("time_us") + f.floor((f.col("received_ns") - f.col("leapt_ns")) / 1_000)) / 1_000
+    )
+    since_ns = f.col("received_ns") - f.col("leapt_ns")
+    remembered = (f.abs("leap_ms") > LEAP_MS) & since_ns.between(
+        0, f.greatest(f.lit(GRACE_NS), f.col("ttl_ms") * 1_000_000) + UNSEEN_NS
+    )
+    unseen = since_ns.between(-UNSEEN_NS, -1)
+    age_ms = after_ms - f.when(remembered, f.col("leap_ms")).otherwise(0) - f.col("made_ms")
+    left_ms = f.least(f.col("ttl_ms") + DRIFT_MS - age_ms, "ttl_ms")
+    # Made later than an old clock ever showed: by somebody else's clock, and the old one says nothing about it.
+    told = unseen | (remembered & (age_ms >= -LEAP_MS))
+    return (
+        late.join(clocks, ["gateway", "run"])
+        .where(told)
+        .withColumn("left_ms", left_ms)
+        .where(~_too_late())
+        .select("gateway", "run", "seq")
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ustreamer_pipeline.layout import (
+    ANCHOR,
     CONFIG,
     COUNTERS,
     DEAD_LETTER,
@@ -27,6 +28,7 @@ from ustreamer_pipeline.schemas import (
     DEAD_LETTERS,
     EPOCHS,
     GAPS,
+    LEAPS,
     QUARANTINE,
     SEGMENTS,
     SUBSCRIPTIONS,
@@ -139,6 +141,8 @@ class _Reader:
             "rows": int(record["rows"].sum()),
             "from_us": from_us,
             "until_us": self.us(record["until_ns"]),
+            "from_ns": int(record["from_ns"]),
+            "until_ns": int(record["until_ns"]),
             **dict(zip(_VERDICTS, record["rows"].tolist(), strict=True)),
             "changes": int(record["changes"]),
             "letters": int(record["letters"]),
@@ -178,6 +182,7 @@ def found(segment: Segment, file: str, rows: int) -> Iterator[Found]:
                 yield _bad(began_us, file, int(segment.offsets[position]), str(error), record.tobytes())
             else:
                 yield table, wall_us, {"run": reader.run, **row}
+    yield from _leaps(segment)
     yield _segment(segment, rows)
     for fault in segment.faults:
         yield _bad(fault.from_us, file, fault.offset, fault.reason, fault.raw)
@@ -191,8 +196,24 @@ def found(segment: Segment, file: str, rows: int) -> Iterator[Found]:
                 "rows": fault.rows,
                 "from_us": fault.from_us,
                 "until_us": fault.until_us,
+                "from_ns": fault.from_ns,
+                "until_ns": fault.until_ns,
             },
         )
+
+
+def _leaps(segment: Segment) -> Iterator[Found]:
+    """An ANCHOR that says how far the clock leapt since the one before it; that of a new file may, too."""
+    anchors = segment.records(ANCHOR)
+    for anchor in anchors[anchors["leap_ms"] != 0]:
+        time_us = int(anchor["wall_ms"]) * 1_000
+        row = {
+            "run": segment.header.run,
+            "time_us": time_us,
+            "time_ns": int(anchor["mono_ns"]),
+            "leap_ms": int(anchor["leap_ms"]),
+        }
+        yield LEAPS, time_us, row
 
 
 def _bad(wall_us: int, file: str, offset: int, reason: str, raw: bytes) -> Found:
@@ -210,6 +231,7 @@ def _segment(segment: Segment, rows: int) -> Found:
         "run": header.run,
         "number": header.number,
         "began_us": began_us,
+        "began_ns": header.mono_ns,
         "first_seq": header.first_seq,
         "next_seq": segment.next_seq,
         "rows": rows,

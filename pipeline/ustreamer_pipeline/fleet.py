@@ -127,13 +127,18 @@ def write_vehicle(fleet: Fleet, folder: Path, number: int) -> int:
 
 @dataclass
 class _Line:
-    """One delivery: a topic, to one target, with one gate; `tuned` are its later limits, in order of time."""
+    """One delivery: a topic, to one target, with one gate; `tuned` are its later limits, in order of time.
+
+    `settled_ns` is when its last message left, and `answered_ns` when its last answer came in: a lane keeps the order.
+    """
 
     delivery: int
     targets: list[TargetText]
     gate: Gate | None
     tuned: list[int] = field(default_factory=list)
     gate_at: int = 0
+    settled_ns: int = 0
+    answered_ns: int = 0
     outages: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
 
@@ -184,7 +189,10 @@ class Vehicle:
         rate = 1_000 if index >= fleet.topics else int(dice.choice(_RATES_HZ))
         uri = f"//{self.gateway.replace('hpc', 'chassis')}/10A{index % 16:X}/1/{0x8000 + index:X}"
         period_ns = _NS // rate
-        lines = [self._line(uri) for _ in range(min(int(dice.poisson(fleet.subscribers)), 8))]
+        count = min(int(dice.poisson(fleet.subscribers)), 8)
+        # A network is one target of a topic, however many listen there; the others are for one subscriber each.
+        network = int(dice.choice(count)) if count and dice.random() < 0.8 else -1
+        lines = [self._line(uri, network=index == network) for index in range(count)]
         if not lines:
             lines = [_Line(0, [self._new_target(TargetText(0, 0, "chassis"))], None)]
         return _Topic(
@@ -200,16 +208,12 @@ class Vehicle:
             self._spans(fleet.outages / 4, 5.0),
         )
 
-    def _line(self, topic: str) -> _Line:
+    def _line(self, topic: str, *, network: bool) -> _Line:
         """A subscriber, or a Zenoh network of them; one in four changes its limit half-way."""
         dice = self._dice
         self._deliveries += 1
         limit = int(dice.choice(_LIMITS_HZ))
-        subscriber = (
-            None
-            if dice.random() < 0.6
-            else f"//{self.gateway.replace('hpc', 'cabin')}/{self._deliveries:X}/1/0"
-        )
+        subscriber = None if network else f"//{self.gateway.replace('hpc', 'cabin')}/{self._deliveries:X}/1/0"
         period_ns = _NS // limit if limit else 0
         egress = "backbone" if subscriber is None else "cabin"
         first = TargetText(0, self._deliveries, "chassis", egress, topic, subscriber, period_ns, _RUN_NS)
@@ -416,6 +420,9 @@ class Vehicle:
         settled = tried + self._dice.integers(2_000, 90_000, len(rows))
         patience = ttl_ms * 1_000_000 if ttl_ms else _MAX_AGE_NS
         late = tried - arrived >= patience
+        left = passed & ~late
+        settled[left] = _rising(line.settled_ns, settled[left])
+        line.settled_ns = int(settled[left].max(initial=line.settled_ns))
         rows["first_attempt_ns"] = np.where(passed & ~late, tried, 0)
         rows["attempts"] = np.where(passed & ~late, 1 + (waits > 0), 0)
         rows["verdict"] = np.select(
@@ -454,6 +461,8 @@ class Vehicle:
         self._deliver(request, there, calls.ttl_ms)
         yield request, np.zeros((len(request), 2), np.int64)
         answered = request["settled_ns"] + self._dice.integers(200_000, 9_000_000, len(arrived))
+        answered = _rising(back.answered_ns, answered)
+        back.answered_ns = int(answered.max(initial=back.answered_ns))
         answer = empty(DELIVERY, len(arrived))
         answer["id_msb"], answer["id_lsb"] = self._ids(answered)
         self._fill(answer, calls, answered)
@@ -492,6 +501,12 @@ class Vehicle:
             np.concatenate((responses, letters)) + 1,  # equal places keep this order: the answer first
             np.concatenate((cells(answer), cells(letter))),
         )
+
+
+def _rising(least: int, times: Ints) -> Ints:
+    """The times, each put off to the one before it where it is earlier."""
+    rising: Ints = np.maximum.accumulate(np.maximum(times, least)) if len(times) else times
+    return rising
 
 
 def _until(spans: Ints, times: Ints) -> Ints:

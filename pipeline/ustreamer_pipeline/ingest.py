@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
+from ustreamer_pipeline import compacted
 from ustreamer_pipeline.bronze import from_json, landing
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.layout import SUFFIXES
 from ustreamer_pipeline.manifest import Manifest, Unit, listed, locked
-from ustreamer_pipeline.rows import EPOCH
+from ustreamer_pipeline.rows import EPOCH, day_text
 from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, WIDE, Table
 from ustreamer_pipeline.silver import (
     Work,
@@ -37,7 +38,7 @@ from ustreamer_pipeline.silver import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 WAVE_FILES: Final = 10_000
 """Files that land before the manifest is saved: what a crash repeats at most."""
@@ -213,6 +214,8 @@ def _make_wave(spark: "SparkSession", units: list[Work], lake: str, *, faults: b
     from pyspark.sql import functions as f
 
     packed = tasks(units)
+    touched = {(unit.gateway, unit.day) for unit in units}
+    compacted.forget(lake, {day_text(day) for _, day in touched})
     expected = sum(unit.rows for unit in units)
     counted = Observation()
     counts = (f.count(f.lit(1)).alias("rows"), f.count("bad").alias("bad"))
@@ -220,7 +223,6 @@ def _make_wave(spark: "SparkSession", units: list[Work], lake: str, *, faults: b
     rows, bad = counted.get["rows"], counted.get["bad"]
     if rows != expected:
         raise DamagedError(f"{lake}: {rows} of {expected} rows came out of bronze; is a file of it gone?")
-    touched = {(unit.gateway, unit.day) for unit in units}
     small = event_rows(spark, packed, lake)
     _remove(lake, WIDE, touched)
     _write(small.where(f.col("table") != QUARANTINE.name), WIDE, lake)
@@ -234,29 +236,29 @@ def _make_wave(spark: "SparkSession", units: list[Work], lake: str, *, faults: b
 def _write(frame: "DataFrame", table: Table, lake: str) -> None:
     """Replace the partitions that the frame has rows for, and no other."""
     (
-        frame.write.mode("overwrite")
-        .options(**{f"parquet.enable.dictionary#{name}": "false" for name in SPREAD if name in table.names})
-        .option("parquet.compression.codec.zstd.level", "1")  # 3 is the default: as small, and slower
+        compressed(frame.write, table)
+        .mode("overwrite")
         .option("partitionOverwriteMode", "dynamic")
         .partitionBy(*table.partitioned_by)
         .parquet(table.path(lake))
     )
 
 
+def compressed(writer: "DataFrameWriter", table: Table) -> "DataFrameWriter":
+    """With what was measured to be small and quick for this table (docs/scale.md)."""
+    spread = {f"parquet.enable.dictionary#{name}": "false" for name in SPREAD if name in table.names}
+    # 3 is the default: as small, and slower.
+    return writer.options(**spread).option("parquet.compression.codec.zstd.level", "1")
+
+
 def _remove(lake: str, table: Table, units: set[Unit]) -> None:
     """Take away the partitions of some units, which may get no new ones."""
-    for date in {str(_date(day)) for _, day in units}:
+    for date in {day_text(day) for _, day in units}:
         folder = Path(table.path(lake)) / f"date={date}"
-        gone = {gateway for gateway, day in units if str(_date(day)) == date}
+        gone = {gateway for gateway, day in units if day_text(day) == date}
         for partition in folder.glob("gateway=*"):
             if unquote(partition.name.removeprefix("gateway=")) in gone:
                 shutil.rmtree(partition)
-
-
-def _date(day: int) -> Any:
-    import datetime as dt
-
-    return EPOCH + dt.timedelta(days=day)
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

@@ -29,7 +29,7 @@ NO_LIMIT_OF_ATTEMPTS: Final = 65_535
 STRING_BYTES: Final = 84
 STRINGS_MAX: Final = 65_536
 PAYLOAD_BYTES: Final = 80
-GAP_CAUSES: Final = ("OVERRUN", "DISK")
+GAP_CAUSES: Final = ("OVERRUN", "DISK", "UNFIT")
 ENDS: Final = ("CONTINUED", "STOPPED")
 
 Fields = Mapping[str, tuple[int, Any]]

@@ -21,7 +21,8 @@ from ustreamer_pipeline.bronze import Landed, Summary
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.layout import LAYOUTS
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""2: the small tables have leaps of the clock, and monotonic times. Of a lake of version 1 all days are made again."""
 NAME: Final = "manifest.jsonl"
 
 Key = tuple[str, int, int]
@@ -51,6 +52,7 @@ class Manifest:
     files: dict[str, Seen] = field(default_factory=dict)
     segments: dict[Key, Summary] = field(default_factory=dict)
     pending: set[Unit] = field(default_factory=set)
+    _is_old: bool = False
 
     def is_new(self, path: str, size: int, mtime_ns: int) -> bool:
         seen = self.files.get(path)
@@ -122,13 +124,16 @@ class Manifest:
             raise DamagedError(
                 f"{place}:{number}: {error}: expected a manifest of version {VERSION}; move the lake aside and ingest again"
             ) from error
+        if manifest._is_old:
+            manifest.pending |= manifest.by_unit().keys()
         return manifest
 
     def _take(self, number: int, line: dict[str, Any]) -> None:
         match line:
             case {"version": version} if number == 1:
-                if version != VERSION:
+                if version not in (1, VERSION):
                     raise ValueError(f"version {version}")
+                self._is_old = version < VERSION
             case {"file": dict(value)} if number > 1:
                 seen = Seen(**value)
                 self.files[seen.path] = seen
@@ -165,7 +170,7 @@ def locked(lake: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UnavailableError(f"{lake}: another ingest is running") from error
+            raise UnavailableError(f"{lake}: another ingest, or a compaction, is running") from error
         for leftover in Path(lake).glob(".manifest-*"):  # of one that died while it saved
             with contextlib.suppress(FileNotFoundError):
                 leftover.unlink()

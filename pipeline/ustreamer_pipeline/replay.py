@@ -31,14 +31,12 @@ Tolerances = Mapping[tuple[int, int], float | None]
 """Of the throttle, by run and epoch; None where a gateway has no throttle, and nothing keeps to a limit."""
 
 Losses = Mapping[int, Sequence[int]]
-"""By run, when rows begin or cease to be missing (wall clock, us): what a gate remembers is not known behind these."""
+"""By run, when rows begin or cease to be missing (received_ns): what a gate remembers is not known behind these."""
 
 
-def columns_for(scenarios: Sequence[Scenario], losses: Losses) -> list[str]:
+def columns_for(scenarios: Sequence[Scenario]) -> list[str]:
     """What must be read for these scenarios."""
-    more = any(map(len, losses.values())) or any(
-        scenario.subscribe or is_modelled(scenario) for scenario in scenarios
-    )
+    more = any(scenario.subscribe or is_modelled(scenario) for scenario in scenarios)
     return [*COLUMNS, *(QUEUE_COLUMNS if more else ())]
 
 
@@ -119,7 +117,7 @@ class GatewayReplay:
     def _between_losses(self, part: pa.RecordBatch, run: int) -> Iterator[pa.RecordBatch]:
         losses = self._losses.get(run, [])
         while losses and part.num_rows:
-            behind = np.flatnonzero(numbers(part, "received_us") >= losses[0])
+            behind = np.flatnonzero(numbers(part, "received_ns") >= losses[0])
             if not len(behind):
                 break
             losses.pop(0)

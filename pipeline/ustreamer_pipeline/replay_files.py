@@ -8,6 +8,8 @@ reads its gateways' files itself, one after the other, a batch in memory at a ti
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
+from ustreamer_pipeline.replay_order import KEY, Span, in_turn, merged, span_of
 from ustreamer_pipeline.replay_rows import TEXTS
 from ustreamer_pipeline.schemas import DELIVERIES
 
@@ -27,7 +30,7 @@ _PARTITION: Final = re.compile(r"/date=([^/]+)/gateway=([^/]+)/[^/]+$")
 
 
 def files_by_gateway(uris: Sequence[str], since: str = "", until: str = "9999") -> dict[str, list[str]]:
-    """Each gateway's files in order of time; `since` and `until` are dates, both included."""
+    """Each gateway's files by date, which need not be their order (`read`); `since` and `until` are dates, both included."""
     found: dict[str, list[tuple[str, str]]] = {}
     for uri in uris:
         match = _PARTITION.search(uri)
@@ -43,19 +46,43 @@ def files_by_gateway(uris: Sequence[str], since: str = "", until: str = "9999") 
 def read(
     uris: Sequence[str], columns: Sequence[str], batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these files, in order, texts as dictionaries. Raises DamagedError that names the file."""
-    for uri in uris:
-        system, path = located(uri)
-        try:
-            with system.open_input_file(path) as source:
-                file = pq.ParquetFile(source, read_dictionary=[name for name in columns if name in TEXTS])
-                missing = set(columns) - set(file.schema_arrow.names)
-                if missing:
-                    raise DamagedError(f"{uri}: no column {', '.join(sorted(missing))}: ingest again")
-                # One thread: Spark has a task for every core already.
-                yield from file.iter_batches(batch_rows, columns=list(columns), use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise DamagedError(f"{uri}: {error}") from error
+    """The rows of one gateway's files, in order, texts as dictionaries. Raises DamagedError that names the file."""
+    for files in in_turn([(uri, _span(uri)) for uri in uris]) if len(uris) > 1 else [list(uris)]:
+        if len(files) == 1:
+            yield from _read(files[0], columns, batch_rows)
+            continue
+        keyed = list(dict.fromkeys((*columns, *KEY)))
+        for batch in merged([partial(_read, uri, keyed, batch_rows) for uri in files]):
+            yield batch.select(list(columns))
+
+
+def _span(uri: str) -> Span | None:
+    with _opened(uri, ()) as file:
+        _check(uri, file, KEY)
+        return span_of(file.metadata)
+
+
+def _read(uri: str, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    with _opened(uri, columns) as file:
+        _check(uri, file, columns)
+        # One thread: Spark has a task for every core already.
+        yield from file.iter_batches(batch_rows, columns=list(columns), use_threads=False)
+
+
+def _check(uri: str, file: pq.ParquetFile, columns: Sequence[str]) -> None:
+    missing = set(columns) - set(file.schema_arrow.names)
+    if missing:
+        raise DamagedError(f"{uri}: no column {', '.join(sorted(missing))}: ingest again")
+
+
+@contextmanager
+def _opened(uri: str, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    system, path = located(uri)
+    try:
+        with system.open_input_file(path) as source:
+            yield pq.ParquetFile(source, read_dictionary=[name for name in columns if name in TEXTS])
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedError(f"{uri}: {error}") from error
 
 
 def located(uri: str) -> tuple[fs.FileSystem, str]:

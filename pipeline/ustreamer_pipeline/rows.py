@@ -93,6 +93,11 @@ def day_of(wall_us: Ints) -> Ints:
     return days
 
 
+def day_text(day: int) -> str:
+    """A day since 1970 as the folders of a lake have it."""
+    return (EPOCH + dt.timedelta(days=day)).isoformat()
+
+
 def rows_of(segment: Segment, pool: Pool, file: str, floor: int, *, detail: bool) -> Records:
     """The rows of a segment in the order of their seq. `detail`: with file, offset and bytes, for the quarantine."""
     where = segment.where(DELIVERY)

@@ -4,6 +4,8 @@
     <lake>/bronze/date=D/gateway=G/<run>-<number>.useg.zst   recordings as they came, byte for byte
     <lake>/silver/deliveries/date=D/gateway=G/*.parquet      one clean row per delivery
     <lake>/silver/events/date=D/gateway=G/*.parquet          all small tables in one, so that a gateway's day is two files
+    <lake>/compacted/TABLE/...                               dates that are over once more, in large files (compact.py)
+    <lake>/compacted.json                                    which dates, and where
     <lake>/quarantine/date=D/gateway=G/*.parquet             what could not be read or believed, and why
     <lake>/refused/<crc>-<name>.zst                          files of which nothing could be read
     <lake>/manifest.jsonl                                    which recordings are in it
@@ -16,6 +18,8 @@ Types are Spark's names. Times: `_us` is UTC since 1970 in microseconds, `_ns` i
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from ustreamer_pipeline import compacted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +81,18 @@ class Table:
             return spark.createDataFrame([], self.ddl)
         if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
             return WIDE.read(spark, lake).where(f"`table` = '{self.name}'").select(*self.names)
-        return spark.read.schema(self.ddl).parquet(path)
+        closed = {} if "://" in path else compacted.load(lake)
+        if not closed:
+            return spark.read.schema(self.ddl).parquet(path)
+        large = spark.read.schema(self.ddl).parquet(
+            *(f"{str(lake).rstrip('/')}/{folders[self.name]}" for folders in closed.values())
+        )
+        # Named one by one: to list the folders of all gateways takes as long as to open a tenth of their files.
+        dates = [each for each in Path(path).glob("date=*") if each.name.removeprefix("date=") not in closed]
+        if not dates:
+            return large
+        small = spark.read.schema(self.ddl).option("basePath", path).parquet(*map(str, sorted(dates)))
+        return small.unionByName(large)
 
 
 EVENTS_FOLDER: Final = "silver/events"
@@ -256,12 +271,16 @@ GAPS: Final = Table(
     (
         Column("run", "bigint", "as in deliveries"),
         Column(
-            "cause", "string", "OVERRUN, DISK: announced by the recorder. DAMAGED: bytes that do not match"
+            "cause",
+            "string",
+            "OVERRUN, DISK, UNFIT: announced by the recorder. DAMAGED: bytes that do not match",
         ),
         Column("first_seq", "bigint", "of the rows that are not there"),
         Column("rows", "bigint", "how many"),
         Column("from_us", "bigint", "wall clock"),
         Column("until_us", "bigint", "wall clock"),
+        Column("from_ns", "bigint", "monotonic, as received_ns"),
+        Column("until_ns", "bigint", "monotonic"),
         *(
             Column(name, "bigint", "rows by verdict; null where damaged", nullable=True)
             for name in _PER_VERDICT
@@ -295,6 +314,7 @@ SEGMENTS: Final = Table(
         Column("run", "bigint", "as in deliveries"),
         Column("number", "bigint", "from 0; one that is missing was deleted, or has not come yet"),
         Column("began_us", "bigint", "wall clock"),
+        Column("began_ns", "bigint", "monotonic"),
         Column("first_seq", "bigint", "of its first row"),
         Column("next_seq", "bigint", "of the first row behind it"),
         Column("rows", "bigint", "deliveries in it"),
@@ -310,6 +330,18 @@ SEGMENTS: Final = Table(
 )
 """One row per recording. A run is what its segments, counters and gaps say together."""
 
+LEAPS: Final = Table(
+    "leaps",
+    EVENTS_FOLDER,
+    (
+        Column("run", "bigint", "as in deliveries"),
+        Column("time_us", "bigint", "what the wall clock showed behind it"),
+        Column("time_ns", "bigint", "monotonic; when the recorder saw it, up to a flush after it"),
+        Column("leap_ms", "bigint", "how far the wall clock leapt; negative: back"),
+        *_PARTITION,
+    ),
+)
+
 QUARANTINE: Final = Table(
     "quarantine",
     "quarantine",
@@ -323,7 +355,7 @@ QUARANTINE: Final = Table(
     ),
 )
 
-EVENTS: Final = (SUBSCRIPTIONS, DEAD_LETTERS, EPOCHS, GAPS, COUNTERS, SEGMENTS)
+EVENTS: Final = (SUBSCRIPTIONS, DEAD_LETTERS, EPOCHS, GAPS, COUNTERS, SEGMENTS, LEAPS)
 """The small tables of silver."""
 
 

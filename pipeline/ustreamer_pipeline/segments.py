@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -54,6 +54,17 @@ class Header:
     first_seq: int
 
 
+class _Moment(NamedTuple):
+    """One moment on both clocks."""
+
+    us: int
+    ns: int
+
+    @classmethod
+    def of(cls, block: Any) -> "_Moment":
+        return cls(int(block["wall_ms"]) * _US_PER_MS, int(block["mono_ns"]))
+
+
 @dataclass(frozen=True)
 class Fault:
     """Bytes that are not used: where in the file, why, the first of them, and which rows they held as far as is known."""
@@ -65,6 +76,8 @@ class Fault:
     rows: int = 0
     from_us: int = 0
     until_us: int = 0
+    from_ns: int = 0
+    until_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -181,7 +194,12 @@ def read_segment(buffer: bytes | memoryview, name: str) -> Segment:
     heads = cells.view(BLOCK_TYPE)
     good = np.zeros(len(cells), np.bool_)
     faults: list[Fault] = []
-    at, last, next_seq, wall_us = 0, -1, header.first_seq, header.wall_ms * _US_PER_MS
+    at, last, next_seq, written = (
+        0,
+        -1,
+        header.first_seq,
+        _Moment(header.wall_ms * _US_PER_MS, header.mono_ns),
+    )
     while at < len(cells):
         block = _block(buffer, heads, at, header, last)
         found = at
@@ -191,14 +209,12 @@ def read_segment(buffer: bytes | memoryview, name: str) -> Segment:
                 break
             found, block = following
         if found > at or int(block["number"]) != last + 1:
-            begins = int(block["wall_ms"]) * _US_PER_MS
             rows = max(int(block["first_seq"]) - next_seq, 0)
-            faults.append(
-                _fault(buffer, at, found, last, int(block["number"]), next_seq, rows, wall_us, begins)
-            )
+            between = written, _Moment.of(block)
+            faults.append(_fault(buffer, at, found, last, int(block["number"]), next_seq, rows, between))
         good[found + 1 : found + 1 + int(block["count"])] = True
         last, next_seq = int(block["number"]), int(block["next_seq"])
-        wall_us = int(block["wall_ms"]) * _US_PER_MS
+        written = _Moment.of(block)
         at = found + 1 + int(block["count"])
     where = np.flatnonzero(good)
     length = HEADER + CELL * at
@@ -253,13 +269,13 @@ def _fault(
     number: int,
     first_seq: int,
     rows: int,
-    from_us: int,
-    until_us: int,
+    between: tuple[_Moment, _Moment],
 ) -> Fault:
     start, stop = HEADER + CELL * at, HEADER + CELL * found
     reason = f"{stop - start} bytes between block {last} and block {number} are no whole block"
     raw = bytes(buffer[start : min(stop, start + RAW_MAX)])
-    return Fault(start, reason, raw, first_seq, rows, from_us, until_us)
+    begins, ends = between
+    return Fault(start, reason, raw, first_seq, rows, begins.us, ends.us, begins.ns, ends.ns)
 
 
 def _texts(cells: Records, where: Ints) -> Iterator[tuple[int, str]]:

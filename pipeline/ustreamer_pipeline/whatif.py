@@ -151,7 +151,7 @@ def _work(
                     (run, epoch): tolerance for run, epoch, tolerance in json.loads(row["tolerances"])
                 }
                 losses = {int(run): times for run, times in json.loads(row["losses"]).items()}
-                rows = read(row["files"], columns_for(asked, losses), batch_rows)
+                rows = read(row["files"], columns_for(asked), batch_rows)
                 result = replayed(row["gateway"], rows, asked, tolerances, losses)
                 yield pa.RecordBatch.from_pylist(result, schema=RESULT)
 
@@ -202,7 +202,7 @@ def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], float | N
 
 
 def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[str, dict[int, list[int]]]:
-    """By gateway and run, when rows begin or cease to be missing, from the tables `segments` and `gaps`.
+    """By gateway and run, when rows begin or cease to be missing (as received_ns), from the tables `segments` and `gaps`.
 
     A run is missing its beginning if its first segment is, or lies before the date `since`.
     """
@@ -216,18 +216,18 @@ def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[st
         segments.select(
             "gateway",
             "run",
-            F.when(begun_before | (F.col("first_seq") > before), F.col("began_us")).alias("at_us"),
+            F.when(begun_before | (F.col("first_seq") > before), F.col("began_ns")).alias("at_ns"),
             F.when(F.row_number().over(in_run) == 1, 0)
-            .otherwise(F.lag("began_us").over(in_run))
-            .alias("from_us"),
+            .otherwise(F.lag("began_ns").over(in_run))
+            .alias("from_ns"),
         )
-        .where("at_us is not null")
-        .select("gateway", "run", F.explode(F.array("from_us", "at_us")).alias("at_us"))
+        .where("at_ns is not null")
+        .select("gateway", "run", F.explode(F.array("from_ns", "at_ns")).alias("at_ns"))
     )
-    announced = gaps.select("gateway", "run", F.explode(F.array("from_us", "until_us")).alias("at_us"))
+    announced = gaps.select("gateway", "run", F.explode(F.array("from_ns", "until_ns")).alias("at_ns"))
     found: dict[str, dict[int, list[int]]] = {}
-    for row in cut.union(announced).distinct().orderBy("gateway", "run", "at_us").toLocalIterator():
-        found.setdefault(row.gateway, {}).setdefault(row.run, []).append(row.at_us)
+    for row in cut.union(announced).distinct().orderBy("gateway", "run", "at_ns").toLocalIterator():
+        found.setdefault(row.gateway, {}).setdefault(row.run, []).append(row.at_ns)
     return found
 
 

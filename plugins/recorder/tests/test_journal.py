@@ -517,6 +517,21 @@ def test_a_directory_that_cannot_be_had_is_tried_again(bench: "Bench") -> None:
 # --------------------------------------------------------------------------------------------------------- clocks, books
 
 
+def test_a_leap_while_there_is_no_file_is_said_at_the_beginning_of_the_next(bench: "Bench") -> None:
+    bench.journal.finish(NO_BOOKS)
+    bench.begin(2)
+    bench.prepared.append(OSError(errno.EACCES, "no"))
+    bench.drain()
+    bench.time.leap(s=-3_600)
+    bench.prepared.clear()
+    bench.time.advance(s=11)
+    bench.drain()
+    assert [(each.cause, each.leap_ms) for each in of(bench, Anchor)] == [
+        (AnchorCause.SEGMENT, 0),  # of the run before
+        (AnchorCause.SEGMENT, -3_600_000),
+    ]
+
+
 def test_a_leap_of_the_wall_clock_makes_an_anchor_and_leaves_the_times_alone(bench: "Bench") -> None:
     delivery = bench.delivery()
     bench.settle(delivery)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Damage, End, Event, Gap, Row
 from ustreamer_recorder.intake import Intake
 from ustreamer_recorder.journal import Journal
-from ustreamer_recorder.layout import EndCause, GapCause
+from ustreamer_recorder.layout import EndCause, GapCause, segment_name
 from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.recorder import Recorder
 from ustreamer_recorder.segments import kept
@@ -148,6 +149,29 @@ def test_runs_have_numbers_of_their_own_that_rise(tmp_path: Path) -> None:
     assert len(set(runs)) == 5
     assert all(0 < run < 2**63 for run in runs)
     assert runs == [file.run for file in sorted(kept(tmp_path), key=lambda file: file.modified_ms)]
+
+
+def test_runs_rise_also_when_the_wall_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest leave first, and their numbers say which those are."""
+    clock = CLOCK
+    for rows, days_back in enumerate((0, 1, 9_000, 5), 1):
+        wall_ms = clock.wall_ms() - days_back * 86_400_000
+        monkeypatch.setattr(sys.modules[__name__], "CLOCK", Clock(time.monotonic_ns, partial(int, wall_ms)))
+        with running(tmp_path) as made:
+            made.note(rows)
+    runs = {file.run for file in kept(tmp_path)}
+    assert (len(runs), max(runs) < 2**63) == (4, True)
+    assert [row.seq for row in rows_in(tmp_path)] == [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("taken", [2**63 - 1, 2**64 - 1])
+def test_a_run_with_the_last_number_stops_no_other(tmp_path: Path, taken: int) -> None:
+    (tmp_path / segment_name(taken, 0)).write_bytes(b"")
+    with running(tmp_path) as made:
+        made.note()
+    assert 0 < min(file.run for file in kept(tmp_path)) < 2**63 - 1
 
 
 def test_a_run_that_was_drawn_before_is_not_drawn_again(

@@ -490,7 +490,8 @@ class Journal:
         self._opened_ns = self._synced_ns = now_ns
         self._headers.clear()
         self._encoder = encoder = SegmentEncoder(header, self._emit)
-        self._anchor = Anchor(now_ns, wall_ms)
+        # A leap between two files is in no file's LEAP.
+        self._anchor = Anchor(now_ns, wall_ms, AnchorCause.SEGMENT, self._leap_ms(now_ns, wall_ms))
         encoder.anchor(self._anchor)
         if self._is_configured:
             encoder.config(self._configs[-1])
@@ -504,7 +505,12 @@ class Journal:
         self._unsynced = True
 
     def _watch_clock(self, encoder: SegmentEncoder, now_ns: int, wall_ms: int) -> None:
-        leap_ms = wall_ms - self._anchor.wall_ms - (now_ns - self._anchor.mono_ns) // _NS_PER_MS
-        if abs(leap_ms) >= LEAP_MS:
+        leap_ms = self._leap_ms(now_ns, wall_ms)
+        if leap_ms:
             self._anchor = Anchor(now_ns, wall_ms, AnchorCause.LEAP, leap_ms)
             encoder.anchor(self._anchor)
+
+    def _leap_ms(self, now_ns: int, wall_ms: int) -> int:
+        """How far the wall clock has leapt since the last anchor; 0 for what is only drift."""
+        leap_ms = wall_ms - self._anchor.wall_ms - (now_ns - self._anchor.mono_ns) // _NS_PER_MS
+        return leap_ms if abs(leap_ms) >= LEAP_MS else 0

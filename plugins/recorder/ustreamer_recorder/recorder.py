@@ -22,6 +22,7 @@ log = logging.getLogger("ustreamer.recorder")
 HELPING: Final = 128
 """Notes taken between two pauses: 0.2 ms, so that the threads of the path never wait longer for the interpreter."""
 _PAUSE_S: Final = 0.001
+_LAST_RUN: Final = 2**63 - 1
 
 
 class Recorder:
@@ -114,12 +115,11 @@ class Recorder:
                 self._end.wait(_PAUSE_S)
 
     def _new_run(self) -> int:
-        """A number that rises with the time, and that no other run here has."""
-        run = ((self._clock.wall_ms() << 16) | int.from_bytes(os.urandom(2), "big")) & (2**63 - 1)
+        """A number above that of every run here, also if the wall clock was set back: the order of runs is that of age."""
+        run = ((self._clock.wall_ms() << 16) | int.from_bytes(os.urandom(2), "big")) & _LAST_RUN
         try:
-            known = {each.run for each in kept(self._directory)}
+            last = max((each.run for each in kept(self._directory)), default=-1)
         except OSError:
             return run
-        while run in known:
-            run += 1
-        return run
+        # A file somebody has named so leaves no number above it: then a free one has to do.
+        return max(run, last + 1) if last < _LAST_RUN else run

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same commands where the session is not ours: under spark-submit, and with a Spark Connect server, both of the wheel."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+import ustreamer_pipeline
+from pyspark.sql import SparkSession
+from ustreamer_pipeline.audit import RULES
+from ustreamer_pipeline.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest import ingest
+from ustreamer_pipeline.schemas import DELIVERIES, WIDE
+from ustreamer_pipeline.session import local_environment
+
+DEADLINE_S = 300.0
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+MAIN = Path(ustreamer_pipeline.__file__).parent / "__main__.py"
+QUICK = ("--driver-java-options", "-XX:TieredStopAtLevel=1", "--conf", "spark.ui.enabled=false")
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(1_200),
+]  # a Spark of its own for each: half a minute of CPU
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("recordings")
+    assert sum(write_fleet(Fleet(vehicles=2, seconds=5, topics=6), place)) > 1_000
+    return place
+
+
+@pytest.fixture(scope="module")
+def expected(spark: SparkSession, recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    lake = str(tmp_path_factory.mktemp("lake"))
+    ingest(spark, [str(recordings)], lake)
+    return contents(lake)
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    """What an administrator of a cluster sets: a Java, and the Python that has this distribution."""
+    environ = {
+        key: value for key, value in os.environ.items() if key not in {"SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"}
+    }
+    local_environment(environ)
+    return environ
+
+
+@pytest.fixture(scope="module")
+def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a Spark Connect server that runs."""
+    place = tmp_path_factory.mktemp("server")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = {"port": port, "address": "127.0.0.1"}
+    command = [
+        *(str(SUBMIT), "--master", "local[2]", *QUICK),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+        *(
+            part
+            for key, value in options.items()
+            for part in ("--conf", f"spark.connect.grpc.binding.{key}={value}")
+        ),
+        "spark-internal",
+    ]
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=place)
+    try:
+        end = time.monotonic() + DEADLINE_S
+        while not listens(port):
+            assert process.poll() is None, (place / "log").read_text()[-3_000:]
+            assert time.monotonic() < end, (place / "log").read_text()[-3_000:]
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
+def contents(lake: str) -> dict[str, list[Any]]:
+    """Rows by table; those of a gateway's day in the order of their file."""
+    found = {}
+    for table in (DELIVERIES, WIDE):
+        rows = [
+            repr(row)
+            for path in sorted(Path(table.path(lake)).rglob("*.parquet"))
+            for row in pq.ParquetFile(path).read().to_pylist()
+        ]
+        found[table.name] = rows if table is DELIVERIES else sorted(rows)
+    return found
+
+
+def test_spark_submit_runs_a_job_with_its_own_settings(
+    recordings: Path, environment: dict[str, str], expected: Any, tmp_path: Path
+) -> None:
+    lake, events = tmp_path / "lake", tmp_path / "events"
+    events.mkdir()
+    log = {"enabled": "true", "dir": str(events), "rolling.enabled": "false", "compress": "false"}
+    options = [part for key, value in log.items() for part in ("--conf", f"spark.eventLog.{key}={value}")]
+    command = [str(SUBMIT), "--master", "local[2]", *QUICK, *options, str(MAIN)]
+    done = subprocess.run(
+        [*command, "ingest", str(recordings), str(lake), "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert json.loads(done.stdout)["rows"] == len(expected[DELIVERIES.name])
+    assert contents(str(lake)) == expected
+    # The application that Spark has logged is this one: the session was not made anew, with a master of ours.
+    (written,) = events.iterdir()
+    told = [json.loads(line) for line in written.read_text().splitlines()]
+    (settings,) = (
+        each["Spark Properties"] for each in told if each["Event"] == "SparkListenerEnvironmentUpdate"
+    )
+    assert settings["spark.master"] == "local[2]"
+    assert settings["spark.submit.deployMode"] == "client"
+    assert any(each["Event"] == "SparkListenerTaskEnd" for each in told)
+    assert (
+        subprocess.run([*command, "audit", str(tmp_path / "none")], env=environment, check=False).returncode
+        == 69
+    )
+
+
+def test_a_spark_connect_server_does_the_same(
+    recordings: Path, environment: dict[str, str], server: str, expected: Any, tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+
+    def told(*words: str) -> Any:
+        command = [sys.executable, "-m", "ustreamer_pipeline", *words, "--remote", server, "--json"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3_000:]
+        return json.loads(done.stdout)
+
+    assert told("ingest", str(recordings), lake)["rows"] == len(expected[DELIVERIES.name])
+    assert contents(lake) == expected
+    assert told("ingest", str(recordings), lake)["days"] == 0
+    assert told("audit", lake)["counts"] == dict.fromkeys(RULES, 0)
+    check = told("whatif", lake, "--hz", "1")["check"]
+    assert (check["differing"], check["rows"]) == (0, len(expected[DELIVERIES.name]))
+    assert told("compact", lake, "--until", "2099-12-31")["dates"] == 1

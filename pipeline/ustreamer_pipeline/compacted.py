@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which dates of a lake were written once more in large files, and where. One file of JSON, replaced as a whole.
+
+Who reads a table asks here, once: a date that is listed is read from its large files, any other from its small ones. A folder
+that is listed no more stays for KEEP_S, for those who asked before.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from ustreamer_pipeline.errors import DamagedError
+
+VERSION: Final = 1
+NAME: Final = "compacted.json"
+FOLDER: Final = "compacted"
+KEEP_S: Final = 86_400.0
+
+Dates = dict[str, dict[str, str]]
+"""By date, and by name of the table: the folder of its large files, below the lake."""
+
+
+def load(lake: str | Path) -> Dates:
+    """Raises DamagedError naming the file."""
+    place = Path(lake) / NAME
+    try:
+        found = json.loads(place.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise DamagedError(f"{place}: {error}: expected JSON; remove it and compact again") from error
+    match found:
+        case {"version": version, "dates": dict(dates)} if version == VERSION and all(
+            isinstance(folders, dict) and all(isinstance(each, str) for each in folders.values())
+            for folders in dates.values()
+        ):
+            return dates
+    raise DamagedError(
+        f"{place}: {str(found)[:80]!r}: expected dates of version {VERSION}; remove it and compact again"
+    )
+
+
+def save(lake: str | Path, dates: Mapping[str, Mapping[str, str]]) -> None:
+    """After a power cut it is the old one or the new one."""
+    descriptor, temporary = tempfile.mkstemp(dir=lake, prefix=".compacted-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"version": VERSION, "dates": dates}, file, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(Path(lake) / NAME)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+
+
+def forget(lake: str | Path, gone: Iterable[str]) -> None:
+    """The small files of these dates are going to change: from now on they are what is read."""
+    dates = load(lake)
+    changed = [date for date in set(gone) if date in dates]
+    if changed:
+        folders = [Path(lake) / folder for date in changed for folder in dates.pop(date).values()]
+        save(lake, dates)
+        for folder in folders:
+            with contextlib.suppress(FileNotFoundError):
+                folder.touch()  # from now on it is kept for KEEP_S
+
+
+def clean(lake: str | Path, keep_s: float = KEEP_S) -> int:
+    """Remove folders that are listed no more, or never were, since `keep_s`; how many."""
+    with tempfile.NamedTemporaryFile(dir=lake, prefix=".compacted-") as file:
+        now_s = os.fstat(file.fileno()).st_mtime  # by the clock that the folders have their times of
+    listed = {folder for folders in load(lake).values() for folder in folders.values()}
+    gone = 0
+    for leftover in Path(lake).glob(".compacted-*"):
+        leftover.unlink(missing_ok=True)
+    for folder in (Path(lake) / FOLDER).glob("*/*"):
+        if str(folder.relative_to(lake)) not in listed and now_s - folder.stat().st_mtime > keep_s:
+            shutil.rmtree(folder)
+            gone += 1
+    return gone
