@@ -5,7 +5,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ustreamer_wamp.auth import Authenticator
@@ -19,6 +20,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from ustreamer.core.clock import ManualClock
+
+if TYPE_CHECKING:
+    from tests.car import Car
 
 Message = list[Any]
 DEADLINE_S = 10.0
@@ -183,3 +187,28 @@ def make_hall() -> Callable[..., Hall]:
 def serializer(request: pytest.FixtureRequest) -> str:
     """Each of the three."""
     return str(request.param)
+
+
+@pytest.fixture
+def make_car(tmp_path: Path) -> Iterator[Callable[..., "Car"]]:
+    # Here and not above: what a car is made of knows this module.
+    if TYPE_CHECKING:
+        from tests.car import Car
+    else:
+        from plugins.wamp.tests.car import Car
+
+    cars: list[Car] = []
+
+    def make(*more: str, **options: Any) -> Car:
+        cars.append(Car(tmp_path, *more, **options))
+        return cars[-1]
+
+    yield make
+    OPENED.close()  # first: a router that stops waits for the goodbyes of its clients
+    for car in cars:
+        car.stop()
+
+
+@pytest.fixture
+def car(make_car: Callable[..., "Car"]) -> "Car":
+    return make_car()

@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     from autobahn.asyncio.websocket import WampWebSocketClientFactory
     from autobahn.wamp.auth import compute_wcs, derive_key
     from autobahn.wamp.exception import ApplicationError
+    from autobahn.wamp.request import Handler, Subscription
     from autobahn.wamp.serializer import CBORSerializer, JsonSerializer, MsgPackSerializer
     from autobahn.wamp.types import ComponentConfig, PublishOptions, SubscribeOptions
 
@@ -169,6 +170,21 @@ def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str
             await subscriber.publish("com.news", 1, options=PublishOptions(acknowledge=True))
         assert caught.value.error == "wamp.error.not_authorized"
         assert await subscriber.call("wamp.subscription.count_subscribers", pattern.id) == 1
+        for topic in ("a..b", ".a", ""):
+            with pytest.raises(ApplicationError) as caught:
+                await subscriber.subscribe(heard, topic)
+            assert caught.value.error == "wamp.error.invalid_uri"
+        unknown = Subscription(4711, "com.strange", subscriber, Handler(None, heard))
+        subscriber._subscriptions[4711] = [unknown]  # else autobahn itself would not ask for its end
+        with pytest.raises(ApplicationError) as caught:
+            await unknown.unsubscribe()
+        assert caught.value.error == "wamp.error.no_such_subscription"
+        ended = await subscriber.subscribe(heard, "com.ended")
+        (member,) = router.realm.broker.find("com.ended", "exact").holders  # type: ignore[union-attr]  # it is there
+        router.server.call(member.revoked, "com.ended", "because")
+        # It has announced that it hears of this, but would drop the connection: so it is not told.
+        assert await subscriber.call("wamp.subscription.count_subscribers", ended.id) == 1
+        await ended.unsubscribe()
         await left(subscriber, publisher)
 
     listen = {

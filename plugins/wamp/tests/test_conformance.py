@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from ustreamer_wamp.events import Publication
 from ustreamer_wamp.messages import Code, parse
 from ustreamer_wamp.session import State
 
@@ -135,6 +136,52 @@ def test_what_is_not_held_cannot_be_unsubscribed(hall: "Hall", client: "Client")
     assert error(client, 34, 4, own) == "wamp.error.no_such_subscription"
 
 
+def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_doing(
+    hall: "Hall", serializer: str
+) -> None:
+    features = {"features": {"subscription_revocation": True}}
+    client, watcher = hall.client(serializer), hall.member()
+    assert client.answer(1, "realm1", {"roles": {"subscriber": features}})[0] == 2
+    watcher.subscribed("wamp.subscription.", {"match": "prefix"})
+    id = client.subscribed("com.a")
+    pattern = client.subscribed("com.", {"match": "prefix"})
+    watcher.heard()
+    client.session.revoked("com.a", "the device said no")
+    details = {"subscription": id, "reason": "up.subscription.ended", "message": "the device said no"}
+    assert client.heard() == [[35, 0, details]]
+    assert [each[3]["topic"].rpartition(".")[2] for each in watcher.heard()] == [
+        "on_unsubscribe",
+        "on_delete",
+    ]
+    hall.member().say(16, 1, {}, "com.a")
+    assert [each[1] for each in client.heard()] == [pattern], "a pattern is not concerned"
+    assert error(client, 34, 1, id) == "wamp.error.no_such_subscription"
+    client.session.revoked("com.a", "again")
+    client.session.revoked("com.never.held", "what")
+    assert client.heard() == []
+    client.session.lost()
+    client.session.revoked("com.", "after the end")
+    assert client.heard() == []
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [{"subscriber": {}}, {"subscriber": {"features": {"subscription_revocation": 1}}}, {"publisher": 5}],
+)
+def test_who_does_not_know_of_revocation_keeps_what_it_has(
+    hall: "Hall", serializer: str, roles: dict[str, Any]
+) -> None:
+    client = hall.client(serializer)
+    assert client.answer(1, "realm1", {"roles": roles})[0] == 2
+    id = client.subscribed("com.a")
+    for topic, live in (("com.a", True), ("com.b", False)):
+        hall.realm.retained.keep(Publication(1, topic, [], {}, live=live))
+        client.session.revoked(topic, "the device said no")
+    assert client.heard() == []
+    assert [len(list(hall.realm.retained.matching(topic, "exact"))) for topic in ("com.a", "com.b")] == [0, 1]
+    assert client.answer(34, 1, id) == [35, 1]
+
+
 def test_no_id_is_given_out_twice(hall: "Hall", client: "Client") -> None:
     seen = set()
     for request in range(1, 20):
@@ -151,6 +198,7 @@ WRONG: list[Any] = [
     [32, 2**53 + 1, {}, "com.a"],
     [32, -1, {}, "com.a"],
     [32, True, {}, "com.a"],
+    [32, 1.0, {}, "com.a"],
     [32, 1.5, {}, "com.a"],
     [32, "1", {}, "com.a"],
     [32, None, {}, "com.a"],
@@ -174,6 +222,9 @@ WRONG: list[Any] = [
     [16, 1, {"exclude": [0]}, "com.a"],
     [16, 1, {"eligible": "all"}, "com.a"],
     [16, 1, {"exclude_authid": [1]}, "com.a"],
+    [16, 1, {"transaction_hash": 123}, "com.a"],
+    [16, 1, {"forward_for": "hello"}, "com.a"],
+    [32, 1, {"forward_for": ["hello"]}, "com.a"],
     [1, "realm1", {"roles": {"subscriber": {}}}],  # a second HELLO
     [2, 1, {}],  # WELCOME, CHALLENGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, EVENT: not a client's
     [4, "ticket", {}],
@@ -346,6 +397,7 @@ def test_welcome_says_what_there_is_and_how_it_was_proven(hall: "Hall", serializ
         "publisher_identification",
         "subscriber_blackwhite_listing",
         "subscription_meta_api",
+        "subscription_revocation",
     }
 
 

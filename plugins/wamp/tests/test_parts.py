@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from ustreamer_wamp import meta
 from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.options import announces, hears_of_revocation
 from ustreamer_wamp.patterns import Patterns
 from ustreamer_wamp.server import Server
 from ustreamer_wamp.vehicle import Vehicle
 from ustreamer_wamp.wishes import Wishes
 
 from ustreamer.core.clock import ManualClock
-from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -76,3 +77,46 @@ def test_what_is_missing_is_told_before_anything_is_opened(tmp_path: Path) -> No
         f"listen: {tmp_path}/none is no directory",
     ]
     server.close()
+
+
+def test_an_event_that_nobody_wants_any_more_is_not_kept_as_the_last_value(hall: "Hall") -> None:
+    made, client = vehicle([]), hall.member()
+    made.open(client.session, TOPIC, "exact", 0, lambda _: None)
+    (entity,) = made.members
+    topic = UUri("car", 0x2001, 1, 0x8001)
+
+    def deliver() -> None:
+        message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
+        made.deliver(hall.realm, [(entity, message)])
+
+    deliver()  # it has unsubscribed while this was on its way
+    assert len(hall.realm.retained) == 0
+    assert made._counts["events_for_nobody"] == 1
+    client.subscribed(TOPIC)
+    deliver()
+    assert len(hall.realm.retained) == 1
+    assert [each[0] for each in client.heard()] == [36]
+
+
+def test_a_feature_counts_if_it_is_said_plainly() -> None:
+    said = {"subscriber": {"features": {"subscription_revocation": True}}}
+    assert announces(said, "subscriber", "subscription_revocation")
+    vague: list[object] = [
+        None,
+        [],
+        {},
+        {"subscriber": None},
+        {"subscriber": {"features": []}},
+        {"subscriber": {"features": {"subscription_revocation": 1}}},
+        {"publisher": said["subscriber"]},
+    ]
+    for roles in vague:
+        assert not announces(roles, "subscriber", "subscription_revocation")
+
+
+def test_one_client_says_that_it_hears_of_revocation_and_does_not() -> None:
+    features = {"subscription_revocation": True, "pattern_based_subscription": True}
+    assert hears_of_revocation({"subscriber": {"features": features}})
+    assert not hears_of_revocation(
+        {"subscriber": {"features": {**features, "payload_encryption_cryptobox": True}}}
+    )

@@ -19,6 +19,8 @@ TOO_MANY: Final = "up.error.resource_exhausted"
 GOODBYE_AND_OUT: Final = "wamp.close.goodbye_and_out"
 SYSTEM_SHUTDOWN: Final = "wamp.close.system_shutdown"
 KILLED: Final = "wamp.close.killed"
+REVOKED: Final = "up.subscription.ended"
+"""Ours: why an UNSUBSCRIBED comes that nobody has asked for."""
 
 
 class Refusal(NamedTuple):

@@ -88,6 +88,10 @@ def _are_strings(value: object) -> bool:
     return type(value) is list and all(map(_is_string, value))
 
 
+def _are_dicts(value: object) -> bool:
+    return type(value) is list and all(map(_is_dict, value))
+
+
 def _is_error_of(value: object) -> bool:
     # The only requests of a router to a Subscriber or Publisher are invocations, which this one never sends.
     return False
@@ -125,6 +129,8 @@ def _keys(*fields: Field) -> dict[str, Field]:
 
 _BOOL: Final = "true or false"
 _STRINGS: Final = "a list of strings"
+# Known to the specification, and of no use to a router that forwards to no other: looked at, and then passed over.
+_FORWARD_FOR: Final = Field("forward_for", _are_dicts, "a list of dicts")
 
 SHAPES: Final[Mapping[Code, Shape]] = {
     Code.HELLO: Shape(
@@ -164,6 +170,8 @@ SHAPES: Final[Mapping[Code, Shape]] = {
                 for which in ("exclude", "eligible")
                 for what in ("authid", "authrole")
             ),
+            Field("transaction_hash", _is_string, "a string"),
+            _FORWARD_FOR,
         ),
     ),
     Code.SUBSCRIBE: Shape(
@@ -173,6 +181,7 @@ SHAPES: Final[Mapping[Code, Shape]] = {
             Field("get_retained", _is_bool, _BOOL),
             Field("max_frequency", _is_number, "a number of Hz"),
             Field("_max_frequency", _is_number, "a number of Hz"),
+            _FORWARD_FOR,
         ),
     ),
     Code.UNSUBSCRIBE: Shape((_REQUEST, Field("SUBSCRIBED.Subscription", is_id, _ID_TEXT))),

@@ -51,6 +51,9 @@ class Member(Protocol):
     outlet: Outlet
     principal: Principal | None
 
+    def revoked(self, topic: str, why: str) -> None:
+        """Events of a topic that it has subscribed will not come any more."""
+
 
 Done = Callable[[Refusal | None], None]
 
@@ -175,8 +178,14 @@ class Realm:
         """Keep no last value that nobody renews any more."""
         if not subscription.holders:
             for kept in list(self.retained.matching(subscription.topic, subscription.match)):
-                if kept.live and not self.broker.matching(kept.topic):
-                    self.retained.forget(kept.topic)
+                if not self.broker.matching(kept.topic):
+                    self.not_renewed(kept.topic)
+
+    def not_renewed(self, topic: str) -> None:
+        """Forget the last value of a topic, if that was the vehicle's."""
+        for kept in list(self.retained.matching(topic, "exact")):
+            if kept.live:
+                self.retained.forget(topic)
 
     def _told_of_end(self, member: Member, subscription: Subscription[Member]) -> None:
         self._tell("on_unsubscribe", member.id, subscription.id)

@@ -11,7 +11,6 @@
 session and all it holds is over.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
@@ -23,7 +22,8 @@ from ustreamer_wamp.errors import Refusal
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.messages import Code, ProtocolViolation, parse
 from ustreamer_wamp.meta import PROCEDURES
-from ustreamer_wamp.realm import Member, Outlet, Realm
+from ustreamer_wamp.options import hears_of_revocation, period_of, wanted_by
+from ustreamer_wamp.realm import Outlet, Realm
 from ustreamer_wamp.users import Principal
 
 NORMAL: Final = 1000
@@ -39,9 +39,8 @@ FEATURES: Final = {
     "publisher_identification": True,
     "subscriber_blackwhite_listing": True,
     "subscription_meta_api": True,
+    "subscription_revocation": True,
 }
-_NS_PER_S: Final = 10**9
-_LOWEST_HZ: Final = 1e-6
 _RESULT: Final = 50
 _WORD: Final = 400  # characters of a reason that goes out
 
@@ -79,6 +78,7 @@ class Session:
         self.id = self._around.bits(53) + 1
         self._realm: Realm | None = None
         self._challenge: Challenge | None = None
+        self._hears_of_revocation = False
         self._opening = 0  # SUBSCRIBEs that are not answered yet
         self._next_request = 1
         self._received = 0  # bytes of the message that is being taken
@@ -193,6 +193,7 @@ class Session:
             private=self._private,
         )
         self._realm = realm
+        self._hears_of_revocation = hears_of_revocation(details["roles"])
         begun = realm.authenticator.begin(asked)
         if isinstance(begun, Principal):
             self._welcome(begun)
@@ -258,7 +259,7 @@ class Session:
         self._count(request)
         realm, match = self._established()[0], options.get("match", "exact")
         try:
-            period_ns = _period(options)
+            period_ns = period_of(options)
         except ValueError as error:
             self._refuse(Code.SUBSCRIBE, request, Refusal(errors.INVALID_ARGUMENT, str(error)))
             return
@@ -311,6 +312,26 @@ class Session:
             text = f"this session has no subscription {subscription}"
             self._refuse(Code.UNSUBSCRIBE, request, Refusal(errors.NO_SUCH_SUBSCRIPTION, text))
 
+    def revoked(self, topic: str, why: str) -> None:
+        """Tell that an exact subscription has ended without the client's doing, if it knows how to hear that.
+
+        If it does not, the subscription stays without events: whoever got an UNSUBSCRIBED that it has not asked for would
+        take that as a violation. Another SUBSCRIBE asks the vehicle anew.
+        """
+        if self.state is not State.ESTABLISHED:
+            return
+        realm, _ = self._established()
+        realm.not_renewed(topic)  # whoever still gets it has it renewed with the next event
+        if not self._hears_of_revocation:
+            return
+        subscription = realm.broker.find(topic, "exact")
+        if subscription is None:
+            return
+        details = {"subscription": subscription.id, "reason": errors.REVOKED, "message": why[:_WORD]}
+        realm.unsubscribe(
+            self, subscription.id, lambda: self.outlet.reply([int(Code.UNSUBSCRIBED), 0, details])
+        )
+
     def _publish(
         self,
         request: int,
@@ -340,7 +361,7 @@ class Session:
         if options.get("retain"):
             realm.retained.keep(publication)
         without = self if options.get("exclude_me", True) else None
-        realm.spread(publication, without, self._wanted(options))
+        realm.spread(publication, without, wanted_by(options))
         if options.get("acknowledge"):
             self.outlet.reply([int(Code.PUBLISHED), request, publication.id])
 
@@ -355,23 +376,6 @@ class Session:
             text = f"{topic!r}: role {principal.role!r} may publish what begins with {allowed}"
             return Refusal(errors.NOT_AUTHORIZED, text)
         return None
-
-    def _wanted(self, options: dict[str, Any]) -> Callable[[Member], bool] | None:
-        """Who is to get an event by the lists of its publisher, of which all have to hold; None if there are none."""
-        if not options:
-            return None
-        lists = [
-            (name.startswith("eligible"), read, options[name])
-            for name, read in _LISTS.items()
-            if name in options
-        ]
-        if not lists:
-            return None
-
-        def wanted(member: Member) -> bool:
-            return all((read(member) in values) is eligible for eligible, read, values in lists)
-
-        return wanted
 
     def _call(
         self,
@@ -402,16 +406,6 @@ class Session:
         return self._realm, self.principal
 
 
-def _period(options: Mapping[str, Any]) -> int:
-    """The shortest time between two events, in ns, of the option `max_frequency` (Hz); 0 if there is none."""
-    hertz = options.get("max_frequency", options.get("_max_frequency"))
-    if hertz is None:
-        return 0
-    if not _LOWEST_HZ <= hertz < math.inf:
-        raise ValueError(f"max_frequency {hertz!r}: expected a finite number of Hz of at least {_LOWEST_HZ}")
-    return math.ceil(_NS_PER_S / float(hertz))
-
-
 _Take = Callable[..., None]
 _TABLE: Final[Mapping[State, Mapping[Code, _Take]]] = {
     State.NEW: {Code.HELLO: Session._hello, Code.ABORT: Session._aborted},  # noqa: SLF001  # the table of this class
@@ -426,26 +420,4 @@ _TABLE: Final[Mapping[State, Mapping[Code, _Take]]] = {
     },
     State.LEAVING: {Code.GOODBYE: Session._echoed, Code.ABORT: Session._aborted},  # noqa: SLF001
     State.OVER: {},
-}
-
-
-def _authid(member: Member) -> object:
-    return member.principal and member.principal.authid
-
-
-def _authrole(member: Member) -> object:
-    return member.principal and member.principal.role
-
-
-def _id(member: Member) -> object:
-    return member.id
-
-
-_LISTS: Final[Mapping[str, Callable[[Member], object]]] = {
-    "exclude": _id,
-    "exclude_authid": _authid,
-    "exclude_authrole": _authrole,
-    "eligible": _id,
-    "eligible_authid": _authid,
-    "eligible_authrole": _authrole,
 }

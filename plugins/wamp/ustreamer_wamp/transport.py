@@ -15,7 +15,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from ustreamer.core.chain import Transmit
 from ustreamer.core.subscriptions import SubscriptionDirectory
-from ustreamer.hookspecs import EndpointConfig, EndpointContext, EndpointTransport
+from ustreamer.hookspecs import EndpointConfig, EndpointContext, EndpointTransport, SubscriberGone
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -122,7 +122,12 @@ class WampTransport(EndpointTransport):
         if subscriber is None:
             return self.send
 
+        # Looked at from other threads, and never replaced. It takes some ms until routing knows that a session has ended.
+        members = self.vehicle.members
+
         def transmit(message: UMessage) -> None:
+            if subscriber not in members:
+                raise SubscriberGone(subscriber)
             self._leave(subscriber, message)
 
         return transmit

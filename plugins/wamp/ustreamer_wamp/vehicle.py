@@ -17,7 +17,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_wamp import errors
 from ustreamer_wamp.errors import Refusal
 from ustreamer_wamp.events import Event, Publication
-from ustreamer_wamp.mapping import SCHEME, Decode, Form, may_name_topics, message_of, uuri_of
+from ustreamer_wamp.mapping import SCHEME, Decode, Form, may_name_topics, message_of, topic_of, uuri_of
 from ustreamer_wamp.patterns import Pattern, Patterns
 from ustreamer_wamp.realm import Done, Member, Realm
 from ustreamer_wamp.uri import Match
@@ -47,6 +47,7 @@ class Vehicle:
         self._authority = authority
         self._ids = ids
         self.wishes = wishes
+        wishes.ended = self._ended
         self._patterns = patterns
         self._inject = inject
         self._decoder = decoder
@@ -85,6 +86,11 @@ class Vehicle:
         if entity is not None:
             del self.members[entity]
             self.wishes.forget_all(entity)  # also what is not answered yet
+
+    def _ended(self, entity: UUri, topic: UUri, why: str) -> None:
+        member = self.members.get(entity)
+        if member is not None:
+            member.revoked(topic_of(topic), why)
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Refusal | None:
         """Into the vehicle, as what it is there: a publication of an entity behind this endpoint."""
@@ -129,15 +135,20 @@ class Vehicle:
             if known is None:
                 publication = self._publication(realm, message)
                 known = made[id(message)] = publication, {}
-                realm.retained.keep(publication)
+                if realm.broker.matching(publication.topic):  # or nobody renews it, and nothing ends it
+                    realm.retained.keep(publication)
             publication, events = known
+            wanted = False
             for subscription in realm.broker.matching(publication.topic):
                 if member in subscription.holders:
+                    wanted = True
                     event = events.get(subscription.id)
                     if event is None:
                         event = Event(publication, subscription.id, subscription.match)
                         events[subscription.id] = event
                     member.outlet.event(event)
+            if not wanted:  # it has unsubscribed while this was on its way
+                self._counts["events_for_nobody"] += 1
 
     def _publication(self, realm: Realm, message: UMessage) -> Publication:
         form = self._form(message.attributes)
@@ -165,9 +176,11 @@ class Vehicle:
             return None
 
     def answered(self, message: UMessage) -> None:
-        """What is addressed to a session as a uEntity: answers to its calls. Anything else it has no use for."""
+        """What is addressed to a session as a uEntity: answers to its calls, and what uSubscription tells. Else: ignored."""
         if message.attributes.type is UMessageType.RESPONSE:
             self.wishes.answered(message)
+        elif self.wishes.is_update(message):
+            self.wishes.changed(message)
         else:
             self._counts["notifications_ignored"] += 1
 

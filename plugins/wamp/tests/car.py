@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole streamer with WAMP on it: real sockets, the real uSubscription and throttle."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ustreamer_wamp.transport import WampTransport
+
+from ustreamer.host import process
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.streamer import Streamer
+from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.rpc import RpcClient
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import Peer
+else:
+    from plugins.wamp.tests.conftest import Peer
+
+SPEED = UUri("car", 0x2001, 1, 0x8001)
+RPM = UUri("car", 0x2001, 1, 0x8002)
+SPEED_TOPIC, RPM_TOPIC = "up.car.2001.0.1.8001", "up.car.2001.0.1.8002"
+REMOTE_TOPIC = "up.cloud.10ab.0.3.80cd"
+MINE = "up.wamp_2ehpc.4711.0.1.8000"
+SECTION = """
+[plugins.wamp]
+listen = "ws://127.0.0.1:0/ws"
+anonymous = true
+users = [
+    { authid = "driver", ticket = "t", publish = ["up.wamp_2ehpc.", "com.", "up.car."] },
+]
+"""
+DEADLINE_S = 10.0
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Wait for a condition, and give what it was."""
+    end = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.002)
+    return found
+
+
+class Car:
+    """A streamer with the authorities `hpc` and `car` on one local network, `cloud` on another, and sessions."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *more: str,
+        section: str = SECTION,
+        plugins: str = "",
+        living: str = '"hpc", "car"',
+    ) -> None:
+        """`living` are the authorities on the network inside; `more` stands in front of the sections of plugins."""
+        self.path = directory / "car.toml"
+        self.networks = [LocalNetwork.named(f"{directory.name}/{name}") for name in ("inside", "outside")]
+        inside, outside = (each.name for each in self.networks)
+        self.path.write_text(
+            "\n".join(
+                [
+                    'authority = "hpc"\nstate_dir = "state"',
+                    f'[endpoints.inside]\ntransport = "local"\nnetwork = "{inside}"\nauthorities = [{living}]',
+                    f'[endpoints.outside]\ntransport = "local"\nnetwork = "{outside}"\nauthorities = ["cloud"]',
+                    *more,
+                    plugins or "[plugins.usubscription]\n[plugins.throttle]\ntolerance = 0.1",
+                    section,
+                ]
+            ),
+            encoding="utf-8",
+        )
+        self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
+        self.inside = LocalTransport(self.networks[0], "car")
+        self.outside = LocalTransport(self.networks[1], "cloud")
+        for each in (self.inside, self.outside):
+            each.open()
+        self.streamer: Streamer = process.load(self.path).streamer()
+        self.streamer.start()
+
+    @property
+    def wamp(self) -> WampTransport:
+        found = self.streamer.transports["wamp"]
+        assert isinstance(found, WampTransport)
+        return found
+
+    def peer(self, serializer: str = "json") -> Peer:
+        return Peer(self.wamp.router.server.urls[0], serializer)
+
+    def subscriptions(self) -> list[tuple[UUri, UUri]]:
+        """(topic, subscriber) of all that uSubscription knows."""
+        rpc = RpcClient(self.inside, UUri("car", 0x77, 1, 0), self.ids)
+        answer = rpc.call(UUri("hpc", 0, 3, 3), ttl=5000)
+        rpc.close()
+        found = pb.FetchSubscriptionsResponse.FromString(answer.payload).subscriptions
+        return [(UUri.from_pb(each.topic), UUri.from_pb(each.subscriber.uri)) for each in found]
+
+    def publish(
+        self, topic: UUri, payload: bytes, form: UPayloadFormat = UPayloadFormat.RAW, **more: Any
+    ) -> UMessage:
+        message = publish(self.ids.next(), topic, payload, form, **more)
+        self.inside.send(message)
+        return message
+
+    def stop(self) -> None:
+        """Stop, and see that nothing is unaccounted for."""
+        self.streamer.stop()
+        ledger = self.streamer.ledger()
+        assert ledger.unaccounted == 0
+        for each in (self.inside, self.outside):
+            each.close()
+
+
+def subscribed(peer: Peer, topic: str, options: dict[str, Any] | None = None) -> int:
+    answer = peer.answer(32, 1, options or {}, topic)
+    assert answer[:2] == [33, 1], answer
+    return int(answer[2])

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients ask for in the options and details of their messages."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ustreamer_wamp.realm import Member
+
+_NS_PER_S: Final = 10**9
+_LOWEST_HZ: Final = 1e-6
+
+
+def announces(roles: object, role: str, feature: str) -> bool:
+    """Whether a client has said that it knows of a feature; what is no dict says nothing."""
+    found = roles
+    for name in (role, "features", feature):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found is True
+
+
+def hears_of_revocation(roles: object) -> bool:
+    """Whether a client takes an UNSUBSCRIBED that it has not asked for, and not for a violation.
+
+    autobahn-python (to 26.10.2) announces that it does and then drops the connection; that it is this one can be told by what
+    nobody else announces.
+    """
+    return announces(roles, "subscriber", "subscription_revocation") and not announces(
+        roles, "subscriber", "payload_encryption_cryptobox"
+    )
+
+
+def period_of(options: Mapping[str, Any]) -> int:
+    """The shortest time between two events, in ns, of the option `max_frequency` (Hz); 0 if there is none."""
+    hertz = options.get("max_frequency", options.get("_max_frequency"))
+    if hertz is None:
+        return 0
+    if not _LOWEST_HZ <= hertz < math.inf:
+        raise ValueError(f"max_frequency {hertz!r}: expected a finite number of Hz of at least {_LOWEST_HZ}")
+    return math.ceil(_NS_PER_S / float(hertz))
+
+
+def _authid(member: Member) -> object:
+    return member.principal and member.principal.authid
+
+
+def _authrole(member: Member) -> object:
+    return member.principal and member.principal.role
+
+
+def _id(member: Member) -> object:
+    return member.id
+
+
+_LISTS: Final[Mapping[str, Callable[[Member], object]]] = {
+    "exclude": _id,
+    "exclude_authid": _authid,
+    "exclude_authrole": _authrole,
+    "eligible": _id,
+    "eligible_authid": _authid,
+    "eligible_authrole": _authrole,
+}
+
+
+def wanted_by(options: Mapping[str, Any]) -> Callable[[Member], bool] | None:
+    """Who is to get an event by the lists of its publisher, of which all have to hold; None if there are none."""
+    if not options:
+        return None
+    lists = [
+        (name.startswith("eligible"), read, options[name]) for name, read in _LISTS.items() if name in options
+    ]
+    if not lists:
+        return None
+
+    def wanted(member: Member) -> bool:
+        return all((read(member) in values) is eligible for eligible, read, values in lists)
+
+    return wanted
