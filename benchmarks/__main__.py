@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks`: the streamer against bare forwarders, alternately in one run."""
+"""`python -m benchmarks`: the streamer against bare forwarders, alternately in one run. `benchmarks.suite` has all the rest too."""
 
 import argparse
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from benchmarks import measure, report, wire
-from benchmarks.children import REPO, ChildError
+from benchmarks.children import ChildError
 from benchmarks.generators import BURST
 from benchmarks.measure import Load, Round
 from benchmarks.report import Ratio, Results, Row
-from benchmarks.rigs import Rig, Stage
+from benchmarks.rigs import Rig, Stage, Subject
 
-_QUICK: Final = Load(warm_up_s=0.2, saturated_s=0.3, paced_messages=300)
+QUICK: Final = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=500)
 _DIRECT_REPEATS: Final = 3
 _WINDOW_MAX: Final = 4_096  # what a receive buffer of 4 MiB holds of small datagrams, with room to spare
 _PAYLOAD_MAX: Final = 1_400  # what SOME/IP carries in one datagram without segmentation
@@ -26,22 +27,34 @@ _PAYLOAD_MAX: Final = 1_400  # what SOME/IP carries in one datagram without segm
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    load = msgspec.structs.replace(_QUICK if arguments.quick else Load(), window=arguments.window)
+    load = msgspec.structs.replace(QUICK if arguments.quick else Load(), window=arguments.window)
     repeats = arguments.repeats or (3 if arguments.quick else 9)
+    try:
+        results = forwarding(arguments.payload, load, repeats, _progress(arguments.quiet))
+    except ChildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if arguments.out is not None:
+        results.write(arguments.out)
+    print(report.table(results))
+    if results.unaccounted:
+        print(f"{results.unaccounted} deliveries are unaccounted for", file=sys.stderr)
+        return 1
+    return 0
+
+
+def forwarding(payloads: Sequence[int], load: Load, repeats: int, progress: Callable[[str], None]) -> Results:
+    """All directions with all sizes of payload. Raises ChildError."""
     began = time.monotonic()
     rows: list[Row] = []
     ratios: list[Ratio] = []
     ledgers: list[dict[str, int]] = []
-    try:
-        for payload in arguments.payload:
-            measured, compared, ledger = _measured(payload, load, repeats, _progress(arguments.quiet))
-            rows += measured
-            ratios += compared
-            ledgers.append(ledger)
-    except ChildError as error:
-        print(error, file=sys.stderr)
-        return 1
-    results = Results(
+    for payload in payloads:
+        measured, compared, ledger = _measured(payload, load, repeats, progress)
+        rows += measured
+        ratios += compared
+        ledgers.append(ledger)
+    return Results(
         machine=report.machine(),
         versions=report.versions(),
         load=load,
@@ -51,12 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         ratios=tuple(ratios),
         ledgers=tuple(ledgers),
     )
-    results.write(arguments.out)
-    print(report.table(results))
-    if results.unaccounted:
-        print(f"{results.unaccounted} deliveries are unaccounted for", file=sys.stderr)
-        return 1
-    return 0
 
 
 def _measured(
@@ -70,13 +77,17 @@ def _measured(
                 for rig in stage.direct()
             ]
         with Stage(Path(directory), payload) as stage:
-            pairs = [
-                _rows([bare, streamer], payload, load, repeats, progress)
-                for bare, streamer in zip(stage.bare(), stage.streamer(), strict=True)
+            groups = [
+                _rows(rigs, payload, load, repeats, progress)
+                for rigs in zip(stage.bare(), stage.streamer(), stage.streamer(Subject.RECORDED), strict=True)
             ]
+            zenohs = [stage.between_zenohs(each) for each in (Subject.BARE, Subject.STREAMER)]
+            groups.append(_rows(zenohs, payload, load, repeats, progress))
         ledger = stage.ledger()
-    rows = [row for pair in pairs for row in pair]
-    return rows + direct, [Ratio.of(streamer, bare) for bare, streamer in pairs], ledger
+    rows = [row for group in groups for row in group]
+    # Each by the one before it: the streamer by the bare forwarder, and with the recorder by the one without.
+    ratios = [Ratio.of(row, partner) for group in groups for partner, row in pairwise(group)]
+    return rows + direct, ratios, ledger
 
 
 def _rows(
@@ -112,9 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out",
         type=Path,
-        default=REPO / "benchmarks" / "results.json",
         metavar="FILE",
-        help="where results go",
+        help="where results go, as JSON (nowhere)",
     )
     parser.add_argument(
         "--window",

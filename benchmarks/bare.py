@@ -3,6 +3,7 @@
 
     python -m benchmarks.bare udp-to-zenoh ZENOH_PORT UDP_PORT
     python -m benchmarks.bare zenoh-to-udp ZENOH_PORT UDP_PORT SINK_PORT
+    python -m benchmarks.bare zenoh-to-zenoh ZENOH_PORT OTHER_ZENOH_PORT
 
 They end when their stdin does.
 """
@@ -40,6 +41,21 @@ def zenoh_to_udp(zenoh_port: int, udp_port: int, sink_port: int) -> None:
             send(sample.payload.to_bytes())
 
 
+def zenoh_to_zenoh(zenoh_port: int, other_port: int) -> None:
+    """Every sample, as it is, to the same key of another network."""
+    source, target = links.zenoh_peer(zenoh_port), links.zenoh_peer(other_port)
+    key = wire.publish_key(wire.APP_TOPIC)
+    put = links.publisher(target, key).put
+    subscriber = source.declare_subscriber(key, FifoChannel(_CHANNEL))
+    recv, try_recv = subscriber.recv, subscriber.try_recv
+    links.ready()
+    while True:
+        sample = recv()
+        put(sample.payload, attachment=sample.attachment)
+        while (following := try_recv()) is not None:
+            put(following.payload, attachment=following.attachment)
+
+
 if __name__ == "__main__":
     links.end_with_parent()
     match sys.argv[1:]:
@@ -47,5 +63,7 @@ if __name__ == "__main__":
             udp_to_zenoh(int(zenoh), int(udp))
         case ["zenoh-to-udp", zenoh, udp, sink]:
             zenoh_to_udp(int(zenoh), int(udp), int(sink))
+        case ["zenoh-to-zenoh", zenoh, other]:
+            zenoh_to_zenoh(int(zenoh), int(other))
         case _:
-            sys.exit(f"{sys.argv[1:]}: expected udp-to-zenoh or zenoh-to-udp, and ports")
+            sys.exit(f"{sys.argv[1:]}: expected udp-to-zenoh, zenoh-to-udp or zenoh-to-zenoh, and ports")

@@ -54,6 +54,16 @@ class Child:
             if line == wanted:
                 return
 
+    def line(self) -> str | None:
+        """The next line that it has printed; None if there is none yet. Raises ChildError if it has ended."""
+        try:
+            line = self._lines.get_nowait()
+        except queue.Empty:
+            return None
+        if line is None:
+            raise ChildError(f"{self.name}: ended with {self._process.wait()}{self.log_tail()}")
+        return line
+
     def say(self, command: str) -> None:
         """Write one line to its stdin."""
         assert self._process.stdin is not None
@@ -70,6 +80,12 @@ class Child:
     def cpu_ns(self) -> int:
         """User and system time of all its threads so far."""
         return time.clock_gettime_ns(~self._process.pid << 3 | _CPUCLOCK_SCHED)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that it has in use now."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
 
     def end(self, within_s: float = 10.0) -> int:
         """Ask it to end, make it end after `within_s`; its exit code."""

@@ -13,11 +13,11 @@ LOOPBACK: Final = "127.0.0.1"
 _BUFFER_BYTES: Final = 4 << 20  # the kernel caps it at net.core.rmem_max
 
 
-def udp(port: int, to: int | None = None) -> socket.socket:
-    """A UDP socket bound to `port` of the loopback interface (0: any) and connected to the port `to`, if given."""
+def udp(port: int, to: int | None = None, host: str = LOOPBACK) -> socket.socket:
+    """A UDP socket bound to `port` of the loopback interface, or of `host` (port 0: any) and connected to the port `to`, if given."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-    made.bind((LOOPBACK, port))
+    made.bind((host, port))
     if to is not None:
         made.connect((LOOPBACK, to))
     return made

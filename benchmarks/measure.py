@@ -34,24 +34,29 @@ class Load(msgspec.Struct, frozen=True):
     saturated_s: float = 2.5
     paced_hz: float = 1_000.0
     paced_messages: int = 2_500
+    fast_hz: float = 10_000.0
+    fast_messages: int = 10_000
 
     def __post_init__(self) -> None:
-        if not _COLD <= self.paced_messages <= MAX_AGES:
-            raise ValueError(
-                f"paced_messages {self.paced_messages}: expected {_COLD}..{MAX_AGES}, which a board can hold"
-            )
+        for name in ("paced_messages", "fast_messages"):
+            if not _COLD <= (number := getattr(self, name)) <= MAX_AGES:
+                raise ValueError(f"{name} {number}: expected {_COLD}..{MAX_AGES}, which a board can hold")
 
 
 class Round(msgspec.Struct, frozen=True):
     """What one round showed. `cpu_us` is the forwarder's user and system time per message received by the sink (with no
     forwarder: generator and sink together). `*_cores` is how busy each process was at saturation, 1 is one whole core;
-    `other_cores` is everybody else on this machine, the kernel's own work included.
+    `fast_*` are ages at `fast_hz`. `other_cores` is everybody else on this machine, the kernel's own work included.
     """
 
     messages_per_s: float
     cpu_us: float
     p50_us: float
     p99_us: float
+    p999_us: float
+    fast_p50_us: float
+    fast_p99_us: float
+    fast_p999_us: float
     lost: int
     sent: int
     forwarder_cores: float
@@ -73,10 +78,11 @@ def run(rig: Rig, load: Load) -> Round:
     """One round. Raises ChildError if a process ended or nothing arrives."""
     sent, received = rig.board[SENT], rig.board[RECEIVED]
     before, after = _saturated(rig, load)
-    paced_before, ages, paced_after = _paced(rig, load)
+    paced_before, ages, paced_after = _paced(rig, load.paced_hz, load.paced_messages)
+    _, fast_ages, _ = _paced(rig, load.fast_hz, load.fast_messages)
     seconds = (after.at_ns - before.at_ns) / _NS_PER_S
     messages = after.received - before.received
-    if not messages or not ages:
+    if not messages or not ages or not fast_ages:
         raise ChildError(
             f"{rig.direction}, {rig.subject}: {messages} messages in {seconds:.1f} s of full flow and {len(ages)} of "
             f"{load.paced_messages} paced ones{rig.generator.log_tail()}{rig.sink.log_tail()}"
@@ -89,6 +95,10 @@ def run(rig: Rig, load: Load) -> Round:
         cpu_us=sum(spent[work]) / messages / _US,
         p50_us=percentile(ages, 0.50) / _US,
         p99_us=percentile(ages, 0.99) / _US,
+        p999_us=percentile(ages, 0.999) / _US,
+        fast_p50_us=percentile(fast_ages, 0.50) / _US,
+        fast_p99_us=percentile(fast_ages, 0.99) / _US,
+        fast_p999_us=percentile(fast_ages, 0.999) / _US,
         lost=(rig.board[SENT] - sent) - (rig.board[RECEIVED] - received),
         sent=rig.board[SENT] - sent,
         forwarder_cores=spent[0] / seconds / _NS_PER_S,
@@ -131,19 +141,24 @@ def _saturated(rig: Rig, load: Load) -> tuple[Sample, Sample]:
     return before, after
 
 
-def _paced(rig: Rig, load: Load) -> tuple[Sample, list[int], Sample]:
+def _paced(rig: Rig, hz: float, count: int) -> tuple[Sample, list[int], Sample]:
     """One message at a time; how old each was at the sink, in ns and ascending, between two samples."""
     missing = rig.board[SENT] - rig.board[RECEIVED]
     rig.board[TIMED] = 1
     time.sleep(_SWITCH_S)
     rig.board[AGES] = 0
     before = _sample(rig)
-    rig.generator.say(f"pace {load.paced_hz} {load.paced_messages}")
-    rig.generator.expect("DONE", _ANSWER_S + load.paced_messages / load.paced_hz)
+    rig.generator.say(f"pace {hz} {count}")
+    rig.generator.expect("DONE", _ANSWER_S + count / hz)
     _wait_settled(rig.board, missing)
     after = _sample(rig)
     ages = rig.board.ages_ns()
     return before, sorted(ages[len(ages) // _COLD :]), after
+
+
+def settled(board: Board) -> None:
+    """Wait until nothing more arrives."""
+    _wait_settled(board, -(1 << 62))
 
 
 def _wait_settled(board: Board, missing: int) -> None:

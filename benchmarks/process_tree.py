@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this process and all below it have used: a busy machine stretches seconds, not these. Linux."""
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterator
@@ -41,10 +42,26 @@ def ended_peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
+def forget_peaks() -> None:
+    """From now on the peaks of the processes that are there are those of what follows."""
+    for pid, _ in _tree():
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
+
+
+def own_peak_mb() -> float:
+    """What this process alone has had at its peak."""
+    return _peaks_mb(os.getpid())
+
+
 def peak_mb() -> float:
     """Memory that the processes of the tree that are there now have had at their peaks, added up: an upper bound."""
+    return _peaks_mb(*(pid for pid, _ in _tree()))
+
+
+def _peaks_mb(*pids: int) -> float:
     total = 0
-    for pid, _ in _tree():
+    for pid in pids:
         try:
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
         except OSError:

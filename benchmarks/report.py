@@ -15,7 +15,16 @@ import msgspec
 from benchmarks.measure import Load, Round
 from benchmarks.rigs import Direction, Subject
 
-METRICS: Final = ("messages_per_s", "cpu_us", "p50_us", "p99_us")
+METRICS: Final = (
+    "messages_per_s",
+    "cpu_us",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "fast_p50_us",
+    "fast_p99_us",
+    "fast_p999_us",
+)
 _DISTRIBUTIONS: Final = (
     "ustreamer",
     "ustreamer-usubscription",
@@ -48,6 +57,10 @@ class Row(msgspec.Struct, frozen=True):
     cpu_us: Spread
     p50_us: Spread
     p99_us: Spread
+    p999_us: Spread
+    fast_p50_us: Spread
+    fast_p99_us: Spread
+    fast_p999_us: Spread
     lost: int
     sent: int
     busy_cores: tuple[float, float, float, float]
@@ -73,21 +86,29 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """Streamer by bare forwarder: each round divided by its neighbour in time, then median, min and max."""
+    """One subject by another: each round divided by its neighbour in time, then median, min and max."""
 
     direction: str
+    subject: str
+    by: str
     payload: int
     messages_per_s: Spread
     cpu_us: Spread
     p50_us: Spread
     p99_us: Spread
+    p999_us: Spread
+    fast_p50_us: Spread
+    fast_p99_us: Spread
+    fast_p999_us: Spread
 
     @classmethod
-    def of(cls, streamer: Row, bare: Row) -> "Ratio":
-        pairs = list(zip(streamer.rounds, bare.rounds, strict=True))
+    def of(cls, row: Row, partner: Row) -> "Ratio":
+        pairs = list(zip(row.rounds, partner.rounds, strict=True))
         return cls(
-            direction=streamer.direction,
-            payload=streamer.payload,
+            direction=row.direction,
+            subject=row.subject,
+            by=partner.subject,
+            payload=row.payload,
             **{
                 metric: Spread.of([getattr(one, metric) / getattr(other, metric) for one, other in pairs])
                 for metric in METRICS
@@ -150,6 +171,10 @@ _COLUMNS: Final = (
     "CPU us/message",
     "p50 us",
     "p99 us",
+    "p99.9 us",
+    "p50 at 10k",
+    "p99 at 10k",
+    "p99.9 at 10k",
     "lost",
     "busy cores",
 )
@@ -157,12 +182,14 @@ _COLUMNS: Final = (
 
 def table(results: Results) -> str:
     """Everything on one screen: median (min-max) of every figure, and the ratio under each pair."""
-    ratios = {(ratio.direction, ratio.payload): ratio for ratio in results.ratios}
     lines: list[tuple[str, ...]] = []
     for row in results.rows:
         lines.append(_row(row))
-        if row.subject == Subject.STREAMER:
-            lines.append(_ratio(ratios[row.direction, row.payload]))
+        lines += [
+            _ratio(each)
+            for each in results.ratios
+            if (each.direction, each.payload, each.subject) == (row.direction, row.payload, row.subject)
+        ]
     ledgers = [
         f"ledger: {', '.join(f'{name} {count}' for name, count in each.items())}" for each in results.ledgers
     ]
@@ -170,7 +197,8 @@ def table(results: Results) -> str:
 
 
 _LEGEND: Final = """\
-Median (min-max) of all rounds; ratio = streamer / bare forwarder, each round by its neighbour in time.
+Median (min-max) of all rounds; a ratio divides each round by its neighbour in time, of the bare forwarder or, with the
+recorder on, of the streamer without it. at 10k: age of a message at 10 000 messages/s.
 messages/s: what the sink received while the generator kept it saturated.  CPU: user + system time of the forwarder
 (direct: of both ends) per message at saturation.  p50, p99: age of a message at the sink at 1 000 messages/s, both ends
 included; the direct rows show how much of it is the ends'.  lost: sent and never received, of all that was sent.
@@ -186,8 +214,7 @@ def _row(row: Row) -> tuple[str, ...]:
         row.subject,
         _show(row.messages_per_s, _thousands),
         _show(row.cpu_us, _digits(2)),
-        _show(row.p50_us, _digits(0)),
-        _show(row.p99_us, _digits(0)),
+        *(_show(getattr(row, metric), _digits(0)) for metric in METRICS[2:]),
         f"{row.lost} of {row.sent}",
         " + ".join(f"{cores:.2f}" for cores in row.busy_cores),
     )
@@ -195,7 +222,7 @@ def _row(row: Row) -> tuple[str, ...]:
 
 def _ratio(ratio: Ratio) -> tuple[str, ...]:
     figures = [_show(getattr(ratio, metric), _digits(2)) for metric in METRICS]
-    return ("", "", "ratio", *figures, "", "")
+    return ("", "", f"ratio / {ratio.by}", *figures, "", "")
 
 
 def _show(spread: Spread, number: Callable[[float], str]) -> str:

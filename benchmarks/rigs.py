@@ -59,17 +59,47 @@ remote = "{links.LOOPBACK}:{{receiver}}"
 """A streamer with its default plugins, one ECU that sends and one address that receives."""
 
 
+CLOUD: Final = f"""
+[endpoints.cloud]
+transport = "zenoh"
+authorities = ["{wire.CLOUD}"]
+mode = "peer"
+listen = ["tcp/{links.LOOPBACK}:{{other}}"]
+"""
+"""A second Zenoh network."""
+
+ZENOH_CONFIG: Final = f"""\
+authority = "{wire.STREAMER}"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["{wire.STREAMER}"]
+mode = "peer"
+listen = ["tcp/{links.LOOPBACK}:{{zenoh}}"]
+
+
+[plugins.usubscription]
+[plugins.throttle]
+"""
+"""A streamer between two Zenoh networks; subscribers live in the second."""
+
+
 class Direction(StrEnum):
     SOMEIP_TO_ZENOH = "SOME/IP -> Zenoh"
     ZENOH_TO_SOMEIP = "Zenoh -> SOME/IP"
+    SOMEIP = "SOME/IP -> SOME/IP"
     UDP = "UDP -> UDP"
+    ZENOH_TO_ZENOH = "Zenoh -> other Zenoh"
     ZENOH = "Zenoh -> Zenoh"
 
 
 class Subject(StrEnum):
     BARE = "bare"
     STREAMER = "streamer"
+    RECORDED = "recorder on"
     DIRECT = "direct"
+    LIBRARY = "library"
 
 
 class Rig(msgspec.Struct, frozen=True):
@@ -121,11 +151,13 @@ class Stage:
             child.end()
 
     def ledger(self) -> dict[str, int]:
-        """The books of the streamer that this stage had, `unaccounted` among them; after the stage has ended.
+        """The books of the streamers that this stage had, added up, `unaccounted` among them; after the stage has ended.
 
-        Raises ChildError if the streamer did not end as it should.
+        Raises ChildError if one did not end as it should.
         """
-        (streamer,) = self._streamers
+        return _added([self._ledger_of(each) for each in self._streamers])
+
+    def _ledger_of(self, streamer: Child) -> dict[str, int]:
         if (code := streamer.end()) != 0:
             raise ChildError(f"{streamer.name}: ended with {code}, expected 0{streamer.log_tail()}")
         return ledger_in(streamer.log_lines())
@@ -139,18 +171,53 @@ class Stage:
 
     # --- forwarders ---------------------------------------------------------------------------------------------------
 
-    def streamer(self) -> tuple[Rig, Rig]:
-        """Both directions through one streamer process."""
+    def streamer(self, subject: Subject = Subject.STREAMER) -> tuple[Rig, Rig]:
+        """Both directions through one streamer process, with its default plugins and, if it is so called, the recorder."""
         ports = Ports.free()
-        config = self._directory / "streamer.toml"
-        config.write_text(CONFIG.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
-        command = [console_script("ustreamer"), "run", str(config), "--log", "json"]
-        streamer = self.start("streamer", command)
-        self._streamers.append(streamer)
+        plugins = "[plugins.recorder]\n" if subject is Subject.RECORDED else ""
+        streamer = self.streamer_of(subject.name.lower(), CONFIG + plugins, ports)
         return (
-            self._someip_to_zenoh(Subject.STREAMER, ports, lambda: streamer, "subscribe"),
-            self._zenoh_to_someip(Subject.STREAMER, ports, lambda: streamer),
+            self._someip_to_zenoh(subject, ports, lambda: streamer, "subscribe"),
+            self._zenoh_to_someip(subject, ports, lambda: streamer),
         )
+
+    def between_zenohs(self, subject: Subject) -> Rig:
+        """From one Zenoh network to another, through a streamer or a bare forwarder."""
+        ports, other = Ports.free(), Ports.free()
+        if subject is Subject.BARE:
+            command = module("bare", "zenoh-to-zenoh", ports.zenoh, other.zenoh)
+            between = self.start("bare-zenoh-to-zenoh", command)
+        else:
+            config = ZENOH_CONFIG + CLOUD.replace("{other}", str(other.zenoh))
+            between = self.streamer_of("between-zenohs", config, ports)
+        board = self._board(f"{subject.name.lower()}-zenoh-to-zenoh")
+        options = ("other",) if subject is Subject.BARE else ("other", "subscribe")
+        sink = self._sink(board, "zenoh-client", other.zenoh, *options)
+        generator = self._generator(board, "zenoh", ports.zenoh)
+        return connected(Rig(Direction.ZENOH_TO_ZENOH, subject, generator, sink, board, between))
+
+    def three_ways(self, ports: Ports, cloud: int) -> Rig:
+        """From SOME/IP to an application that has subscribed, through a streamer that has another Zenoh endpoint too."""
+        streamer = self.streamer_of("three-ways", CONFIG + CLOUD.replace("{other}", str(cloud)), ports)
+        return self._someip_to_zenoh(Subject.STREAMER, ports, lambda: streamer, "subscribe")
+
+    def fan_out(self, config: str, ports: Ports) -> Rig:
+        """From Zenoh to receivers at any address of this machine, which share one sink."""
+        board = self._board("fan-out")
+        sink = self._sink(board, "udp-anywhere", ports.receiver)
+        streamer = self.streamer_of("fan-out", config, ports)
+        generator = self._generator(board, "zenoh", ports.zenoh)
+        return connected(Rig(Direction.ZENOH_TO_SOMEIP, Subject.STREAMER, generator, sink, board, streamer))
+
+    def streamer_of(self, name: str, config: str, ports: Ports) -> Child:
+        """A streamer with this configuration, in which the names of ports stand in braces."""
+        directory = self._directory / name
+        directory.mkdir()
+        path = directory / "streamer.toml"
+        path.write_text(config.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
+        streamer = self.start(name, [console_script("ustreamer"), "run", str(path), "--log", "json"])
+        self._streamers.append(streamer)
+        return streamer
 
     def bare(self) -> tuple[Rig, Rig]:
         """Each direction through a bare forwarder of its own."""
@@ -171,25 +238,25 @@ class Stage:
         zenoh_sink = self._sink(zenoh, "zenoh-peer", other.zenoh)
         zenoh_generator = self._generator(zenoh, "zenoh", other.zenoh)
         return (
-            _connected(Rig(Direction.UDP, Subject.DIRECT, udp_generator, udp_sink, udp)),
-            _connected(Rig(Direction.ZENOH, Subject.DIRECT, zenoh_generator, zenoh_sink, zenoh)),
+            connected(Rig(Direction.UDP, Subject.DIRECT, udp_generator, udp_sink, udp)),
+            connected(Rig(Direction.ZENOH, Subject.DIRECT, zenoh_generator, zenoh_sink, zenoh)),
         )
 
     def _someip_to_zenoh(
         self, subject: Subject, ports: Ports, forwarder: Callable[[], Child], *options: str
     ) -> Rig:
-        board = self._board(f"{subject}-someip-to-zenoh")
+        board = self._board(f"{subject.name.lower()}-someip-to-zenoh")
         between = forwarder()
         sink = self._sink(board, "zenoh-client", ports.zenoh, *options)
         generator = self._generator(board, "udp", ports.ecu, ports.someip)
-        return _connected(Rig(Direction.SOMEIP_TO_ZENOH, subject, generator, sink, board, between))
+        return connected(Rig(Direction.SOMEIP_TO_ZENOH, subject, generator, sink, board, between))
 
     def _zenoh_to_someip(self, subject: Subject, ports: Ports, forwarder: Callable[[], Child]) -> Rig:
-        board = self._board(f"{subject}-zenoh-to-someip")
+        board = self._board(f"{subject.name.lower()}-zenoh-to-someip")
         sink = self._sink(board, "udp", ports.receiver)
         between = forwarder()
         generator = self._generator(board, "zenoh", ports.zenoh)
-        return _connected(Rig(Direction.ZENOH_TO_SOMEIP, subject, generator, sink, board, between))
+        return connected(Rig(Direction.ZENOH_TO_SOMEIP, subject, generator, sink, board, between))
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -214,7 +281,11 @@ def ledger_in(log: Sequence[str]) -> dict[str, int]:
     raise ChildError(f"no ledger in {len(log)} lines of the streamer's log")
 
 
-def _connected(rig: Rig) -> Rig:
+def _added(ledgers: Sequence[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(each[name] for each in ledgers) for name in (ledgers[0] if ledgers else ())}
+
+
+def connected(rig: Rig) -> Rig:
     """Wait until the first message has come through. Raises ChildError if none does."""
     rig.board[FLOW], rig.board[TIMED] = 0, 1
     deadline = time.monotonic() + _CONNECT_S

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sinks: count what arrives or, message by message, note how old it is.
 
-    python -m benchmarks.sinks udp BOARD UDP_PORT
-    python -m benchmarks.sinks zenoh-client BOARD ZENOH_PORT [subscribe]
+    python -m benchmarks.sinks udp BOARD UDP_PORT              (udp-anywhere: at all addresses)
+    python -m benchmarks.sinks zenoh-client BOARD ZENOH_PORT [other] [subscribe]
     python -m benchmarks.sinks zenoh-peer BOARD ZENOH_PORT
 
 While counting they look only every half millisecond: no wake-up per message on either side. A sink that has nothing to do
@@ -27,9 +27,9 @@ _SUBSCRIBE_WITHIN_S: Final = 20.0
 _MESSAGE_MAX: Final = 2_048
 
 
-def run_udp(board: Board, port: int) -> None:
+def run_udp(board: Board, port: int, host: str = links.LOOPBACK) -> None:
     """Count and time datagrams."""
-    sink = links.udp(port)
+    sink = links.udp(port, host=host)
     links.ready()
     recv, recv_into = sink.recv, sink.recv_into
     buffer = bytearray(_MESSAGE_MAX)
@@ -89,15 +89,15 @@ def _count(board: Board, count: int, newest: int) -> None:
     board[NEWEST] = max(board[NEWEST], newest + 1)
 
 
-def subscribe(session: zenoh.Session, topic: wire.Address) -> object:
+def subscribe(session: zenoh.Session, topic: wire.Address, subscriber: wire.Address) -> object:
     """Ask the streamer's uSubscription for `topic`; TimeoutError naming the last answer if it does not grant it.
 
     What is returned hears the answers, and of the change: what nobody hears waits in the streamer.
     """
-    changes = session.declare_subscriber(wire.unicast_key(wire.CHANGES, wire.SUBSCRIBER), FifoChannel(16))
-    answers = session.declare_subscriber(wire.unicast_key(wire.SUBSCRIBE, wire.SUBSCRIBER), FifoChannel(16))
-    ask = links.publisher(session, wire.unicast_key(wire.SUBSCRIBER, wire.SUBSCRIBE))
-    tail = wire.request_tail(wire.SUBSCRIBER, wire.SUBSCRIBE, _RPC_TTL_MS)
+    changes = session.declare_subscriber(wire.unicast_key(wire.CHANGES, subscriber), FifoChannel(16))
+    answers = session.declare_subscriber(wire.unicast_key(wire.SUBSCRIBE, subscriber), FifoChannel(16))
+    ask = links.publisher(session, wire.unicast_key(subscriber, wire.SUBSCRIBE))
+    tail = wire.request_tail(subscriber, wire.SUBSCRIBE, _RPC_TTL_MS)
     deadline = time.monotonic() + _SUBSCRIBE_WITHIN_S
     last = "no answer"
     while time.monotonic() < deadline:
@@ -123,11 +123,17 @@ def main(kind: str, board_path: str, port: str, *options: str) -> None:
     match kind:
         case "udp":
             run_udp(board, int(port))
+        case "udp-anywhere":
+            run_udp(board, int(port), "")
         case "zenoh-client":
             session = links.zenoh_client(int(port))
+            other = "other" in options
+            topic, subscriber = (
+                (wire.APP_TOPIC, wire.FAR_SUBSCRIBER) if other else (wire.ECU_TOPIC, wire.SUBSCRIBER)
+            )
             if "subscribe" in options:
-                _hearing = subscribe(session, wire.ECU_TOPIC)
-            run_zenoh(board, session, wire.ECU_TOPIC)
+                _hearing = subscribe(session, topic, subscriber)
+            run_zenoh(board, session, topic)
         case "zenoh-peer":
             run_zenoh(board, links.zenoh_peer(int(port)), wire.APP_TOPIC)
         case _:

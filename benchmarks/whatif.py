@@ -145,18 +145,28 @@ def compared(
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     cpu: dict[str, list[float]] = {name: [] for name in engines}
     answers: dict[str, Answer] = {}
+    peaks = dict.fromkeys(engines, 0.0)
     for _ in range(repeats):
         for name, engine in engines.items():
+            process_tree.forget_peaks()
             began, before = time.monotonic(), process_tree.cpu_s()
             answers[name] = engine()
             seconds[name].append(time.monotonic() - began)
             cpu[name].append(process_tree.cpu_s() - before)
+            # DuckDB is in this process; of Spark it is the JVM and its workers, a third of whose memory is Python's libraries.
+            own = process_tree.own_peak_mb()
+            peaks[name] = max(peaks[name], own if name == "duckdb" else process_tree.peak_mb() - own)
     if answers["spark"] != answers["duckdb"]:
         raise SystemExit(f"answers differ:\n{answers['spark']}\n{answers['duckdb']}")
     found: dict[str, float | int] = {}
     for name in engines:
         found[f"{name}_s"] = round(statistics.median(seconds[name]), 3)
+        found[f"{name}_least_s"], found[f"{name}_most_s"] = (
+            round(min(seconds[name]), 3),
+            round(max(seconds[name]), 3),
+        )
         found[f"{name}_cpu_s"] = round(statistics.median(cpu[name]), 3)
+        found[f"{name}_mb"] = round(peaks[name])
     found["ratio"] = round(found["spark_s"] / found["duckdb_s"], 2)
     found["cpu_ratio"] = round(found["spark_cpu_s"] / max(found["duckdb_cpu_s"], 0.01), 2)
     return found
@@ -201,7 +211,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "rows": rows,
                     "scenarios": scenarios,
                     **found,
-                    "peak_mb": round(process_tree.peak_mb()),
                 }
                 print(json.dumps(told), flush=True)
     return 0

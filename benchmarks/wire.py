@@ -18,7 +18,7 @@ SOMEIP_HEADER: Final = Struct(">HHIHHBBBB")
 SESSION_OFFSET: Final = 10
 
 _NOTIFICATION: Final = 0x02
-_PUBLISH, _REQUEST = 1, 2
+_PUBLISH, _REQUEST, _RESPONSE = 1, 2, 3
 _CS1, _CS4 = 2, 5
 _PROTOBUF: Final = 2
 _ID: Final = Struct("<4sQcQ")
@@ -49,6 +49,7 @@ class Address(msgspec.Struct, frozen=True):
 
 STREAMER: Final = "hpc.vin1"
 ECU: Final = "chassis"
+CLOUD: Final = "cloud"
 SERVICE: Final = 0x1234
 OFFERED: Final = 0x4321
 MAJOR: Final = 1
@@ -59,7 +60,9 @@ ECU_TOPIC: Final = Address(ECU, SERVICE, MAJOR, EVENT)
 APP_TOPIC: Final = Address(STREAMER, OFFERED, MAJOR, EVENT)
 """What the Zenoh generator publishes; the streamer offers it on SOME/IP."""
 SUBSCRIBER: Final = Address(STREAMER, 0x10A1, 1, 0)
+FAR_SUBSCRIBER: Final = Address(CLOUD, 0x10A1, 1, 0)
 SUBSCRIBE: Final = Address(STREAMER, 0, 3, 1)
+UNSUBSCRIBE: Final = Address(STREAMER, 0, 3, 2)
 CHANGES: Final = Address(STREAMER, 0, 3, 0x8000)
 
 
@@ -118,6 +121,17 @@ def request_tail(source: Address, method: Address, ttl_ms: int) -> bytes:
     """The rest of the attachment of a request of priority CS4 with a protobuf payload."""
     ends = _field(3, source.to_pb()) + _field(4, method.to_pb())
     return _number(2, _REQUEST) + ends + _number(5, _CS4) + _number(6, ttl_ms) + _number(12, _PROTOBUF)
+
+
+def response_tail(source: Address, sink: Address, ttl_ms: int) -> bytes:
+    """The attachment of a response of priority CS4, but for the id of the request."""
+    ends = _field(3, source.to_pb()) + _field(4, sink.to_pb())
+    return _number(2, _RESPONSE) + ends + _number(5, _CS4) + _number(6, ttl_ms)
+
+
+def reqid(request: bytes) -> bytes:
+    """The rest of it: the id that the attachment of the request begins with."""
+    return _field(9, request[3:21])
 
 
 def subscription_request(topic: Address) -> bytes:

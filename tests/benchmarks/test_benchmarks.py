@@ -13,6 +13,7 @@ from benchmarks.children import REPO
 from benchmarks.report import METRICS
 
 FORWARDED = ("SOME/IP -> Zenoh", "Zenoh -> SOME/IP")
+BETWEEN_ZENOHS = "Zenoh -> other Zenoh"
 DIRECT = ("UDP -> UDP", "Zenoh -> Zenoh")
 
 
@@ -35,7 +36,8 @@ def is_measured(spread: dict[str, float]) -> bool:
 def test_every_path_is_measured_with_every_figure(run: tuple[str, dict[str, Any]]) -> None:
     rows = run[1]["rows"]
     assert [(row["direction"], row["subject"]) for row in rows] == [
-        *((direction, subject) for direction in FORWARDED for subject in ("bare", "streamer")),
+        *((direction, subject) for direction in FORWARDED for subject in ("bare", "streamer", "recorder on")),
+        *((BETWEEN_ZENOHS, subject) for subject in ("bare", "streamer")),
         *((direction, "direct") for direction in DIRECT),
     ]
     assert [
@@ -47,9 +49,16 @@ def test_loss_is_told_in_every_row(run: tuple[str, dict[str, Any]]) -> None:
     assert [row for row in run[1]["rows"] if not 0 <= row["lost"] < row["sent"]] == []
 
 
-def test_both_directions_are_compared_by_finite_ratios(run: tuple[str, dict[str, Any]]) -> None:
+def test_all_directions_are_compared_by_finite_ratios(run: tuple[str, dict[str, Any]]) -> None:
     ratios = run[1]["ratios"]
-    assert [ratio["direction"] for ratio in ratios] == list(FORWARDED)
+    assert [(ratio["direction"], ratio["subject"], ratio["by"]) for ratio in ratios] == [
+        *(
+            (direction, *pair)
+            for direction in FORWARDED
+            for pair in (("streamer", "bare"), ("recorder on", "streamer"))
+        ),
+        (BETWEEN_ZENOHS, "streamer", "bare"),
+    ]
     assert [metric for ratio in ratios for metric in METRICS if not is_measured(ratio[metric])] == []
 
 
@@ -71,9 +80,9 @@ def test_the_table_shows_every_row_and_a_ratio_for_every_pair(run: tuple[str, di
     table = run[0]
     assert [name for name in (*FORWARDED, *DIRECT) if name not in table] == []
     lines = table.splitlines()
-    assert [sum(f" {word} " in line for line in lines[:10]) for word in ("bare", "streamer", "direct", "ratio")] == [
-        2, 2, 2, 2,
-    ]  # fmt: skip
+    words = ("bare", "streamer", "recorder on", "direct", "ratio / bare", "ratio / streamer")
+    subjects = [[word for word in words if f"  {word} " in line] for line in lines[1:16]]
+    assert [sum(words == [each] for words in subjects) for each in words] == [3, 3, 2, 2, 3, 2]
     columns = ("messages/s", "CPU us/message", "p50 us", "p99 us", "lost", "busy cores")
     assert [column for column in columns if column not in lines[0]] == []
 

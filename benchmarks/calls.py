@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.calls`: calls both ways, 64 at a time and one by one, through the streamer and through a bare forwarder.
+
+    python -m benchmarks.calls caller-zenoh PORT | server-zenoh PORT
+    python -m benchmarks.calls caller-someip PORT TARGET | server-someip PORT
+    python -m benchmarks.calls bare-to-someip ZENOH_PORT PORT ECU | bare-to-zenoh ZENOH_PORT PORT
+
+A caller reads `WINDOW SECONDS` from stdin and prints what it found. The bare forwarder knows one service, one method and one
+caller, whom it takes answers to be for, and keeps no books: a request's id comes back by itself.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from zenoh.handlers import FifoChannel
+
+from benchmarks import links, wire
+from benchmarks.children import Child, ChildError, module
+from benchmarks.measure import percentile
+from benchmarks.rigs import CONFIG, Ports, Stage
+
+WINDOW: Final = 64
+
+_METHOD: Final = wire.Address(wire.ECU, wire.SERVICE, wire.MAJOR, 1)
+"""An ECU's, called over Zenoh."""
+_OFFERED: Final = wire.Address(wire.STREAMER, wire.OFFERED, wire.MAJOR, 1)
+"""An application's, called over SOME/IP."""
+_CLIENT: Final = wire.Address(wire.ECU, 0x0077, 1, 0)
+_TTL_MS: Final = 5_000
+_CHANNEL: Final = 1_024
+_STALL_S: Final = 1.0
+_START_S: Final = 30.0
+_PAYLOAD: Final = bytes(48)
+
+_CONFIG: Final = CONFIG.replace(
+    f"events = [{{{{ id = {wire.EVENT:#06x} }}}}]\n", "methods = [0x0001]\n", 2
+).replace("sd = false\n", f'sd = false\nclients = ["{links.LOOPBACK}"]\n')
+
+
+class Caller:
+    """Keeps calls under way; `answered(number)` is told of every answer, from whatever thread."""
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self._call = call
+        self._number = 0
+        self._asked_ns: dict[int, int] = {}
+        self._ages: list[int] = []
+        self._free = threading.Semaphore(0)
+
+    def answered(self, number: int) -> None:
+        asked_ns = self._asked_ns.pop(number, None)
+        if asked_ns is not None:
+            self._ages.append(time.monotonic_ns() - asked_ns)
+            self._free.release()
+
+    def run(self, window: int, seconds: float) -> dict[str, float]:
+        self._ages, self._free = [], threading.Semaphore(window)
+        self._asked_ns.clear()
+        began = time.monotonic()
+        calls = lost = 0
+        while time.monotonic() - began < seconds:
+            if not self._free.acquire(timeout=_STALL_S):
+                lost += len(self._asked_ns)  # nothing has come for so long: they are gone
+                self._asked_ns.clear()
+                for _ in range(window):
+                    self._free.release()
+                continue
+            self._number = self._number % 0xFFFF + 1
+            self._asked_ns[self._number] = time.monotonic_ns()
+            self._call(self._number)
+            calls += 1
+        took, ages = time.monotonic() - began, sorted(self._ages)
+        if not ages:
+            return {"answers": 0, "lost": calls}
+        return {
+            "answers": len(ages),
+            "lost": lost,
+            "calls_per_s": len(ages) / took,
+            "p50_us": percentile(ages, 0.5) / 1_000,
+            "p99_us": percentile(ages, 0.99) / 1_000,
+        }
+
+    def serve(self) -> None:
+        """Do what stdin says, a line at a time."""
+        links.ready()
+        for line in sys.stdin:
+            window, seconds = line.split()
+            print(json.dumps(self.run(int(window), float(seconds))), flush=True)
+        links.end()
+
+
+def caller_zenoh(port: int) -> None:
+    session = links.zenoh_client(port)
+    answers = session.declare_subscriber(wire.unicast_key(_METHOD, wire.SUBSCRIBER), FifoChannel(_CHANNEL))
+    put = links.publisher(session, wire.unicast_key(wire.SUBSCRIBER, _METHOD)).put
+    tail = wire.request_tail(wire.SUBSCRIBER, _METHOD, _TTL_MS)
+
+    def call(number: int) -> None:
+        head = wire.attachment_head(time.time_ns() // 1_000_000, time.monotonic_ns() & 0xFFFF_FFFF_FFFF)
+        put(_PAYLOAD + number.to_bytes(8), attachment=head + tail)
+
+    caller = Caller(call)
+
+    def hear() -> None:
+        while True:
+            caller.answered(int.from_bytes(answers.recv().payload.to_bytes()[-8:]))
+
+    threading.Thread(target=hear, daemon=True).start()
+    caller.serve()
+
+
+def server_zenoh(port: int) -> None:
+    """Answers calls of `_OFFERED` with what they brought; to whom and about what is in the request's attachment."""
+    session = links.zenoh_client(port)
+    requests = session.declare_subscriber(wire.unicast_key(_CLIENT, _OFFERED), FifoChannel(_CHANNEL))
+    put = links.publisher(session, wire.unicast_key(_OFFERED, _CLIENT)).put
+    tail = wire.response_tail(_OFFERED, _CLIENT, _TTL_MS)
+    links.ready()
+    number = 0
+    while True:
+        sample = requests.recv()
+        attachment = sample.attachment
+        assert attachment is not None
+        number += 1
+        head = wire.attachment_head(time.time_ns() // 1_000_000, number)
+        put(sample.payload, attachment=head + tail + wire.reqid(attachment.to_bytes()))
+
+
+def caller_someip(port: int, target: int) -> None:
+    sock = links.udp(port, target)
+
+    def call(number: int) -> None:
+        body = _PAYLOAD + number.to_bytes(8)
+        sock.send(
+            wire.SOMEIP_HEADER.pack(wire.OFFERED, 1, len(body) + 8, 0x77, number, 1, wire.MAJOR, 0, 0) + body
+        )
+
+    caller = Caller(call)
+
+    def hear() -> None:
+        while True:
+            caller.answered(int.from_bytes(sock.recv(2_048)[-8:]))
+
+    threading.Thread(target=hear, daemon=True).start()
+    caller.serve()
+
+
+def server_someip(port: int) -> None:
+    """Answers every REQUEST with what it brought."""
+    sock = links.udp(port)
+    links.ready()
+    while True:
+        datagram, address = sock.recvfrom(2_048)
+        sock.sendto(datagram[:14] + b"\x80" + datagram[15:], address)
+
+
+def bare_to_someip(zenoh_port: int, port: int, ecu: int) -> None:
+    sock, session = links.udp(port, ecu), links.zenoh_peer(zenoh_port)
+    put = links.publisher(session, wire.unicast_key(_METHOD, wire.SUBSCRIBER)).put
+    requests = session.declare_subscriber(wire.unicast_key(wire.SUBSCRIBER, _METHOD), FifoChannel(_CHANNEL))
+    header = wire.SOMEIP_HEADER.pack(wire.SERVICE, 1, len(_PAYLOAD) + 16, 1, 1, 1, wire.MAJOR, 0, 0)
+    attachment = wire.attachment_head(0, 0) + wire.response_tail(_METHOD, wire.SUBSCRIBER, _TTL_MS)
+
+    def back() -> None:
+        while True:
+            put(sock.recv(2_048)[16:], attachment=attachment)
+
+    threading.Thread(target=back, daemon=True).start()
+    links.ready()
+    while True:
+        sock.send(header + requests.recv().payload.to_bytes())
+
+
+def bare_to_zenoh(zenoh_port: int, port: int) -> None:
+    sock, session = links.udp(port), links.zenoh_peer(zenoh_port)
+    put = links.publisher(session, wire.unicast_key(_CLIENT, _OFFERED)).put
+    answers = session.declare_subscriber(wire.unicast_key(_OFFERED, _CLIENT), FifoChannel(_CHANNEL))
+    header = wire.SOMEIP_HEADER.pack(wire.OFFERED, 1, len(_PAYLOAD) + 16, 0x77, 1, 1, wire.MAJOR, 0x80, 0)
+    attachment = wire.attachment_head(0, 0) + wire.request_tail(_CLIENT, _OFFERED, _TTL_MS)
+    callers: list[Any] = []
+
+    def back() -> None:
+        while True:
+            sock.sendto(header + answers.recv().payload.to_bytes(), callers[0])
+
+    threading.Thread(target=back, daemon=True).start()
+    links.ready()
+    while True:
+        datagram, address = sock.recvfrom(2_048)
+        callers[:] = [address]
+        put(datagram[16:], attachment=attachment)
+
+
+# --- the measurement --------------------------------------------------------------------------------------------------
+
+
+def _rig(stage: Stage, ports: Ports, name: str, between: Child, *, to_someip: bool) -> tuple[Child, Child]:
+    """The forwarder and the caller; the server is there."""
+    if to_someip:
+        stage.start(f"{name}-server", module("calls", "server-someip", ports.ecu))
+        return between, stage.start(f"{name}-caller", module("calls", "caller-zenoh", ports.zenoh))
+    stage.start(f"{name}-server", module("calls", "server-zenoh", ports.zenoh))
+    return between, stage.start(f"{name}-caller", module("calls", "caller-someip", ports.ecu, ports.someip))
+
+
+def measured(directory: Path, rounds: int = 5, seconds: float = 1.5) -> list[dict[str, Any]]:
+    results = []
+    with Stage(directory, 64) as stage:
+        for to_someip in (True, False):
+            name = "to-someip" if to_someip else "to-zenoh"
+            rigs = {}
+            ports = Ports.free()
+            ends = (ports.zenoh, ports.someip, *((ports.ecu,) if to_someip else ()))
+            bare = stage.start(f"bare-{name}", module("calls", f"bare-{name}", *ends))
+            rigs["bare"] = _rig(stage, ports, f"bare-{name}", bare, to_someip=to_someip)
+            ports = Ports.free()
+            streamer = stage.streamer_of(name, _CONFIG, ports)
+            rigs["streamer"] = _rig(stage, ports, name, streamer, to_someip=to_someip)
+            for _, caller in rigs.values():
+                _meet(caller)
+            results.append(
+                _turns("Zenoh calls SOME/IP" if to_someip else "SOME/IP calls Zenoh", rigs, rounds, seconds)
+            )
+    return results
+
+
+def _meet(caller: Child) -> None:
+    """Call until there is an answer: who has just come may not know of each other."""
+    for _ in range(20):
+        if _told(caller, 1, 0.2, give_up=True) is not None:
+            return
+    raise ChildError(f"{caller.name}: no call was answered{caller.log_tail()}")
+
+
+def _told(caller: Child, window: int, seconds: float, *, give_up: bool = False) -> dict[str, float] | None:
+    caller.say(f"{window} {seconds}")
+    deadline = time.monotonic() + _START_S + seconds
+    while time.monotonic() < deadline:
+        line = caller.line()
+        if line is not None:
+            found: dict[str, float] = json.loads(line)
+            return found if found["answers"] else None
+        time.sleep(0.01)
+    if give_up:
+        return None
+    raise ChildError(f"{caller.name}: no word within {_START_S:g} s{caller.log_tail()}")
+
+
+def _turns(
+    direction: str, rigs: dict[str, tuple[Child, Child]], rounds: int, seconds: float
+) -> dict[str, Any]:
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in rigs}
+    for _ in range(rounds):
+        for name, (between, caller) in rigs.items():
+            cpu_ns = between.cpu_ns
+            many = _told(caller, WINDOW, seconds) or {}
+            cpu_us = (between.cpu_ns - cpu_ns) / 1_000 / many["answers"]
+            alone = _told(caller, 1, seconds / 2) or {}
+            found[name].append(
+                {
+                    "calls_per_s": many["calls_per_s"],
+                    "cpu_us": cpu_us,
+                    "p50_us": alone["p50_us"],
+                    "p99_us": alone["p99_us"],
+                    "lost": many["lost"] + alone["lost"],
+                }
+            )
+    metrics = ("calls_per_s", "cpu_us", "p50_us", "p99_us")
+    return {
+        "direction": direction,
+        **{name: {m: median(r[m] for r in done) for m in (*metrics, "lost")} for name, done in found.items()},
+        "ratio": {
+            m: median(a[m] / b[m] for a, b in zip(found["streamer"], found["bare"], strict=True))
+            for m in metrics
+        },
+    }
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        f"{'calls':<24}{'':<10}{'calls/s':>10}{'CPU us/call':>13}{'p50 us, alone':>15}{'p99 us, alone':>15}{'lost':>6}"
+    ]
+    for each in results:
+        for name in ("bare", "streamer", "ratio"):
+            found = each[name]
+            shown = [
+                f"{found[m]:.2f}" if name == "ratio" else f"{found[m]:.1f}"
+                for m in ("calls_per_s", "cpu_us", "p50_us", "p99_us")
+            ]
+            first = each["direction"] if name == "bare" else ""
+            lost = f"{found['lost']:.0f}" if "lost" in found else ""
+            lines.append(
+                f"{first:<24}{name:<10}{shown[0]:>10}{shown[1]:>13}{shown[2]:>15}{shown[3]:>15}{lost:>6}"
+            )
+    return "\n".join(
+        [*lines, f"calls/s with {WINDOW} under way; median of rounds that take turns, ratios by neighbours"]
+    )
+
+
+_ROLES: Final[dict[str, Callable[..., None]]] = {
+    "caller-zenoh": caller_zenoh,
+    "server-zenoh": server_zenoh,
+    "caller-someip": caller_someip,
+    "server-someip": server_someip,
+    "bare-to-someip": bare_to_someip,
+    "bare-to-zenoh": bare_to_zenoh,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in _ROLES:
+        if not arguments[0].startswith("caller"):
+            links.end_with_parent()
+        _ROLES[arguments[0]](*map(int, arguments[1:]))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
+        results = measured(Path(directory), options.rounds, options.seconds)
+    print(json.dumps(results, indent=1) if options.json else table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.someip`: what an event costs from one SOME/IP network to another, beside two forwarders of datagrams.
+
+    bare       receives and sends the same datagrams, and looks at nothing
+    someip     the same work with the package someip: parse, look up, other ids, build, send; no routing, no books
+    streamer   receive, parse, map to uProtocol, route, map to SOME/IP, send
+
+All three get the same datagrams from the same generator, alternately in one run. The last two send them with the ids of
+another service.
+"""
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks import links, measure, report, wire
+from benchmarks.children import Child, ChildError, console_script, module
+from benchmarks.measure import Load, Round
+from benchmarks.report import Spread
+from benchmarks.rigs import Direction, Ports, Rig, Stage, Subject, connected
+
+_QUICK: Final = Load(warm_up_s=0.2, saturated_s=0.3, paced_messages=300)
+
+_CONFIG: Final = f"""\
+authority = "{wire.STREAMER}"
+state_dir = "state"
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["{wire.ECU}"]
+bind = "{links.LOOPBACK}"
+port = {{someip}}
+sd = false
+
+[[endpoints.chassis.services]]
+service = {wire.SERVICE:#06x}
+major = {wire.MAJOR}
+events = [{{{{ id = {wire.EVENT:#06x} }}}}]
+remote = "{links.LOOPBACK}:{{ecu}}"
+
+[endpoints.body]
+transport = "someip"
+authorities = ["body"]
+bind = "{links.LOOPBACK}"
+port = {{zenoh}}
+sd = false
+
+[[endpoints.body.services]]
+service = {wire.OFFERED:#06x}
+major = {wire.MAJOR}
+events = [{{{{ id = {wire.EVENT:#06x} }}}}]
+offered = true
+provider = "up://{wire.ECU}/{wire.SERVICE:X}/{wire.MAJOR}/0"
+remote = "{links.LOOPBACK}:{{receiver}}"
+
+[plugins.usubscription]
+[plugins.throttle]
+"""
+"""Two SOME/IP networks, and a service of the first that is offered on the second. `zenoh` is a port like any other here."""
+
+
+# --- the forwarders that are not ours ---------------------------------------------------------------------------------
+
+
+def forward_bare(port: int, sink: int) -> None:
+    """Every datagram, as it is."""
+    source, send = links.udp(port), links.udp(0, sink).send
+    recv = source.recv
+    links.ready()
+    while True:
+        send(recv(2_048))
+
+
+def forward_with_library(port: int, sink: int) -> None:
+    """Every message that the package someip reads and a table knows, with other ids."""
+    from someip.header import SOMEIPHeader  # a process of its own; nobody else needs it
+
+    known = {(wire.SERVICE, wire.EVENT, wire.MAJOR): wire.OFFERED}
+    source, send = links.udp(port), links.udp(0, sink).send
+    recv, parse, replace = source.recv, SOMEIPHeader.parse, dataclasses.replace
+    links.ready()
+    while True:
+        message, _ = parse(recv(2_048))
+        service = known.get((message.service_id, message.method_id, message.interface_version))
+        if service is not None:
+            send(replace(message, service_id=service).build())
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """CPU us per message of each, and what the streamer's is of the others', round by round."""
+
+    payload: int
+    bare: Spread
+    library: Spread
+    streamer: Spread
+    of_bare: Spread
+    of_library: Spread
+    lost: int
+    ledger: dict[str, int]
+
+    @classmethod
+    def of(cls, payload: int, rounds: Sequence[Sequence[Round]], ledger: dict[str, int]) -> "Comparison":
+        """`rounds` are of bare, library and streamer."""
+        bare, library, streamer = ([each.cpu_us for each in one] for one in rounds)
+        return cls(
+            payload,
+            Spread.of(bare),
+            Spread.of(library),
+            Spread.of(streamer),
+            Spread.of([ours / theirs for ours, theirs in zip(streamer, bare, strict=True)]),
+            Spread.of([ours / theirs for ours, theirs in zip(streamer, library, strict=True)]),
+            sum(each.lost for one in rounds for each in one),
+            ledger,
+        )
+
+
+class SomeipStage(Stage):
+    """Rigs whose two ends are UDP sockets."""
+
+    def between(self, subject: Subject, start: Callable[[Ports], Child]) -> Rig:
+        ports = Ports.free()
+        board = self._board(f"{subject}-someip-to-someip")
+        sink = self._sink(board, "udp", ports.receiver)
+        forwarder = start(ports)
+        generator = self._generator(board, "udp", ports.ecu, ports.someip)
+        return connected(Rig(Direction.SOMEIP, subject, generator, sink, board, forwarder))
+
+    def foreign(self, subject: Subject) -> Rig:
+        def start(ports: Ports) -> Child:
+            return self.start(subject, module("someip", "--forward", subject, ports.someip, ports.receiver))
+
+        return self.between(subject, start)
+
+    def ours(self) -> Rig:
+        def start(ports: Ports) -> Child:
+            config = self._directory / "streamer.toml"
+            config.write_text(_CONFIG.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
+            streamer = self.start(
+                "streamer", [console_script("ustreamer"), "run", str(config), "--log", "json"]
+            )
+            self._streamers.append(streamer)
+            return streamer
+
+        return self.between(Subject.STREAMER, start)
+
+
+def compare(payload: int, load: Load, repeats: int, progress: Callable[[str], None]) -> Comparison:
+    """`repeats` rounds of each, taking turns, behind one that warms up. Raises ChildError if a process fails."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-"))
+        with SomeipStage(Path(directory), payload) as stage:
+            rigs = [stage.foreign(Subject.BARE), stage.foreign(Subject.LIBRARY), stage.ours()]
+            rounds: list[list[Round]] = [[] for _ in rigs]
+            for number in range(-1, repeats):
+                for rig, done in zip(rigs, rounds, strict=True):
+                    result = measure.run(rig, load)
+                    progress(
+                        f"{payload} B  {rig.subject:8}  {number + 1}/{repeats}  {report.summary(result)}"
+                    )
+                    if number >= 0:
+                        done.append(result)
+        return Comparison.of(payload, rounds, stage.ledger())
+
+
+def table(found: Sequence[Comparison]) -> str:
+    lines = ["CPU us per event, median (min-max)"]
+    for each in found:
+        lines += [
+            f"{each.payload} B",
+            *(f"  {name:9}{_shown(getattr(each, name))}" for name in ("bare", "library", "streamer")),
+            f"  streamer / bare forwarder       {_shown(each.of_bare)}",
+            f"  streamer / package someip       {_shown(each.of_library)}",
+            f"  lost {each.lost}; ledger: {', '.join(f'{name} {n}' for name, n in each.ledger.items())}",
+        ]
+    return "\n".join(lines)
+
+
+def _shown(spread: Spread) -> str:
+    return f"{spread.median:.2f} ({spread.min:.2f}-{spread.max:.2f})"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    if arguments.forward:
+        kind, port, sink = arguments.forward
+        links.end_with_parent()
+        (forward_bare if kind == Subject.BARE else forward_with_library)(int(port), int(sink))
+    load = _QUICK if arguments.quick else Load()
+    repeats = arguments.repeats or (3 if arguments.quick else 9)
+    progress: Callable[[str], None] = (
+        (lambda _: None) if arguments.quiet else lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    try:
+        found = [compare(payload, load, repeats, progress) for payload in arguments.payload]
+    except ChildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(table(found))
+    if arguments.out is not None:
+        arguments.out.write_bytes(msgspec.json.encode(found))
+    return 1 if any(each.ledger["unaccounted"] for each in found) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.someip", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="short rounds, few of them: to see that it works"
+    )
+    parser.add_argument("--repeats", type=int, metavar="N", help="rounds that count (9, with --quick 3)")
+    parser.add_argument("--payload", type=int, nargs="+", default=[64], metavar="BYTES", help="sizes (64)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the figures as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no line of progress per round")
+    parser.add_argument("--forward", nargs=3, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.suite`: every figure of docs/performance.md, in less than 15 minutes; `make bench`.
+
+Each part prints its table as soon as it is there. All of it goes to benchmarks/results.json, with the machine and the versions.
+At the end, what is demanded and what was found. Exit code 1 if a part could not be measured, or deliveries are unaccounted for.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from benchmarks import at_rest, calls, fan_out, growth, rates, report, subscriptions, switching
+from benchmarks.__main__ import QUICK, forwarding
+from benchmarks.children import REPO, ChildError
+from benchmarks.measure import Load
+from benchmarks.rigs import Subject
+
+RESULTS: Final = REPO / "benchmarks" / "results.json"
+_LOAD: Final = Load(warm_up_s=0.3, saturated_s=1.0, paced_messages=1_000, fast_messages=5_000)
+
+
+class Part(NamedTuple):
+    """Measures in a directory, in full or just to see that it works; shows what was found."""
+
+    measure: Callable[[Path, bool], Any]
+    table: Callable[[Any], str]
+
+
+def _forwarding(_: Path, quick: bool) -> dict[str, Any]:
+    payloads, load, repeats = ([64], QUICK, 1) if quick else ([64, 1_024], _LOAD, 5)
+    found: dict[str, Any] = msgspec.to_builtins(
+        forwarding(payloads, load, repeats, lambda line: print(line, file=sys.stderr, flush=True))
+    )
+    return found
+
+
+def _forwarding_table(found: dict[str, Any]) -> str:
+    return report.table(msgspec.convert(found, report.Results))
+
+
+def _growth(directory: Path, quick: bool) -> list[dict[str, Any]]:
+    return growth.measured(directory, (10, 100) if quick else growth.SIZES, 3 if quick else 40)
+
+
+def _memory(directory: Path, quick: bool) -> dict[str, float]:
+    return subscriptions.measured(directory, 2_000 if quick else 1_000_000, 1 if quick else 3)
+
+
+def _rates(directory: Path, quick: bool) -> list[dict[str, Any]]:
+    return rates.measured(directory, 1.0 if quick else 30.0)
+
+
+def _fan_out(directory: Path, quick: bool) -> list[dict[str, Any]]:
+    if quick:
+        return fan_out.measured(directory, (1, 3), rounds=1, seconds=0.05)
+    return fan_out.measured(directory)
+
+
+def _calls(directory: Path, quick: bool) -> list[dict[str, Any]]:
+    return calls.measured(directory, 1 if quick else 5, 0.2 if quick else 1.5)
+
+
+def _switching(directory: Path, quick: bool) -> dict[str, Any]:
+    return switching.measured(directory, 2 if quick else 30)
+
+
+def _at_rest(directory: Path, quick: bool) -> dict[str, Any]:
+    return at_rest.measured(directory, *((1, 0.2) if quick else (5, 5.0)))
+
+
+PARTS: Final[dict[str, Part]] = {
+    "forwarding": Part(_forwarding, _forwarding_table),
+    "calls": Part(_calls, calls.table),
+    "fan_out": Part(_fan_out, fan_out.table),
+    "growth": Part(_growth, growth.table),
+    "subscriptions": Part(_memory, subscriptions.table),
+    "switching": Part(_switching, switching.table),
+    "rates": Part(_rates, rates.table),
+    "at_rest": Part(_at_rest, at_rest.table),
+}
+
+
+class Demand(NamedTuple):
+    what: str
+    found: str
+    met: bool
+
+
+def demands(found: dict[str, Any]) -> list[Demand]:
+    """What issue 8 asks for, as far as it was measured."""
+    verdicts = []
+    for ratio in found.get("forwarding", {}).get("ratios", ()):
+        if ratio["payload"] != 64:
+            continue
+        where, rate = ratio["direction"], ratio["messages_per_s"]["median"]
+        if ratio["subject"] == Subject.RECORDED:
+            verdicts.append(Demand(f"{where}, recorder on: at least 0.85", f"{rate:.2f}", rate >= 0.85))
+            continue
+        verdicts.append(Demand(f"{where}: messages/s at least 0.6", f"{rate:.2f}", rate >= 0.6))
+        for metric, most in (("p50_us", 1.5), ("p99_us", 2.0)):
+            times = ratio[metric]["median"]
+            verdicts.append(Demand(f"{where}: {metric[:3]} at most {most}", f"{times:.2f}", times <= most))
+    for each in found.get("calls", ()):
+        rate = each["ratio"]["calls_per_s"]
+        verdicts.append(Demand(f"{each['direction']}: calls/s at least 0.6", f"{rate:.2f}", rate >= 0.6))
+    if "growth" in found:
+        most = max(row["ratio"] for row in found["growth"])
+        verdicts.append(
+            Demand(
+                f"a message at any number of subscriptions: at most {growth.LIMIT}",
+                f"{most:.2f}",
+                most <= growth.LIMIT,
+            )
+        )
+    if "rates" in found:
+        least, most = (each(row["fidelity"] for row in found["rates"]) for each in (min, max))
+        verdicts.append(
+            Demand(
+                f"limits: {rates.LEAST} to {rates.MOST}",
+                f"{least:.3f} to {most:.3f}",
+                rates.is_met(found["rates"]),
+            )
+        )
+    return verdicts
+
+
+def _verdicts(found: dict[str, Any]) -> str:
+    return "\n".join(
+        f"{'met   ' if each.met else 'MISSED'}  {each.what:<64}{each.found}" for each in demands(found)
+    )
+
+
+def run(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Any], list[str]]:
+    """The figures of these parts, printed one by one, and the names of those that could not be measured."""
+    began = time.monotonic()
+    found: dict[str, Any] = {}
+    failed = []
+    for name in names:
+        print(f"\n== {name}\n", flush=True)
+        with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
+            try:
+                found[name] = PARTS[name].measure(Path(directory), quick)
+            except (ChildError, AssertionError) as error:
+                failed.append(name)
+                print(f"{name}: {error}", file=sys.stderr)
+                continue
+        print(PARTS[name].table(found[name]), flush=True)
+    about = {"machine": report.machine(), "versions": report.versions(), "quick": quick}
+    return {**about, "seconds": round(time.monotonic() - began, 1), **found}, failed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)} (all)")
+    parser.add_argument("--quick", action="store_true", help="just to see that it works")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="where results go")
+    arguments = parser.parse_args(argv)
+    unknown = [name for name in arguments.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: expected some of {', '.join(PARTS)}")
+    found, failed = run(arguments.parts or list(PARTS), quick=arguments.quick)
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(f"\n== demanded\n\n{_verdicts(found)}\n\n{found['seconds']:.0f} s", flush=True)
+    unaccounted = sum(each["unaccounted"] for each in found.get("forwarding", {}).get("ledgers", ()))
+    if unaccounted:
+        print(f"{unaccounted} deliveries are unaccounted for", file=sys.stderr)
+    return int(bool(failed or unaccounted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.switching`: from Subscribe() to the first forwarded message, from Unsubscribe() to the last; under load.
+
+An ECU sends the topic at a pace all the time, and a second application, which stays, keeps it flowing into the network of the
+first load; the one that is measured lives behind another Zenoh endpoint. Times are from the request's being put to a message's
+being received. The partner is the answer to the same request: what a call to the streamer takes by itself.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import zenoh
+from zenoh.handlers import FifoChannel
+
+from benchmarks import links, wire
+from benchmarks.board import FLOW, TIMED
+from benchmarks.rigs import Ports, Stage
+
+LOAD_HZ: Final = 10_000.0
+
+_WITHIN_S: Final = 10.0
+_SILENCE_S: Final = 0.1
+_ROOM: Final = 4_096
+_TTL_MS: Final = 5_000
+
+
+class Application:
+    """Subscribes and unsubscribes the ECU's topic from behind the second endpoint, and hears what comes."""
+
+    def __init__(self, port: int) -> None:
+        self.session = links.zenoh_client(port)
+        subscriber, topic = wire.FAR_SUBSCRIBER, wire.ECU_TOPIC
+        declare = self.session.declare_subscriber
+        self._changes = declare(wire.unicast_key(wire.CHANGES, subscriber), FifoChannel(_ROOM))
+        self._messages = declare(wire.publish_key(topic), FifoChannel(_ROOM))
+        self._asks = {
+            method: (
+                links.publisher(self.session, wire.unicast_key(subscriber, method)),
+                declare(wire.unicast_key(method, subscriber), FifoChannel(16)),
+                wire.request_tail(subscriber, method, _TTL_MS),
+            )
+            for method in (wire.SUBSCRIBE, wire.UNSUBSCRIBE)
+        }
+
+    def _ask(self, method: wire.Address) -> int:
+        """Put a request; when that was, in ns."""
+        publisher, _, tail = self._asks[method]
+        asked_ns = time.time_ns()
+        head = wire.attachment_head(asked_ns // 1_000_000, asked_ns & 0xFFFF_FFFF)
+        began_ns = time.monotonic_ns()
+        publisher.put(wire.subscription_request(wire.ECU_TOPIC), attachment=head + tail)
+        return began_ns
+
+    def _answered_ns(self, method: wire.Address) -> int:
+        """When the answer came."""
+        _first(self._asks[method][1])
+        return time.monotonic_ns()
+
+    def meet(self) -> None:
+        """Ask until there is an answer: the session may not know yet who listens at the other end."""
+        deadline = time.monotonic() + _WITHIN_S
+        while self._asks[wire.UNSUBSCRIBE][1].try_recv() is None:
+            assert time.monotonic() < deadline, f"no answer from the streamer within {_WITHIN_S:g} s"
+            self._ask(wire.UNSUBSCRIBE)
+            time.sleep(0.1)
+        time.sleep(_SILENCE_S)
+        while self._asks[wire.UNSUBSCRIBE][1].try_recv() is not None:
+            pass
+
+    def subscribe(self) -> tuple[float, float]:
+        """Milliseconds to the first message, and to the answer."""
+        began_ns = self._ask(wire.SUBSCRIBE)
+        _first(self._messages)
+        first_ns = time.monotonic_ns()
+        return (first_ns - began_ns) / 1e6, (self._answered_ns(wire.SUBSCRIBE) - began_ns) / 1e6
+
+    def unsubscribe(self) -> tuple[float, float]:
+        """Milliseconds to the last message, and to the answer."""
+        while self._messages.try_recv() is not None:
+            pass
+        began_ns = last_ns = self._ask(wire.UNSUBSCRIBE)
+        answer_ns = 0
+        answers = self._asks[wire.UNSUBSCRIBE][1]
+        while not answer_ns or time.monotonic_ns() - max(last_ns, answer_ns) < _SILENCE_S * 1e9:
+            assert time.monotonic_ns() - began_ns < _WITHIN_S * 1e9, "it does not stop"
+            if self._messages.try_recv() is not None:
+                last_ns = time.monotonic_ns()
+            elif not answer_ns and answers.try_recv() is not None:
+                answer_ns = time.monotonic_ns()
+            else:
+                time.sleep(0.00005)
+        return (last_ns - began_ns) / 1e6, (answer_ns - began_ns) / 1e6
+
+
+def _first(samples: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]") -> None:
+    deadline = time.monotonic() + _WITHIN_S
+    while samples.try_recv() is None:
+        assert time.monotonic() < deadline, f"nothing within {_WITHIN_S:g} s"
+        time.sleep(0.00005)
+
+
+def measured(directory: Path, times: int = 20) -> dict[str, Any]:
+    with Stage(directory, 64) as stage:
+        ports, other = Ports.free(), Ports.free()
+        rig = stage.three_ways(ports, other.zenoh)
+        rig.board[TIMED] = rig.board[FLOW] = 0
+        application = Application(other.zenoh)
+        try:
+            application.meet()
+            seconds = times * (4 * _SILENCE_S + 0.2) + 5
+            rig.generator.say(f"pace {LOAD_HZ} {round(LOAD_HZ * seconds)}")
+            time.sleep(_SILENCE_S)
+            rounds = [(*application.subscribe(), *application.unsubscribe()) for _ in range(times)]
+        finally:
+            application.session.close()  # type: ignore[no-untyped-call]
+    first, subscribed, last, unsubscribed = zip(*rounds, strict=True)
+    return {
+        "times": times,
+        "load_hz": LOAD_HZ,
+        "subscribe_to_first_ms": _spread(first),
+        "subscribe_to_answer_ms": _spread(subscribed),
+        "unsubscribe_to_last_ms": _spread(last),
+        "unsubscribe_to_answer_ms": _spread(unsubscribed),
+        "first_by_answer": median(a / b for a, b in zip(first, subscribed, strict=True)),
+        "last_by_answer": median(a / b for a, b in zip(last, unsubscribed, strict=True)),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def table(figures: dict[str, Any]) -> str:
+    def line(what: str, name: str) -> str:
+        spread = figures[f"{name}_ms"]
+        return f"{what:<34}{spread['median']:>9.2f} ms ({spread['min']:.2f}-{spread['max']:.2f})"
+
+    return "\n".join(
+        [
+            line("Subscribe() to the first message", "subscribe_to_first"),
+            line("Subscribe() to its answer", "subscribe_to_answer"),
+            line("Unsubscribe() to the last message", "unsubscribe_to_last"),
+            line("Unsubscribe() to its answer", "unsubscribe_to_answer"),
+            f"by the answer: {figures['first_by_answer']:.2f} and {figures['last_by_answer']:.2f}",
+            f"{figures['times']} times, at {figures['load_hz']:,.0f} messages/s",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.switching", description=__doc__)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
+        figures = measured(Path(directory), arguments.times)
+    print(json.dumps(figures, indent=1) if arguments.json else table(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

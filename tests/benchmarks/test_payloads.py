@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of payloads runs, compares what is equal, and measures what it says; its limit is for a quiet machine."""
+
+from benchmarks.payloads import CASES, ELSEWHERE, measured, ratio, table
+
+
+def test_all_figures_are_measured() -> None:
+    figures = measured(rounds=2)
+    assert set(figures) == set(CASES)
+    assert all(figure > 0 for each in figures.values() for figure in each.values()), figures
+    assert ratio(figures) > 0
+    shown = table(figures)
+    assert all(name in shown for name in [*CASES, *ELSEWHERE])

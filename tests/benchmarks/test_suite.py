@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every part of the suite runs, and finds figures that can be; what they are is the machine's affair."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import at_rest, calls, fan_out, growth, rates, suite, switching
+from benchmarks.children import REPO
+from benchmarks.rates import NowLast
+
+
+def are_positive(found: dict[str, Any], *names: str) -> bool:
+    return all(math.isfinite(found[name]) and found[name] > 0 for name in names)
+
+
+def test_a_message_is_measured_with_few_and_with_more_subscriptions(tmp_path: Path) -> None:
+    rows = growth.measured(tmp_path, (10, 200), 2)
+    assert [(row["count"], row["wildcard"]) for row in rows] == [
+        (10, False),
+        (200, False),
+        (10, True),
+        (200, True),
+    ]
+    assert all(are_positive(row, "message_us", "scattered_us", "planning_us", "ratio") for row in rows)
+    assert [row["ratio"] for row in rows if row["count"] == 10] == [1, 1]
+    assert "200 instance *" in growth.table(rows)
+
+
+def test_limits_are_measured_live(tmp_path: Path) -> None:
+    rows = rates.measured(tmp_path, 1.0)
+    assert len(rows) == len(rates.ROWS)
+    for row in rows:
+        assert 0 < row["delivered"] <= row["published"] < row["published_hz"] * (row["seconds"] + 0.1) + 2
+        # A gate passes no more than its limit, two more, and a tenth (ustreamer_throttle.gate).
+        assert row["delivered"] <= row["limit_hz"] * (row["seconds"] + 1.0) + 3
+    assert rates.table(rows).count("Hz +-") == len(rows)
+
+
+def test_the_usual_limiter_measures_from_what_passed_last() -> None:
+    limiter = NowLast(100)
+    for ms in (0, 9, 10, 19, 29, 30):
+        limiter.see(ms * 1_000_000)
+    assert limiter.passed == 3  # 0, 10, 29
+
+
+def test_each_publication_reaches_every_receiver_and_limits_hold_some_back(tmp_path: Path) -> None:
+    found = fan_out.measured(tmp_path, (1, 3), rounds=1, seconds=0.05)
+    assert [(each["receivers"], each["limited"]) for each in found] == [
+        (1, False),
+        (3, False),
+        (1, True),
+        (3, True),
+    ]
+    assert all(are_positive(each, "delivery_us", "decision_us") for each in found)
+    assert [each["delivered"] for each in found[:2]] == [
+        each["published"] * each["receivers"] for each in found[:2]
+    ]
+    assert found[3]["delivered"] < found[3]["published"] * 3
+
+
+def test_calls_are_answered_both_ways_through_both(tmp_path: Path) -> None:
+    found = calls.measured(tmp_path, 1, 0.3)
+    assert [each["direction"] for each in found] == ["Zenoh calls SOME/IP", "SOME/IP calls Zenoh"]
+    for each in found:
+        for subject in ("bare", "streamer", "ratio"):
+            assert are_positive(each[subject], "calls_per_s", "cpu_us", "p50_us", "p99_us")
+    assert calls.table(found).count("ratio") >= 2
+
+
+def test_subscribing_under_load_begins_and_ends_the_flow(tmp_path: Path) -> None:
+    found = switching.measured(tmp_path, 2)
+    assert are_positive(found["subscribe_to_first_ms"], "median", "min", "max")
+    assert are_positive(found["unsubscribe_to_answer_ms"], "median", "min", "max")
+    assert found["unsubscribe_to_last_ms"]["max"] >= 0
+    assert "2 times" in switching.table(found)
+
+
+def test_a_start_and_a_rest_are_measured(tmp_path: Path) -> None:
+    found = at_rest.measured(tmp_path, 1, 0.2)
+    for subject in ("bare", "streamer"):
+        assert are_positive(found[subject], "start_s", "start_cpu_s", "memory_mb")
+        assert found[subject]["idle_cpu_percent"] >= 0
+    assert "memory at rest" in at_rest.table(found)
+
+
+def test_the_suite_writes_what_it_found_and_says_what_was_demanded(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.suite",
+        "growth",
+        "subscriptions",
+        "--quick",
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert {"machine", "versions", "seconds", "growth", "subscriptions"} <= found.keys()
+    assert "a message at any number of subscriptions" in done.stdout
+
+
+def test_what_is_demanded_is_held_against_what_was_found() -> None:
+    def ratio(subject: str, rate: float, p99: float = 1.0) -> dict[str, Any]:
+        spread = {"median": rate}
+        return {
+            "payload": 64, "direction": "a -> b", "subject": subject,
+            "messages_per_s": spread, "p50_us": {"median": 1.0}, "p99_us": {"median": p99},
+        }  # fmt: skip
+
+    found = {
+        "forwarding": {"ratios": [ratio("streamer", 0.7, 2.5), ratio("recorder on", 0.8)]},
+        "calls": [{"direction": "up", "ratio": {"calls_per_s": 0.5}}],
+        "growth": [{"ratio": 1.0}, {"ratio": 1.3}],
+        "rates": [{"fidelity": 0.995}, {"fidelity": 1.0}],
+    }
+    assert [each.met for each in suite.demands(found)] == [True, True, False, False, False, False, True]
+
+
+def test_a_part_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SystemExit) as left:
+        suite.main(["growht"])
+    assert left.value.code == 2
