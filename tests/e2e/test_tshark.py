@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What we put on the wire, read by tshark: a SOME/IP dissector that shares no code with anything here."""
 
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +11,7 @@ from typing import Final, NamedTuple, Self
 import pytest
 
 from tests.e2e import wire
+from tests.e2e.capture import need_tshark
 from tests.e2e.peers import DEADLINE_S, ECHO, FAIL, Inbox, SomeipPeer, ZenohPeer
 from tests.e2e.vehicle import CLIMATE, OFFERED, PROVIDER, Ports, Vehicle
 from tests.e2e.wire import Uri
@@ -137,11 +136,7 @@ class Tshark:
 
 @pytest.fixture
 def tshark(vehicle: Vehicle) -> Iterator[Tshark]:
-    if shutil.which("tshark") is None:
-        missing = "tshark is not installed (Debian package tshark)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{missing}; in CI nothing is skipped")
-        pytest.skip(missing)
+    need_tshark()
     with Tshark(vehicle.ports) as running:
         yield running
 

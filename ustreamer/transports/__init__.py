@@ -30,6 +30,11 @@ def _someip(config: Any, context: EndpointContext) -> EndpointTransport:
     return SomeipTransport(config, context)
 
 
+def _finds_ecus(config: SomeipEndpoint) -> bool:
+    """With service discovery, the endpoint stands for a uSubscription of the ECUs."""
+    return config.sd is not False
+
+
 class BuiltinTransports:
     """The plugin that knows `local`, `zenoh` and `someip`."""
 
@@ -38,5 +43,5 @@ class BuiltinTransports:
         return {
             "local": TransportKind(LocalEndpoint, _local, outlives_us=False),
             "zenoh": TransportKind(ZenohEndpoint, _zenoh),
-            "someip": TransportKind(SomeipEndpoint, _someip, has_usubscription=False),
+            "someip": TransportKind(SomeipEndpoint, _someip, has_usubscription=_finds_ecus),
         }

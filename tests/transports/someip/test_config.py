@@ -7,13 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from ustreamer.transports.someip.addresses import TcpAddress, parse_address
 from ustreamer.transports.someip.config import (
     Event,
+    Method,
     Receiver,
-    ServiceDiscovery,
     SomeipEndpoint,
-    parse_address,
 )
+from ustreamer.transports.someip.sd.section import ServiceDiscovery
+from ustreamer.transports.someip.tcp_settings import Tcp
+from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits
 
 REMOTE = {"service": 0x1234, "major": 1, "remote": "127.0.0.1:30501"}
 OFFERED = {"service": 0x1234, "major": 1, "offered": True, "provider": "//hpc.vin1/1234/1/0"}
@@ -74,6 +77,118 @@ def test_the_remote_of_an_offered_service_is_its_first_receiver() -> None:
 
 def test_the_remote_of_a_service_that_is_not_offered_receives_nothing() -> None:
     assert endpoint(services=[REMOTE]).services[0].static_receivers == ()
+
+
+# --- TCP --------------------------------------------------------------------------------------------------------------
+
+
+def test_everything_goes_over_udp_unless_said_otherwise() -> None:
+    config = endpoint(services=[REMOTE | {"events": [{"id": 0x8001}], "methods": [1, {"id": 2}]}])
+
+    assert not config.services[0].uses("tcp")
+    assert not config.listens_over_tcp
+    assert (config.tcp_port, config.tcp) == (30500, Tcp())
+
+
+def test_a_protocol_holds_for_a_service_but_for_what_has_its_own() -> None:
+    service = REMOTE | {
+        "protocol": "tcp",
+        "events": [{"id": 0x8001}, {"id": 0x8002, "protocol": "udp"}],
+        "methods": [1, {"id": 2, "protocol": "udp"}, {"id": 3, "protocol": "tcp"}],
+    }
+    (found,) = endpoint(services=[service]).services
+
+    assert [found.protocol_of(each) for each in found.events] == ["tcp", "udp"]
+    assert found.method_ids == (1, 2, 3)
+    assert found.tcp_methods == {1, 3}
+    assert found.tcp_address == TcpAddress("127.0.0.1", 30501)
+
+
+def test_over_tcp_alone_a_service_needs_no_other_address() -> None:
+    service = {"service": 1, "major": 1, "protocol": "tcp", "methods": [1], "remote_tcp": "10.0.0.2:30510"}
+    (found,) = endpoint(services=[service]).services
+
+    assert found.tcp_address == TcpAddress("10.0.0.2", 30510)
+    assert found.remote_address is None
+
+
+def test_we_listen_over_tcp_only_for_what_is_offered_over_it() -> None:
+    tcp = {"protocol": "tcp", "methods": [1]}
+
+    assert endpoint(services=[OFFERED | tcp]).listens_over_tcp
+    assert not endpoint(services=[OFFERED, REMOTE | tcp]).listens_over_tcp
+    assert endpoint(port_tcp=30510, services=[OFFERED | tcp]).tcp_port == 30510
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
+
+
+SLOW = {"segment_bytes": 512, "separation_us": 2_000}
+
+
+@pytest.mark.parametrize(
+    ("own", "of_service", "found"),
+    [
+        (None, False, None),
+        (None, True, Segmenting()),
+        (None, SLOW, Segmenting(segment_bytes=512, separation_us=2_000)),
+        (True, False, Segmenting()),
+        (True, SLOW, Segmenting(segment_bytes=512, separation_us=2_000)),
+        (False, SLOW, None),
+        ({"segment_bytes": 16}, SLOW, Segmenting(segment_bytes=16)),
+    ],
+)
+def test_an_event_or_method_goes_in_segments_as_it_or_else_its_service_says(
+    own: object, of_service: object, found: Segmenting | None
+) -> None:
+    keys = {} if own is None else {"tp": own}
+    (service,) = endpoint(
+        services=[
+            OFFERED | {"tp": of_service, "events": [{"id": 0x8001} | keys], "methods": [{"id": 1} | keys]}
+        ]
+    ).services
+
+    assert service.segmenting(service.events[0]) == found
+    assert service.segmenting(service.methods[0]) == found
+
+
+def test_a_method_is_its_id_or_a_table_and_over_tcp_nothing_is_cut() -> None:
+    (service,) = endpoint(
+        services=[REMOTE | {"tp": True, "methods": [1, {"id": 2}, {"id": 3, "protocol": "tcp"}]}]
+    ).services
+
+    assert service.methods == (1, Method(2), Method(3, protocol="tcp"))
+    assert [service.segmenting(each) for each in service.methods] == [Segmenting(), Segmenting(), None]
+
+
+def test_the_bounds_of_segments_may_be_set() -> None:
+    assert endpoint().tp == TpLimits()
+    assert endpoint(tp={"message_bytes": 4_096, "peer_bytes": 8_192}).tp.peer_bytes == 8_192
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        (
+            {"tp": {"message_bytes": 300_000}},
+            "tp.peer_bytes: 262144, expected at least message_bytes, 300000",
+        ),
+        ({"tp": {"peer_bytes": 800_000}}, "tp.total_bytes: 786432, expected at least peer_bytes, 800000"),
+        ({"services": [OFFERED | {"tp": {"segment_bytes": 1_400}}]}, "multiple of 16"),
+        (
+            {"services": [REMOTE | {"events": [{"id": 0x8001, "tp": True}]}]},
+            r"events\[0\].tp: only for a service with offered = true",
+        ),
+        ({"services": [REMOTE | {"methods": [7, {"id": 7}]}]}, "methods: method 0x0007 is there twice"),
+        (
+            {"services": [REMOTE | {"protocol": "tcp", "methods": [1, {"id": 7, "tp": True}]}]},
+            r"methods\[1\].tp: segments are for UDP",
+        ),
+    ],
+)
+def test_segments_that_cannot_be_are_refused(keys: dict[str, Any], error: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=error):
+        endpoint(**keys)
 
 
 # --- who may call -----------------------------------------------------------------------------------------------------
@@ -148,6 +263,35 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         _services({"service": 1, "major": 1, "methods": [1]}),
         ["services[0].remote", "missing", "10.0.0.2:30501"],
     ),
+    "no address for what goes over UDP": (
+        _services({"service": 1, "major": 1, "methods": [1], "remote_tcp": "10.0.0.2:1"}),
+        ["services[0].remote", "missing"],
+    ),
+    "a protocol that does not exist": (
+        _services(REMOTE | {"protocol": "sctp"}),
+        ["services[0].protocol", "sctp"],
+    ),
+    "a place over TCP of what is offered": (
+        _services(OFFERED | {"remote_tcp": "10.0.0.2:1"}),
+        ["services[0]", "remote_tcp", "port_tcp"],
+    ),
+    "ourselves over TCP": (
+        _services(REMOTE | {"remote_tcp": "127.0.0.1:30500"}),
+        ["services[0]", "127.0.0.1:30500", "own bind and port_tcp"],
+    ),
+    "two receivers over TCP that cannot be told apart": (
+        _services(
+            OFFERED
+            | {
+                "protocol": "tcp",
+                "events": [{"id": 0x8001}],
+                "remote": "10.0.0.2:1",
+                "receivers": [{"address": "10.0.0.2:2"}],
+            }
+        ),
+        ["services[0]", "receivers", "10.0.0.2", "twice"],
+    ),
+    "a bound of nothing": ({"tcp": {"connections": 0}}, ["tcp.connections", "1"]),
     "an address without a port": (
         _services(REMOTE | {"remote": "10.0.0.2"}),
         ["services[0]", "remote", "port"],
@@ -209,9 +353,9 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "two instances whose events look the same": (
         _services(
             REMOTE | {"events": [{"id": 0x8001}]},
-            REMOTE | {"instance": 2, "remote": "127.0.0.1:30502", "events": [{"id": 0x8001}]},
+            REMOTE | {"instance": 2, "events": [{"id": 0x8001}]},
         ),
-        ["services", "event 0x8001", "127.0.0.1", "do not name an instance"],
+        ["services", "event 0x8001", "127.0.0.1:30501", "do not name an instance"],
     ),
     "two instances offered at one address": (
         _services(OFFERED, OFFERED | {"instance": 2, "provider": "//hpc.vin1/21234/1/0"}),

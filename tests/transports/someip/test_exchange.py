@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.core.clock import ManualClock
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import (
     MessageType,
     ReturnCode,
@@ -17,10 +18,11 @@ from ustreamer.transports.someip.codec import (
     encode,
     split,
 )
-from ustreamer.transports.someip.config import Address, SomeipEndpoint
+from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.exchange import Exchange, Refused
 from ustreamer.transports.someip.mapping import Refusal
-from ustreamer.transports.someip.tp import TpReason, segments
+from ustreamer.transports.someip.pacer import segments
+from ustreamer.transports.someip.tp import TpReason
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -632,7 +634,9 @@ NEARLY_EVENTS = st.one_of(
 @settings(max_examples=500, deadline=None)  # a busy machine is no failure
 @given(NEARLY_EVENTS, ADDRESSES)
 def test_the_short_way_for_events_agrees_with_the_long_one(datagram: bytes, address: Address) -> None:
-    short = Bench().exchange.event(datagram, address[0])
+    exchange = Bench().exchange
+    attributes = exchange.event(datagram, address[0])
+    short = None if attributes is None else exchange.messages([attributes], [datagram])[0]
     messages, malformed = split(datagram)
     is_one_event = len(messages) == 1 and messages[0].message_type == MessageType.NOTIFICATION
     if not is_one_event or malformed:
@@ -650,9 +654,10 @@ def test_the_short_way_for_events_agrees_with_the_long_one(datagram: bytes, addr
 @pytest.mark.parametrize("size", [0, 1, 1400, 65_491])
 def test_an_event_goes_the_short_way(bench: Bench, size: int) -> None:
     event = SomeIpMessage(0x00CD, 0x80CD, 0, 1, 4, MessageType.NOTIFICATION, 0, bytes(size))
-    message = bench.exchange.event(encode(event), ECU[0])
+    attributes = bench.exchange.event(encode(event), ECU[0])
 
-    assert message is not None
+    assert attributes is not None
+    [message] = bench.exchange.messages([attributes], [encode(event)])
     message.check(strict=True)
     assert (str(message.attributes.source), message.payload) == ("up://chassis/CD/4/80CD", bytes(size))
 

@@ -20,6 +20,7 @@ from ustreamer.transports.someip.codec import (
     encode,
     split,
 )
+from ustreamer.transports.someip.pacer import segments
 from ustreamer.transports.someip.sd.codec import (
     FOREVER,
     Discovery,
@@ -47,7 +48,8 @@ from ustreamer.transports.someip.sd.settings import (
     WantedService,
 )
 from ustreamer.transports.someip.stream import CLIENT_COOKIE, StreamReader
-from ustreamer.transports.someip.tp import Reassembly, TpLimits, TpRefused, segments
+from ustreamer.transports.someip.tp import Reassembly, TpRefused
+from ustreamer.transports.someip.tp_settings import TpLimits
 
 INPUTS = {
     "header": 200_000,

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ustreamer.transports.someip.addresses import TcpAddress
 from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.correlation import Call, ClientRequest
@@ -13,15 +14,13 @@ from ustreamer.transports.someip.mapping import (
     REFUSAL_ANSWERS,
     Refusal,
     RemoteService,
-    Services,
     WireEvent,
     refusal_datagram,
     request_datagram,
     response_datagram,
     response_to,
-    return_code_of,
-    ucode_of,
 )
+from ustreamer.transports.someip.services import Services
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
     UMessageType,
@@ -200,6 +199,7 @@ def test_clients_cannot_make_us_remember_more_than_a_bound() -> None:
         (Refusal.REQUEST_SERVICE, 0x02),
         (Refusal.REQUEST_METHOD, 0x03),
         (Refusal.REQUEST_VERSION, 0x08),
+        (Refusal.REQUEST_TYPE, 0x0A),
         (Refusal.REQUEST_CLIENT, 0x01),
         (Refusal.REQUEST_LIMIT, 0x01),
         (Refusal.REQUEST_ADDRESS, None),
@@ -223,15 +223,56 @@ def outgoing(payload: bytes = b"hi", source: str = "//device1/3AB/1/0") -> UMess
 
 
 def test_a_request_goes_to_the_service_of_its_sink() -> None:
-    assert services().remote(UUri.parse("//chassis/CD/4/B")) == RemoteService(
-        0x00CD, 4, frozenset({0xB}), (ECU, 30502)
-    )
+    assert services().remote(UUri.parse("//chassis/CD/4/B")) == RemoteService(0x00CD, 4, {0xB: (ECU, 30502)})
 
 
 def test_a_request_goes_to_the_instance_of_its_sink() -> None:
     rear = {"service": 0x00CD, "major": 4, "instance": 2, "methods": [0x000B], "remote": f"{OTHER}:30502"}
 
-    assert services(CLIMATE, rear).remote(UUri.parse("//chassis/200CD/4/B")).address == (OTHER, 30502)
+    assert services(CLIMATE, rear).remote(UUri.parse("//chassis/200CD/4/B")).methods == {0xB: (OTHER, 30502)}
+
+
+def test_a_method_is_called_where_its_protocol_has_it() -> None:
+    mixed = CLIMATE | {"methods": [0x000B, {"id": 0x000C, "protocol": "tcp"}], "remote_tcp": f"{ECU}:30510"}
+
+    methods = services(mixed).remote(UUri.parse("//chassis/CD/4/B")).methods
+
+    assert methods == {0xB: (ECU, 30502), 0xC: (ECU, 30510)}
+    assert [type(each) for each in methods.values()] == [tuple, TcpAddress]
+
+
+def test_an_event_over_tcp_is_expected_from_where_its_service_listens_over_tcp() -> None:
+    mixed = {
+        "service": 0x10AB,
+        "major": 3,
+        "events": [{"id": 0x8001}, {"id": 0x8002, "protocol": "tcp"}],
+        "remote": f"{ECU}:1",
+        "remote_tcp": f"{OTHER}:1",
+    }
+
+    events = services(mixed).events
+
+    assert {host: [id & 0xFFFF for id, _ in keys] for host, keys in events.items()} == {
+        ECU: [0x8001],
+        OTHER: [0x8002],
+    }
+
+
+def test_what_a_receiver_gets_over_tcp_goes_to_its_host() -> None:
+    offered = {
+        "service": 1,
+        "major": 1,
+        "offered": True,
+        "provider": "//hpc.vin1/9077/1/0",
+        "protocol": "tcp",
+        "events": [{"id": 0x8001}, {"id": 0x8002, "protocol": "udp"}],
+        "remote": f"{ECU}:30501",
+    }
+
+    (receiver,) = services(offered).receivers
+
+    assert receiver.over_tcp == {UUri.parse("//hpc.vin1/9077/1/8001")}
+    assert receiver.tcp_address == TcpAddress(ECU, 0)
 
 
 @pytest.mark.parametrize(
@@ -343,58 +384,6 @@ def test_a_client_is_answered_as_in_the_golden_frames(
     commstatus: UCode | None, payload: bytes, frame: str
 ) -> None:
     assert response_datagram(ASKED, commstatus, payload).hex() == frame
-
-
-# --- return codes -----------------------------------------------------------------------------------------------------
-
-# up-spec's table, with our choices where it has two codes for one UCode or none.
-OUT = {
-    UCode.OK: 0x00,
-    UCode.CANCELLED: 0x01,
-    UCode.UNKNOWN: 0x01,
-    UCode.INVALID_ARGUMENT: 0x0A,
-    UCode.DEADLINE_EXCEEDED: 0x06,
-    UCode.NOT_FOUND: 0x02,
-    UCode.ALREADY_EXISTS: 0x01,
-    UCode.PERMISSION_DENIED: 0x01,
-    UCode.RESOURCE_EXHAUSTED: 0x01,
-    UCode.FAILED_PRECONDITION: 0x07,
-    UCode.ABORTED: 0x01,
-    UCode.OUT_OF_RANGE: 0x01,
-    UCode.UNIMPLEMENTED: 0x03,
-    UCode.INTERNAL: 0x05,
-    UCode.UNAVAILABLE: 0x04,
-    UCode.DATA_LOSS: 0x09,
-    UCode.UNAUTHENTICATED: 0x01,
-}
-IN = {
-    0x00: UCode.OK,
-    0x01: UCode.UNKNOWN,
-    0x02: UCode.NOT_FOUND,
-    0x03: UCode.INVALID_ARGUMENT,
-    0x04: UCode.UNAVAILABLE,
-    0x05: UCode.INTERNAL,
-    0x06: UCode.DEADLINE_EXCEEDED,
-    0x07: UCode.FAILED_PRECONDITION,
-    0x08: UCode.FAILED_PRECONDITION,
-    0x09: UCode.DATA_LOSS,
-    0x0A: UCode.INVALID_ARGUMENT,
-}
-
-
-@pytest.mark.parametrize("code", UCode)
-def test_every_ucode_has_a_return_code_that_every_library_can_read(code: UCode) -> None:
-    assert return_code_of(code) == OUT[code]
-    assert OUT[code] <= 0x0A
-
-
-def test_no_commstatus_is_success() -> None:
-    assert return_code_of(None) == 0x00
-
-
-@pytest.mark.parametrize("number", range(256))
-def test_every_return_code_has_a_ucode(number: int) -> None:
-    assert ucode_of(number) is IN.get(number, UCode.UNKNOWN)
 
 
 # --- events out -------------------------------------------------------------------------------------------------------

@@ -10,20 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, UnencodableMessage, split
-from ustreamer.transports.someip.config import Address
-from ustreamer.transports.someip.tp import (
-    DEFAULT_SEGMENT,
-    MAX_OFFSET,
-    Pacer,
-    Reassembly,
-    TpFull,
-    TpLimits,
-    TpReason,
-    TpRefused,
-    needs_segments,
-    segments,
-)
+from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, split
+from ustreamer.transports.someip.pacer import segments
+from ustreamer.transports.someip.tp import MAX_OFFSET, Reassembly, TpReason, TpRefused
+from ustreamer.transports.someip.tp_settings import DEFAULT_SEGMENT, TpLimits
 
 PEER: Address = ("10.0.0.2", 30509)
 OTHER: Address = ("10.0.0.3", 30509)
@@ -64,132 +55,6 @@ def segment(offset: int, part: bytes, more: bool, session: int = 1, **changes: i
 
 def noise(length: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(length)
-
-
-# --- segments ---------------------------------------------------------------------------------------------------------
-
-
-def test_3000_bytes_are_three_segments_with_these_bytes() -> None:
-    payload = noise(3_000)
-    datagrams = list(segments(message(payload, 7)))
-
-    # ids | length = 8 + 4 + n | client, session | versions, type 0x22, code | offset and more flag
-    assert [datagram[:20].hex(" ", 4) for datagram in datagrams] == [
-        "12348778 0000057c 00000007 01012200 00000001",
-        "12348778 0000057c 00000007 01012200 00000571",
-        "12348778 000000e4 00000007 01012200 00000ae0",
-    ]
-    assert b"".join(datagram[20:] for datagram in datagrams) == payload
-
-
-@pytest.mark.parametrize(
-    ("length", "size", "lengths"),
-    [
-        (1, 1_392, [1]),
-        (1_392, 1_392, [1_392]),  # no empty segment at the end
-        (2_784, 1_392, [1_392, 1_392]),
-        (1_393, 1_392, [1_392, 1]),
-        (100, 47, [32, 32, 32, 4]),
-        (0, 16, [0]),
-    ],
-)
-def test_all_but_the_last_are_a_multiple_of_16(length: int, size: int, lengths: list[int]) -> None:
-    parts = [each.payload for each in cut(message(noise(length)), size)]
-    assert [len(part) - 4 for part in parts] == lengths
-    assert [part[3] & 1 for part in parts] == [1] * (len(parts) - 1) + [0]
-
-
-@pytest.mark.parametrize(
-    ("plain", "tp"), [(0x00, 0x20), (0x01, 0x21), (0x02, 0x22), (0x80, 0xA0), (0x81, 0xA1)]
-)
-def test_every_type_has_a_segment_type_and_gets_back(plain: int, tp: int) -> None:
-    whole = message(noise(100), message_type=plain, return_code=5, client=9)
-    parts = cut(whole, 64)
-    assert {part.message_type for part in parts} == {tp}
-    reassembly = Reassembly(TpLimits())
-    assert [reassembly.feed(part, PEER, 0) for part in parts] == [None, whole]
-
-
-def test_what_cannot_be_cut_is_refused() -> None:
-    for size in (0, 15, -1):
-        with pytest.raises(UnencodableMessage, match="segment_bytes"):
-            segments(message(b"x"), size)
-    with pytest.raises(UnencodableMessage, match="message_type"):
-        segments(segment(0, b"x", more=False))
-    assert MAX_OFFSET == 0xFFFF_FFF0
-
-
-def test_what_fits_needs_no_segments() -> None:
-    assert [needs_segments(length) for length in (0, 1_392, 1_393)] == [False, False, True]
-
-
-# --- sending at a pace ------------------------------------------------------------------------------------------------
-
-
-def paced(pacer: Pacer, until_ms: float = 10_000) -> list[tuple[float, Address, int, int]]:
-    """(ms, address, session, offset) of all that is sent, each when it is due."""
-    sends = []
-    while (due := pacer.next_deadline_ns) is not None and due <= until_ms * MS:
-        for datagram, address in pacer.due(due):
-            found = read(datagram)
-            offset = int.from_bytes(found.payload[:4], "big") & MAX_OFFSET
-            sends.append((due / MS, address, found.session, offset))
-    return sends
-
-
-def test_segments_leave_with_a_pause_between_them() -> None:
-    pacer = Pacer(5 * MS, 1_000_000, segment_bytes=32)
-    pacer.put_nowait(message(bytes(100)), PEER, 3 * MS)
-    assert paced(pacer) == [(3, PEER, 1, 0), (8, PEER, 1, 32), (13, PEER, 1, 64), (18, PEER, 1, 96)]
-    assert pacer.waiting == (0, 0)
-    assert pacer.next_deadline_ns is None
-
-
-def test_messages_of_a_stream_follow_each_other_and_streams_do_not_wait() -> None:
-    pacer = Pacer(5 * MS, 1_000_000, segment_bytes=32)
-    pacer.put_nowait(message(bytes(64), 1), PEER, 0)
-    pacer.put_nowait(message(bytes(64), 2), PEER, 0)
-    pacer.put_nowait(message(bytes(64), 3), OTHER, 0)
-    pacer.put_nowait(message(bytes(32), 4, method=0x8779), PEER, 0)
-    assert sorted(paced(pacer)) == [
-        (0, PEER, 1, 0),
-        (0, PEER, 4, 0),
-        (0, OTHER, 3, 0),
-        (5, PEER, 1, 32),
-        (5, OTHER, 3, 32),
-        (10, PEER, 2, 0),
-        (15, PEER, 2, 32),
-    ]
-
-
-def test_the_pause_is_kept_before_the_next_message() -> None:
-    pacer = Pacer(5 * MS, 1_000_000)
-    pacer.put_nowait(message(b"x", 1), PEER, 0)
-    assert len(pacer.due(0)) == 1
-    pacer.put_nowait(message(b"x", 2), PEER, 1 * MS)
-    assert pacer.due(1 * MS) == []
-    assert len(pacer.due(5 * MS)) == 1
-
-
-def test_without_a_pause_all_leaves_at_once() -> None:
-    pacer = Pacer(0, 1_000_000, segment_bytes=16)
-    for session in (1, 2):
-        pacer.put_nowait(message(bytes(40), session), PEER, 0)
-    assert len(pacer.due(0)) == 6
-    assert (pacer.waiting, pacer.next_deadline_ns) == ((0, 0), None)
-
-
-def test_what_waits_is_bounded_in_bytes_and_messages() -> None:
-    pacer = Pacer(MS, 100, 3)
-    pacer.put_nowait(message(bytes(60)), PEER, 0)
-    with pytest.raises(TpFull, match="message of 41 bytes: 60 of 100 bytes in 1 messages wait"):
-        pacer.put_nowait(message(bytes(41)), PEER, 0)
-    pacer.put_nowait(message(bytes(40)), PEER, 0)
-    pacer.put_nowait(message(b""), PEER, 0)
-    with pytest.raises(TpFull):
-        pacer.put_nowait(message(b""), PEER, 0)
-    assert len(paced(pacer)) == 3
-    pacer.put_nowait(message(bytes(100)), PEER, 20_000 * MS)
 
 
 # --- putting together -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import Any
@@ -19,10 +19,14 @@ from someip.header import SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import MalformedReason, MessageType, SomeIpMessage
-from ustreamer.transports.someip.config import Address, SomeipEndpoint
+from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.mapping import MAX_PAYLOAD, Refusal
-from ustreamer.transports.someip.tp import Reassembly, TpLimits, TpReason, segments
+from ustreamer.transports.someip.pacer import segments
+from ustreamer.transports.someip.tcp_door import TcpReason
+from ustreamer.transports.someip.tp import Reassembly, TpReason
+from ustreamer.transports.someip.tp_settings import TpLimits
 from ustreamer.transports.someip.transport import SomeipTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
@@ -207,6 +211,40 @@ def test_events_come_in_the_order_in_which_they_were_sent(bench: Bench) -> None:
         bench.ecu.send(bench.endpoint, *sent[start : start + 100])
         heard = [bench.ears.next().payload for _ in range(100)]
         assert heard == [each[16:] for each in sent[start : start + 100]]
+
+
+class Held(Ears):
+    """Ears that stay in the first call until `go`, so that what comes meanwhile is found together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.helpings: list[int] = []
+
+    def __call__(self, message: UMessage) -> None:
+        self.entered.set()
+        assert self.go.wait(WITHIN_S)
+        super().__call__(message)
+
+    def take_all(self, messages: Sequence[UMessage]) -> None:
+        self.helpings.append(len(messages))
+        for message in messages:
+            self(message)
+
+
+def test_what_is_found_together_goes_on_together_and_is_overtaken_by_nothing(bench: Bench) -> None:
+    held = Held()
+    another = bench.another(bench.config())
+    another.register_listener(ANY, None, held)
+    another.open()
+    events = [EVENT[:-1] + bytes([digit]) for digit in b"123456789"]
+    bench.ecu.send(another, events[0])
+    assert held.entered.wait(WITHIN_S)
+    bench.ecu.send(another, *events[1:4], events[4] + events[5], *events[6:])
+    held.go.set()
+    assert [held.next().payload for _ in range(9)] == [each[16:] for each in events]
+    assert max(held.helpings) > 1
+    assert another.statistics()["received"] == 9
 
 
 BAD: dict[str, tuple[bytes, str]] = {
@@ -546,6 +584,25 @@ def test_the_library_someip_reads_an_event(bench: Bench) -> None:
     assert theirs.message_type is SOMEIPMessageType.NOTIFICATION
 
 
+def test_many_events_go_to_their_receiver_as_one_by_one_and_share_their_sessions(bench: Bench) -> None:
+    one, many = bench.endpoint.transmitter(FIRST), bench.endpoint.bulk_transmitter(FIRST)
+    one(bench.event())
+    assert many([bench.event(), bench.event(WINDOW), bench.event()]) == 3
+    one(bench.event())
+    arrived = [bench.ecu.receive() for _ in range(5)]
+    assert [(each[2:4].hex(), int.from_bytes(each[10:12]), each[16:]) for each in arrived] == [
+        ("8001", 1, b"ajar"),
+        ("8001", 2, b"ajar"),
+        ("8002", 1, b"ajar"),
+        ("8001", 3, b"ajar"),
+        ("8001", 4, b"ajar"),
+    ]
+    assert bench.count("sent") == 5
+    assert bench.endpoint.bulk_transmitter(UUri.parse("//chassis/20777/2/0"))([bench.event()]) == 0
+    bench.endpoint.close()
+    assert many([bench.event(), bench.event()]) == 0
+
+
 def test_the_session_of_an_event_goes_from_65535_to_1(bench: Bench) -> None:
     transmit, message = bench.endpoint.transmitter(FIRST), bench.event()
     sessions = []
@@ -660,7 +717,7 @@ def test_an_error_of_the_kernel_says_whether_trying_again_can_help(
     def refuse(_datagram: bytes, _address: Address) -> object:
         raise OSError(number, "from the kernel")
 
-    monkeypatch.setattr(bench.endpoint, "_sendto", refuse)
+    monkeypatch.setattr(bench.endpoint._sending, "sendto", refuse)
     for attempt, message in (
         (bench.endpoint.transmitter(FIRST), bench.event()),
         (bench.endpoint.send, bench.request()),
@@ -685,7 +742,7 @@ def test_an_answer_that_the_kernel_did_not_take_can_be_sent_again(
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     reply = response(bench.ids.next(), bench.ears.next(), b"done")
     with monkeypatch.context() as patched:
-        patched.setattr(bench.endpoint, "_sendto", refuse)
+        patched.setattr(bench.endpoint._sending, "sendto", refuse)
         with pytest.raises(UStatusError) as refused:
             bench.endpoint.send(reply)
         assert refused.value.code is UCode.UNAVAILABLE
@@ -700,7 +757,7 @@ def test_an_answer_of_our_own_that_the_kernel_did_not_take_is_counted(
     def refuse(_datagram: bytes, _address: Address) -> object:
         raise OSError(errno.ENOBUFS, "from the kernel")
 
-    monkeypatch.setattr(bench.endpoint, "_sendto", refuse)
+    monkeypatch.setattr(bench.endpoint._sending, "sendto", refuse)
     bench.ecu.send(bench.endpoint, b"\x07\x78" + OPEN_DOOR[2:], EVENT)
 
     assert bench.ears.next().payload == b"hello"
@@ -740,17 +797,15 @@ def test_an_address_that_is_not_this_machines_is_a_problem_before_opening(bench:
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_service_discovery_is_refused_with_what_works_instead(bench: Bench) -> None:
-    config = bench.config(sd={"multicast": "224.244.224.245", "port": 30490, "interface": "127.0.0.1"})
+def test_service_discovery_needs_an_address_of_ours(bench: Bench) -> None:
+    config = bench.config(sd={"multicast": "224.244.224.245", "port": 30490, "interface": "198.51.100.1"})
     endpoint = bench.another(config)
 
     (problem,) = endpoint.problems()
-    assert "sd = false" in problem
-    assert "remote" in problem
-    with pytest.raises(UStatusError) as refused:
+    assert problem.startswith("sd: cannot bind UDP 198.51.100.1:30490")
+    with pytest.raises(UStatusError, match=r"198.51.100.1:30490") as refused:
         endpoint.open()
-    assert refused.value.code is UCode.UNIMPLEMENTED
-    assert problem in refused.value.message
+    assert refused.value.code is UCode.UNAVAILABLE
 
 
 def test_nothing_comes_in_after_stop_and_everything_still_goes_out(bench: Bench) -> None:
@@ -837,7 +892,7 @@ def test_every_way_to_be_refused_has_a_counter_from_the_start(bench: Bench) -> N
     counters = bench.endpoint.statistics()
 
     assert {name for name in counters if name.startswith("refused_")} == {
-        f"refused_{reason}" for reason in (*MalformedReason, *Refusal, *TpReason)
+        f"refused_{reason}" for reason in (*MalformedReason, *Refusal, *TpReason, *TcpReason)
     }
     assert set(counters.values()) == {0}
 

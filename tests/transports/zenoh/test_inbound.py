@@ -191,6 +191,23 @@ def test_messages_of_one_topic_share_their_attributes() -> None:
     assert first.attributes is second.attributes
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        P[:3] + b"\x11" + P[4:12] + b"\x09" + P[13:],  # the halves of the id the other way round
+        b"\x02" + P[1:],
+        P[:2] + b"\x13" + P[3:],
+        P[:12] + b"\x12" + P[13:],
+        P[21:],
+    ],
+)
+def test_another_frame_around_a_header_that_is_known_is_read_anew(other: bytes) -> None:
+    reader = InboundReader()
+    for _ in range(2):
+        assert isinstance(reader.read(P_KEY, P, b""), UMessage)
+    assert reader.read(P_KEY, other, b"") == inbound(P_KEY, other, b"")
+
+
 def test_the_caches_are_bounded_and_skip_what_does_not_repeat() -> None:
     reader = InboundReader(limit=10)
     for number in range(100):

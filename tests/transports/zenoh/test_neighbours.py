@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.transports.contract import Mailbox, wait_until
 from tests.transports.zenoh.nets import CLOCK, endpoint, free_locator, plain_session
 from ustreamer.core.neighbours import Announcement, Neighbours, Role
+from ustreamer.core.puts import Put
 from ustreamer.transports.zenoh import neighbours
-from ustreamer.transports.zenoh.neighbours import read_token, token_key
+from ustreamer.transports.zenoh.token_keys import announcement_key, put_key, read_token
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY
@@ -59,7 +60,7 @@ class Seen:
 @given(AUTHORITIES, st.sampled_from(Role), st.one_of(AUTHORITIES, st.just("*")))
 def test_a_token_says_what_was_announced_and_no_other_does(own: str, role: Role, subject: str) -> None:
     announcement = Announcement(G1, "back-bone_1", own, role, subject)
-    key = token_key(announcement)
+    key = announcement_key(announcement)
     assert read_token(key) == announcement
     assert str(zenoh.KeyExpr(key)) == key
     assert not zenoh.KeyExpr(f"up-streamer/1/{G1}/back-bone_1/other/is/other").intersects(key)
@@ -93,9 +94,11 @@ def test_a_token_that_says_nothing_is_refused_and_told_why(key: str, why: str) -
 
 @given(st.text(max_size=100))
 def test_no_key_does_harm(text: str) -> None:
-    for key in (text, f"up-streamer/1/{G1}/one/{text}/is/{text}"):
+    one = f"up-streamer/1/{G1}/one"
+    for key in (text, f"{one}/{text}/is/{text}", f"{one}/g1/puts/{text}/{text}"):
         try:
-            assert token_key(read_token(key)) == key
+            said = read_token(key)
+            assert (put_key(said) if isinstance(said, Put) else announcement_key(said)) == key
         except UStatusError as error:
             assert error.code is UCode.INVALID_ARGUMENT  # noqa: PT017  # most are, and some are not
 
@@ -294,7 +297,7 @@ def test_who_comes_and_goes_all_the_time_is_told_of_50_times_a_second_at_most(
     street: Street, locator: str
 ) -> None:
     with plain_session("client", connect=[locator]) as stranger:
-        key = token_key(Announcement(G2, "x", "g2.vin", Role.IS, "g2.vin"))
+        key = announcement_key(Announcement(G2, "x", "g2.vin", Role.IS, "g2.vin"))
         until_ns = CLOCK.monotonic_ns() + 500_000_000
         while CLOCK.monotonic_ns() < until_ns:
             stranger.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]

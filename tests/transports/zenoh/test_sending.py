@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack
 from time import monotonic_ns
 
+import msgspec
 import pytest
 import zenoh
 
@@ -13,7 +14,8 @@ from tests.transports.zenoh.nets import CLOCK, free_locator, plain_session
 from ustreamer.core.clock import Clock
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh.links import Links
-from ustreamer.transports.zenoh.sending import Replay, Sender
+from ustreamer.transports.zenoh.replay import Replay
+from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish
 
@@ -218,7 +220,7 @@ def test_the_bounds_are_those_of_all_routes_together(make_bench: MakeBench) -> N
     bench = make_bench(messages=3)
     subscriber = bench.listen()
     bench.put(*(numbered(n, n % 2) for n in range(5)))
-    assert len(bench.sender._order) == 3
+    assert len(bench.sender._memory) == 3
     bench.forget(subscriber)
     wait_until(lambda: all(each.lost_ns for each in bench.sender._publishers.values()), "both losses")
     assert sorted(received(bench.listen(), 3)) == [2, 3, 4]
@@ -231,7 +233,7 @@ def test_what_is_too_old_is_forgotten(make_bench: MakeBench) -> None:
     first = monotonic_ns()
     wait_until(lambda: monotonic_ns() > first + 1_000_000, "its age")
     bench.put(numbered(1))
-    assert len(bench.sender._order) == 1
+    assert len(bench.sender._memory) == 1
     assert received(subscriber, 2) == [0, 1]
 
 
@@ -243,3 +245,50 @@ def test_a_publisher_that_goes_before_its_messages_were_put_again_says_so(make_b
     bench.forget(subscriber)
     assert not bench.took(numbered(1, 1))
     assert bench.sender.unreplayed == 1
+
+
+def test_many_are_put_in_their_order_and_remembered(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0), numbered(1, 1))
+    shared = [numbered(0, topic).attributes for topic in range(2)]
+    many = [UMessage(new_id(), shared[n // 5 % 2], b"%d" % n) for n in range(2, 40)]  # five of each in a row
+    assert bench.sender.put_all(many) == 38
+    assert received(subscriber, 40) == list(range(40))
+    assert (bench.sender.sent, len(bench.sender._memory)) == (40, 40)
+    bench.forget(subscriber)
+    wait_until(lambda: all(each.lost_ns for each in bench.sender._publishers.values()), "both losses")
+    again = received(bench.listen(), 40)
+    first = [0, *(n for n in range(2, 40) if n // 5 % 2 == 0)]
+    assert [n for n in again if n in first] == first
+    second = [1, *(n for n in range(2, 40) if n // 5 % 2)]
+    assert [n for n in again if n in second] == second
+
+
+def test_many_end_at_the_first_that_cannot_be_put(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.visitor.declare_subscriber(f"up/{ALPHA}/*/*/*/8000/**")
+    bench.put(numbered(0))
+    assert not bench.took(numbered(9, 1))  # nobody listens to this one
+    assert bench.sender.put_all([numbered(1), numbered(2), numbered(9, 1), numbered(3)]) == 2
+    assert bench.sender.put_all([numbered(9, 2), numbered(3)]) == 0  # never put before: `put` sees to that
+    assert bench.sender.put_all([]) == 0
+    assert received(subscriber, 3) == [0, 1, 2]
+    assert bench.sender.sent == 3
+
+
+def test_many_end_with_their_link(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    _subscriber = bench.listen()
+    bench.put(numbered(0))
+    [(attributes, header)] = bench.sender._headers.items()
+    puts: list[bytes] = []
+
+    def put(payload: bytes, *, attachment: bytes) -> None:
+        puts.append(payload)
+        bench.links.up = len(puts) < 3
+
+    bench.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
+    alike = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
+    assert bench.sender.put_all(alike) == 3
+    assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)

@@ -6,8 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from tests.transports.contract import (
     REMOTE_CLIENT,
     REMOTE_METHOD,
     TOPIC,
+    BulkMailbox,
     Mailbox,
     Pair,
     TransportContract,
@@ -552,3 +553,45 @@ def test_representations_say_what_is_where(pair: Pair) -> None:
     ]
     pair.a.close()
     assert repr(pair.a) == "<ZenohTransport 'a': closed, 0 listeners>"
+
+
+def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
+    here = free_locator()
+    inbox, alone = BulkMailbox(), Mailbox()
+    receiver, sender = endpoint(BETA, listen=(here,)), endpoint(ALPHA, connect=(here,))
+    with closing(receiver), closing(sender):
+        receiver.register_listener(TOPIC, None, inbox)
+        receiver.register_listener(OTHER_TOPIC, None, alone)
+        receiver.open()
+        sender.open()
+        sent = [publish(new_id(), TOPIC, b"%d" % n) for n in range(300)]
+        for message in sent:
+            sender.send(message)
+        other = publish(new_id(), OTHER_TOPIC)
+        sender.send(other)
+        assert alone.wait(1) == [other]  # so all before it wait in the channel, but for those in hand
+        inbox.go.set()
+        assert inbox.wait(300) == sent
+        assert 1 < inbox.largest <= 64
+        assert receiver.statistics()["received"] == 301
+
+
+def test_one_that_fails_over_many_does_not_end_what_receives() -> None:
+    class Failing(BulkMailbox):
+        def take_all(self, messages: Sequence[UMessage]) -> None:
+            super().take_all(messages)
+            raise ValueError("a bug")
+
+    here = free_locator()
+    failing = Failing()
+    receiver, sender = endpoint(BETA, listen=(here,)), endpoint(ALPHA, connect=(here,))
+    with closing(receiver), closing(sender):
+        receiver.register_listener(TOPIC, None, failing)
+        receiver.open()
+        sender.open()
+        sent = [publish(new_id(), TOPIC, b"%d" % n) for n in range(200)]
+        for message in sent:
+            sender.send(message)
+        failing.go.set()
+        assert failing.wait(200) == sent
+        wait_until(lambda: receiver.statistics()["listener_errors"] > 0, "an error")

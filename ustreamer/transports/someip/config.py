@@ -7,17 +7,27 @@ Whatever could not be told apart is refused here, with the keys that collide.
 
 import ipaddress
 from collections.abc import Hashable, Iterable
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
 from ustreamer.core.subscriptions import UNLIMITED, period_of
 from ustreamer.hookspecs import EndpointConfig
+from ustreamer.transports.someip.addresses import (
+    Address,
+    TcpAddress,
+    check_address,
+    check_group,
+    check_ip,
+    check_network,
+    parse_address,
+    parse_group,
+)
+from ustreamer.transports.someip.sd.section import ServiceDiscovery
+from ustreamer.transports.someip.tcp_settings import Tcp
+from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits, segmenting
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
-
-Address = tuple[str, int]
-"""IPv4 address in its one spelling, and port: what the socket module gives and takes."""
 
 # 0xFFFF is the wildcard of uProtocol and means "any" or "service discovery" in SOME/IP.
 Id = Annotated[int, Meta(ge=0x0001, le=0xFFFE)]
@@ -25,19 +35,54 @@ Major = Annotated[int, Meta(ge=0, le=0xFE)]
 EventId = Annotated[int, Meta(ge=0x8000, le=0xFFFE)]
 MethodId = Annotated[int, Meta(ge=0x0001, le=0x7FFF)]
 Port = Annotated[int, Meta(ge=1, le=0xFFFF)]
-NO_DISCOVERY: Final = (
-    "sd: service discovery is not part of this version; "
-    "use sd = false, and remote for every service that is not offered"
-)
-
+Protocol = Literal["udp", "tcp"]
 _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 
 class Event(Struct, frozen=True, forbid_unknown_fields=True):
-    """An event or field notification. Without `eventgroup` the group has the number of the event (up-spec)."""
+    """An event or field notification. Without `eventgroup` the group has the number of the event (up-spec).
+
+    Without `protocol` it goes as its service does, and `tp` has it sent in segments where it is long; without that, what the service
+    says. A `field` has a value at all times: of one that we offer, a new subscriber is sent the last one.
+    """
 
     id: EventId
     eventgroup: Id | None = None
+    protocol: Protocol | None = None
+    tp: bool | Segmenting | None = None
+    field: bool = False
+
+    @property
+    def group(self) -> int:
+        return self.id if self.eventgroup is None else self.eventgroup
+
+
+class Eventgroup(Struct, frozen=True, forbid_unknown_fields=True):
+    """An event group that goes by multicast.
+
+    By service discovery, as soon as it has `threshold` subscribers; 0 is never. Without, always, and in place of
+    `remote` and `receivers`; and of a service of the network it is what we join.
+    """
+
+    id: Id
+    multicast: str
+    threshold: Annotated[int, Meta(ge=0, le=1_000)] = 1
+
+    def __post_init__(self) -> None:
+        check_group("multicast", self.multicast)
+
+
+class Method(Struct, frozen=True, forbid_unknown_fields=True):
+    """A method of which there is more to say than its id; without `protocol` it goes as its service does.
+
+    `tp` as for an event, of requests to it or of its responses. `no_return`: it is called with REQUEST_NO_RETURN, and nobody
+    waits for an answer ("fire and forget").
+    """
+
+    id: MethodId
+    protocol: Protocol | None = None
+    tp: bool | Segmenting | None = None
+    no_return: bool = False
 
 
 class Receiver(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +92,7 @@ class Receiver(Struct, frozen=True, forbid_unknown_fields=True):
     max_frequency: float | None = None
 
     def __post_init__(self) -> None:
-        _checked("address", self.address)
+        check_address("address", self.address)
         if self.max_frequency is not None:
             try:
                 period_of(self.max_frequency)
@@ -66,29 +111,61 @@ Receivers = Annotated[tuple[Receiver, ...], Meta(max_length=0xFFFE)]
 class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A service of the network (`remote`: where it lives) or, if `offered`, one that we offer for `provider`.
 
-    For an offered service without service discovery, `remote` and `receivers` are who gets its events.
+    For an offered service without service discovery, `remote` and `receivers` are who gets its events. What goes over TCP
+    goes to `remote_tcp`, or the same address as over UDP; events of ours over TCP to whichever port the receiver has called
+    from.
     """
+
+    any_method: ClassVar[bool] = False
+    """Whether it may be called by ids that are not in `methods`."""
 
     service: Id
     instance: Id = 1
     major: Major
     events: tuple[Event, ...] = ()
-    methods: tuple[MethodId, ...] = ()
+    methods: tuple[MethodId | Method, ...] = ()
+    protocol: Protocol = "udp"
+    tp: bool | Segmenting = False
     remote: str | None = None
+    remote_tcp: str | None = None
     receivers: Receivers = ()
     offered: bool = False
     provider: str | None = None
+    minor: Annotated[int, Meta(ge=0, le=0xFFFF_FFFE)] = 0
+    eventgroups: tuple[Eventgroup, ...] = ()
 
     def __post_init__(self) -> None:
         _distinct("events", [(event.id, f"event {event.id:#06x}") for event in self.events])
-        _distinct("methods", [(method, f"method {method:#06x}") for method in self.methods])
-        if self.remote is not None:
-            _checked("remote", self.remote)
+        _distinct("methods", [(method, f"method {method:#06x}") for method in self.method_ids])
+        for key, address in (("remote", self.remote), ("remote_tcp", self.remote_tcp)):
+            if address is not None:
+                check_address(key, address)
         if self.offered:
             self._check_offered()
-        elif self.provider is not None or self.receivers:
-            key = "provider" if self.provider is not None else "receivers"
-            raise ValueError(f"{key}: only for a service with offered = true")
+        self._check_eventgroups()
+        for key in () if self.offered else ("provider", "receivers", "minor"):
+            if getattr(self, key):
+                raise ValueError(f"{key}: only for a service with offered = true")
+        for index, event in enumerate(() if self.offered else self.events):
+            if event.tp is not None:
+                raise ValueError(
+                    f"events[{index}].tp: only for a service with offered = true: what comes in segments is always read"
+                )
+        for key, each in (("events", self.events), ("methods", self.methods)):
+            for index, what in enumerate(each):
+                if not isinstance(what, int) and what.tp and self.protocol_of(what) == "tcp":
+                    raise ValueError(
+                        f"{key}[{index}].tp: segments are for UDP; over TCP a message may be long"
+                    )
+
+    def _check_eventgroups(self) -> None:
+        groups = {event.group for event in self.events}
+        _distinct("eventgroups", [(each.id, f"event group {each.id:#06x}") for each in self.eventgroups])
+        for index, group in enumerate(self.eventgroups):
+            if group.id not in groups:
+                raise ValueError(
+                    f"eventgroups[{index}].id: {group.id:#06x}: no event of the service is in it"
+                )
 
     def _check_offered(self) -> None:
         if self.provider is None:
@@ -101,9 +178,75 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"provider: {error.message}") from error
         if uuri.resource_id != 0 or uuri.wildcard():
             raise ValueError(f"provider: {self.provider}: expected a uEntity with resource 0 and no wildcard")
-        _distinct(
-            "receivers", [(parse_address(each.address), each.address) for each in self.static_receivers]
-        )
+        if self.remote_tcp is not None:
+            raise ValueError(
+                "remote_tcp: only for a service that is not offered; its callers come to port_tcp"
+            )
+        addresses = [(parse_address(each.address), each.address) for each in self.static_receivers]
+        _distinct("receivers", addresses)
+        if any(self.protocol_of(event) == "tcp" for event in self.events):
+            over_tcp = [(host, f"{host} (over TCP a receiver is its host)") for (host, _), _ in addresses]
+            _distinct("receivers", over_tcp)
+
+    def protocol_of(self, what: Event | Method | int) -> Protocol:
+        """How an event or a method of this service goes."""
+        return self.protocol if isinstance(what, int) else what.protocol or self.protocol
+
+    @property
+    def method_ids(self) -> tuple[int, ...]:
+        return tuple(each if isinstance(each, int) else each.id for each in self.methods)
+
+    @property
+    def no_return_methods(self) -> frozenset[int]:
+        return frozenset(each.id for each in self.methods if not isinstance(each, int) and each.no_return)
+
+    @property
+    def tcp_methods(self) -> frozenset[int]:
+        """The ids of those methods that are called over TCP."""
+        pairs = zip(self.method_ids, self.methods, strict=True)
+        return frozenset(id for id, each in pairs if self.protocol_of(each) == "tcp")
+
+    def address_of(self, event: Event) -> Address | None:
+        """Where an event of a service that is not offered comes from; the port tells apart instances on one host only."""
+        address = self.tcp_address if self.protocol_of(event) == "tcp" else self.remote_address
+        return None if address is None else (address[0], address[1])
+
+    def host_of(self, event: Event) -> str | None:
+        address = self.address_of(event)
+        return None if address is None else address[0]
+
+    def uses(self, protocol: Protocol) -> bool:
+        """Whether anything of this service goes over `protocol`."""
+        return any(self.protocol_of(each) == protocol for each in (*self.events, *self.methods))
+
+    @property
+    def tcp_address(self) -> TcpAddress | None:
+        """Where the service listens, for what goes over TCP."""
+        address = self.remote_tcp or self.remote
+        return None if address is None else TcpAddress(*parse_address(address))
+
+    def segmenting(self, what: Event | Method | int) -> Segmenting | None:
+        """How an event or method of this service is sent in segments; None: it is not."""
+        if self.protocol_of(what) == "tcp":
+            return None
+        return segmenting(None if isinstance(what, int) else what.tp, self.tp)
+
+    def group_of(self, event: Event) -> Address | None:
+        """The multicast group that an event goes to, by the configuration alone; None: it does not."""
+        if self.protocol_of(event) == "tcp":
+            return None
+        found = (each for each in self.eventgroups if each.id == event.group and each.threshold)
+        return next((parse_group(each.multicast) for each in found), None)
+
+    @property
+    def groups(self) -> tuple[Address, ...]:
+        """The multicast groups of its events, each once."""
+        return tuple(dict.fromkeys(group for event in self.events if (group := self.group_of(event))))
+
+    @property
+    def to_be_found(self) -> bool:
+        """Whether only service discovery can tell where it is."""
+        return not self.offered and self.remote is None and self.remote_tcp is None
 
     @property
     def remote_address(self) -> Address | None:
@@ -125,33 +268,30 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (self.instance << 16 if self.instance != 1 else 0) | self.service
 
 
-class ServiceDiscovery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The multicast group and port of SOME/IP-SD, and our address on the interface it is used on."""
-
-    multicast: str
-    interface: str
-    port: Port = 30490
-
-
 class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A SOME/IP network over UDP.
+    """A SOME/IP network over UDP, and over TCP where a service says so.
 
     * `bind`, `port`: our unicast address; port 0 takes any free one, for tests.
+    * `port_tcp`: where we listen over TCP, if we offer anything over it: `port` if it is not given.
     * `clients`: networks (CIDR) whose requests we accept. Without it: our own address (all of 127.0.0.0/8 if that is a
       loopback address), and the addresses of all remotes and receivers. Nobody else.
     * `client_version`: version of the uEntity that stands for a SOME/IP client, whose header has none.
     * `request_ttl_ms`: how long a SOME/IP client's request may take.
+    * `tp`: bounds of what comes and goes in segments.
     * `max_pending`: open requests, for each direction on its own.
     * `receive_buffer`: bytes asked of the kernel, which caps them at net.core.rmem_max without a word.
     """
 
     bind: str
     port: Annotated[int, Meta(ge=0, le=0xFFFF)]
+    port_tcp: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
+    tcp: Tcp = Tcp()
     sd: ServiceDiscovery | bool = False
     services: tuple[Service, ...] = ()
     clients: tuple[str, ...] | None = None
     client_version: Major = 1
     request_ttl_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
+    tp: TpLimits = TpLimits()
     # Below 0xFFFF: a request needs a session id that none of the open ones has.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304
@@ -163,21 +303,32 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             )
         if self.sd is True:
             raise ValueError("sd: true: expected false, or a table with multicast, port and interface")
-        _checked_ip("bind", self.bind)
+        check_ip("bind", self.bind)
+        if self.sd is not False and ipaddress.IPv4Address(self.bind).is_unspecified:
+            raise ValueError(
+                f"bind: {self.bind}: expected one address of ours, because it stands in our Offers"
+            )
         for index, network in enumerate(self.clients or ()):
-            _checked_network(f"clients[{index}]", network)
+            check_network(f"clients[{index}]", network)
+        contradiction = self.tp.contradiction()
+        if contradiction is not None:
+            raise ValueError(f"tp.{contradiction}")
         _distinct("services", _claims(self))
         for index, service in enumerate(self.services):
             self._check_service(f"services[{index}]", service)
 
     def _check_service(self, where: str, service: Service) -> None:
-        if self.sd is False and not service.offered and service.remote is None:
+        self._check_groups(where, service)
+        over_tcp_alone = service.remote_tcp is not None and not service.uses("udp")
+        if self.sd is False and not service.offered and service.remote is None and not over_tcp_alone:
             raise ValueError(
                 f'{where}.remote: missing; without sd a service needs its address, such as "10.0.0.2:30501"'
             )
         for address in (service.remote, *(each.address for each in service.receivers)):
             if address is not None and parse_address(address) == (self.bind, self.port):
                 raise ValueError(f"{where}: {address} is this endpoint's own bind and port")
+        if service.remote_tcp is not None and service.tcp_address == (self.bind, self.tcp_port):
+            raise ValueError(f"{where}: {service.remote_tcp} is this endpoint's own bind and port_tcp")
         provider = service.provider_uuri
         if provider is not None and provider.authority_name in self.authorities:
             raise ValueError(
@@ -185,10 +336,28 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 "a service is offered for a uEntity behind another one"
             )
 
+    def _check_groups(self, where: str, service: Service) -> None:
+        if self.sd is not False and service.eventgroups and not service.offered:
+            raise ValueError(
+                f"{where}.eventgroups: only for a service with offered = true: with sd, the others say so themselves"
+            )
+        if service.eventgroups and ipaddress.IPv4Address(self.bind).is_unspecified:
+            raise ValueError(
+                f"{where}.eventgroups: expected a bind other than {self.bind}: it says which interface a group is on"
+            )
+
     @property
     def authority(self) -> str:
         """The authority of every service and client on the network: the first one, whatever else lives here."""
         return self.authorities[0]
+
+    @property
+    def tcp_port(self) -> int:
+        return self.port if self.port_tcp is None else self.port_tcp
+
+    @property
+    def listens_over_tcp(self) -> bool:
+        return any(each.offered and each.uses("tcp") for each in self.services)
 
     def client_networks(self) -> tuple[ipaddress.IPv4Network, ...]:
         """Whose requests are accepted."""
@@ -200,7 +369,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def _peers(service: Service) -> list[Address]:
-    addresses = [service.remote, *(each.address for each in service.receivers)]
+    addresses = [service.remote, service.remote_tcp, *(each.address for each in service.receivers)]
     return [parse_address(address) for address in addresses if address is not None]
 
 
@@ -216,11 +385,11 @@ def _claims(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
             yield ("provider", service.provider_uuri), f"provider {service.provider}"
             continue
         yield ("remote", service.ue_id, service.major), f"{name} instance {service.instance}"
-        if service.remote_address is not None:
-            host = service.remote_address[0]
-            for event in service.events:
-                what = f"event {event.id:#06x} of {name} from {host} (events do not name an instance)"
-                yield ("event", host, service.service, service.major, event.id), what
+        for event in service.events:
+            address = service.address_of(event)
+            if address is not None:
+                what = f"event {event.id:#06x} of {name} from {address[0]}:{address[1]} (events do not name an instance)"
+                yield ("event", *address, service.service, service.major, event.id), what
 
 
 def _distinct(where: str, claims: Iterable[tuple[Hashable, str]]) -> None:
@@ -229,42 +398,3 @@ def _distinct(where: str, claims: Iterable[tuple[Hashable, str]]) -> None:
         if claim in seen:
             raise ValueError(f"{where}: {name} is there twice")
         seen.add(claim)
-
-
-def parse_address(text: str) -> Address:
-    """Read `10.0.0.2:30501`. Raises ValueError for anything else; names are not looked up."""
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 0xFFFF):
-        raise ValueError(f"{text!r}: expected an IPv4 address and a port, such as 10.0.0.2:30501")
-    return _unicast(text, host), int(port)
-
-
-def _unicast(text: str, host: str) -> str:
-    try:
-        ip = ipaddress.IPv4Address(host)
-    except ValueError:
-        raise ValueError(f"{text!r}: expected an IPv4 address and a port, such as 10.0.0.2:30501") from None
-    if ip.is_multicast or ip.is_unspecified or int(ip) == 0xFFFF_FFFF:
-        raise ValueError(f"{text!r}: expected the address of one host, not of many")
-    return str(ip)
-
-
-def _checked(key: str, address: str) -> None:
-    try:
-        parse_address(address)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from error
-
-
-def _checked_ip(key: str, text: str) -> None:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        raise ValueError(f"{key}: {text!r}: expected an IPv4 address, such as 10.0.0.1") from None
-
-
-def _checked_network(key: str, text: str) -> None:
-    try:
-        ipaddress.IPv4Network(text)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}; expected a network, such as 10.0.0.0/24") from None

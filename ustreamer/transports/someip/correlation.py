@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -25,12 +25,16 @@ _SLACK: Final = 64  # stale deadlines that are not worth tidying up
 
 
 class Call(Struct, frozen=True):
-    """A uProtocol request that a SOME/IP service has been sent. `request` has no payload; only its head is needed."""
+    """A uProtocol request that a SOME/IP service has been sent. `request` has no payload; only its head is needed.
+
+    `over`: it was sent, and no answer is to come.
+    """
 
     request: UMessage
     service: int
     method: int
     remote: Address
+    over: bool = False
 
 
 class ClientRequest(Struct, frozen=True):

@@ -47,6 +47,11 @@ class Deadlines(Generic[K]):
         del self._at[key]
         return key
 
+    def first_due(self, now_ns: int) -> K | None:
+        """The first key that is due; it stays."""
+        at_ns = self.next_ns
+        return None if at_ns is None or at_ns > now_ns else self._heap[0][2]
+
     @property
     def next_ns(self) -> int | None:
         """When the next key is due; None if there is none."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which listeners hear a message: found once per distinct UAttributes, and again after each change."""
+"""Which listeners hear a message: found once per distinct source and sink, and again after each change."""
 
 from threading import Lock
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri, check_filters
 
 MAX_LISTENERS: Final = 256
-_KEPT: Final = 8_192  # distinct attributes whose listeners are remembered
+_KEPT: Final = 8_192  # sources and sinks whose listeners are remembered
 
 
 class _Registration(NamedTuple):
@@ -33,7 +33,7 @@ class _Table:
 
     def __init__(self, registrations: tuple[_Registration, ...]) -> None:
         self.registrations = registrations
-        self.found: dict[UAttributes, tuple[Listener, ...]] = {}
+        self.found: dict[tuple[UUri, UUri | None], tuple[Listener, ...]] = {}
 
 
 class Listeners:
@@ -75,13 +75,14 @@ class Listeners:
     def hearing(self, attributes: UAttributes) -> tuple[Listener, ...]:
         """The listeners for a message with these attributes, each once, in order of registration."""
         table = self._table
-        found = table.found.get(attributes)
+        # By all that `hears` looks at: of two answers, no attributes are the same.
+        ends = attributes.source, attributes.sink
+        found = table.found.get(ends)
         if found is None:
             found = tuple(
                 dict.fromkeys(each.listener for each in table.registrations if each.hears(attributes))
             )
-            if attributes.repeats:
-                if len(table.found) >= _KEPT:
-                    table.found.clear()
-                table.found[attributes] = found
+            if len(table.found) >= _KEPT:
+                table.found.clear()
+            table.found[ends] = found
         return found

@@ -15,82 +15,39 @@ It has no priority either, so events are CS1 and requests CS4; no ttl, so events
 one; no payload format, so that is UNSPECIFIED.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
-from ipaddress import IPv4Address
 from typing import Final
 
 from msgspec import Struct
 
+from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.codec import (
     HEADER_LENGTH,
-    PROTOCOL_VERSION,
     MessageType,
     ReturnCode,
     SomeIpMessage,
     pack_header,
 )
-from ustreamer.transports.someip.config import Address, Service, SomeipEndpoint, parse_address
 from ustreamer.transports.someip.correlation import Call, ClientRequest
-from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
+from ustreamer.transports.someip.return_codes import (
+    encode_failure,
+    name_of,
+    return_code_in,
+    return_code_of,
+    ucode_of,
+)
+from ustreamer.transports.someip.tp_settings import Segmenting
+from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, answer_attributes
-from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
-from ustreamer.uprotocol.uuri import ANY_TYPE, UUri
-from ustreamer.uprotocol.wire import encode_status
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuri import UUri
 
 MAX_PAYLOAD: Final = 65_507 - HEADER_LENGTH
 """What fits behind the header into one UDP datagram over IPv4."""
 
-_KEPT: Final = (
-    4_096  # distinct attributes and addresses that are remembered; clients choose them, so it is a bound
-)
-
-# --- return codes -----------------------------------------------------------------------------------------------------
-
-# Where up-spec names two codes for one UCode, the one that vsomeip-based bridges send. It names none for the UCodes that
-# are missing here, which become E_NOT_OK (0xFF, which those bridges send, is no return code); UNIMPLEMENTED is ours.
-_RETURN_CODES: Final = {
-    UCode.OK: ReturnCode.E_OK,
-    UCode.UNKNOWN: ReturnCode.E_NOT_OK,
-    UCode.NOT_FOUND: ReturnCode.E_UNKNOWN_SERVICE,
-    UCode.INVALID_ARGUMENT: ReturnCode.E_WRONG_MESSAGE_TYPE,
-    UCode.UNAVAILABLE: ReturnCode.E_NOT_READY,
-    UCode.INTERNAL: ReturnCode.E_NOT_REACHABLE,
-    UCode.DEADLINE_EXCEEDED: ReturnCode.E_TIMEOUT,
-    UCode.FAILED_PRECONDITION: ReturnCode.E_WRONG_PROTOCOL_VERSION,
-    UCode.DATA_LOSS: ReturnCode.E_MALFORMED_MESSAGE,
-    UCode.UNIMPLEMENTED: ReturnCode.E_UNKNOWN_METHOD,
-}
-
-_UCODES: Final[Mapping[int, UCode]] = {
-    ReturnCode.E_OK: UCode.OK,
-    ReturnCode.E_NOT_OK: UCode.UNKNOWN,
-    ReturnCode.E_UNKNOWN_SERVICE: UCode.NOT_FOUND,
-    ReturnCode.E_UNKNOWN_METHOD: UCode.INVALID_ARGUMENT,
-    ReturnCode.E_WRONG_MESSAGE_TYPE: UCode.INVALID_ARGUMENT,
-    ReturnCode.E_NOT_READY: UCode.UNAVAILABLE,
-    ReturnCode.E_NOT_REACHABLE: UCode.INTERNAL,
-    ReturnCode.E_TIMEOUT: UCode.DEADLINE_EXCEEDED,
-    ReturnCode.E_WRONG_PROTOCOL_VERSION: UCode.FAILED_PRECONDITION,
-    ReturnCode.E_WRONG_INTERFACE_VERSION: UCode.FAILED_PRECONDITION,
-    ReturnCode.E_MALFORMED_MESSAGE: UCode.DATA_LOSS,
-}
-
-
-def return_code_of(commstatus: UCode | None) -> ReturnCode:
-    """The return code for a commstatus; absent means success."""
-    return ReturnCode.E_OK if commstatus is None else _RETURN_CODES.get(commstatus, ReturnCode.E_NOT_OK)
-
-
-def ucode_of(return_code: int) -> UCode:
-    """The UCode for a return code; UNKNOWN for E2E results, service-specific and reserved codes."""
-    return _UCODES.get(return_code, UCode.UNKNOWN)
-
-
-def _name_of(return_code: int) -> str:
-    known = {int(code): code.name for code in ReturnCode}
-    return f"{known.get(return_code, 'not in the standard')} (0x{return_code:02X})"
-
+NO_CLIENT: Final = 0
+"""The client id of events, which belong to no client (SIP-7)."""
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
@@ -105,6 +62,7 @@ class Refusal(StrEnum):
     REQUEST_SERVICE = "request_service"
     REQUEST_VERSION = "request_version"
     REQUEST_METHOD = "request_method"
+    REQUEST_TYPE = "request_type"  # REQUEST for a method that is declared with no_return
     REQUEST_CLIENT = "request_client"  # client id 0xFFFF, which as a uEntity would be a wildcard
     REQUEST_LIMIT = "request_limit"  # max_pending
     RESPONSE_UNASKED = "response_unasked"  # never asked for, answered already, or too late (SIP-4)
@@ -117,6 +75,7 @@ REFUSAL_ANSWERS: Final[Mapping[Refusal, ReturnCode]] = {
     Refusal.REQUEST_SERVICE: ReturnCode.E_UNKNOWN_SERVICE,
     Refusal.REQUEST_VERSION: ReturnCode.E_WRONG_INTERFACE_VERSION,
     Refusal.REQUEST_METHOD: ReturnCode.E_UNKNOWN_METHOD,
+    Refusal.REQUEST_TYPE: ReturnCode.E_WRONG_MESSAGE_TYPE,
     Refusal.REQUEST_CLIENT: ReturnCode.E_NOT_OK,
     Refusal.REQUEST_LIMIT: return_code_of(UCode.RESOURCE_EXHAUSTED),
 }
@@ -126,12 +85,17 @@ REFUSAL_ANSWERS: Final[Mapping[Refusal, ReturnCode]] = {
 
 
 class RemoteService(Struct, frozen=True):
-    """A service of the network, as requests to it need it."""
+    """A service of the network, as requests to it need it: its methods, and where each of them is called."""
 
     service: int
     major: int
-    methods: frozenset[int]
-    address: Address
+    methods: Mapping[int, Address]
+    segmenting: Mapping[int, Segmenting] = {}
+    """Of the methods whose requests may be sent in segments."""
+    no_return: frozenset[int] = frozenset()
+    """Those of the methods that are called with REQUEST_NO_RETURN."""
+    listed: bool = True
+    """Not: it is there only because somebody has asked for it."""
 
 
 class OfferedService(Struct, frozen=True):
@@ -139,6 +103,10 @@ class OfferedService(Struct, frozen=True):
 
     provider: UUri
     methods: frozenset[int]
+    segmenting: Mapping[int, Segmenting] = {}
+    """Of the methods whose responses may be sent in segments."""
+    no_return: frozenset[int] = frozenset()
+    """Those of the methods to which a REQUEST is a mistake."""
 
 
 class WireEvent(Struct, frozen=True):
@@ -147,181 +115,29 @@ class WireEvent(Struct, frozen=True):
     service: int
     event: int
     major: int
+    segmenting: Segmenting | None = None
 
 
 class EventReceiver(Struct, frozen=True):
-    """One receiver of an offered service: its address, who it is as a subscriber, and what it gets, by topic."""
+    """One receiver of an offered service: its address, who it is as a subscriber, and what it gets, by topic.
+
+    `over_tcp` are those topics of `events` that go over a connection which it has opened, from any port of its own.
+    """
 
     subscriber: UUri
     address: Address
     period_ns: int
     events: Mapping[UUri, WireEvent]
+    over_tcp: frozenset[UUri] = frozenset()
+    tcp: TcpAddress | None = None
+
+    @property
+    def tcp_address(self) -> TcpAddress:
+        return self.tcp or TcpAddress(self.address[0], 0)
 
 
 EventKey = tuple[int, int]
 """Two of the four words of an event's header: the message id, and (versions, type, E_OK) at its end."""
-
-
-class Services:
-    """The configuration of an endpoint, turned round into one table for each question.
-
-    `event` and `request` belong to the receiving thread; the rest only reads.
-    """
-
-    def __init__(self, config: SomeipEndpoint, own_authority: str) -> None:
-        """`own_authority` stands for an empty one in `provider`."""
-        self._authority = config.authority
-        self._client_version = config.client_version
-        self._request_ttl_ms = config.request_ttl_ms
-        self._networks = config.client_networks()
-        self._hosts: dict[str, bool] = {}
-        self._requesters: dict[tuple[int, int, int, int], UAttributes] = {}
-        offered = [each for each in config.services if each.offered]
-        remote = [each for each in config.services if not each.offered]
-        self.events = _events(config.authority, remote)
-        """The events that are expected from each host."""
-        self._event_keys = frozenset(key for events in self.events.values() for key in events)
-        self._event_ids = frozenset(message_id for message_id, _ in self._event_keys)
-        self._remote = _remote(config.authority, remote)
-        self._offered = _offered(offered, own_authority)
-        self.receivers = tuple(_receivers(config.authority, offered, own_authority))
-        self._hosts_of_remotes = {
-            each.remote_address[0] for each in remote if each.remote_address is not None
-        }
-        self._providers = {topic.with_resource(0) for each in self.receivers for topic in each.events}
-
-    # --- in -------------------------------------------------------------------------------------------------------------
-
-    def event(self, message: SomeIpMessage, host: str) -> UAttributes | Refusal:
-        """The attributes, one object per event, of a NOTIFICATION from `host`, whatever its return code says."""
-        key = _event_key(message.message_id, message.interface_version)
-        attributes = self.events.get(host, {}).get(key)
-        if attributes is not None:
-            return attributes
-        if key in self._event_keys:
-            return Refusal.EVENT_ADDRESS
-        return Refusal.EVENT_VERSION if message.message_id in self._event_ids else Refusal.EVENT_UNKNOWN
-
-    def request(self, message: SomeIpMessage, host: str) -> UAttributes | Refusal:
-        """The attributes, shared by requests of one client for one method, of a REQUEST from `host`."""
-        if not self._is_client(host):
-            return Refusal.REQUEST_ADDRESS
-        key = (message.service, message.method, message.client, message.interface_version)
-        attributes = self._requesters.get(key)
-        if attributes is None:
-            found = self._requested(message)
-            if isinstance(found, Refusal):
-                return found
-            if len(self._requesters) >= _KEPT:
-                self._requesters.clear()
-            attributes = self._requesters[key] = found
-        return attributes
-
-    def _requested(self, message: SomeIpMessage) -> UAttributes | Refusal:
-        versions = self._offered.get(message.service)
-        if versions is None:
-            return Refusal.REQUEST_SERVICE
-        service = versions.get(message.interface_version)
-        if service is None:
-            return Refusal.REQUEST_VERSION
-        if message.method not in service.methods:
-            return Refusal.REQUEST_METHOD
-        if message.client == ANY_TYPE:
-            return Refusal.REQUEST_CLIENT
-        return UAttributes(
-            type=UMessageType.REQUEST,
-            source=UUri(self._authority, message.client, self._client_version, 0),
-            sink=service.provider.with_resource(message.method),
-            priority=UPriority.CS4,
-            ttl=self._request_ttl_ms,
-        )
-
-    def knows(self, host: str) -> bool:
-        """Whether `host` has a service or may be a client."""
-        return host in self._hosts_of_remotes or self._is_client(host)
-
-    def _is_client(self, host: str) -> bool:
-        known = self._hosts.get(host)
-        if known is None:
-            if len(self._hosts) >= _KEPT:
-                self._hosts.clear()
-            known = self._hosts[host] = any(IPv4Address(host) in network for network in self._networks)
-        return known
-
-    # --- out ------------------------------------------------------------------------------------------------------------
-
-    def remote(self, method: UUri) -> RemoteService:
-        """Where `method` is to be called. Raises UStatusError: NOT_FOUND (service) or UNIMPLEMENTED (method)."""
-        service = self._remote.get(method.with_resource(0))
-        if service is None:
-            raise UStatusError(UCode.NOT_FOUND, f"sink {method}: no such service is configured with a remote")
-        if method.resource_id not in service.methods:
-            known = ", ".join(f"{each:X}" for each in sorted(service.methods)) or "none"
-            raise UStatusError(UCode.UNIMPLEMENTED, f"sink {method}: not one of its methods ({known})")
-        return service
-
-    def no_event(self, topic: UUri) -> UStatusError:
-        """Why a publication on `topic`, which is not in a receiver's events, has nowhere to go."""
-        if topic.with_resource(0) in self._providers:
-            return UStatusError(UCode.UNIMPLEMENTED, f"topic {topic}: not one of the events of this service")
-        return UStatusError(
-            UCode.NOT_FOUND, f"topic {topic}: no service is offered for it that has receivers"
-        )
-
-
-def _event_key(message_id: int, major: int) -> EventKey:
-    return message_id, PROTOCOL_VERSION << 24 | major << 16 | MessageType.NOTIFICATION << 8 | ReturnCode.E_OK
-
-
-def _events(authority: str, services: Iterable[Service]) -> dict[str, dict[EventKey, UAttributes]]:
-    table: dict[str, dict[EventKey, UAttributes]] = {}
-    for service in services:
-        if service.remote_address is None:
-            continue
-        events = table.setdefault(service.remote_address[0], {})
-        for event in service.events:
-            events[_event_key(service.service << 16 | event.id, service.major)] = UAttributes(
-                type=UMessageType.PUBLISH,
-                source=UUri(authority, service.ue_id, service.major, event.id),
-                priority=UPriority.CS1,
-            )
-    return table
-
-
-def _remote(authority: str, services: Iterable[Service]) -> dict[UUri, RemoteService]:
-    return {
-        UUri(authority, each.ue_id, each.major, 0): RemoteService(
-            each.service, each.major, frozenset(each.methods), each.remote_address
-        )
-        for each in services
-        if each.remote_address is not None
-    }
-
-
-def _offered(services: Iterable[Service], own_authority: str) -> dict[int, dict[int, OfferedService]]:
-    """Service -> major -> what we offer."""
-    table: dict[int, dict[int, OfferedService]] = {}
-    for each in services:
-        offer = OfferedService(_provider(each, own_authority), frozenset(each.methods))
-        table.setdefault(each.service, {})[each.major] = offer
-    return table
-
-
-def _receivers(authority: str, services: Iterable[Service], own_authority: str) -> Iterable[EventReceiver]:
-    for each in services:
-        provider = _provider(each, own_authority)
-        events = {
-            provider.with_resource(event.id): WireEvent(each.service, event.id, each.major)
-            for event in each.events
-        }
-        for number, receiver in enumerate(each.static_receivers):
-            subscriber = UUri(authority, number << 16 | each.service, each.major, 0)
-            yield EventReceiver(subscriber, parse_address(receiver.address), receiver.period_ns, events)
-
-
-def _provider(service: Service, own_authority: str) -> UUri:
-    assert service.provider_uuri is not None  # config.py has seen to it
-    return service.provider_uuri.with_authority(own_authority)
 
 
 # --- messages -----------------------------------------------------------------------------------------------------------
@@ -339,12 +155,29 @@ def response_to(call: Call, answer: SomeIpMessage) -> tuple[UAttributes, bytes]:
     if answer.payload:
         return answer_attributes(call.request, code, UPayloadFormat.UNSPECIFIED), answer.payload
     host, port = call.remote
-    status = UStatus(code, f"{host}:{port} answered with return code {_name_of(answer.return_code)}")
-    return answer_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_status(status)
+    status = UStatus(code, f"{host}:{port} answered with return code {name_of(answer.return_code)}")
+    return answer_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(
+        status, answer.return_code
+    )
+
+
+def event_datagram(event: WireEvent, session: int, payload: bytes) -> bytes:
+    """The NOTIFICATION that a publication is."""
+    header = pack_header(
+        event.service,
+        event.event,
+        NO_CLIENT,
+        session,
+        event.major,
+        MessageType.NOTIFICATION,
+        ReturnCode.E_OK,
+        len(payload),
+    )
+    return header + payload
 
 
 def request_datagram(message: UMessage, remote: RemoteService, request_id: int) -> bytes:
-    """The REQUEST that a uProtocol request is."""
+    """The REQUEST, or REQUEST_NO_RETURN, that a uProtocol request is."""
     sink = message.attributes.sink
     assert sink is not None  # a request that was checked
     header = pack_header(
@@ -353,7 +186,7 @@ def request_datagram(message: UMessage, remote: RemoteService, request_id: int) 
         request_id >> 16,
         request_id & 0xFFFF,
         remote.major,
-        MessageType.REQUEST,
+        MessageType.REQUEST_NO_RETURN if sink.resource_id in remote.no_return else MessageType.REQUEST,
         ReturnCode.E_OK,
         len(message.payload),
     )
@@ -364,10 +197,10 @@ def response_datagram(asked: ClientRequest, commstatus: UCode | None, payload: b
     """The answer to a SOME/IP client: RESPONSE with the payload, or ERROR without.
 
     The payload of a failure stays here: it is a UStatus in protobuf, and a SOME/IP client would take it for the data of
-    the method.
+    the method. If it names a return code, that is the one.
     """
-    return_code = return_code_of(commstatus)
-    failed = return_code != ReturnCode.E_OK
+    failed = commstatus not in {None, UCode.OK}
+    return_code = (return_code_in(payload) if failed else None) or return_code_of(commstatus)
     body = b"" if failed else payload
     header = pack_header(
         asked.service,

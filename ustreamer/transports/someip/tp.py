@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP-TP: messages that are longer than a datagram, in segments. No sockets, no clock: time is given.
+"""SOME/IP-TP, receiving: messages that are longer than a datagram, put together again. No sockets, no clock: time is given.
 
     header, type | 0x20 | u28 offset in units of 16 bytes, u3 reserved, u1 more segments | part of the payload
 
@@ -25,178 +25,25 @@ An empty last segment behind a whole message, which some senders make of an exac
 """
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import OrderedDict
 from enum import StrEnum
 from struct import Struct as Layout
-from typing import Annotated, Final
+from typing import Final
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from ustreamer.transports.someip.codec import (
-    TP_BIT,
-    SomeIpMessage,
-    UnencodableMessage,
-    pack_header,
-)
-from ustreamer.transports.someip.config import Address
-from ustreamer.transports.someip.deadlines import Deadlines
+from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.codec import TP_BIT, SomeIpMessage
+from ustreamer.transports.someip.tp_settings import UNIT, TpLimits
 
 TP_HEADER: Final = 4
-UNIT: Final = 16
 MORE: Final = 0x1
 MAX_OFFSET: Final = 0xFFFF_FFF0
-DEFAULT_SEGMENT: Final = 1_392
-"""Bytes of payload in a segment: with all headers, an Ethernet frame."""
 
 _OFFSET: Final = Layout(">I")
 _NS_PER_MS: Final = 1_000_000
 _OVERHEAD: Final = 160  # bytes that a piece costs besides its own, rounded up: an object, two places in lists
 _EMPTY_COST: Final = 1_024  # bytes that a message costs besides its pieces, rounded up
-
-
-# --- sending ----------------------------------------------------------------------------------------------------------
-
-
-def needs_segments(payload_length: int, segment_bytes: int = DEFAULT_SEGMENT) -> bool:
-    """Whether a payload is too long for one datagram."""
-    return payload_length > segment_bytes
-
-
-def segments(message: SomeIpMessage, segment_bytes: int = DEFAULT_SEGMENT) -> Iterator[bytes]:
-    """The datagrams of a message, `segment_bytes` of payload each, rounded down to a multiple of 16.
-
-    Raises UnencodableMessage if the message is longer than an offset can say, or is a segment itself.
-    """
-    size = segment_bytes // UNIT * UNIT
-    if size <= 0:
-        raise UnencodableMessage("segment_bytes", segment_bytes, MAX_OFFSET)
-    if message.is_tp:
-        raise UnencodableMessage("message_type", message.message_type, TP_BIT - 1)
-    total = len(message.payload)
-    if total > MAX_OFFSET + size:
-        raise UnencodableMessage("payload_length", total, MAX_OFFSET + size)
-    return _segments(message, size, total)
-
-
-def _segments(message: SomeIpMessage, size: int, total: int) -> Iterator[bytes]:
-    for offset in range(0, max(total, 1), size):
-        part = message.payload[offset : offset + size]
-        more = MORE if offset + size < total else 0
-        header = pack_header(
-            message.service,
-            message.method,
-            message.client,
-            message.session,
-            message.interface_version,
-            message.message_type | TP_BIT,
-            message.return_code,
-            TP_HEADER + len(part),
-        )
-        yield header + _OFFSET.pack(offset | more) + part
-
-
-class _Outgoing:
-    def __init__(self, datagrams: Iterator[bytes], left: int, size: int) -> None:
-        self.datagrams = datagrams
-        self.left = left
-        self.size = size
-
-
-_Stream = tuple[Address, int]
-
-
-class Pacer:
-    """Sends segments with a pause between them. At most `limit_bytes` of payload wait, in `limit_messages`.
-
-    The segments of a message leave in order, and messages of one stream (the same address and message id) one behind the
-    other: a receiver may have room for one of a stream only. Streams do not wait for each other.
-    """
-
-    def __init__(
-        self,
-        separation_ns: int,
-        limit_bytes: int,
-        limit_messages: int = 1_024,
-        segment_bytes: int = DEFAULT_SEGMENT,
-    ) -> None:
-        self._separation_ns = separation_ns
-        self._limit_bytes = limit_bytes
-        self._limit_messages = limit_messages
-        self._segment_bytes = segment_bytes // UNIT * UNIT
-        self._streams: dict[_Stream, deque[_Outgoing]] = {}
-        self._due: Deadlines[_Stream] = Deadlines()
-        self._bytes = self._messages = 0
-
-    def put_nowait(self, message: SomeIpMessage, address: Address, now_ns: int) -> None:
-        """Have a message sent. Raises TpFull if too much waits, UnencodableMessage as `segments` does."""
-        size = len(message.payload)
-        if self._bytes + size > self._limit_bytes or self._messages >= self._limit_messages:
-            raise TpFull(size, self._bytes, self._limit_bytes, self._messages)
-        number = max(-(-size // self._segment_bytes), 1)
-        outgoing = _Outgoing(segments(message, self._segment_bytes), number, size)
-        self._bytes += size
-        self._messages += 1
-        stream = (address, message.message_id)
-        if stream not in self._due:
-            self._due.set(stream, now_ns)
-        self._streams.setdefault(stream, deque()).append(outgoing)
-
-    def due(self, now_ns: int) -> list[tuple[bytes, Address]]:
-        """What is to be sent now: of each stream one segment, or all of it if there is no pause."""
-        sends: list[tuple[bytes, Address]] = []
-        while (stream := self._due.pop_due(now_ns)) is not None:
-            waiting = self._streams.get(stream)
-            if waiting is None:
-                continue  # the pause behind its last message is over
-            self._take(waiting, stream[0], sends)
-            if not waiting:
-                del self._streams[stream]
-            if self._separation_ns > 0:
-                self._due.set(stream, now_ns + self._separation_ns)
-        return sends
-
-    def _take(self, waiting: deque[_Outgoing], address: Address, sends: list[tuple[bytes, Address]]) -> None:
-        while waiting:
-            outgoing = waiting[0]
-            sends.append((next(outgoing.datagrams), address))
-            outgoing.left -= 1
-            if not outgoing.left:
-                waiting.popleft()
-                self._bytes -= outgoing.size
-                self._messages -= 1
-            if self._separation_ns > 0:
-                return
-
-    @property
-    def next_deadline_ns(self) -> int | None:
-        """When `due` has something to do; None if nothing waits."""
-        return self._due.next_ns
-
-    @property
-    def waiting(self) -> tuple[int, int]:
-        """Bytes and messages that are not sent whole."""
-        return self._bytes, self._messages
-
-
-class TpFull(Exception):
-    """A message of `size` bytes finds no room: `waiting` of `limit` bytes wait to be sent, in `messages` messages."""
-
-    def __init__(self, size: int, waiting: int, limit: int, messages: int) -> None:
-        super().__init__(size, waiting, limit, messages)
-        self.size = size
-        self.waiting = waiting
-        self.limit = limit
-        self.messages = messages
-
-    def __str__(self) -> str:
-        return (
-            f"message of {self.size} bytes: {self.waiting} of {self.limit} bytes in {self.messages} messages wait "
-            "for their segments to be sent"
-        )
-
-
-# --- receiving --------------------------------------------------------------------------------------------------------
 
 
 class TpReason(StrEnum):
@@ -221,23 +68,6 @@ class TpRefused(Struct, frozen=True):
     reason: TpReason
     peer: Address
     detail: str
-
-
-class TpLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much is kept of what is not complete. Bytes are what it costs in memory, a bit more than the payload.
-
-    * `message_bytes`: the longest payload; `segments`: pieces of one message.
-    * `peer_bytes`, `peer_messages`: of one peer. `total_bytes`, `peers`: in all.
-    * `timeout_ms`: from the first segment of a message to its last.
-    """
-
-    message_bytes: Annotated[int, Meta(ge=16, le=1 << 28)] = 131_072
-    segments: Annotated[int, Meta(ge=1, le=65_536)] = 1_024
-    peer_bytes: Annotated[int, Meta(ge=4_096)] = 262_144
-    peer_messages: Annotated[int, Meta(ge=1)] = 32
-    total_bytes: Annotated[int, Meta(ge=4_096)] = 786_432
-    peers: Annotated[int, Meta(ge=1)] = 256
-    timeout_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 5_000
 
 
 _Key = tuple[Address, int, int, int]

@@ -2,42 +2,50 @@
 """A SOME/IP endpoint: one UDP socket, one thread that receives, and senders on whatever thread calls.
 
 What a message means and what becomes of it is decided in `exchange`; here are the socket, the thread and the counters.
-Without service discovery, all peers are those of the configuration.
+Peers are those of the configuration and, with `sd`, those that service discovery finds (`discovering`).
 """
 
-import errno
 import logging
 import os
-import select
+import random
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
-from struct import Struct
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
-from ustreamer.core.chain import Transmit
-from ustreamer.core.subscriptions import Subscription
-from ustreamer.hookspecs import EndpointContext, EndpointTransport, RouteUnavailable
+from ustreamer.core.chain import BulkTransmit, Transmit
+from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.hookspecs import EndpointContext, EndpointTransport
+from ustreamer.transports.someip.addresses import Address, TcpAddress
+from ustreamer.transports.someip.arrivals import Arrivals
 from ustreamer.transports.someip.codec import (
-    HEADER_LENGTH,
-    MAX_SESSION,
-    MIN_LENGTH,
+    MalformedMessage,
     MalformedReason,
-    MessageType,
-    ReturnCode,
-    pack_header,
+    SomeIpMessage,
     split,
 )
-from ustreamer.transports.someip.config import NO_DISCOVERY, Address, SomeipEndpoint
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.datagrams import bound
+from ustreamer.transports.someip.discovering import Discovering, Surroundings
 from ustreamer.transports.someip.exchange import Exchange
+from ustreamer.transports.someip.groups import Groups
 from ustreamer.transports.someip.listeners import Listeners
-from ustreamer.transports.someip.mapping import MAX_PAYLOAD, EventReceiver, Refusal, WireEvent
+from ustreamer.transports.someip.mapping import (
+    Refusal,
+)
+from ustreamer.transports.someip.offers import offers
+from ustreamer.transports.someip.poller import Poller
+from ustreamer.transports.someip.sd.refusals import REASONS
+from ustreamer.transports.someip.sending import Sending
+from ustreamer.transports.someip.subscribed_events import SubscribedEvents
+from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
+from ustreamer.transports.someip.tcp_connection import listening
+from ustreamer.transports.someip.tcp_door import TcpReason
 from ustreamer.transports.someip.tp import TpReason
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
 
@@ -50,24 +58,8 @@ _LARGEST: Final = (
     65_535  # costs as much as 2 048: the buffer comes from the heap, and what is not used goes back
 )
 _JOIN_S: Final = 2.0
-_NS_PER_MS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 63
-
-_EVENT_HEADER: Final = Struct(">4sIHH4s")  # message id, length, client, session, versions to return code
-_NO_CLIENT: Final = 0  # events do not belong to a client (SIP-7)
-
-_AWAY: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
-"""One receiver cannot be reached at present; others may."""
-# UNAVAILABLE: the kernel's queue is full, or the link is away at present. EPERM is a firewall's answer.
-_CODES: Final = {
-    errno.EAGAIN: UCode.UNAVAILABLE,
-    errno.ENOBUFS: UCode.UNAVAILABLE,
-    errno.ENOMEM: UCode.UNAVAILABLE,
-    errno.ENETDOWN: UCode.UNAVAILABLE,
-    errno.EBADF: UCode.UNAVAILABLE,
-    errno.EPERM: UCode.PERMISSION_DENIED,
-    errno.EACCES: UCode.PERMISSION_DENIED,
-}
 
 
 class SomeipTransport(EndpointTransport):
@@ -82,10 +74,34 @@ class SomeipTransport(EndpointTransport):
         self._monotonic_ns = context.clock.monotonic_ns
         self._exchange = Exchange(config, context.authority, context.clock)
         self._listeners = Listeners(context.authority)
-        self._receivers = {each.subscriber: each for each in self._exchange.services.receivers}
-        self._transmitters = {each.subscriber: self._event_sender(each) for each in self._receivers.values()}
+        self._arrivals = Arrivals(
+            self._exchange.messages, self._listeners.hearing, self._deliver, self._listener_failed
+        )
+        self._opened: Callable[[Hashable], None] = lambda route: None
+        self._connections = Connections(
+            config.tcp,
+            self._monotonic_ns,
+            random.random,
+            self._exchange.services.knows,
+            TcpCallbacks(
+                self._take_stream,
+                self._count_refusal,
+                self._route_opened,
+                self._stream_came,
+                self._stream_gone,
+            ),
+        )
+        services = self._exchange.services
+        self._sending = Sending(config.tp, self._connections, context.clock, self._wake_by, services.no_event)
+        self._receivers = {each.subscriber: each for each in services.receivers}
+        self._transmitters = {
+            each.subscriber: self._sending.events_to(each, bursts=True) for each in self._receivers.values()
+        }
+        self._groups = Groups(config.bind, config.receive_buffer, self._take_in)
+        self._subscribed: SubscribedEvents | None = None
+        self._discovering = self._discovery(context)
         self._socket: socket.socket | None = None
-        self._sendto: Callable[[bytes, Address], object] = _not_open
+        self._poller: Poller | None = None
         self._thread: threading.Thread | None = None
         self._life = threading.Lock()  # no wake between the closing of its file descriptor and the forgetting
         self._wake_fd = -1
@@ -93,42 +109,96 @@ class SomeipTransport(EndpointTransport):
         self._sleeping_until_ns = 0  # what the receiving thread will wake at by itself; 0 while it is awake
         self._barriers: deque[threading.Event] = deque()
         self._reported: set[type[Exception]] = set()
-        # Not locked: under CPython's GIL no other thread gets in between the reading and the writing of a `+= 1`.
-        self._sent = 0
         # Counters of the receiving thread.
         self._refused = dict.fromkeys(
-            [*map(str, MalformedReason), *map(str, Refusal), *map(str, TpReason)], 0
+            [
+                *map(str, MalformedReason),
+                *map(str, Refusal),
+                *map(str, TpReason),
+                *map(str, TcpReason),
+                *(REASONS if self._discovering is not None else ()),
+            ],
+            0,
         )
         self._datagrams = self._received = self._unheard = self._listener_errors = self._answers_lost = 0
+
+    def _discovery(self, context: EndpointContext) -> Discovering | None:
+        if self._config.sd is False:
+            return None
+        offered = offers(self._config.services, context.authority)
+        self._subscribed = SubscribedEvents(offered, self._sending.events_to)
+        return Discovering(
+            self._config,
+            context.name,
+            context.authority,
+            context.clock,
+            self._exchange.services,
+            offered,
+            self._subscribed,
+            self._connections,
+            Surroundings(self._deliver, self._route_opened, self._count_refusal, self._take_in, self._wake),
+        )
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
-        if self._config.sd is not False:
-            return [NO_DISCOVERY]
+        found = [] if self._discovering is None else self._discovering.problems()
         try:
-            _bound((self._config.bind, self._config.port)).close()
+            bound((self._config.bind, self._config.port)).close()
         except UStatusError as error:
-            return [f"port: {error.message}"]
-        return []
+            found.append(f"port: {error.message}")
+        if self._config.listens_over_tcp:
+            address = (self._config.bind, self._config.tcp_port)
+            try:
+                listening(address).close()
+            except OSError as error:
+                found.append("port_tcp: cannot listen at TCP {}:{}: {}".format(*address, error.strerror))
+        return found
 
     def open(self) -> None:
-        """As the port says, once; UNIMPLEMENTED if the configuration asks for service discovery."""
-        if self._config.sd is not False:
-            raise UStatusError(UCode.UNIMPLEMENTED, f"endpoint {self._name!r}: {NO_DISCOVERY}")
+        """As the port says, once."""
         if self._closed:
             raise UStatusError(UCode.UNAVAILABLE, f"endpoint {self._name!r} was closed; make a new one")
         if self._socket is not None:
             return
-        opened = _bound((self._config.bind, self._config.port))
+        opened = bound((self._config.bind, self._config.port))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
         self._socket = opened
-        self._sendto = opened.sendto
+        self._sending.open(opened)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = poller = Poller()
+        poller.add(opened.fileno(), _drained_each_round)
+        poller.add(self._wake_fd, self._woken)
+        self._groups.open(poller)
+        try:
+            self._groups.join_all(self._exchange.services.groups)
+            self._open_tcp(poller)
+            if self._discovering is not None:
+                self._discovering.open(poller, self.address, self.tcp_address)
+        except UStatusError:
+            self.close()
+            raise
         self._thread = threading.Thread(
-            target=self._receive, args=(opened,), name=f"someip {self._name}", daemon=True
+            target=self._receive, args=(opened, poller), name=f"someip {self._name}", daemon=True
         )
         self._thread.start()
+
+    def _open_tcp(self, poller: Poller) -> None:
+        config, connections = self._config, self._connections
+        connections.open(config.bind, poller, self._wake)
+        if config.listens_over_tcp:
+            connections.listen(config.tcp_port)
+        for service in config.services:
+            if service.uses("tcp") and not service.offered and service.tcp_address is not None:
+                connections.connect(service.tcp_address)
+        for receiver in self._receivers.values():
+            if receiver.over_tcp:
+                connections.expect(receiver.address[0])
+
+    @property
+    def tcp_address(self) -> TcpAddress:
+        """Where we listen over TCP while open; port 0 if nothing is offered over it."""
+        return TcpAddress(self._config.bind, self._connections.port)
 
     @property
     def address(self) -> Address:
@@ -153,14 +223,29 @@ class SomeipTransport(EndpointTransport):
         self._closed = True
         self.stop_receiving()
         if self._socket is not None:
+            self._sending.flush(_JOIN_S)
             for datagram, address in self._exchange.give_up_requests():
                 self._answer_quietly(datagram, address)
-        self._sendto = _not_open
+        self._sending.close()
+        if self._discovering is not None:
+            self._discovering.close()
+        self._connections.close()
+        self._groups.close()
         with self._life:
             if self._socket is not None:
                 self._socket.close()
                 os.close(self._wake_fd)
-            self._socket, self._wake_fd, self._thread = None, -1, None
+            if self._poller is not None:
+                self._poller.close()
+            self._socket, self._wake_fd, self._thread, self._poller = None, -1, None, None
+
+    def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
+        """As the port says, of receivers for which too much waits to be sent in segments, of connections over TCP, and of services."""
+        self._sending.watch_routes(opened)
+        self._opened = opened
+
+    def _route_opened(self, route: Hashable) -> None:
+        self._opened(route)
 
     # --- listeners ------------------------------------------------------------------------------------------------------
 
@@ -187,53 +272,109 @@ class SomeipTransport(EndpointTransport):
             if self._wake_fd >= 0:
                 os.eventfd_write(self._wake_fd, 1)
 
+    def _wake_by(self, deadline_ns: int) -> None:
+        """Wake the receiving thread if it would sleep for longer."""
+        if deadline_ns < self._sleeping_until_ns:
+            self._wake()
+
     # --- receiving ------------------------------------------------------------------------------------------------------
 
-    def _receive(self, opened: socket.socket) -> None:
-        poller = select.poll()
-        poller.register(opened, select.POLLIN)
-        poller.register(self._wake_fd, select.POLLIN)
+    def _receive(self, opened: socket.socket, poller: Poller) -> None:
         while not self._stopping:
             self._expire()
-            if not self._drain(opened):
+            self._sending.run()
+            self._connections.on_timer()
+            if self._drain(opened):
+                poller.wait(0)  # who is not in the flood has a turn, too
+            else:
                 self._sleep(poller)
             self._pass_barriers()
+        if self._discovering is not None:
+            self._discovering.say_goodbye()
 
-    def _sleep(self, poller: select.poll) -> None:
+    def _sleep(self, poller: Poller) -> None:
         """Wait for a datagram, for the next deadline, or to be woken."""
         # In this order, so that a call opened meanwhile either is seen here or sees that it has to wake us.
         self._sleeping_until_ns = _NEVER_NS
-        deadline_ns = self._exchange.next_deadline_ns
-        timeout_ms = None
+        deadline_ns = self._next_deadline_ns()
+        timeout_s = None
         if deadline_ns is not None:
             self._sleeping_until_ns = deadline_ns
-            timeout_ms = max(0, -(-(deadline_ns - self._monotonic_ns()) // _NS_PER_MS))  # up: not before it
-        ready = poller.poll(timeout_ms)
+            timeout_s = max(0, deadline_ns - self._monotonic_ns()) / _NS_PER_S  # in whole ms, rounded up
+        poller.wait(timeout_s)
         self._sleeping_until_ns = 0
-        if any(fd == self._wake_fd for fd, _ in ready):
-            os.eventfd_read(self._wake_fd)
+
+    def _next_deadline_ns(self) -> int | None:
+        deadlines = [
+            self._exchange.next_deadline_ns,
+            self._sending.next_deadline_ns,
+            self._connections.next_deadline_ns,
+        ]
+        if self._discovering is not None:
+            deadlines.append(self._discovering.next_deadline_ns)
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def _woken(self, events: int) -> None:
+        os.eventfd_read(self._wake_fd)
 
     def _drain(self, opened: socket.socket) -> bool:
         """Take in what has arrived, one round at most; whether there may be more."""
-        receive, event_in = opened.recvfrom, self._exchange.event
+        receive, event_in, arrivals = opened.recvfrom, self._exchange.event, self._arrivals
+        attributes_add, datagrams_add = arrivals.attributes.append, arrivals.datagrams.append
         for done in range(_ROUND):
             try:
                 datagram, address = receive(_LARGEST)
             except BlockingIOError:
+                arrivals.deliver()
                 self._datagrams += done
                 return False
-            event = event_in(datagram, address[0])
-            if event is not None:
-                self._deliver(event)
+            attributes = event_in(datagram, address[0])
+            if attributes is not None:
+                attributes_add(attributes)
+                datagrams_add(datagram)
             else:
+                arrivals.deliver()  # they came before
                 self._take(datagram, address)
+        arrivals.deliver()
         self._datagrams += _ROUND
         return True
+
+    def _take_in(self, datagram: bytes, address: Address) -> None:
+        """Take in what came to a multicast group that ECUs send events in."""
+        self._datagrams += 1
+        attributes = self._exchange.event(datagram, address[0])
+        if attributes is None:
+            self._take(datagram, address)
+            return
+        self._arrivals.attributes.append(attributes)
+        self._arrivals.datagrams.append(datagram)
+        self._arrivals.deliver()
 
     def _take(self, datagram: bytes, address: Address) -> None:
         messages, malformed = split(datagram)
         for error in malformed:
             self._count_refusal(error.reason, address, error)
+            answer = self._exchange.malformed(datagram, error, address)
+            if answer is not None:
+                self._answer_quietly(answer, address)
+        self._take_messages(messages, address)
+
+    def _take_stream(
+        self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], address: TcpAddress
+    ) -> None:
+        for error in malformed:
+            self._count_refusal(error.reason, address, error)
+        self._take_messages(messages, address)
+
+    def _stream_came(self, peer: TcpAddress, *, inbound: bool) -> None:
+        if self._discovering is not None:
+            self._discovering.stream_came(peer, inbound=inbound)
+
+    def _stream_gone(self, peer: TcpAddress, *, inbound: bool) -> None:
+        if self._discovering is not None:
+            self._discovering.stream_gone(peer, inbound=inbound)
+
+    def _take_messages(self, messages: Iterable[SomeIpMessage], address: Address) -> None:
         incoming = self._exchange.incoming
         for message in messages:
             outcome = incoming(message, address)
@@ -282,6 +423,8 @@ class SomeipTransport(EndpointTransport):
             )
 
     def _expire(self) -> None:
+        if self._discovering is not None:
+            self._discovering.turn()
         responses, datagrams = self._exchange.expire()
         for datagram, address in datagrams:
             self._answer_quietly(datagram, address)
@@ -293,8 +436,8 @@ class SomeipTransport(EndpointTransport):
     def _answer_quietly(self, datagram: bytes, address: Address) -> None:
         """Send an answer of our own. Nobody could try again: the client does, after its own timeout."""
         try:
-            self._sendto(datagram, address)
-        except OSError:
+            self._sending.put(datagram, address)
+        except UStatusError:
             self._answers_lost += 1
 
     def _pass_barriers(self) -> None:
@@ -307,6 +450,8 @@ class SomeipTransport(EndpointTransport):
         """As the port says. A Publish goes to every receiver of its topic; a Notification cannot be carried."""
         message.check(strict=False)
         kind = message.attributes.type
+        if kind is not UMessageType.PUBLISH and self._stays_here(message):
+            return
         if kind is UMessageType.REQUEST:
             self._send_request(message)
         elif kind is UMessageType.RESPONSE:
@@ -319,6 +464,15 @@ class SomeipTransport(EndpointTransport):
                 f"{kind.name} {message.id} to {message.attributes.sink}: SOME/IP has no notification to one receiver",
             )
 
+    def _stays_here(self, message: UMessage) -> bool:
+        """Hand a message to service discovery if it is for a uEntity that lives there; whether it was."""
+        discovering = self._discovering
+        if discovering is None or not discovering.concerns(message):
+            return False
+        discovering.hand_over(message)
+        self._wake()
+        return True
+
     def transmitter(self, subscriber: UUri | None) -> Transmit:
         """What sends events to one receiver, or (None) whatever names its own way; NOT_FOUND comes when it is used."""
         if subscriber is None:
@@ -326,6 +480,8 @@ class SomeipTransport(EndpointTransport):
         known = self._transmitters.get(subscriber)
         if known is not None:
             return known
+        if self._subscribed is not None:
+            return self._subscribed.transmitter(subscriber)
 
         def refuse(message: UMessage) -> None:
             raise UStatusError(
@@ -334,63 +490,36 @@ class SomeipTransport(EndpointTransport):
 
         return refuse
 
-    def _event_sender(self, receiver: EventReceiver) -> Transmit:
-        """What sends events to `receiver`: 0.6 us besides the system call."""
-        address = receiver.address
-        # A session counter of its own for each event and receiver: one that gets every tenth event sees no gaps. next()
-        # of an itertools.count is atomic, so two threads never send the same number.
-        events = {
-            topic: (*_header_around_session(event), count()) for topic, event in receiver.events.items()
-        }
-        no_event = self._exchange.services.no_event
-
-        def transmit(message: UMessage) -> None:
-            event = events.get(message.attributes.source)
-            if event is None:
-                raise no_event(message.attributes.source)
-            head, tail, sent = event
-            payload = message.payload
-            header = _EVENT_HEADER.pack(
-                head, len(payload) + MIN_LENGTH, _NO_CLIENT, next(sent) % MAX_SESSION + 1, tail
-            )
-            try:
-                self._sendto(header + payload, address)
-            except OSError as error:
-                raise _unsent(error, len(payload), address) from error
-            self._sent += 1
-
-        return transmit
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        # Only who is a receiver by the configuration: whoever has subscribed may be elsewhere, or gone, by the next burst.
+        receiver = None if subscriber is None else self._receivers.get(subscriber)
+        burst = None if receiver is None else self._sending.bursts_to(receiver)
+        return burst or super().bulk_transmitter(subscriber)
 
     def _send_publish(self, message: UMessage) -> None:
         topic = message.attributes.source
         subscribers = [each.subscriber for each in self._receivers.values() if topic in each.events]
+        if self._subscribed is not None:
+            subscribers += self._subscribed.subscribers_of(topic)
         if not subscribers:
             raise self._exchange.services.no_event(topic)
         for subscriber in subscribers:
-            self._transmitters[subscriber](message)
+            self.transmitter(subscriber)(message)
 
     def _send_request(self, message: UMessage) -> None:
         outgoing = self._exchange.call(message)
         try:
-            self._send_datagram(outgoing.datagram, outgoing.address)
+            self._sending.send(outgoing.datagram, outgoing.address, outgoing.segmenting, outgoing.deadline_ns)
         except UStatusError:
             if self._exchange.abandon(outgoing.request_id):
                 raise  # to be tried again or answered; but not if we have stopped and told the caller meanwhile
-        if outgoing.deadline_ns < self._sleeping_until_ns:
-            self._wake()
+        self._wake_by(self._exchange.sent(outgoing))
 
     def _send_response(self, message: UMessage) -> None:
         answer = self._exchange.answer(message)
         if answer is not None:
-            self._send_datagram(*answer)
+            self._sending.send(*answer)
             self._exchange.answered(message)
-
-    def _send_datagram(self, datagram: bytes, address: Address) -> None:
-        try:
-            self._sendto(datagram, address)
-        except OSError as error:
-            raise _unsent(error, len(datagram) - HEADER_LENGTH, address) from error
-        self._sent += 1
 
     # --- what the configuration fixes, and counters ---------------------------------------------------------------------
 
@@ -406,70 +535,35 @@ class SomeipTransport(EndpointTransport):
             for topic in receiver.events
         ]
 
+    def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
+        """Other devices that subscribe ECUs here, at the uSubscription that service discovery stands for."""
+        return None if self._discovering is None else self._discovering.directory(changed)
+
     def statistics(self) -> Mapping[str, int]:
         """Counters since the start.
 
         `datagrams` came in; of the messages in them `received` went to a listener, which failed for `listener_errors`,
         and `unheard` matched none; `sent`; `calls_open`, `calls_expired` of ours; `requests_open`, `requests_expired` of clients;
         `unwanted_answers` to REQUEST_NO_RETURN; `answers_lost` that the kernel did not take; messages in segments that are
-        `tp_open` with `tp_bytes` of memory, `tp_completed`, and `tp_duplicates` of segments.
+        `tp_open` with `tp_bytes` of memory, `tp_completed`, and `tp_duplicates` of segments; of ours, `tp_segmented` were long,
+        `tp_waiting` with `tp_waiting_bytes` of payload are not sent whole, and `tp_unsent` were given up with a part sent.
+        Of connections over TCP: `tcp_open` at present, `tcp_accepted` that others have opened, `tcp_established` in all,
+        `tcp_ended`; messages that are `tcp_waiting` to be sent again after one has ended, that were `tcp_sent_again`, and that
+        were `tcp_given_up` though they may have been lost.
         """
         return {
             "datagrams": self._datagrams,
-            "received": self._received,
+            "received": self._received + self._arrivals.received,
             "unheard": self._unheard,
-            "sent": self._sent,
             "listener_errors": self._listener_errors,
             "answers_lost": self._answers_lost,
             **self._exchange.statistics(),
+            **self._sending.statistics(),
+            **({} if self._discovering is None else self._discovering.statistics()),
+            **self._connections.statistics(),
             **{f"refused_{reason}": number for reason, number in self._refused.items()},
         }
 
 
-def _header_around_session(event: WireEvent) -> tuple[bytes, bytes]:
-    """The parts of the event's header that are the same in every message: message id, and versions to return code."""
-    header = pack_header(
-        event.service,
-        event.event,
-        _NO_CLIENT,
-        0,
-        event.major,
-        MessageType.NOTIFICATION,
-        ReturnCode.E_OK,
-        0,
-    )
-    return header[:4], header[12:]
-
-
-def _bound(address: Address) -> socket.socket:
-    """A non-blocking UDP socket at `address`, not connected to anybody.
-
-    Unconnected, so that an ICMP "port unreachable" for one peer is not reported as the failure of a later send.
-    """
-    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        opened.setblocking(False)
-        opened.bind(address)
-    except OSError as error:
-        opened.close()
-        host, port = address
-        raise UStatusError(UCode.UNAVAILABLE, f"cannot bind UDP {host}:{port}: {error.strerror}") from error
-    return opened
-
-
-def _not_open(datagram: bytes, address: Address) -> object:
-    raise OSError(errno.EBADF, "the endpoint is not open")
-
-
-def _unsent(error: OSError, size: int, address: Address) -> UStatusError:
-    """The failure of a send of `size` bytes of payload, in the words of uProtocol."""
-    host, port = address
-    if error.errno == errno.EMSGSIZE:
-        return invalid(
-            f"payload of {size} bytes for {host}:{port}: at most {MAX_PAYLOAD} fit into one datagram, "
-            "and sending in segments (SOME/IP-TP) is not part of this version"
-        )
-    text = f"cannot send {size} bytes of payload to {host}:{port}: {error.strerror}"
-    if error.errno in _AWAY:
-        return RouteUnavailable(address, text)
-    return UStatusError(_CODES.get(error.errno or 0, UCode.INTERNAL), text)
+def _drained_each_round(events: int) -> None:
+    """The socket of datagrams is read whether or not the poller has something to say of it."""

@@ -1,73 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Announcements of streamers as Zenoh liveliness tokens: no traffic, and gone with the session that declared them.
 
-    up-streamer / 1 / instance / endpoint / own authority / role / authority
-
-The 1 is the version of this key. Authorities are percent-encoded, so `*` is `%2A` and no wildcard. A session that is closed or
-killed takes its tokens along at once, one that is frozen or cut off after its lease (10 s).
+A session that is closed or killed takes its tokens along at once, one that is frozen or cut off after its lease (10 s).
 
 Tokens are not authenticated by themselves: any node of the network can declare any. What they can do is for
 `ustreamer.core.neighbours` to bound, and who may declare which for Zenoh's access control.
 """
 
 import logging
-import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from threading import Event, Lock, Thread
 from typing import Final
-from urllib.parse import quote, unquote
 
 import zenoh
 from zenoh.handlers import FifoChannel
 
 from ustreamer.core.neighbours import Announcement, Role
+from ustreamer.core.puts import Put
 from ustreamer.transports.zenoh.errors import reason
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
+from ustreamer.transports.zenoh.puts import PutTokens
+from ustreamer.transports.zenoh.token_keys import PREFIX, announcement_key, read_token
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 log = logging.getLogger("ustreamer.zenoh")
 
 MAX_ANNOUNCEMENTS: Final = 4096
 """Kept of one network; an honest streamer has as many as authorities in its configuration, and one."""
 
-_PREFIX: Final = "up-streamer/1"
-_KEY: Final = re.compile(rf"{_PREFIX}/([0-9a-f]{{16}})/([a-z0-9_-]{{1,128}})/([^/]+)/([a-z]+)/([^/]+)")
-_QUEUE: Final = 1024
+_QUEUE: Final = 4096
+"""Tokens that wait to be read; while there are more, Zenoh reads nothing else from that link."""
 _PAUSE_S: Final = 0.02
 """Between two tellings: every change makes all plans anew, and a hostile node may come and go all the time."""
 _JOIN_S: Final = 5.0
-
-
-def token_key(announcement: Announcement) -> str:
-    """The key of the token that says it."""
-    each = announcement
-    own, subject = quote(each.authority, safe=""), quote(each.subject, safe="")
-    return f"{_PREFIX}/{each.instance}/{each.endpoint}/{own}/{each.role}/{subject}"
-
-
-def read_token(key: str, vouched: Collection[str] = ()) -> Announcement:
-    """What a token says; INVALID_ARGUMENT for any other key. Own authorities in `vouched` are vouched for."""
-    match = _KEY.fullmatch(key)
-    if match is None:
-        raise invalid(f"token {key!r}: expected {_PREFIX}/instance/endpoint/own authority/role/authority")
-    instance, endpoint, own, role, subject = match.groups()
-    if role not in set(Role):
-        raise invalid(f"token {key!r}: role {role!r} (have: {', '.join(Role)})")
-    authority = _authority(key, own)
-    if authority == ANY_AUTHORITY:
-        raise invalid(f"token {key!r}: '*' is nobody's own authority")
-    said = Role(role), _authority(key, subject)
-    return Announcement(instance, endpoint, authority, *said, vouched=authority in vouched)
-
-
-def _authority(key: str, chunk: str) -> str:
-    authority = unquote(chunk, errors="replace")
-    if quote(authority, safe="") != chunk:
-        raise invalid(f"token {key!r}: {chunk!r} is not percent-encoded as expected")
-    check_authority(authority, key)
-    return authority
 
 
 class Tokens:
@@ -76,6 +43,7 @@ class Tokens:
     def __init__(self, endpoint: str, vouched: Collection[str] = ()) -> None:
         self.refused = 0
         self.crowded_out = 0
+        self.puts = PutTokens(endpoint)
         self._endpoint = endpoint
         self._vouched = frozenset(vouched)
         self._changed: list[Callable[[frozenset[Announcement]], None]] = []
@@ -95,10 +63,11 @@ class Tokens:
     def start(self, session: zenoh.Session) -> None:
         """Begin to look, if anybody watches, and be ready to announce."""
         self._session = session
+        self.puts.start(session)
         if not self._changed:
             return
         channel: FifoChannel[zenoh.Sample] = FifoChannel(_QUEUE)
-        self._subscriber = session.liveliness().declare_subscriber(f"{_PREFIX}/**", channel, history=True)
+        self._subscriber = session.liveliness().declare_subscriber(f"{PREFIX}/**", channel, history=True)
         name = f"zenoh {self._endpoint} neighbours"
         self._thread = Thread(target=self._run, args=(self._subscriber.handler,), name=name, daemon=True)
         self._thread.start()
@@ -116,15 +85,16 @@ class Tokens:
                 return
             for each in sorted(announcements - self._declared.keys(), key=_is_last):
                 try:
-                    token = self._session.liveliness().declare_token(token_key(each))
+                    token = self._session.liveliness().declare_token(announcement_key(each))
                 except zenoh.ZError as error:
-                    text = f"endpoint {self._endpoint!r}: cannot announce {token_key(each)}: {reason(error)}"
+                    text = f"endpoint {self._endpoint!r}: cannot announce {announcement_key(each)}: {reason(error)}"
                     raise UStatusError(UCode.UNAVAILABLE, text) from error
                 self._declared[each] = token
 
     def close(self) -> None:
-        """Take everything back and end the thread. May be repeated."""
+        """Take everything back and end the threads. May be repeated."""
         self.announce(frozenset())
+        self.puts.close()
         self._session = None
         self._closing.set()
         subscriber, self._subscriber = self._subscriber, None
@@ -142,12 +112,16 @@ class Tokens:
                 for sample in islice(iter(samples.try_recv, None), _QUEUE):
                     news |= self._take(sample)
                 if news:
-                    self._tell()
+                    present = frozenset(self._present)
+                    for changed in self._changed:
+                        self._tell(partial(changed, present))
+                for tell in self.puts.news():
+                    self._tell(tell)
         except zenoh.ZError:  # undeclared, or the session is closed
             return
 
     def _take(self, sample: zenoh.Sample) -> bool:
-        """Note a token that came or went; whether that is news."""
+        """Note a token that came or went; whether that is news about who is there."""
         try:
             announcement = read_token(str(sample.key_expr), self._vouched)
         except UStatusError as error:
@@ -156,6 +130,9 @@ class Tokens:
                 log.warning(
                     "zenoh.refused_announcement", extra={"endpoint": self._endpoint, "why": error.message}
                 )
+            return False
+        if isinstance(announcement, Put):
+            self.puts.note(announcement, there=sample.kind == zenoh.SampleKind.PUT)
             return False
         if sample.kind == zenoh.SampleKind.DELETE:
             return self._present.pop(announcement, self) is None
@@ -169,15 +146,14 @@ class Tokens:
         self._present[announcement] = None
         return True
 
-    def _tell(self) -> None:
-        for changed in self._changed:
-            try:
-                changed(frozenset(self._present))
-            # Foreign code must not end the thread that notices who is there: said once per kind.
-            except Exception as error:
-                if type(error) not in self._reported:
-                    self._reported.add(type(error))
-                    log.exception("zenoh.neighbour_watcher_failed", extra={"endpoint": self._endpoint})
+    def _tell(self, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        # Foreign code must not end the thread that notices who is there: said once per kind.
+        except Exception as error:
+            if type(error) not in self._reported:
+                self._reported.add(type(error))
+                log.exception("zenoh.neighbour_watcher_failed", extra={"endpoint": self._endpoint})
 
 
 def _is_last(announcement: Announcement) -> bool:

@@ -15,11 +15,12 @@ from zenoh.handlers import FifoChannel
 from ustreamer.transports.zenoh.inbound import InboundReader, Reason, Refusal
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.utransport import Listener, for_many
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 log = logging.getLogger("ustreamer.zenoh")
 
+_HELPING: Final = 64  # messages that are taken out of the channel before the first of them goes on
 _PUBLICATION: Final = f"/{NO_SINK}"
 
 
@@ -98,17 +99,38 @@ class Reception:
 
     def _run(self, samples: "zenoh.Handler[zenoh.Sample]") -> None:
         recv, try_recv, take = samples.recv, samples.try_recv, self._take
-        while True:
+        open = True
+        while open:
+            messages: list[UMessage] = []
             try:
-                sample = try_recv() or recv()
+                sample: zenoh.Sample | None = recv()
+                while sample is not None:
+                    message = take(sample)
+                    if message is not None:
+                        messages.append(message)
+                    sample = try_recv() if len(messages) < _HELPING else None
             except zenoh.ZError:  # undeclared or session closed, and nothing left in the channel
-                return
-            take(sample)
+                open = False
+            self._deliver_all(messages)
 
-    def _take(self, sample: zenoh.Sample) -> None:
+    def _deliver_all(self, messages: list[UMessage]) -> None:
+        calls = self._calls
+        if len(messages) > 1 and len(calls) == 1 and not calls[0].given:
+            take_all = for_many(calls[0].listener)
+            if take_all is not None:
+                with self._calling:
+                    try:
+                        take_all(messages)
+                    except Exception as error:  # noqa: BLE001  # as below; it should have raised nothing
+                        self._listener_failed(messages[0], error)
+                return
+        for message in messages:
+            self._deliver(message)
+
+    def _take(self, sample: zenoh.Sample) -> UMessage | None:
         key = str(sample.key_expr)
         if self._skips_publications and key.endswith(_PUBLICATION):
-            return
+            return None
         attachment = sample.attachment
         header = None if attachment is None else attachment.to_bytes()
         message = self._read(key, header, sample.payload.to_bytes())
@@ -118,7 +140,8 @@ class Reception:
             self._refuse(Refusal(Reason.DELETE, f"a delete of {key!r}; messages are puts"))
         else:
             self.received += 1
-            self._deliver(message)
+            return message
+        return None
 
     def _deliver(self, message: UMessage) -> None:
         with self._calling:

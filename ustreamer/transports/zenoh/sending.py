@@ -6,9 +6,8 @@ nobody would get is refused: a put that reaches nobody is lost without a word. A
 lost its subscribers is put once more when they are back, before anything newer, with the same ids.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
-from struct import Struct
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import Event, Lock
 from typing import Final
 
@@ -22,6 +21,7 @@ from ustreamer.transports.zenoh.errors import reason
 from ustreamer.transports.zenoh.inbound import VERSION_BYTE
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.links import Links
+from ustreamer.transports.zenoh.replay import HEAD, Memory, Origin, Replay
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
     UMessageType,
@@ -47,19 +47,11 @@ PRIORITIES: Final = {
 
 MAX_PUBLISHERS: Final = 1024
 _HEADERS: Final = 8192
-_OVERHEAD_BYTES: Final = 200  # what a remembered message occupies beside its payload
-_ATTACHMENT: Final = Struct("<4sQcQ")
-_HEAD: Final = VERSION_BYTE + b"\x0a\x12\x09"  # then the id's two halves, as in `ustreamer.uprotocol.wire`
+_VERSION_AND_TAGS: Final = (
+    VERSION_BYTE + b"\x0a\x12\x09"
+)  # then the id's two halves, as in `ustreamer.uprotocol.wire`
 _POLL_S: Final = 0.005
 _NS_PER_MS: Final = 1_000_000
-
-
-class Replay(msgspec.Struct, frozen=True):
-    """How much of what was put is remembered, to be put again after a loss; `ms` 0 is nothing."""
-
-    ms: int = 15_000
-    messages: int = 4_000
-    bytes: int = 16_000_000
 
 
 Route = tuple[UUri, UUri | None, UPriority]
@@ -69,7 +61,7 @@ Route = tuple[UUri, UUri | None, UPriority]
 class _Publisher:
     """A route. `open`: a subscriber matches, and it owes nothing of before."""
 
-    __slots__ = ("heard", "lost", "lost_ns", "open", "put", "put_ns", "remembered", "route", "used", "zenoh")
+    __slots__ = ("heard", "lost", "lost_ns", "open", "put", "route", "used", "zenoh")
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -78,9 +70,6 @@ class _Publisher:
         self.open = False
         self.heard = False
         self.used = 0
-        # When and what, in two: a pair for each would keep the garbage collector busy (measured: 5 us a message).
-        self.put_ns: deque[int] = deque()
-        self.remembered: deque[UMessage] = deque()
         self.lost: list[tuple[int, UMessage]] = []
         self.lost_ns = 0
 
@@ -89,6 +78,8 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
     """What all messages with the same attributes have in common: their route, and their attachment after the id."""
 
     publisher: _Publisher
+    origin: Origin
+    put: Callable[..., None]
     tail: bytes
 
 
@@ -114,7 +105,7 @@ class Sender:
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._expiry = Expiry(context.clock)
-        self._replay = replay
+        self._memory = Memory(replay)
         self._window_ns = replay.ms * _NS_PER_MS
         self._opened = opened
         self._max_publishers = max_publishers
@@ -125,10 +116,6 @@ class Sender:
         self._closing = Event()
         self._publishers: OrderedDict[Route, _Publisher] = OrderedDict()
         self._headers: dict[UAttributes, _Header] = {}
-        # Whose message was remembered, in the order of putting: the oldest of all is the oldest of the first.
-        self._order: deque[_Publisher] = deque()
-        self._remembered_bytes = 0
-        self._forget_ns = 0  # when the oldest of them is too old
 
     def put(self, message: UMessage) -> None:
         """Put `message`; never waits for anybody to listen. Raises as `UTransport.send`, and RouteUnavailable."""
@@ -143,7 +130,53 @@ class Sender:
             publisher = header.publisher
             if not publisher.open and not self._links.multicast:
                 raise self._closed(publisher)
-            self._put(publisher, header.tail, message)
+            self._put(header, message)
+
+    def put_all(self, messages: Iterable[UMessage]) -> int:
+        """As `put` of each valid message until one is refused; how many were not.
+
+        In one go, so that Zenoh sends them together: put one by one, with other work in between, its sending thread woke up
+        for every fourth message, which cost as much as the message itself (4 us).
+        """
+        header: _Header | None = None
+        attributes: UAttributes | None = None
+        times, heads, payloads = (
+            list[int](),
+            list[bytes](),
+            list[bytes](),
+        )  # of one run of the same attributes
+        with self._lock:
+            before, links, monotonic_ns, pack = self.sent, self._links, self._monotonic_ns, HEAD.pack
+            for message in messages:
+                if message.attributes is not attributes:
+                    if header is not None:
+                        self._note(header, times, heads, payloads)
+                        times, heads, payloads = [], [], []
+                    attributes = message.attributes
+                    header = self._ready(attributes)
+                if header is None or not links.up:  # a put may have waited until its link was given up
+                    break
+                id, payload = message.id, message.payload
+                head = pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
+                now_ns = monotonic_ns()
+                try:
+                    header.put(payload, attachment=head + header.tail)
+                except zenoh.ZError:
+                    break
+                times.append(now_ns)
+                heads.append(head)
+                payloads.append(payload)
+            if times and header is not None:
+                self._note(header, times, heads, payloads)
+            return self.sent - before
+
+    def _ready(self, attributes: UAttributes) -> _Header | None:
+        """What was put before and can be put now: with a link, and somebody who listens."""
+        header = self._headers.get(attributes)
+        links = self._links
+        if header is None or not links.up or not (header.publisher.open or links.multicast):
+            return None
+        return header
 
     def send(self, message: UMessage) -> None:
         """As `put`, for whoever has nowhere to keep it: waits for a subscriber while the links settle, and then does without."""
@@ -151,7 +184,7 @@ class Sender:
             if self._monotonic_ns() >= self._links.settled_ns or self._closing.wait(_POLL_S):
                 with self._lock:
                     header = self._header(message)
-                    self._put(header.publisher, header.tail, message)
+                    self._put(header, message)
                 return
 
     def _refused_route(self, message: UMessage) -> bool:
@@ -162,42 +195,28 @@ class Sender:
             return True
         return False
 
-    def _put(self, publisher: _Publisher, tail: bytes, message: UMessage) -> None:
+    def _put(self, header: _Header, message: UMessage) -> None:
         now_ns = self._monotonic_ns()  # before: what a dying link keeps waiting belongs to it
         id, payload = message.id, message.payload
+        head = HEAD.pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
         try:
-            publisher.put(payload, attachment=_ATTACHMENT.pack(_HEAD, id.msb, b"\x11", id.lsb) + tail)
+            header.publisher.put(payload, attachment=head + header.tail)
         except zenoh.ZError as error:
             raise self._refused(message.attributes, error) from error
         self.sent += 1
-        publisher.used = self.sent
-        if self._window_ns:
-            publisher.put_ns.append(now_ns)
-            publisher.remembered.append(message)
-            self._order.append(publisher)
-            self._remembered_bytes += len(payload) + _OVERHEAD_BYTES
-            if (
-                now_ns > self._forget_ns
-                or len(self._order) > self._replay.messages
-                or self._remembered_bytes > self._replay.bytes
-            ):
-                self._forget(now_ns)
+        header.publisher.used = self.sent
+        if self._memory.is_on:
+            self._memory.note_one(header.origin, now_ns, head, payload)
 
-    def _forget(self, now_ns: int) -> None:
-        """Let go of the oldest of what is remembered, as time and bounds have it."""
-        order, replay, before_ns = self._order, self._replay, now_ns - self._window_ns
-        # A 64th of them at once, or a sender that is always at the bound would come here for every message.
-        most = replay.messages - replay.messages // 64
-        while (
-            order[0].put_ns[0] < before_ns
-            or len(order) > most
-            or (self._remembered_bytes > replay.bytes and len(order) > 1)
-        ):
-            oldest = order.popleft()
-            oldest.put_ns.popleft()
-            message = oldest.remembered.popleft()
-            self._remembered_bytes -= len(message.payload) + _OVERHEAD_BYTES
-        self._forget_ns = order[0].put_ns[0] + self._window_ns
+    def _note(
+        self, header: _Header, put_ns: Sequence[int], heads: Sequence[bytes], payloads: Sequence[bytes]
+    ) -> None:
+        """These have been put."""
+        publisher = header.publisher
+        self.sent += len(put_ns)
+        publisher.used = self.sent
+        if self._memory.is_on:
+            self._memory.note(header.origin, put_ns, heads, payloads)
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
@@ -207,7 +226,9 @@ class Sender:
         check_attributes(attributes)  # leniently: what a tolerated library sent is carried on
         if attributes.type is UMessageType.PUBLISH and attributes.sink is not None:
             attributes = msgspec.structs.replace(attributes, sink=None)  # never on the wire (X-22)
-        header = _Header(self._publisher(attributes), encode_tail(attributes))
+        publisher = self._publisher(attributes)
+        origin = publisher, message.attributes
+        header = _Header(publisher, origin, publisher.put, encode_tail(attributes))
         if attributes.repeats:
             if len(self._headers) >= _HEADERS:
                 self._headers.clear()
@@ -274,7 +295,7 @@ class Sender:
 
     def _lost(self, publisher: _Publisher, noticed_ns: int) -> None:
         with self._lock:
-            publisher.lost = list(zip(publisher.put_ns, publisher.remembered, strict=True))
+            publisher.lost = self._memory.of(publisher)
             publisher.lost_ns = noticed_ns
             with self._turning:
                 publisher.open = False  # `_found` may have opened it since, for those who have gone
@@ -308,7 +329,7 @@ class Sender:
             return False
         try:
             header = self._headers.get(message.attributes) or self._header(message)
-            self._put(publisher, header.tail, message)
+            self._put(header, message)
         except UStatusError:  # the session has gone; there is nobody to tell
             return False
         self.sent -= 1

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 import zenoh
 
-from ustreamer.core.chain import Transmit
+from ustreamer.core.chain import BulkTransmit, Transmit
 from ustreamer.core.neighbours import Announcement
+from ustreamer.core.puts import Put
 from ustreamer.hookspecs import EndpointContext, EndpointTransport
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.errors import reason
@@ -23,7 +24,8 @@ from ustreamer.transports.zenoh.inbound import Reason
 from ustreamer.transports.zenoh.links import Links, lease_ms
 from ustreamer.transports.zenoh.neighbours import Tokens
 from ustreamer.transports.zenoh.receiving import Call, Filters, Reception
-from ustreamer.transports.zenoh.sending import Replay, Sender
+from ustreamer.transports.zenoh.replay import Replay
+from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.utransport import Listener
@@ -118,6 +120,7 @@ class ZenohTransport(EndpointTransport):
     def stop_receiving(self) -> None:
         """Undeclare all subscribers; what has come in still goes to the listeners, for 5 s at most."""
         self._tokens.announce(frozenset())  # and nothing in between: another streamer may take over at once
+        self._tokens.puts.end()
         with self._lock:
             self._receiving = False
             receptions = list(self._receptions.values())
@@ -158,6 +161,10 @@ class ZenohTransport(EndpointTransport):
         sender = self._sender
         return self._transmit if sender is None or self._closed else sender.put
 
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        sender = self._sender
+        return super().bulk_transmitter(subscriber) if sender is None or self._closed else sender.put_all
+
     def room(self) -> int:
         """What the kernel's buffers of all links have room for; 0 where one is not over TCP, or cannot be asked."""
         return self._links.room()
@@ -188,6 +195,14 @@ class ZenohTransport(EndpointTransport):
     def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
         if self._config.neighbours is not False:
             self._tokens.watch(changed)
+
+    def announce_puts(self, puts: frozenset[Put]) -> None:
+        if self._config.neighbours is not False and self._receiving:
+            self._tokens.puts.announce(puts)
+
+    def watch_puts(self, changed: Callable[[frozenset[Put], frozenset[Put]], None]) -> None:
+        if self._config.neighbours is not False:
+            self._tokens.puts.watch(changed)
 
     # --- listeners ----------------------------------------------------------------------------------------------------
 
@@ -263,7 +278,8 @@ class ZenohTransport(EndpointTransport):
         """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.
 
         Of what was sent, `replayed` was put again because it may have been lost, and `unreplayed` could not be. Of what other
-        streamers announce, `refused_announcement` could not be read, and `refused_announcement_room` was too much.
+        streamers announce, `refused_announcement` could not be read, `refused_announcement_room` was too much, and so was
+        `refused_put_room` of what they say that they put. Of what we put, Zenoh would not say `undeclared_puts`.
         """
         with self._lock:
             counts = self._retired.copy()
@@ -275,6 +291,8 @@ class ZenohTransport(EndpointTransport):
         announced = {
             "refused_announcement": self._tokens.refused,
             "refused_announcement_room": self._tokens.crowded_out,
+            "refused_put_room": self._tokens.puts.crowded_out,
+            "undeclared_puts": self._tokens.puts.undeclared,
         }
         return {**out, "links": len(self._links), **{name: counts[name] for name in names}, **announced}
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_network
 from typing import Any, TypeVar
 
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import SomeIpMessage, split
-from ustreamer.transports.someip.config import Address
 from ustreamer.transports.someip.sd.actions import Action, Refused, Send, SubscriptionAsked
 from ustreamer.transports.someip.sd.codec import (
     Discovery as Message,
@@ -73,6 +73,8 @@ class Node:
     def __init__(self, dice: float = 0.5, **changes: Any) -> None:
         self.discovery = Discovery(settings(**changes), lambda: dice)
         self.now = 0
+        self.waited = 0
+        """For how long nobody took what it is fed."""
         self._sessions: dict[tuple[Address, bool], int] = {}
 
     def do(self, actions: list[Action]) -> list[Action]:
@@ -113,7 +115,7 @@ class Node:
 
     def feed(self, datagram: bytes, of: Address = PEER, multicast: bool = False) -> list[Action]:
         (message,), _ = split(datagram)
-        return self.discovery.feed(message, of, multicast, self.now)
+        return self.discovery.feed(message, of, multicast, self.now, self.waited)
 
 
 def offer(

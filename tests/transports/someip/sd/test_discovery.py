@@ -30,8 +30,8 @@ from tests.transports.someip.sd.network import (
     sent,
     subscribe,
 )
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import SomeIpMessage
-from ustreamer.transports.someip.config import Address
 from ustreamer.transports.someip.sd.actions import (
     EventgroupLost,
     EventgroupSubscribed,
@@ -100,6 +100,18 @@ def test_duplicates_and_what_was_overtaken_change_nothing() -> None:
     node.hear(offer(FOREVER), session=3)
     assert refusals(node.hear(offer(0), session=2)) == ["sd_late"]  # the StopOffer was before the last Offer
     assert node.discovery.eventgroup_state(KEY, 0x4465) is State.PENDING
+
+
+def test_a_message_that_waited_for_us_is_judged_by_when_it_came() -> None:
+    node = wanting()
+    node.hear(offer(FOREVER), session=1)
+    node.now += 200 * MS  # a busy machine: the next two came 5 ms after the first, and the last one just now
+    node.waited = 195 * MS
+    assert refusals(node.hear(offer(FOREVER), session=1)) == ["sd_duplicate"]
+    assert refusals(node.hear(offer(FOREVER), session=3)) == []
+    node.waited = 0
+    assert refusals(node.hear(offer(FOREVER), session=1)) == []
+    assert node.discovery.statistics()["sd_reboots"] == 1
 
 
 def test_a_peer_is_heard_at_its_rate_and_no_other_suffers() -> None:

@@ -150,6 +150,24 @@ def test_a_reboot_that_both_channels_notice_is_told_once(first: bool) -> None:
         ]
 
 
+@pytest.mark.parametrize("lives", [2, 8])
+def test_a_backlog_that_is_read_one_channel_after_the_other_holds_as_many_reboots_as_there_were(
+    lives: int,
+) -> None:
+    sessions = PeerSessions()
+
+    def read(life: int, multicast: bool) -> list[Heard]:
+        at = life * 200 * MS + (not multicast)
+        return [sessions.heard(each, True, multicast, life, at + each * MS) for each in (1, 2)]
+
+    heard = [verdict for multicast in (True, False) for verdict in read(0, multicast)]
+    for multicast in (True, False):
+        for life in range(1, lives + 1):
+            heard += read(life, multicast)
+    assert heard.count(REBOOT) == lives
+    assert heard.count(NEW) == len(heard) - lives
+
+
 class Ecu:
     """A sender as the standard describes it. `lives` says how many messages each life has, and on which channel."""
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.settings import ServiceKey
 
 

@@ -7,7 +7,7 @@ The states of our subscriptions are in eventgroups.py.
 from collections.abc import Hashable, Iterable
 from typing import Final, cast
 
-from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.actions import (
     ConnectWanted,
     Ended,
@@ -487,7 +487,8 @@ class Client:
         return None if group is None else group.state
 
     def statistics(self) -> dict[str, int]:
-        groups = [group for remote in self._remotes.values() for group in remote.groups.values()]
+        # Copied in one step each: other threads ask as well.
+        groups = [group for remote in list(self._remotes.values()) for group in list(remote.groups.values())]
         return {
             "sd_wanted": len(self._wanted),
             "sd_found": len(self._remotes),

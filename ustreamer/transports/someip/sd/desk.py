@@ -7,8 +7,8 @@ Entries for the same receiver that come up together leave in one message (two if
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import HEADER_LENGTH
-from ustreamer.transports.someip.config import Address
 from ustreamer.transports.someip.deadlines import Deadlines
 from ustreamer.transports.someip.sd.actions import Action, Refused, Send
 from ustreamer.transports.someip.sd.codec import ENTRY_SIZE, Discovery, Entry, encode_message

@@ -21,8 +21,8 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable
 from typing import cast
 
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import SomeIpMessage
-from ustreamer.transports.someip.config import Address
 from ustreamer.transports.someip.sd.actions import (
     Action,
     Ended,
@@ -159,13 +159,20 @@ class Discovery:
 
     # --- in ---------------------------------------------------------------------------------------------------------------
 
-    def feed(self, message: SomeIpMessage, peer: Address, multicast: bool, now_ns: int) -> list[Action]:
-        """Take in a message from `peer`, sent to the group or to us alone."""
+    def feed(
+        self, message: SomeIpMessage, peer: Address, multicast: bool, now_ns: int, waited_ns: int = 0
+    ) -> list[Action]:
+        """Take in a message from `peer`, sent to the group or to us alone, which came `waited_ns` ago.
+
+        That is for the session numbers: what we were too busy to read at once is not late, and no ECU has rebooted.
+        """
         if peer != self._settings.own:
-            self._feed(message, peer, multicast, now_ns)
+            self._feed(message, peer, multicast, now_ns, waited_ns)
         return self._desk.done()
 
-    def _feed(self, message: SomeIpMessage, peer: Address, multicast: bool, now_ns: int) -> None:
+    def _feed(
+        self, message: SomeIpMessage, peer: Address, multicast: bool, now_ns: int, waited_ns: int
+    ) -> None:
         if peer[0] not in self._neighbourhood:
             self._desk.refuse(Refusal.SD_NETWORK, peer, "in no network of ours")
             return
@@ -183,7 +190,7 @@ class Discovery:
                 return
             known, peer = named, named.address
         verdict = known.sessions.heard(
-            message.session, heard.reboot, multicast, zlib.crc32(message.payload), now_ns
+            message.session, heard.reboot, multicast, zlib.crc32(message.payload), now_ns - waited_ns
         )
         if verdict in _UNHEARD:
             self._desk.refuse(_UNHEARD[verdict], peer, f"session {message.session}")

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
 from ustreamer.transports.someip.sd.settings import Network
 

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from typing import cast
 
-from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.actions import (
     Ended,
     InitialDataAsked,

@@ -32,6 +32,7 @@ WINDOW: Final = 32
 """How far back, in numbers, a datagram may be late."""
 REORDER_NS: Final = 50_000_000
 """How far back, in time: above what a network needs to overtake, below what an ECU needs to boot."""
+_MOST_ANNOUNCED: Final = 8
 
 
 class Heard(StrEnum):
@@ -63,7 +64,9 @@ class _Channel:
         self._highest: _Seen | None = None
         self._before: _Seen | None = None  # the highest of the life before, and when the new one was noticed
         self._reborn_ns = 0
-        self.announced = False  # the other channel has told of this reboot already
+        # When reboots were heard of that the other channel has told. Not a flag: a backlog is read one channel after the
+        # other, and there may be several in it.
+        self.announced: deque[int] = deque(maxlen=_MOST_ANNOUNCED)
 
     @property
     def known(self) -> bool:
@@ -115,10 +118,16 @@ class _Channel:
         """Remember a late one, so that it is not late twice."""
         self._seen.append(new)
 
-    def restart(self, new: _Seen) -> None:
+    def restart(self, new: _Seen) -> bool:
+        """Begin a new life; whether the other channel has told of it."""
         self._before, self._reborn_ns = self._highest, new.at_ns
         self._seen.clear()
         self.advance(new)
+        told = False
+        while self.announced and self.announced[0] <= new.at_ns + REORDER_NS:
+            self.announced.popleft()
+            told = True
+        return told
 
 
 class PeerSessions:
@@ -140,9 +149,8 @@ class PeerSessions:
         elif verdict is Heard.LATE:
             channel.note(new)
         elif verdict is Heard.REBOOT:
-            channel.restart(new)
-            if channel.announced:
-                channel.announced = False
+            if channel.restart(new):
                 return Heard.NEW
-            other.announced = other.known
+            if other.known:
+                other.announced.append(now_ns)
         return verdict

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ustreamer.transports.someip.config import Address
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, FOREVER
 from ustreamer.transports.someip.sd.options import Option
 

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ECU with service discovery, on the library someip: it offers, finds and subscribes by itself, on a loopback address of its own."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address
+from threading import Thread
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from someip.config import Eventgroup, Service
+from someip.header import IPv4EndpointOption, L4Protocols, SOMEIPHeader
+from someip.sd import (
+    ClientServiceListener,
+    DatagramProtocolAdapter,
+    NakSubscription,
+    ServerServiceListener,
+    ServiceDiscoveryProtocol,
+    ServiceInstance,
+    Timings,
+)
+
+from tests.e2e import wire
+from tests.e2e.peers import DEADLINE_S, Inbox, SomeipPeer, ecu_answer
+
+GROUP: Final = "224.244.224.245"
+
+FAST: Final = Timings(
+    INITIAL_DELAY_MIN=0,
+    INITIAL_DELAY_MAX=0.01,
+    REPETITIONS_BASE_DELAY=0.02,
+    CYCLIC_OFFER_DELAY=0.2,
+    ANNOUNCE_TTL=1,
+    SUBSCRIBE_TTL=1,
+    SUBSCRIBE_REFRESH_INTERVAL=0.4,
+    SEND_COLLECTION_TIMEOUT=0,
+)
+
+
+class Seen(NamedTuple):
+    """Something that service discovery told the ECU: offered, stopped, subscribed, unsubscribed."""
+
+    what: str
+    service: int
+    eventgroup: int = 0
+
+
+class Ecu:
+    """From its construction to `close` it is there; `vanish` takes its power away, without a word."""
+
+    def __init__(
+        self,
+        host: str,
+        sd_port: int,
+        answer: Callable[[SOMEIPHeader], bytes] = ecu_answer,
+        timings: Timings = FAST,
+    ) -> None:
+        self.host = host
+        self.seen: Inbox[Seen] = Inbox(f"ecu {host}")
+        self.data = SomeipPeer(host=host, answer=answer)
+        self.refuses = False
+        self.places: dict[Seen, tuple[str, int]] = {}
+        """Where, over UDP, an offered service is and a subscriber takes its events."""
+        self._listener = _Listener(self)
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name=f"ecu {host}", daemon=True)
+        self._thread.start()
+        self._timings = timings
+        self._instances: dict[int, ServiceInstance] = {}
+        self._do(self._open, sd_port)
+
+    def _do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run something on the ECU's loop, and wait for it."""
+
+        async def run() -> Any:
+            found = function(*arguments)
+            return await found if asyncio.iscoroutine(found) else found
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(DEADLINE_S)
+
+    async def _open(self, sd_port: int) -> None:
+        self.sd: Any = ServiceDiscoveryProtocol((GROUP, sd_port), timings=self._timings)
+        self._transports = []
+        for address, multicast in ((self.host, False), (GROUP, True)):
+            opened = _sd_socket(address, sd_port, self.host, multicast)
+            transport, _ = await self._loop.create_datagram_endpoint(
+                lambda multicast=multicast: DatagramProtocolAdapter(self.sd, is_multicast=multicast),  # type: ignore[misc]
+                sock=opened,
+            )
+            self._transports.append(transport)
+        self.sd.transport = self._transports[0]
+        self.sd.start()
+
+    # --- what it offers -------------------------------------------------------------------------------------------------
+
+    def offer(self, service: int, *eventgroups: int, instance: int = 1, major: int = 1) -> None:
+        offered = Service(
+            service, instance, major, 0, options_1=(self._endpoint,), eventgroups=frozenset(eventgroups)
+        )
+
+        def announce() -> None:
+            made = ServiceInstance(offered, self._listener, self.sd.announcer, self._timings)
+            self._instances[service] = made
+            self.sd.announcer.announce_service(made)
+
+        self._do(announce)
+
+    def stop_offer(self, service: int) -> None:
+        self._do(lambda: self.sd.announcer.stop_announce_service(self._instances.pop(service)))
+
+    def emit(
+        self, service: int, event: int, payload: bytes, to: tuple[str, int], *, session: int = 1
+    ) -> None:
+        self.data.send_to(wire.event(service, event, payload, session=session), to)
+
+    # --- what it wants --------------------------------------------------------------------------------------------------
+
+    def find(self, service: int, *, instance: int = 1, major: int = 1) -> None:
+        self._do(lambda: self.sd.discovery.watch_service(Service(service, instance, major), self._listener))
+
+    def subscribe(self, service: int, eventgroup: int, *, instance: int = 1, major: int = 1) -> None:
+        wanted = Eventgroup(service, instance, major, eventgroup, self.data.address, L4Protocols.UDP)
+        self._do(lambda: self.sd.discovery.find_subscribe_eventgroup(wanted))
+
+    def unsubscribe(self, service: int, eventgroup: int, *, instance: int = 1, major: int = 1) -> None:
+        def stop() -> None:
+            for wanted, server in list(self.sd.subscriber.subscribeentries):
+                if (wanted.service_id, wanted.eventgroup_id) == (service, eventgroup):
+                    self.sd.subscriber.stop_subscribe_eventgroup(wanted, server)
+
+        self._do(stop)
+
+    # --- its end --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _endpoint(self) -> IPv4EndpointOption:
+        host, port = self.data.address
+        return IPv4EndpointOption(IPv4Address(host), L4Protocols.UDP, port)
+
+    def vanish(self) -> None:
+        """The power is gone: it says nothing any more, goodbye least of all."""
+
+        def cut() -> None:
+            for transport in self._transports:
+                transport.abort()
+
+        self._do(cut)
+        self._end()
+
+    def close(self) -> None:
+        async def stop() -> None:
+            self.sd.stop()
+            await _all_else()  # among it the offers, which say goodbye at their end
+            for transport in self._transports:
+                transport.close()
+
+        if self._loop.is_running():
+            self._do(stop)
+            self._end()
+
+    def _end(self) -> None:
+        self._do(_all_else)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+        self.data.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _all_else() -> None:
+    """End all tasks of this loop but this one."""
+    tasks = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Listener(ServerServiceListener, ClientServiceListener):  # type: ignore[misc]  # the package has no types
+    def __init__(self, ecu: Ecu) -> None:
+        self._ecu = ecu
+
+    def _note(self, seen: Seen, options: Iterable[Any]) -> None:
+        for each in options:
+            if isinstance(each, IPv4EndpointOption) and each.l4proto is L4Protocols.UDP:
+                self._ecu.places[seen] = (str(each.address), each.port)
+        self._ecu.seen.add(seen)
+
+    def client_subscribed(self, subscription: Any, source: Any) -> None:
+        if self._ecu.refuses:
+            raise NakSubscription
+        self._note(Seen("subscribed", subscription.service_id, subscription.id), subscription.endpoints)
+
+    def client_unsubscribed(self, subscription: Any, source: Any) -> None:
+        self._ecu.seen.add(Seen("unsubscribed", subscription.service_id, subscription.id))
+
+    def service_offered(self, service: Any, source: Any) -> None:
+        self._note(Seen("offered", service.service_id), (*service.options_1, *service.options_2))
+
+    def service_stopped(self, service: Any, source: Any) -> None:
+        self._ecu.seen.add(Seen("stopped", service.service_id))
+
+
+def _sd_socket(address: str, port: int, own: str, multicast: bool) -> socket.socket:
+    # The library sets REUSEPORT alone, which does not go with anybody who sets REUSEADDR, such as vsomeip and ours.
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened.setblocking(False)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    opened.bind((address, port))
+    opened.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
+    if multicast:
+        membership = struct.pack("=4s4s", socket.inet_aton(GROUP), socket.inet_aton(own))
+        opened.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+    return opened

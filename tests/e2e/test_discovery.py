@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ECUs that nobody placed: found, called, subscribed and served by service discovery, with Zenoh on the other side."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.ecu import GROUP, Ecu, Seen
+from tests.e2e.peers import ECHO, USUBSCRIPTION, Sample, ZenohPeer, eventually
+from tests.e2e.ports import tcp_ports, udp_ports
+from tests.e2e.streamer import StreamerProcess
+from tests.e2e.wire import Uri
+
+SPEED: Final = 0x1234
+CLIMATE: Final = 0x3001
+OFFERED: Final = 0x4001
+PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
+TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
+OTHER: Final = Uri("chassis", SPEED, 1, 0x8002)
+
+PENDING: Final = 1
+FETCH_SUBSCRIBERS: Final = 8
+
+_CONFIG: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+mode = "peer"
+listen = ["tcp/127.0.0.1:{zenoh}"]
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {data}
+
+[endpoints.chassis.sd]
+multicast = "{group}"
+port = {sd}
+interface = "127.0.0.1"
+
+[endpoints.chassis.sd.timings]
+initial_delay_min_ms = 1
+initial_delay_max_ms = 10
+repetitions_base_delay_ms = 20
+cyclic_offer_delay_ms = 200
+ttl_offer_s = 1
+ttl_subscribe_s = 1
+request_response_delay_min_ms = 1
+request_response_delay_max_ms = 5
+
+[[endpoints.chassis.services]]
+service = 0x1234
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 1 }}, {{ id = 0x8003, eventgroup = 2 }}]
+
+[[endpoints.chassis.services]]
+service = 0x3001
+major = 1
+methods = [0x0001]
+
+[[endpoints.chassis.services]]
+service = 0x4001
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 2, field = true }}]
+methods = [0x0001]
+offered = true
+provider = "//hpc.vin1/8401/1/0"
+
+[plugins.usubscription]
+"""
+
+
+class Car:
+    """A streamer with service discovery, an application, and ECUs as they come."""
+
+    _hosts = itertools.count(10)
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._stack = stack
+        [self.zenoh] = tcp_ports(1)
+        self.data, self.sd = udp_ports(2)
+        self.config = directory / "car.toml"
+        self.config.write_text(
+            _CONFIG.format(zenoh=self.zenoh, data=self.data, sd=self.sd, group=GROUP), encoding="utf-8"
+        )
+        self.process = stack.enter_context(StreamerProcess(self.config))
+        self.app = self.another_app()
+
+    def another_app(self) -> ZenohPeer:
+        return self._stack.enter_context(ZenohPeer(self.zenoh, "hpc.vin1"))
+
+    def ecu(self, host: str | None = None) -> Ecu:
+        return self._stack.enter_context(Ecu(host or f"127.0.0.{next(self._hosts)}", self.sd))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return ("127.0.0.1", self.data)
+
+    def state_of(self, topic: Uri) -> int:
+        """What the application is to a topic, as our uSubscription says."""
+        asked = wire.subscription_request(topic)
+        answer = self.app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked)
+        assert answer.head.commstatus in {None, wire.OK}, answer.status
+        return wire.Subscribed.decode(answer.payload).state
+
+
+@pytest.fixture
+def car(tmp_path: Path) -> Iterator[Car]:
+    with ExitStack() as stack:
+        yield Car(stack, tmp_path)
+
+
+def test_a_service_that_is_offered_can_be_called(car: Car) -> None:
+    waiting = car.app.request(Uri("chassis", CLIMATE, 1, ECHO), b"early")
+    ecu = car.ecu()
+    ecu.offer(CLIMATE)
+
+    assert car.app.answer(waiting).payload == b"early"  # it has waited until the service was there
+    assert car.app.call(Uri("chassis", CLIMATE, 1, ECHO), b"22").payload == b"22"
+
+
+def test_a_topic_of_an_ecu_is_subscribed_when_the_ecu_is_there(car: Car) -> None:
+    assert car.state_of(TOPIC) == PENDING
+    ecu = car.ecu()
+    ecu.offer(SPEED, 1, 2)
+    ecu.seen.one(lambda seen: seen == Seen("subscribed", SPEED, 1))
+
+    eventually(lambda: car.state_of(TOPIC), wire.SUBSCRIBED)
+    ecu.emit(SPEED, 0x8001, b"fast", car.address)
+    assert car.app.wait_events(TOPIC)[0].payload == b"fast"
+    assert ecu.seen.all(lambda seen: seen.eventgroup == 2) == []  # nobody wants an event of it
+
+
+def test_the_last_who_wants_an_event_of_a_group_ends_its_subscription(car: Car) -> None:
+    ecu = car.ecu()
+    ecu.offer(SPEED, 1, 2)
+    for topic in (TOPIC, OTHER):
+        eventually(lambda topic=topic: car.state_of(topic), wire.SUBSCRIBED)  # type: ignore[misc]
+
+    car.app.unsubscribe(TOPIC)
+    car.app.unsubscribe(OTHER)
+
+    ecu.seen.one(lambda seen: seen == Seen("unsubscribed", SPEED, 1))
+
+
+def test_an_ecu_finds_and_calls_what_we_offer(car: Car) -> None:
+    with ZenohPeer(car.zenoh, "hpc.vin1", PROVIDER.ue_id) as provider:
+        ecu = car.ecu()
+        ecu.find(OFFERED)
+        ecu.seen.one(lambda seen: seen == Seen("offered", OFFERED))
+        ecu.data.send_to(wire.someip(OFFERED, 1, wire.SOMEIP_REQUEST, b"?", client=7, session=9), car.address)
+        asked = provider.inbox.one(
+            lambda sample: sample.attributes is not None and sample.head.sink is not None
+        )
+        provider.respond(asked, b"!")
+        answer = ecu.data.inbox.one(lambda frame: frame.head.message_type.value == wire.SOMEIP_RESPONSE)
+    assert (answer.head.client_id, answer.head.session_id, answer.head.payload) == (7, 9, b"!")
+
+
+def test_an_ecu_that_subscribes_gets_the_events_until_it_stops(car: Car) -> None:
+    provider = car.another_app()
+    ecu = car.ecu()
+    topic = PROVIDER.at(0x8001)
+    ecu.subscribe(OFFERED, 1)
+
+    def arrived() -> bool:
+        provider.publish(topic, b"open")
+        return bool(ecu.data.inbox.all(lambda frame: frame.head.payload == b"open"))
+
+    eventually(arrived, True)
+    frame = ecu.data.inbox.all()[0]
+    assert frame.sender == car.address
+    assert (frame.head.service_id, frame.head.method_id, frame.head.interface_version) == (OFFERED, 0x8001, 1)
+    ecu.unsubscribe(OFFERED, 1)
+    eventually(lambda: len(subscribers(car, topic)), 0)
+
+
+def subscribers(car: Car, topic: Uri) -> list[Uri]:
+    """Who subscribes a topic, but for applications of these tests."""
+    answer = car.app.call(USUBSCRIPTION.at(FETCH_SUBSCRIBERS), wire.on_topic(topic))
+    return [each for each in wire.subscribers_in(answer.payload) if each.authority == "chassis"]
+
+
+def updates(sample: Sample) -> bool:
+    return sample.attributes is not None and sample.head.source.resource == 0x8000

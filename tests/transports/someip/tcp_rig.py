@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Connections` on real sockets with a thread of their own, and peers that are plain sockets."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
+from typing import Any, Final
+
+from ustreamer.hookspecs import RouteUnavailable
+from ustreamer.transports.someip.addresses import Address, TcpAddress
+from ustreamer.transports.someip.codec import MalformedMessage, MessageType, SomeIpMessage, encode
+from ustreamer.transports.someip.poller import Poller
+from ustreamer.transports.someip.stream import StreamReader
+from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
+from ustreamer.transports.someip.tcp_settings import Tcp
+
+WITHIN_S: Final = 10.0  # far above what anything here takes; only a failing test waits for it
+HOME: Final = ip_network("127.0.0.0/24")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.001)
+
+
+def numbered(number: int, size: int = 0) -> bytes:
+    """A message whose payload begins with its number."""
+    payload = number.to_bytes(4, "big") + bytes(size)
+    return encode(SomeIpMessage(0x1234, 0x8001, 0, 1, 1, MessageType.NOTIFICATION, 0, payload))
+
+
+def number_of(message: SomeIpMessage) -> int:
+    return int.from_bytes(message.payload[:4], "big")
+
+
+class Rig:
+    """Connections, and all that they have told."""
+
+    def __init__(self, **limits: Any) -> None:
+        self._sockets: list[socket.socket] = []
+        self.taken: list[tuple[SomeIpMessage, TcpAddress]] = []
+        self.malformed: list[MalformedMessage] = []
+        self.refused: list[str] = []
+        self.opened: list[Hashable] = []
+        self.come: list[tuple[TcpAddress, bool]] = []
+        self.gone: list[tuple[TcpAddress, bool]] = []
+        settings = {"retry_first_ms": 2, "retry_max_ms": 20} | limits
+        self.connections = Connections(
+            Tcp(**settings),
+            time.monotonic_ns,
+            lambda: 0.5,
+            lambda host: ip_address(host) in HOME,
+            TcpCallbacks(self._take, self._refuse, self.opened.append, self._connected, self._disconnected),
+        )
+        self.answer: Callable[[SomeIpMessage, TcpAddress], None] = lambda message, peer: None
+        self._poller = Poller()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self._poller.add(self._wake_fd, self._woken)
+        self._stopping = False
+        self.failure: BaseException | None = None
+        self.connections.open("127.0.0.1", self._poller, self.wake)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def wake(self) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
+    def _woken(self, events: int) -> None:
+        os.eventfd_read(self._wake_fd)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self.connections.on_timer()
+                due_ns = self.connections.next_deadline_ns
+                timeout = None if due_ns is None else max(0, due_ns - time.monotonic_ns()) / 1e9
+                self._poller.wait(timeout)
+        except BaseException as error:  # the test fails, not only its thread
+            self.failure = error
+            raise
+
+    def _take(
+        self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], peer: TcpAddress
+    ) -> None:
+        self.malformed += malformed
+        for message in messages:
+            self.taken.append((message, peer))
+            self.answer(message, peer)
+
+    def _refuse(self, reason: str, peer: Address, detail: object) -> None:
+        self.refused.append(str(reason))
+
+    def _connected(self, peer: TcpAddress, *, inbound: bool) -> None:
+        self.come.append((peer, inbound))
+
+    def _disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
+        self.gone.append((peer, inbound))
+
+    def statistic(self, name: str) -> int:
+        return self.connections.statistics()[f"tcp_{name}"]
+
+    def listen(self) -> TcpAddress:
+        self.connections.listen(0)
+        return TcpAddress("127.0.0.1", self.connections.port)
+
+    def ecu(self, to: TcpAddress, host: str = "127.0.0.1", buffer: int = 0) -> socket.socket:
+        """A client of ours."""
+        opened = socket.socket()
+        self._sockets.append(opened)
+        if buffer:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        opened.settimeout(WITHIN_S)
+        opened.bind((host, 0))
+        with suppress(ConnectionResetError):  # as a peer sees it that is turned away at once
+            opened.connect(to)
+        return opened
+
+    def acknowledged(self, peer: TcpAddress) -> int:
+        """Bytes that the kernel of `peer` has, read or not."""
+        connection = self.connections._connection(peer)
+        return connection._acked() if connection is not None else 0
+
+    def send_all(self, messages: list[bytes], to: TcpAddress) -> None:
+        """Send in order, each one as soon as it is taken."""
+        for data in messages:
+            self.send(data, to)
+
+    def send(self, data: bytes, to: TcpAddress, **how: Any) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while True:
+            try:
+                self.connections.send(data, to, **how)
+            except RouteUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.0005)
+            else:
+                return
+
+    def fill(self, to: TcpAddress, size: int) -> tuple[int, RouteUnavailable]:
+        """Send numbered messages until one is refused; how many were taken, and the refusal."""
+        for number in range(1_000_000):
+            try:
+                self.connections.send(numbered(number, size), to)
+            except RouteUnavailable as refused:
+                return number, refused
+        raise AssertionError("it takes everything")
+
+    def stop(self) -> None:
+        """End the receiving thread."""
+        self._stopping = True
+        self.wake()
+        self._thread.join(WITHIN_S)
+
+    def close(self) -> None:
+        self.stop()
+        self.connections.close()
+        self.connections.close()
+        self._poller.close()
+        os.close(self._wake_fd)
+        for each in self._sockets:
+            each.close()
+        assert self.failure is None
+
+
+class Service:
+    """A TCP server on loopback, as an ECU has it: it may be killed and come back at the same port."""
+
+    def __init__(self) -> None:
+        self._accepted: list[socket.socket] = []
+        self.listener = self._listening(0)
+        self.address = TcpAddress(*self.listener.getsockname())
+
+    @staticmethod
+    def _listening(port: int) -> socket.socket:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # less than is kept of what was read
+        listener.bind(("127.0.0.1", port))
+        listener.settimeout(WITHIN_S)
+        listener.listen()
+        return listener
+
+    def accept(self) -> socket.socket:
+        connection, _ = self.listener.accept()
+        self._accepted.append(connection)
+        connection.settimeout(WITHIN_S)
+        return connection
+
+    def die(self) -> None:
+        """Nobody listens any more; connections are closed by who has accepted them."""
+        self.listener.close()
+
+    def close(self) -> None:
+        self.die()
+        for each in self._accepted:
+            each.close()
+
+    def come_back(self) -> None:
+        self.listener = self._listening(self.address.port)
+
+
+def read_messages(connection: socket.socket, count: int) -> list[SomeIpMessage]:
+    """Read until so many whole messages are there."""
+    reader = StreamReader()
+    found: list[SomeIpMessage] = []
+    while len(found) < count:
+        data = connection.recv(65_536)
+        assert data, f"the stream ended after {len(found)} of {count}"
+        found += reader.feed(data).messages
+    return found
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait for the end of the stream, or a reset."""
+    try:
+        return not connection.recv(1)
+    except OSError:
+        return True

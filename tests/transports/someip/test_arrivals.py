@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
+
+import pytest
+
+from ustreamer.transports.someip.arrivals import Arrivals
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+A, B, C = (publish(UUID(0, 0), UUri("chassis", 1, 1, 0x8001 + n)).attributes for n in range(3))
+
+
+class Bulk:
+    """Takes many at once; remembers what came together."""
+
+    def __init__(self) -> None:
+        self.helpings: list[list[bytes]] = []
+
+    def __call__(self, message: UMessage) -> None:
+        raise AssertionError("who takes many is not called for one of several")
+
+    def take_all(self, messages: Sequence[UMessage]) -> None:
+        self.helpings.append([each.payload for each in messages])
+
+
+class Scene:
+    def __init__(self, heard: dict[UAttributes, tuple[Listener, ...]]) -> None:
+        self.alone: list[bytes] = []
+        self.failed: list[tuple[str, bytes]] = []
+        self.arrivals = Arrivals(_messages, lambda each: heard.get(each, ()), self._one, self._failed)
+
+    def _one(self, message: UMessage) -> None:
+        self.alone.append(message.payload)
+
+    def _failed(self, error: Exception, message: UMessage) -> None:
+        self.failed.append((str(error), message.payload))
+
+    def arrive(self, *events: tuple[UAttributes, bytes]) -> None:
+        for attributes, datagram in events:
+            self.arrivals.attributes.append(attributes)
+            self.arrivals.datagrams.append(datagram)
+        self.arrivals.deliver()
+
+
+def _messages(attributes: Sequence[UAttributes], datagrams: Sequence[bytes]) -> list[UMessage]:
+    return [UMessage(UUID(0, 0), *each) for each in zip(attributes, datagrams, strict=True)]
+
+
+def _one(message: UMessage) -> None: ...
+
+
+def test_what_one_listener_hears_comes_together_whatever_its_topic() -> None:
+    bulk = Bulk()
+    scene = Scene({A: (bulk,), B: (bulk,)})
+    scene.arrive((A, b"1"), (B, b"2"), (A, b"3"))
+    scene.arrive((B, b"4"), (B, b"5"))
+    assert bulk.helpings == [[b"1", b"2", b"3"], [b"4", b"5"]]
+    assert (scene.alone, scene.arrivals.received) == ([], 5)
+
+
+def test_what_another_hears_is_not_overtaken() -> None:
+    bulk, other = Bulk(), Bulk()
+    scene = Scene({A: (bulk,), B: (other,)})
+    scene.arrive((A, b"1"), (A, b"2"), (B, b"3"), (B, b"4"), (A, b"5"), (A, b"6"))
+    assert (bulk.helpings, other.helpings) == ([[b"1", b"2"], [b"5", b"6"]], [[b"3", b"4"]])
+
+
+@pytest.mark.parametrize("listeners", [(), (_one,), (Bulk(), Bulk())])
+def test_all_else_is_delivered_one_by_one(listeners: tuple[Listener, ...]) -> None:
+    scene = Scene({A: listeners})
+    scene.arrive((A, b"1"), (A, b"2"), (C, b"3"))
+    assert (scene.alone, scene.arrivals.received) == ([b"1", b"2", b"3"], 0)
+
+
+def test_one_that_fails_over_many_keeps_the_others_from_nothing_and_gets_nothing_twice() -> None:
+    class Failing(Bulk):
+        def take_all(self, messages: Sequence[UMessage]) -> None:
+            super().take_all(messages)
+            raise ValueError("a bug")
+
+    failing, other = Failing(), Bulk()
+    scene = Scene({A: (failing,), B: (other,)})
+    scene.arrive((A, b"1"), (A, b"2"), (B, b"3"), (B, b"4"))
+    scene.arrive((B, b"5"), (B, b"6"))
+    assert scene.failed == [("a bug", b"1")]
+    assert (failing.helpings, other.helpings) == ([[b"1", b"2"]], [[b"3", b"4"], [b"5", b"6"]])
+
+
+def test_a_single_one_and_none_at_all() -> None:
+    bulk = Bulk()
+    scene = Scene({A: (bulk,)})
+    scene.arrive()
+    scene.arrive((A, b"1"))
+    assert (scene.alone, bulk.helpings) == ([b"1"], [])

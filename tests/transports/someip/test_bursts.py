@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events in bursts: what arrives is what single datagrams would have been, whatever the kernel can do."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+
+import pytest
+
+from ustreamer.transports.someip.bursts import Bursts, PlainEvent
+from ustreamer.transports.someip.codec import SomeIpMessage, decode
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC, OTHER, LARGE = (UUri("hpc", 0x9077, 1, 0x8001 + number) for number in range(3))
+WITHIN_S = 10.0
+
+
+def events() -> dict[UUri, PlainEvent]:
+    """Those of TOPIC and OTHER; LARGE is none of them."""
+    tail = bytes.fromhex("01020200")
+    return {topic: (bytes.fromhex(f"0777{topic.resource_id:04x}"), tail, count()) for topic in (TOPIC, OTHER)}
+
+
+def message(payload: bytes, topic: UUri = TOPIC) -> UMessage:
+    return publish(UUID(0, 0), topic, payload)
+
+
+class Refusing:
+    """A socket whose kernel does not cut datagrams of more than `largest` bytes; or whose calls fail, after a while."""
+
+    def __init__(self, real: socket.socket, largest: int, code: int = errno.EINVAL) -> None:
+        self.real, self.largest, self.code = real, largest, code
+        self.tried = self.single = 0
+        self.singles_that_fail = 0
+
+    def sendmsg(
+        self,
+        datagrams: list[bytes],
+        control: list[tuple[int, int, bytes]],
+        flags: int,
+        address: tuple[str, int],
+    ) -> int:
+        self.tried += 1
+        if len(datagrams[0]) > self.largest:
+            raise OSError(self.code, "as the test has it")
+        return self.real.sendmsg(datagrams, control, flags, address)
+
+    def sendto(self, datagram: bytes, address: tuple[str, int]) -> int:
+        self.single += 1
+        if self.singles_that_fail:
+            self.singles_that_fail -= 1
+            raise OSError(errno.ENOBUFS, "full")
+        return self.real.sendto(datagram, address)
+
+
+class Scene:
+    def __init__(self, sender: socket.socket, receiver: socket.socket) -> None:
+        self.socket, self._receiver = sender, receiver
+        self.bursts = Bursts()
+        self.bursts.open(sender)
+        self.send = self.bursts.sender(events(), receiver.getsockname())
+
+    def received(self, number: int) -> list[SomeIpMessage]:
+        return [decode(self._receiver.recv(65_536))[0] for _ in range(number)]
+
+    def through(self, kernel: Refusing) -> None:
+        self.bursts.open(kernel)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    sender, receiver = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    with closing(sender), closing(receiver):
+        for each in (sender, receiver):
+            each.bind(("127.0.0.1", 0))
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        receiver.settimeout(WITHIN_S)
+        yield Scene(sender, receiver)
+
+
+SIZES = [[8] * 3, [8, 8, 9, 9, 8], [0, 0], [1_400] * 63, [60_000, 60_000], [1_456] * 3, [1_457] * 3, [7]]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_each_arrives_as_a_datagram_of_its_own_in_order(scene: Scene, sizes: list[int]) -> None:
+    sent = [message(bytes([number]) * size) for number, size in enumerate(sizes)]
+    assert scene.send(sent) == len(sizes)
+    arrived = scene.received(len(sizes))
+    assert [each.payload for each in arrived] == [each.payload for each in sent]
+    assert [each.session for each in arrived] == list(range(1, len(sizes) + 1))
+    assert {(each.service, each.method, each.client, each.interface_version) for each in arrived} == {
+        (0x0777, 0x8001, 0, 2)
+    }
+    assert scene.bursts.sent == len(sizes)
+
+
+def test_more_than_a_system_call_takes_are_several(scene: Scene) -> None:
+    kernel = Refusing(scene.socket, 1_472)
+    scene.through(kernel)
+    assert scene.send(message(b"%03d" % number) for number in range(150)) == 150
+    assert [each.payload for each in scene.received(150)] == [b"%03d" % number for number in range(150)]
+    assert (kernel.tried, kernel.single) == (3, 0)
+
+
+def test_each_event_counts_its_own_sessions(scene: Scene) -> None:
+    topics = [TOPIC, OTHER, TOPIC, TOPIC, OTHER]
+    scene.send(message(b"same size", topic) for topic in topics)
+    assert [(each.method, each.session) for each in scene.received(5)] == [
+        (0x8001, 1),
+        (0x8002, 1),
+        (0x8001, 2),
+        (0x8001, 3),
+        (0x8002, 2),
+    ]
+
+
+def test_it_ends_at_an_event_that_goes_another_way(scene: Scene) -> None:
+    assert scene.send([message(b"1"), message(b"2"), message(b"3", LARGE), message(b"4")]) == 2
+    assert [each.payload for each in scene.received(2)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.EOPNOTSUPP])
+def test_what_the_kernel_does_not_cut_goes_one_by_one_and_is_not_tried_again(scene: Scene, code: int) -> None:
+    kernel = Refusing(scene.socket, 99, code)
+    scene.through(kernel)
+    for _ in range(2):
+        assert scene.send([message(bytes(84))] * 3) == 3
+    assert (kernel.tried, kernel.single) == (1, 6)
+    assert scene.send([message(bytes(83))] * 3) == 3  # a smaller one may do
+    assert (kernel.tried, kernel.single) == (2, 6)
+    assert len(scene.received(9)) == 9
+
+
+def test_a_full_queue_is_no_reason_to_give_up_bursts(scene: Scene) -> None:
+    kernel = Refusing(scene.socket, 0, errno.ENOBUFS)
+    scene.through(kernel)
+    assert scene.send([message(b"1")] * 3) == 0
+    kernel.largest = 1_472
+    assert scene.send([message(b"2")] * 3) == 3
+    assert (kernel.tried, kernel.single) == (2, 0)
+
+
+def test_it_ends_at_the_first_that_is_not_taken(scene: Scene) -> None:
+    kernel = Refusing(scene.socket, 1_472)
+    scene.through(kernel)
+    kernel.singles_that_fail = 1
+    assert scene.send([message(b"a"), message(b"bc"), message(b"def"), message(b"def")]) == 0
+    assert scene.send([message(b"def"), message(b"def"), message(b"a")]) == 3
+    assert scene.bursts.sent == 3
+
+
+def test_nothing_is_sent_when_it_is_not_open(scene: Scene) -> None:
+    scene.bursts.close()
+    assert scene.send([message(b"1")] * 3) == 0
+    assert scene.send([]) == 0

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services that are found and lost: where their requests go, whose events are whose, and the connections to them."""
+
+from ipaddress import IPv4Network
+
+import msgspec
+import pytest
+
+from ustreamer.hookspecs import RouteUnavailable
+from ustreamer.transports.someip.addresses import TcpAddress
+from ustreamer.transports.someip.codec import MessageType, SomeIpMessage
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.found_services import FoundServices, key_of, wanted
+from ustreamer.transports.someip.mapping import Refusal
+from ustreamer.transports.someip.sd.actions import Ended, ServiceFound, ServiceLost
+from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
+from ustreamer.transports.someip.services import Services
+from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
+from ustreamer.transports.someip.tcp_settings import Tcp
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.uuri import UUri
+
+FIRST, SECOND = ServiceKey(0x1234, 1, 1), ServiceKey(0x1234, 2, 1)
+STREAM = ServiceKey(0x5555, 1, 1)
+PEER = ("10.0.0.2", 30490)
+UDP, OTHER_UDP, TCP = ("10.0.0.2", 30501), ("10.0.0.2", 30502), ("10.0.0.2", 30503)
+METHOD = UUri("chassis", 0x1234, 1, 1)
+
+
+class Bench:
+    def __init__(self) -> None:
+        events = [{"id": 0x8001}]
+        config = msgspec.convert(
+            {
+                "transport": "someip",
+                "authorities": ["chassis"],
+                "bind": "10.0.0.1",
+                "port": 30500,
+                "sd": {"multicast": "224.0.0.1", "interface": "10.0.0.1"},
+                "services": [
+                    {"service": 0x1234, "major": 1, "methods": [1], "events": events},
+                    {"service": 0x1234, "instance": 2, "major": 1, "events": events, "protocol": "tcp"},
+                    {"service": 0x5555, "major": 1, "events": events, "protocol": "tcp"},
+                    {"service": 0x6666, "major": 1, "events": events, "remote": "10.0.0.6:30500"},
+                ],
+            },
+            SomeipEndpoint,
+        )
+        self.services = Services(config, "hpc.vin1")
+        self.routes: list[UUri] = []
+        self.connections = Connections(
+            Tcp(),
+            lambda: 0,
+            lambda: 0.5,
+            self.services.knows,
+            TcpCallbacks(lambda *_: None, lambda *_: None, lambda _: None),
+        )
+        sought = [each for each in config.services if each.to_be_found]
+        self.found = FoundServices(
+            "chassis", "chassis", sought, self.services, self.connections, self.routes.append
+        )
+
+    def find(
+        self, key: ServiceKey, udp: tuple[str, int] | None = None, tcp: tuple[str, int] | None = None
+    ) -> None:
+        self.found.found(ServiceFound(key, 0, udp, tcp, PEER))
+
+    def lose(self, key: ServiceKey) -> None:
+        self.found.lost(ServiceLost(key, Ended.STOPPED))
+
+    def keeps(self, address: tuple[str, int]) -> bool:
+        way = self.connections._ways.get(TcpAddress(*address))
+        return way is not None and way.wanted
+
+    def event(self, host: str, port: int, service: int = 0x1234) -> str | Refusal:
+        message = SomeIpMessage(
+            service=service,
+            method=0x8001,
+            client=0,
+            session=1,
+            interface_version=1,
+            message_type=int(MessageType.NOTIFICATION),
+            return_code=0,
+            payload=b"",
+        )
+        found = self.services.event(message, host, port)
+        return f"{found.source.ue_id:X}" if isinstance(found, UAttributes) else found
+
+
+def test_only_what_has_no_place_is_sought() -> None:
+    assert list(Bench().found.sought) == [FIRST, SECOND, STREAM]
+    assert wanted(FIRST) == WantedService(0x1234, 1, 1)
+
+
+def test_a_service_has_its_place_from_when_it_is_found_until_it_is_lost() -> None:
+    bench = Bench()
+    with pytest.raises(RouteUnavailable) as away:
+        bench.services.remote(METHOD)
+    bench.find(FIRST, UDP)
+    assert bench.services.remote(METHOD).methods[1] == UDP
+    assert bench.routes == [away.value.route]
+    assert bench.event("10.0.0.2", 1) == "1234"
+    bench.lose(FIRST)
+    bench.lose(FIRST)
+    with pytest.raises(RouteUnavailable):
+        bench.services.remote(METHOD)
+    assert bench.event("10.0.0.2", 1) is Refusal.EVENT_ADDRESS
+    assert bench.event("10.0.0.6", 1, 0x6666) == "6666"  # its place is configured, and stays
+    assert bench.found.statistics() == {"sd_times_found": 1, "sd_times_lost": 1}
+
+
+def test_two_instances_on_one_host_are_told_apart_by_port() -> None:
+    bench = Bench()
+    bench.find(FIRST, UDP)
+    bench.find(SECOND, OTHER_UDP, TCP)
+    assert bench.event(*UDP) == "1234"
+    assert bench.event(*TCP) == "21234"
+    assert bench.event("10.0.0.2", 9) is Refusal.EVENT_ADDRESS
+    bench.lose(FIRST)
+    assert bench.event("10.0.0.2", 9) == "21234"
+
+
+def test_a_connection_is_kept_as_long_as_a_service_behind_it_is_there() -> None:
+    bench = Bench()
+    bench.find(FIRST, UDP, TCP)
+    assert not bench.keeps(TCP)  # nothing of it goes over TCP
+    bench.find(SECOND, None, TCP)
+    bench.find(STREAM, None, TCP)
+    assert bench.keeps(TCP)
+    assert bench.found.over(TcpAddress(*TCP)) == [SECOND, STREAM]
+    bench.lose(SECOND)
+    assert bench.keeps(TCP)
+    bench.lose(STREAM)
+    assert not bench.keeps(TCP)
+
+
+def test_what_nobody_has_asked_for_has_no_place() -> None:
+    bench = Bench()
+    bench.find(ServiceKey(0x7777, 1, 1), UDP)
+    assert bench.routes == []
+
+
+def test_networks_that_are_believed_are_clients() -> None:
+    bench = Bench()
+    assert not bench.services.knows("10.9.0.1")
+    bench.services.believe([IPv4Network("10.9.0.0/16")])
+    assert bench.services.knows("10.9.0.1")
+
+
+def test_the_key_of_a_service_is_that_of_its_configuration() -> None:
+    assert key_of(Bench().found._sought[SECOND]) == SECOND

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the receiving thread waits for, and that others may change it meanwhile."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ustreamer.transports.someip.poller import READABLE, WRITABLE, Poller
+
+
+@pytest.fixture
+def poller() -> Iterator[Poller]:
+    made = Poller()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    near, far = socket.socketpair()
+    with near, far:
+        yield near, far
+
+
+def test_what_comes_is_handled_and_nothing_else(
+    poller: Poller, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    near, far = pair
+    seen: list[int] = []
+    poller.add(near.fileno(), seen.append)
+
+    poller.wait(0)
+    assert seen == []
+    far.send(b"x")
+    poller.wait(1)
+    assert seen == [READABLE]
+
+
+def test_what_is_waited_for_may_change_while_another_thread_waits(
+    poller: Poller, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    near, _ = pair
+    seen: list[int] = []
+    poller.add(near.fileno(), seen.append)
+    waiting = threading.Thread(target=poller.wait, args=(10,))
+    waiting.start()
+
+    poller.change(near.fileno(), READABLE | WRITABLE)
+    waiting.join(5)
+
+    assert not waiting.is_alive()
+    assert seen == [WRITABLE]
+
+
+def test_what_a_handler_removes_is_not_handled_in_the_same_round(poller: Poller) -> None:
+    first, second = (os.eventfd(1, os.EFD_NONBLOCK) for _ in range(2))
+    seen: list[int] = []
+
+    def handler(fd: int, other: int) -> None:
+        seen.append(fd)
+        poller.remove(other)
+
+    poller.add(first, lambda _: handler(first, second))
+    poller.add(second, lambda _: handler(second, first))
+    poller.wait(1)
+    os.close(first)
+    os.close(second)
+
+    assert len(seen) == 1
+
+
+def test_to_remove_what_is_not_there_changes_nothing(poller: Poller) -> None:
+    poller.remove(12345)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls over SOME/IP as a stack must treat them: no answers where none belong, and the codes that say what was wrong."""
+
+import socket
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import msgspec
+import pytest
+
+from ustreamer.hookspecs import EndpointContext, RouteUnavailable
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.return_codes import encode_failure, return_code_in
+from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, answer_attributes, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode_status
+
+WITHIN_S = 5.0  # far above what anything here takes; only a failing test waits for it
+APP = UUri.parse("//device1/3AB/1/0")
+ASK = UUri.parse("//chassis/CD/4/1")
+TELL = UUri.parse("//chassis/CD/4/2")
+
+
+class Bench:
+    """An endpoint and an ECU that is a service, a client and nothing else."""
+
+    def __init__(self, ecu: socket.socket) -> None:
+        self.ecu = ecu
+        remote = "{}:{}".format(*ecu.getsockname())
+        methods = [1, {"id": 2, "no_return": True}]
+        config = {
+            "transport": "someip",
+            "authorities": ["chassis"],
+            "bind": "127.0.0.1",
+            "port": 0,
+            "clients": ["127.0.0.1"],
+            "services": [
+                {"service": 0x00CD, "major": 4, "methods": methods, "remote": remote},
+                {
+                    "service": 0x0777,
+                    "major": 2,
+                    "methods": methods,
+                    "offered": True,
+                    "provider": "//hpc.vin1/9077/1/0",
+                },
+            ],
+        }
+        self.endpoint = SomeipTransport(
+            msgspec.convert(config, SomeipEndpoint), EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK)
+        )
+        self._heard: SimpleQueue[UMessage] = SimpleQueue()
+        for sink in (None, ANY):
+            self.endpoint.register_listener(ANY, sink, self._heard.put)
+        self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
+        self.endpoint.open()
+
+    def call(self, method: UUri, ttl: int = 10_000) -> UMessage:
+        message = request(self.ids.next(), APP, method, b"hi", ttl=ttl)
+        self.endpoint.send(message)
+        return message
+
+    def heard(self) -> UMessage:
+        return self._heard.get(timeout=WITHIN_S)
+
+    def received(self) -> SomeIpMessage:
+        return decode(self.ecu.recv(65_535))[0]
+
+    def tell(self, *datagrams: bytes) -> None:
+        for datagram in datagrams:
+            self.ecu.sendto(datagram, self.endpoint.address)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ecu:
+        ecu.bind(("127.0.0.1", 0))
+        ecu.settimeout(WITHIN_S)
+        made = Bench(ecu)
+        yield made
+        made.endpoint.close()
+
+
+def asked(kind: MessageType = MessageType.REQUEST, **fields: int) -> SomeIpMessage:
+    return msgspec.structs.replace(SomeIpMessage(0x0777, 1, 0x12, 9, 2, kind, payload=b"go"), **fields)
+
+
+# --- REQUEST_NO_RETURN ------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_wants_no_answer_says_so_and_its_caller_is_told_that_it_was_sent(bench: Bench) -> None:
+    message = bench.call(TELL)
+    assert bench.received() == SomeIpMessage(
+        0x00CD, 2, 0x03AB, 1, 4, MessageType.REQUEST_NO_RETURN, payload=b"hi"
+    )
+
+    answer = bench.heard()
+    answer.check(strict=True)
+    assert answer.attributes == answer_attributes(message, None, UPayloadFormat.UNSPECIFIED)
+    assert answer.payload == b""
+    assert bench.endpoint.statistics()["calls_open"] == bench.endpoint.statistics()["calls_expired"] == 0
+
+
+def test_a_call_that_wants_no_answer_and_cannot_be_sent_is_no_success(bench: Bench) -> None:
+    def refuse(_datagram: bytes, _address: object) -> object:
+        raise OSError(113, "No route to host")
+
+    sendto, bench.endpoint._sending.sendto = bench.endpoint._sending.sendto, refuse
+    with pytest.raises(RouteUnavailable):
+        bench.call(TELL)
+    bench.endpoint._sending.sendto = sendto
+
+    later = bench.call(TELL)
+    assert bench.heard().attributes.reqid == later.id
+
+
+def test_a_request_without_return_is_taken_and_its_answer_ends_here(bench: Bench) -> None:
+    bench.tell(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
+    heard = bench.heard()
+    assert heard.attributes.type is UMessageType.REQUEST
+    assert heard.attributes.source == UUri.parse("//chassis/12/1/0")
+
+    bench.endpoint.send(
+        UMessage(bench.ids.next(), answer_attributes(heard, None, UPayloadFormat.UNSPECIFIED), b"no")
+    )
+    assert bench.endpoint.statistics()["unwanted_answers"] == 1
+
+
+def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Bench) -> None:
+    bench.tell(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
+    bench.heard()
+    bench.tell(encode(asked(method=2)))
+    told = bench.received()
+    assert (told.message_type, told.return_code) == (MessageType.ERROR, ReturnCode.E_WRONG_MESSAGE_TYPE)
+    assert (told.client, told.session, told.payload) == (0x12, 9, b"")
+    assert bench.endpoint.statistics()["refused_request_type"] == 1
+
+
+# --- what is no message -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        (encode(asked())[:12] + b"\x03" + encode(asked())[13:], ReturnCode.E_WRONG_PROTOCOL_VERSION),
+        (encode(asked())[:-1], ReturnCode.E_MALFORMED_MESSAGE),
+    ],
+)
+def test_a_client_is_told_that_its_request_is_no_message(
+    bench: Bench, broken: bytes, code: ReturnCode
+) -> None:
+    bench.tell(broken)
+    told = bench.received()
+    assert (told.message_type, told.return_code) == (MessageType.ERROR, code)
+    assert (told.service, told.method, told.client, told.session) == (0x0777, 1, 0x12, 9)
+
+
+def test_strangers_and_those_that_carry_an_error_are_told_nothing(bench: Bench) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(("127.0.0.2", 0))
+        stranger.settimeout(WITHIN_S)
+        stranger.sendto(encode(asked())[:-1], bench.endpoint.address)
+        stranger.sendto(encode(asked()), bench.endpoint.address)
+        bench.tell(encode(asked(service=0x0778, return_code=1)), encode(asked(service=0x0778, session=10)))
+        assert bench.received().session == 10
+
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.recv(65_535)
+    counts = bench.endpoint.statistics()
+    assert (counts["refused_request_service"], counts["refused_request_address"]) == (2, 1)
+
+
+# --- return codes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [MessageType.ERROR, MessageType.RESPONSE])
+def test_a_return_code_of_the_service_s_own_gets_through(bench: Bench, kind: MessageType) -> None:
+    bench.call(ASK)
+    answer = msgspec.structs.replace(bench.received(), message_type=kind, return_code=0x25, payload=b"")
+    bench.tell(encode(answer))
+
+    heard = bench.heard()
+    assert heard.attributes.commstatus is UCode.UNKNOWN
+    assert heard.attributes.payload_format is UPayloadFormat.PROTOBUF
+    assert return_code_in(heard.payload) == 0x25
+    assert "(0x25)" in decode_status(heard.payload).message
+
+
+@pytest.mark.parametrize("code", [0x25, 0x5E, 0x08])
+def test_a_provider_names_the_return_code_of_its_failure(bench: Bench, code: int) -> None:
+    bench.tell(encode(asked()))
+    status = UStatus(UCode.FAILED_PRECONDITION, "the door is locked")
+    attributes = answer_attributes(bench.heard(), status.code, UPayloadFormat.PROTOBUF)
+    bench.endpoint.send(UMessage(bench.ids.next(), attributes, encode_failure(status, code)))
+
+    told = bench.received()
+    assert (told.message_type, told.return_code, told.payload) == (MessageType.ERROR, code, b"")
+
+
+@pytest.mark.parametrize("code", [each for each in UCode if each])
+def test_no_failure_is_told_as_0xff_or_as_success(bench: Bench, code: UCode) -> None:
+    bench.tell(encode(asked()))
+    attributes = answer_attributes(bench.heard(), code, UPayloadFormat.PROTOBUF)
+    bench.endpoint.send(UMessage(bench.ids.next(), attributes, encode_failure(UStatus(code, ""), 0xFF)))
+
+    assert 0x01 <= bench.received().return_code <= 0x0A
+
+
+def test_an_answer_after_the_ttl_is_counted_and_nobody_hears_of_it(bench: Bench) -> None:
+    message = bench.call(ASK, ttl=50)
+    late = msgspec.structs.replace(bench.received(), message_type=MessageType.RESPONSE)
+    expired = bench.heard()
+    assert expired.attributes.commstatus is UCode.DEADLINE_EXCEEDED
+    assert expired.attributes.reqid == message.id
+
+    bench.tell(encode(late), encode(asked()))
+    assert bench.heard().attributes.type is UMessageType.REQUEST
+    counts = bench.endpoint.statistics()
+    assert (counts["refused_response_unasked"], counts["calls_expired"]) == (1, 1)

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How what we offer reaches those who subscribed it: to each, once for all, and the last value to who comes later."""
+
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from ustreamer.core.chain import Transmit
+from ustreamer.hookspecs import SubscriberGone
+from ustreamer.transports.someip.addresses import Address, TcpAddress
+from ustreamer.transports.someip.config import Service
+from ustreamer.transports.someip.mapping import EventReceiver
+from ustreamer.transports.someip.offers import offers
+from ustreamer.transports.someip.sd.actions import Subscription
+from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
+from ustreamer.transports.someip.subscribed_events import MAX_KEPT_BYTES, SubscribedEvents
+from ustreamer.transports.someip.subscribers import Place, Receiver
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+KEY = ServiceKey(0x4001, 1, 1)
+OPEN, LIGHT, HOT = (UUri("hpc.vin1", 0x8401, 1, event) for event in (0x8001, 0x8002, 0x8003))
+GROUP: Address = ("239.1.1.1", 30600)
+ID = UUID(0x7000, 2 << 62)
+SERVICE = {
+    "service": 0x4001,
+    "major": 1,
+    "minor": 7,
+    "offered": True,
+    "provider": "//hpc.vin1/8401/1/0",
+    "receivers": [{"address": "10.0.0.9:1"}],
+    "events": [
+        {"id": 0x8001, "eventgroup": 1},
+        {"id": 0x8002, "eventgroup": 2, "field": True},
+        {"id": 0x8003, "eventgroup": 3, "protocol": "tcp"},
+    ],
+}
+
+
+class Sent(NamedTuple):
+    to: Address
+    topic: UUri
+    payload: bytes
+
+
+class Bench:
+    def __init__(self, **changes: object) -> None:
+        service = msgspec.convert(SERVICE | changes, Service)
+        self.offers = offers([service], "hpc.vin1")
+        self.sent: list[Sent] = []
+        self.made: list[EventReceiver] = []
+        self.away: set[Address] = set()
+        self.events = SubscribedEvents(self.offers, self.sender)
+        self.receivers: dict[Subscription, Receiver] = {}
+
+    def sender(self, receiver: EventReceiver) -> Transmit:
+        self.made.append(receiver)
+
+        def transmit(message: UMessage) -> None:
+            topic = message.attributes.source
+            to = receiver.tcp_address if topic in receiver.over_tcp else receiver.address
+            if to in self.away:
+                raise UStatusError(UCode.UNAVAILABLE, "away")
+            self.sent.append(Sent(to, topic, message.payload))
+
+        return transmit
+
+    def subscribe(
+        self, n: int, group: int, udp: bool = True, tcp: Address | None = None
+    ) -> tuple[Subscription, UUri]:
+        host = f"10.0.0.{n}"
+        address = (host, 40_000) if udp else None
+        subscription = Subscription((host, 30490), KEY, group, 0, address, tcp)
+        receiver = Receiver(Place(KEY, address, tcp), UUri("chassis", n << 16 | 0x4001, 1, 0))
+        self.receivers[subscription] = receiver
+        self.events.add(receiver)
+        self.events.accepted(subscription, receiver)
+        return subscription, receiver.subscriber
+
+    def publish(self, topic: UUri, payload: bytes, *subscribers: UUri) -> None:
+        for each in subscribers:
+            self.events.transmitter(each)(publish(ID, topic, payload))
+
+    def take(self) -> list[Sent]:
+        sent, self.sent = self.sent, []
+        return sent
+
+
+def test_an_offer_has_all_that_service_discovery_says_of_it() -> None:
+    groups = [
+        {"id": 1, "multicast": "239.1.1.1:30600"},
+        {"id": 2, "multicast": "239.1.1.2:1", "threshold": 0},
+    ]
+    offer = Bench(eventgroups=groups).offers[KEY]
+    assert offer.discovered_at(("10.0.0.1", 30500), ("10.0.0.1", 30501)) == OfferedService(
+        KEY, 7, ("10.0.0.1", 30500), ("10.0.0.1", 30501), ((1, GROUP), (2, None), (3, None))
+    )
+    assert (offer.receivers, offer.fields) == (1, frozenset({LIGHT}))
+
+
+def test_each_subscriber_gets_its_own() -> None:
+    bench = Bench()
+    _, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 1)
+    bench.publish(OPEN, b"x", first, second)
+    assert bench.take() == [Sent(("10.0.0.2", 40_000), OPEN, b"x"), Sent(("10.0.0.3", 40_000), OPEN, b"x")]
+
+
+def test_what_goes_over_tcp_goes_over_the_connection_that_was_subscribed_with() -> None:
+    bench = Bench()
+    _, who = bench.subscribe(2, 3, udp=False, tcp=("10.0.0.2", 50_000))
+    bench.publish(HOT, b"x", who)
+    assert bench.take() == [Sent(TcpAddress("10.0.0.2", 50_000), HOT, b"x")]
+
+
+def test_whoever_is_gone_is_not_found() -> None:
+    bench = Bench()
+    subscription, who = bench.subscribe(2, 1)
+    transmit = bench.events.transmitter(who)
+    bench.events.remove(bench.receivers[subscription])
+    with pytest.raises(SubscriberGone):
+        transmit(publish(ID, OPEN, b"x"))
+    assert bench.events.take_strays() == [(who, OPEN)]
+    assert bench.events.take_strays() == []
+
+
+# --- multicast ----------------------------------------------------------------------------------------------------------
+
+
+def by_multicast(threshold: int) -> Bench:
+    return Bench(eventgroups=[{"id": 1, "multicast": "239.1.1.1:30600", "threshold": threshold}])
+
+
+def test_from_the_threshold_on_one_sends_for_all() -> None:
+    bench = by_multicast(2)
+    _, first = bench.subscribe(2, 1)
+    bench.publish(OPEN, b"1", first)
+    second_subscription, second = bench.subscribe(3, 1)
+    bench.publish(OPEN, b"2", first, second)
+    bench.events.ended(second_subscription)
+    bench.publish(OPEN, b"3", first)
+    assert bench.take() == [
+        Sent(("10.0.0.2", 40_000), OPEN, b"1"),
+        Sent(GROUP, OPEN, b"2"),
+        Sent(("10.0.0.2", 40_000), OPEN, b"3"),
+    ]
+
+
+def test_when_the_first_leaves_another_one_sends_for_all() -> None:
+    bench = by_multicast(1)
+    first_subscription, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 1)
+    bench.events.ended(first_subscription)
+    bench.publish(OPEN, b"x", first, second)
+    assert bench.take() == [Sent(GROUP, OPEN, b"x")]
+
+
+def test_whoever_names_no_address_is_reached_by_multicast_whatever_the_threshold() -> None:
+    bench = by_multicast(9)
+    _, first = bench.subscribe(2, 1)
+    subscription, nowhere = bench.subscribe(3, 1, udp=False)
+    bench.publish(OPEN, b"1", first, nowhere)
+    bench.events.ended(subscription)
+    bench.publish(OPEN, b"2", first, nowhere)
+    assert bench.take() == [Sent(GROUP, OPEN, b"1"), Sent(("10.0.0.2", 40_000), OPEN, b"2")]
+
+
+def test_two_groups_of_one_endpoint_count_as_one_subscriber() -> None:
+    bench = by_multicast(2)
+    _, who = bench.subscribe(2, 1)
+    host, key = ("10.0.0.2", 30490), KEY
+    again = Subscription(host, key, 1, 1, ("10.0.0.2", 40_000), None)  # another counter
+    bench.events.accepted(again, bench.receivers[next(iter(bench.receivers))])
+    bench.publish(OPEN, b"x", who)
+    assert bench.take() == [Sent(("10.0.0.2", 40_000), OPEN, b"x")]
+
+
+# --- fields -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_value_of_a_field_is_sent_to_who_comes_later_and_an_event_is_not() -> None:
+    bench = Bench()
+    _, first = bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"off", first)
+    bench.publish(LIGHT, b"on", first)
+    later, _ = bench.subscribe(3, 2)
+    bench.take()
+    bench.events.send_values(later, bench.receivers[later])
+    assert bench.take() == [Sent(("10.0.0.3", 40_000), LIGHT, b"on")]
+
+    _, listener = bench.subscribe(2, 1)
+    bench.publish(OPEN, b"x", listener)
+    of_events, _ = bench.subscribe(3, 1)
+    bench.take()
+    bench.events.send_values(of_events, bench.receivers[of_events])
+    assert bench.take() == []
+
+
+def test_a_value_that_nobody_keeps_up_to_date_is_forgotten() -> None:
+    bench = Bench()
+    first, who = bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"on", who)
+    bench.events.ended(first)
+    later, _ = bench.subscribe(3, 2)
+    bench.take()
+    bench.events.send_values(later, bench.receivers[later])
+    assert bench.take() == []
+    assert bench.events.statistics()["field_values"] == 0
+
+
+def test_values_have_a_bound() -> None:
+    bench = Bench()
+    _, who = bench.subscribe(2, 2)
+    bench.publish(LIGHT, bytes(MAX_KEPT_BYTES + 1), who)
+    assert bench.events.statistics()["field_values_dropped"] == 1
+    bench.publish(LIGHT, bytes(MAX_KEPT_BYTES), who)
+    bench.publish(LIGHT, bytes(MAX_KEPT_BYTES), who)  # in place of the one before
+    statistics = bench.events.statistics()
+    assert (statistics["field_values"], statistics["field_values_dropped"]) == (1, 1)
+
+
+def test_a_value_that_cannot_be_sent_disturbs_nobody() -> None:
+    bench = Bench()
+    _, who = bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"on", who)
+    later, _ = bench.subscribe(3, 2)
+    bench.away.add(("10.0.0.3", 40_000))
+    bench.events.send_values(later, bench.receivers[later])
+    assert bench.events.statistics()["initial_events"] == 0

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is subscribed at ECUs that have no uSubscription: requests and the words of service discovery in, answers out."""
+
+import msgspec
+import pytest
+
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.subscriptions import Subscription
+from ustreamer.core.usubscription import (
+    Status,
+    Told,
+    Wish,
+    status_in,
+    subscribe_request,
+    told_in,
+    unsubscribe_request,
+)
+from ustreamer.transports.someip.config import Service
+from ustreamer.transports.someip.sd.settings import ServiceKey
+from ustreamer.transports.someip.usubscription import (
+    MAX_SUBSCRIBERS,
+    EcuSubscriptions,
+    GroupKey,
+    State,
+)
+from ustreamer.transports.someip.usubscription import Wish as GroupWish
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode_status
+
+OWN = UUri("hpc.vin1", 0, 3, 0)
+CLOUD = UUri("cloud", 0, 3, 0)
+FIRST, SECOND, THIRD = (UUri("chassis", 0x1234, 1, event) for event in (0x8001, 0x8002, 0x8003))
+OTHER_INSTANCE = UUri("chassis", 0x2_1234, 1, 0x8001)
+EVERY = UUri("chassis", 0xFFFF_1234, 1, 0x8001)
+PLACED = UUri("chassis", 0x5555, 1, 0x8001)
+KEY, OTHER_KEY = ServiceKey(0x1234, 1, 1), ServiceKey(0x1234, 2, 1)
+GROUP, OTHER_GROUP = GroupKey(KEY, 1), GroupKey(OTHER_KEY, 1)
+RELIABLE = GroupKey(KEY, 2)
+
+SERVICES = msgspec.convert(
+    [
+        {
+            "service": 0x1234,
+            "major": 1,
+            "events": [
+                {"id": 0x8001, "eventgroup": 1},
+                {"id": 0x8002, "eventgroup": 1},
+                {"id": 0x8003, "eventgroup": 2, "protocol": "tcp"},
+            ],
+        },
+        {"service": 0x1234, "instance": 2, "major": 1, "events": [{"id": 0x8001, "eventgroup": 1}]},
+        {"service": 0x5555, "major": 1, "events": [{"id": 0x8001}], "remote": "10.0.0.5:30500"},
+    ],
+    list[Service],
+)
+
+
+class Desk:
+    """The uSubscription of `chassis`, asked in bytes."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.ids = UuidSource(self.clock.clock().wall_ms)
+        self.ecus = EcuSubscriptions("chassis", "hpc.vin1", SERVICES, self.clock.clock(), self.ids.next)
+
+    def ask(self, method: int, payload: bytes, caller: UUri = OWN, version: int = 3) -> UMessage:
+        sink = UUri("chassis", 0, version, method)
+        asked = request(self.ids.next(), caller, sink, payload, UPayloadFormat.PROTOBUF, ttl=1_000)
+        [answer] = self.ecus.request(asked)
+        assert answer.attributes.reqid == asked.id
+        assert answer.attributes.source == sink
+        return answer
+
+    def subscribe(self, topic: UUri, caller: UUri = OWN, expire_ms: int | None = None) -> Status:
+        answer = self.ask(1, subscribe_request(Wish(topic, expire_ms)).SerializeToString(), caller)
+        assert answer.attributes.commstatus is None, decode_status(answer.payload)
+        return status_in(3, answer.payload, answer.attributes.payload_format)
+
+    def subscribe_4(self, topic: UUri) -> Status:
+        asked = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=10)
+        answer = self.ask(1, asked.SerializeToString(), version=4)
+        return status_in(4, answer.payload, answer.attributes.payload_format)
+
+    def unsubscribe(self, topic: UUri, caller: UUri = OWN) -> None:
+        answer = self.ask(2, unsubscribe_request(topic).SerializeToString(), caller)
+        assert answer.attributes.commstatus is None
+
+    def refused(self, topic: UUri, caller: UUri = OWN) -> UCode | None:
+        answer = self.ask(1, subscribe_request(Wish(topic)).SerializeToString(), caller)
+        return answer.attributes.commstatus
+
+
+def told(messages: list[UMessage]) -> list[tuple[UUri, Told | None]]:
+    assert all(each.attributes.type is UMessageType.NOTIFICATION for each in messages)
+    return [(each.attributes.source, told_in(each)) for each in messages]
+
+
+def test_the_first_topic_of_a_group_has_it_subscribed_and_the_last_one_ends_it() -> None:
+    desk = Desk()
+
+    assert desk.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert desk.ecus.take_wishes() == [GroupWish(GROUP, True, False)]
+    assert desk.subscribe(SECOND) is Status.SUBSCRIBE_PENDING
+    desk.unsubscribe(FIRST)
+    assert desk.ecus.take_wishes() == []
+    desk.unsubscribe(SECOND)
+    desk.unsubscribe(SECOND)
+    assert desk.ecus.take_wishes() == [GroupWish(GROUP, False, False)]
+
+
+def test_a_group_with_an_event_over_tcp_is_subscribed_over_it() -> None:
+    desk = Desk()
+    desk.subscribe(THIRD)
+    assert desk.ecus.take_wishes() == [GroupWish(RELIABLE, True, True)]
+
+
+def test_a_topic_whose_place_is_configured_is_subscribed_at_once() -> None:
+    desk = Desk()
+    assert desk.subscribe(PLACED) is Status.SUBSCRIBED
+    assert desk.ecus.take_wishes() == []
+
+
+def test_an_ack_a_loss_and_a_nack_are_told_to_whom_they_concern() -> None:
+    desk = Desk()
+    desk.subscribe(FIRST)
+    source = UUri("chassis", 0, 3, 0x8000)
+
+    for state, status in (
+        (State.SUBSCRIBED, Status.SUBSCRIBED),
+        (State.PENDING, Status.SUBSCRIBE_PENDING),
+        (State.REFUSED, Status.UNSUBSCRIBED),
+    ):
+        assert told(desk.ecus.turned(GROUP, state)) == [(source, Told(FIRST, OWN, status))]
+        assert desk.ecus.turned(GROUP, state) == []  # said once
+    assert desk.ecus.turned(OTHER_GROUP, State.SUBSCRIBED) == []
+
+
+def test_who_subscribes_what_is_subscribed_already_is_told_so_at_once() -> None:
+    desk = Desk()
+    desk.subscribe(FIRST)
+    desk.ecus.turned(GROUP, State.SUBSCRIBED)
+
+    assert desk.subscribe(FIRST) is Status.SUBSCRIBED
+    assert desk.subscribe(SECOND, CLOUD) is Status.SUBSCRIBED
+
+
+def test_after_a_nack_whoever_asks_is_unsubscribed_and_may_start_anew() -> None:
+    desk = Desk()
+    desk.subscribe(FIRST)
+    desk.ecus.turned(GROUP, State.REFUSED)
+    desk.ecus.take_wishes()
+
+    assert desk.subscribe(FIRST) is Status.UNSUBSCRIBED
+    assert desk.ecus.take_wishes() == [GroupWish(GROUP, False, False)]
+    assert desk.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert desk.ecus.take_wishes() == [GroupWish(GROUP, True, False)]
+
+
+def test_a_refused_group_that_is_granted_with_a_later_offer_is_told() -> None:
+    desk = Desk()
+    desk.subscribe(FIRST)
+    desk.ecus.turned(GROUP, State.REFUSED)
+    assert told(desk.ecus.turned(GROUP, State.SUBSCRIBED))[0][1] == Told(FIRST, OWN, Status.SUBSCRIBED)
+
+
+def test_a_topic_of_every_instance_is_what_the_best_of_them_is() -> None:
+    desk = Desk()
+
+    assert desk.subscribe_4(EVERY) is Status.SUBSCRIBE_PENDING
+    assert {each.group for each in desk.ecus.take_wishes()} == {GROUP, OTHER_GROUP}
+    [(source, news)] = told(desk.ecus.turned(OTHER_GROUP, State.SUBSCRIBED))
+    assert (source, news) == (UUri("chassis", 0, 4, 0x8000), Told(EVERY, OWN, Status.SUBSCRIBED))
+    assert desk.ecus.turned(GROUP, State.REFUSED) == []
+    assert told(desk.ecus.turned(OTHER_GROUP, State.REFUSED))[0][1] == Told(EVERY, OWN, Status.UNSUBSCRIBED)
+
+
+def test_a_subscription_ends_at_its_time() -> None:
+    desk = Desk()
+    desk.subscribe(FIRST, expire_ms=desk.clock.clock().wall_ms() + 5_000)
+    desk.ecus.take_wishes()
+
+    desk.ecus.expire(desk.clock.now_ns + 4_999_000_000)
+    assert desk.ecus.take_wishes() == []
+    desk.ecus.expire(desk.clock.now_ns + 5_001_000_000)
+    assert desk.ecus.take_wishes() == [GroupWish(GROUP, False, False)]
+    assert desk.ecus.next_deadline_ns is None
+
+
+def test_a_renewal_without_an_end_outlives_the_first_end() -> None:
+    desk = Desk()
+    desk.subscribe(FIRST, expire_ms=desk.clock.clock().wall_ms() + 5_000)
+    desk.subscribe(FIRST)
+    assert desk.ecus.next_deadline_ns is None
+
+
+def test_an_end_that_has_passed_subscribes_nothing() -> None:
+    desk = Desk()
+    assert desk.subscribe(FIRST, expire_ms=1) is Status.UNSUBSCRIBED
+    assert desk.ecus.take_wishes() == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        (UUri("chassis", 0x9999, 1, 0x8001), UCode.NOT_FOUND),
+        (UUri("chassis", 0x1234, 2, 0x8001), UCode.NOT_FOUND),
+        (UUri("chassis", 0x1234, 1, 0x8009), UCode.NOT_FOUND),
+        (UUri("hpc.vin1", 0x1234, 1, 0x8001), UCode.INVALID_ARGUMENT),
+    ],
+)
+def test_what_no_ecu_is_configured_to_have_is_refused(topic: UUri, code: UCode) -> None:
+    desk = Desk()
+    assert desk.refused(topic) is code
+    assert desk.ecus.take_wishes() == []
+    assert desk.ecus.statistics() == {"sd_topics": 0, "sd_eventgroups": 0}
+
+
+@pytest.mark.parametrize(("version", "method"), [(3, 3), (3, 8), (5, 1)])
+def test_other_methods_and_versions_are_not_there(version: int, method: int) -> None:
+    assert Desk().ask(method, b"", version=version).attributes.commstatus is UCode.UNIMPLEMENTED
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    assert Desk().ask(1, b"\xff").attributes.commstatus is UCode.INVALID_ARGUMENT
+
+
+def test_a_topic_has_so_many_subscribers_and_no_more() -> None:
+    desk = Desk()
+    for number in range(MAX_SUBSCRIBERS):
+        desk.subscribe(FIRST, UUri(f"cloud{number}", 0, 3, 0))
+    assert desk.refused(FIRST, CLOUD) is UCode.RESOURCE_EXHAUSTED
+    desk.unsubscribe(FIRST, UUri("cloud0", 0, 3, 0))
+    assert desk.subscribe(FIRST, CLOUD) is Status.SUBSCRIBE_PENDING
+
+
+def test_the_router_is_told_of_other_devices_and_not_of_our_own() -> None:
+    desk = Desk()
+    desk.subscribe(FIRST)
+    assert (desk.ecus.subscribers(FIRST), desk.ecus.version) == ((), 0)
+
+    desk.subscribe(FIRST, CLOUD)
+    assert desk.ecus.subscribers(FIRST) == [Subscription(FIRST, CLOUD)]
+    assert desk.ecus.version == 1
+    desk.subscribe(FIRST, CLOUD)
+    assert desk.ecus.version == 1
+    desk.unsubscribe(FIRST, CLOUD)
+    assert (list(desk.ecus.subscribers(FIRST)), desk.ecus.version) == ([], 2)
+
+
+def test_who_subscribes_every_instance_hears_of_each() -> None:
+    desk = Desk()
+    asked = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=10)
+    desk.ask(1, asked.SerializeToString(), CLOUD, version=4)
+    assert desk.ecus.subscribers(OTHER_INSTANCE) == [Subscription(EVERY, CLOUD, 10_000_000)]
+    assert desk.ecus.subscribers(SECOND) == []

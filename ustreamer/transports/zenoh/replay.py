@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was put of late, to be put again after a loss: the last of all routes together, bounded by age, number and bytes.
+
+Thousands of messages, each let go of when the 4 000th after it has come, are so many cold pieces of memory: kept as objects,
+they cost 2 to 3 us of 9 a message. So only the newest few dozen are objects; all others are blocks of them, a few bytes
+objects each, which go as a whole.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Hashable, Sequence
+from itertools import accumulate, pairwise
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuid import UUID
+
+OVERHEAD_BYTES: Final = 200
+"""What a remembered message counts beside its payload."""
+_PART: Final = 64  # of every bound, at most: what is let go of at once
+_NS_PER_MS: Final = 1_000_000
+_NEVER_NS: Final = 1 << 62
+
+HEAD: Final = Struct("<4sQcQ")
+"""The part of an attachment that ends with the id: version byte and tags, msb, tag, lsb."""
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """How much of what was put is remembered, to be put again after a loss; `ms` 0 is nothing."""
+
+    ms: int = 15_000
+    messages: int = 4_000
+    bytes: int = 16_000_000
+
+
+Origin = tuple[Hashable, UAttributes]
+"""The publisher, and the attributes."""
+
+
+class _Block(msgspec.Struct, frozen=True, gc=False):
+    """Messages in the order of putting. `heads` and `payloads` are joined, `sizes` are those of the payloads."""
+
+    origins: tuple[Origin, ...]
+    put_ns: Sequence[int]
+    heads: bytes
+    sizes: Sequence[int]
+    payloads: bytes
+
+    @property
+    def bytes(self) -> int:
+        return len(self.payloads) + OVERHEAD_BYTES * len(self.put_ns)
+
+    def of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
+        ends = pairwise(accumulate(self.sizes, initial=0))
+        return [
+            (put_ns, UMessage(UUID(msb, lsb), attributes, self.payloads[begin:end]))
+            for (by, attributes), put_ns, (_, msb, _, lsb), (begin, end) in zip(
+                self.origins, self.put_ns, HEAD.iter_unpack(self.heads), ends, strict=True
+            )
+            if by is publisher
+        ]
+
+
+class Memory:
+    """Not locked. Times of putting must not go back."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.is_on = replay.ms > 0
+        self._window_ns = replay.ms * _NS_PER_MS
+        self._block_messages = max(1, replay.messages // _PART)
+        self._block_bytes = replay.bytes // _PART
+        # In blocks; what may be there besides is less than a block.
+        self._most_messages = replay.messages - self._block_messages + 1
+        self._most_bytes = replay.bytes - (self._block_bytes if self._block_bytes > OVERHEAD_BYTES else 0)
+        self._block_ns = self._window_ns // _PART
+        self._blocks: deque[_Block] = deque()
+        self._messages = self._bytes = 0  # in blocks
+        self._until_ns = 0  # later messages are no part of the block that is begun
+        self._forget_ns = _NEVER_NS  # when the oldest block is too old
+        self._begin()
+
+    def _begin(self) -> None:
+        self._origins: list[Origin] = []
+        self._put_ns: list[int] = []
+        self._heads: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._fresh_bytes = 0
+
+    def __len__(self) -> int:
+        return self._messages + len(self._put_ns)
+
+    def note(
+        self, origin: Origin, put_ns: Sequence[int], heads: Sequence[bytes], payloads: Sequence[bytes]
+    ) -> None:
+        """Remember messages of one publisher with the same attributes, each as HEAD and payload."""
+        self._begin_anew_if_old(put_ns[0])
+        self._origins += [origin] * len(put_ns)
+        self._put_ns += put_ns
+        self._heads += heads
+        self._payloads += payloads
+        self._noted(put_ns[-1], sum(map(len, payloads)) + OVERHEAD_BYTES * len(payloads))
+
+    def note_one(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
+        """As `note`, of one."""
+        self._begin_anew_if_old(put_ns)
+        self._origins.append(origin)
+        self._put_ns.append(put_ns)
+        self._heads.append(head)
+        self._payloads.append(payload)
+        self._noted(put_ns, len(payload) + OVERHEAD_BYTES)
+
+    def _noted(self, now_ns: int, size: int) -> None:
+        self._fresh_bytes += size
+        if len(self._put_ns) >= self._block_messages or self._fresh_bytes > self._block_bytes:
+            self._close()
+            self._forget(now_ns)
+        elif now_ns > self._forget_ns:
+            self._forget(now_ns)
+
+    def _begin_anew_if_old(self, now_ns: int) -> None:
+        if now_ns > self._until_ns:
+            if self._put_ns:
+                self._close()
+            self._until_ns = now_ns + self._block_ns
+
+    def _close(self) -> None:
+        """Make a block of the newest."""
+        payloads = self._payloads
+        block = _Block(
+            tuple(self._origins),
+            array("q", self._put_ns),
+            b"".join(self._heads),
+            array("I", map(len, payloads)),
+            b"".join(payloads),
+        )
+        self._blocks.append(block)
+        self._forget_ns = min(self._forget_ns, block.put_ns[-1] + self._window_ns)
+        self._messages += len(payloads)
+        self._bytes += block.bytes
+        self._begin()
+
+    def _forget(self, now_ns: int) -> None:
+        """Let go of the oldest, as time and bounds have it; the newest is always remembered."""
+        blocks = self._blocks
+        while blocks and (
+            self._messages > self._most_messages
+            or self._bytes > self._most_bytes
+            or blocks[0].put_ns[-1] < now_ns - self._window_ns
+        ):
+            if len(blocks) == 1 and not self._put_ns:
+                break
+            block = blocks.popleft()
+            self._messages -= len(block.put_ns)
+            self._bytes -= block.bytes
+        self._forget_ns = blocks[0].put_ns[-1] + self._window_ns if blocks else _NEVER_NS
+
+    def of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
+        """What is remembered of a publisher, each with the time when it was put, in order."""
+        if self._put_ns:
+            self._close()
+        return [each for block in self._blocks for each in block.of(publisher)]
