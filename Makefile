@@ -6,12 +6,13 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report test lint conformance bench soak proto clean help
+.PHONY: demo demo-report test interop lint conformance bench soak proto clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
 SPARK    := .venv/.installed-pipeline
 DEV      := .venv/.installed-dev
+AUTOBAHN := build/autobahn-js/.installed
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 PIPELINE := pipeline/pyproject.toml
@@ -37,8 +38,15 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 	@$(BIN)/ustreamer-pipeline report $(REPORT)/lake $(REPORT)
 	@echo '$(REPORT)/report.html'
 
-test: lint ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
+test: lint $(AUTOBAHN) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests $(ARGS)
+
+INTEROP := $(addprefix tests/e2e/test_,namespaces.py tshark.py vsomeip.py)
+
+interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, and vsomeip if VSOMEIP_HOME says where it is
+	@command -v tshark >/dev/null && command -v ip >/dev/null || .ci/install tshark iproute2 || \
+	    echo 'no tshark, or no ip: what needs them is skipped'
+	@$(BIN)/python -m pytest -q -rs $(INTEROP) $(ARGS)
 
 lint: $(DEV) ## ruff, mypy --strict, import contracts
 	$(call check,ruff check,$(BIN)/ruff check -q)
@@ -51,8 +59,8 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts
 conformance: $(DEV) ## docs/conformance.md anew: each rule, its code, its tests, their result
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
-bench: $(DEV) ## messages/s and latency against a bare forwarder, side by side
-	@$(BIN)/python -m benchmarks $(ARGS)
+bench: $(DEV) ## every figure of docs/performance.md, beside bare forwarders: 15 minutes
+	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 soak: $(DEV) ## the tests that run for minutes
 	@$(BIN)/python -m pytest -q -m soak --timeout 0 $(ARGS)
@@ -97,5 +105,14 @@ $(SPARK): $(RUN) $(PIPELINE)
 # its script.
 $(DEV): $(SPARK)
 	@echo 'installing what development needs'
-	@$(PIP) install 'ustreamer[zenoh,cli,uvloop,dev]'
+	@$(PIP) install 'ustreamer[zenoh,cli,uvloop,dev]' 'ustreamer-pipeline[connect]'
 	@touch $@
+
+# A WAMP client that is not ours, for tests only: pinned, with the hash of each file, in package-lock.json. Nothing of it is
+# run at installation. Without npm, or its registry, the tests that need it are skipped and say so.
+$(AUTOBAHN): $(addprefix plugins/wamp/tests/js/,package.json package-lock.json)
+	@mkdir -p $(@D)
+	@cp $^ $(@D)
+	@if ! command -v npm >/dev/null; then echo 'no npm: the tests with Autobahn|JS are skipped'; \
+	elif cd $(@D) && npm ci --silent --ignore-scripts --omit=optional --no-audit --no-fund; then touch $(@F); \
+	else echo 'npm could not install Autobahn|JS: the tests with it are skipped'; fi

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests [ARGUMENTS OF PYTEST]`: every test, in less than ten minutes on two cores.
+"""`python -m tests [ARGUMENTS OF PYTEST]`: every test. On two cores 11 to 12 minutes, of the 10 it may take.
 
-What measures time, or starts whole processes, runs alone; most of it waits, so it gains nothing from company. The rest runs
-in two halves side by side. Named places (`python -m tests tests/core`) are left to one pytest.
+What measures time runs alone; then whole processes, which wait for each other more than they work, and then all the rest, each
+in two parts side by side. Named places (`python -m tests tests/core`) are left to one pytest.
 """
 
 import subprocess
@@ -13,12 +13,32 @@ from pathlib import Path
 from typing import Final
 
 REPO: Final = Path(__file__).parents[1]
-ALONE: Final = ("tests/e2e", "tests/benchmarks")
-LARGEST: Final = "plugins/usubscription"  # goes with the first half, so that they take as long as each other
-HALVES: Final = (
-    ("tests", LARGEST, *(f"--ignore={each}" for each in ALONE)),
-    ("plugins", f"--ignore={LARGEST}", "pipeline/tests"),
+E2E: Final = "tests/e2e"
+ALONE: Final = (
+    "tests/benchmarks",
+    *(f"{E2E}/test_{each}.py" for each in ("command_line", "hostile_ecus", "isolation", "rates")),
 )
+STREAMERS: Final = tuple(
+    f"{E2E}/test_{each}.py"
+    for each in ("neighbours", "networks", "puts", "remote_subscriptions", "restart", "topologies")
+)
+"""Several streamers at a time, most of them: half of what there is to wait for."""
+LARGEST: Final = "plugins/usubscription"  # goes with the first half, so that they take as long as each other
+
+
+def _without(*places: str) -> tuple[str, ...]:
+    return tuple(f"--ignore={each}" for each in places)
+
+
+PARTS: Final = (
+    (ALONE,),
+    (STREAMERS, (E2E, *_without(*ALONE[1:], *STREAMERS))),
+    (
+        ("tests", LARGEST, *_without(E2E, ALONE[0])),
+        ("plugins", *_without(LARGEST), "pipeline/tests"),
+    ),
+)
+"""One after the other; what is within one, side by side."""
 NOTHING: Final = 5  # what pytest ends with if no test was asked for
 
 
@@ -32,15 +52,16 @@ def code_of(codes: Sequence[int]) -> int:
     return next((code for code in asked if code), 0 if asked else NOTHING)
 
 
-def side_by_side(first: Sequence[str], second: Sequence[str]) -> list[int]:
-    """Run two commands at once; what the second one says comes when both have ended."""
+def side_by_side(first: Sequence[str], *second: Sequence[str]) -> list[int]:
+    """Run two commands at once, or one; what the second one says comes when both have ended."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        later = subprocess.Popen(second, cwd=REPO, stdout=said, stderr=subprocess.STDOUT)
+        later = [subprocess.Popen(each, cwd=REPO, stdout=said, stderr=subprocess.STDOUT) for each in second]
         try:
             code = subprocess.run(first, cwd=REPO, check=False).returncode
-            codes = [code, later.wait()]
+            codes = [code, *(each.wait() for each in later)]
         finally:
-            later.kill()  # if this was interrupted; nothing otherwise
+            for each in later:
+                each.kill()  # if this was interrupted; nothing otherwise
         said.seek(0)
         sys.stdout.write(said.read())
         sys.stdout.flush()
@@ -50,15 +71,17 @@ def side_by_side(first: Sequence[str], second: Sequence[str]) -> list[int]:
 def main(arguments: Sequence[str]) -> int:
     if any((REPO / each.split("::", 1)[0]).exists() for each in arguments if not each.startswith("-")):
         return subprocess.run(pytest((), arguments), cwd=REPO, check=False).returncode
-    alone = subprocess.run(pytest(ALONE, arguments), cwd=REPO, check=False).returncode
-    if alone not in {0, NOTHING} and {"-x", "--exitfirst"} & set(arguments):
-        return alone
-    # Each with a cache of its own: of what failed last, one would forget what the other knows.
-    first, second = (
-        pytest(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{number}"))
-        for number, where in enumerate(HALVES)
-    )
-    return code_of([alone, *side_by_side(first, second)])
+    codes: list[int] = []
+    for part in PARTS:
+        # Each with a cache of its own: of what failed last, one would forget what the other knows.
+        commands = [
+            pytest(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{number}"))
+            for number, where in enumerate(part)
+        ]
+        codes += side_by_side(commands[0], *commands[1:])
+        if code_of(codes) not in {0, NOTHING} and {"-x", "--exitfirst"} & set(arguments):
+            break
+    return code_of(codes)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 """The commands and packages a user starts with: Makefile, .ci/run, pyproject.toml, licence texts."""
 
 import importlib.metadata
+import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -15,12 +18,25 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from tests.__main__ import ALONE, HALVES, LARGEST, code_of, side_by_side
+from tests.__main__ import ALONE, E2E, LARGEST, PARTS, STREAMERS, code_of, side_by_side
 
 REPO = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
 PIPELINE = REPO / "pipeline"
-TARGETS = ["demo", "demo-report", "test", "lint", "conformance", "bench", "soak", "proto", "clean", "help"]
+TARGETS = [
+    "demo",
+    "demo-report",
+    "test",
+    "interop",
+    "lint",
+    "conformance",
+    "bench",
+    "soak",
+    "proto",
+    "clean",
+    "help",
+]
+PERMISSIVE = {"Apache-2.0", "BSD-3-Clause", "ISC", "MIT", "Unlicense"}
 DEVELOPMENT_ONLY = {
     "pytest",
     "mypy",
@@ -93,17 +109,47 @@ def test_make_test_runs_every_check_and_then_the_tests() -> None:
         assert f"bin/mypy {tests.relative_to(REPO)}" in plan
 
 
+def test_without_npm_the_tests_with_autobahn_js_are_said_to_be_skipped(tmp_path: Path) -> None:
+    where = "plugins/wamp/tests/js"
+    (tmp_path / where).mkdir(parents=True)
+    for name in ("Makefile", f"{where}/package.json", f"{where}/package-lock.json"):
+        (tmp_path / name).write_bytes((REPO / name).read_bytes())
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("mkdir", "cp", "sh", "make"):
+        (commands / name).symlink_to(str(shutil.which(name)))
+    command = ["make", "PYTHON=python3", "build/autobahn-js/.installed"]
+    run = partial(subprocess.run, command, cwd=tmp_path, env={"PATH": str(commands)}, capture_output=True)
+    result = run(text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "no npm: the tests with Autobahn|JS are skipped\n")
+    (commands / "npm").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    (commands / "npm").chmod(0o755)
+    result = run(text=True, check=False)
+    assert result.returncode == 0
+    assert "npm could not install" in result.stdout
+    assert not (tmp_path / command[-1]).exists(), "it is tried again the next time"
+
+
+def test_what_npm_installs_is_pinned_to_the_hash_and_permissively_licensed() -> None:
+    lock = json.loads((REPO / "plugins/wamp/tests/js/package-lock.json").read_text(encoding="utf-8"))
+    packages = {name: each for name, each in lock["packages"].items() if name}
+    assert {"node_modules/autobahn", "node_modules/autobahn-browser"} <= set(packages)
+    for name, each in packages.items():
+        assert each["integrity"].startswith("sha512-"), name
+        assert each["license"] in PERMISSIVE, name
+
+
 def test_every_folder_of_tests_is_run_once() -> None:
     folders = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
         "ini_options"
     ]
-    run = [each for half in HALVES for each in half if not each.startswith("--ignore")]
-    left_out = [
-        each.removeprefix("--ignore=") for half in HALVES for each in half if each.startswith("--ignore")
-    ]
-    assert sorted(left_out) == sorted([*ALONE, LARGEST])
-    assert sorted(run) == sorted([*{each.split("/*")[0] for each in folders["testpaths"]}, LARGEST])
-    assert all((REPO / each).is_dir() for each in (*run, *left_out))
+    places = [each for part in PARTS for side in part for each in side]
+    run = [each for each in places if not each.startswith("--ignore")]
+    left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
+    # What is left out in one place is run in another, by its own name.
+    assert sorted(left_out) == sorted([*ALONE, *STREAMERS, E2E, LARGEST])
+    assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])
+    assert all((REPO / each).exists() for each in run)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +223,14 @@ def ci_run(tmp_path: Path, *, ci: str) -> subprocess.CompletedProcess[str]:
     """Run .ci/run on a machine that has neither tshark nor apt-get, and whose make only says that it ran."""
     (tmp_path / ".ci").mkdir()
     script = tmp_path / ".ci" / "run"
-    script.write_bytes((REPO / ".ci" / "run").read_bytes())
+    for name in ("run", "install"):
+        shutil.copy(REPO / ".ci" / name, tmp_path / ".ci" / name)
     commands = tmp_path / "bin"
     commands.mkdir()
     (commands / "make").write_text('#!/bin/sh\necho "make $* was called, CI=$CI"\n', encoding="utf-8")
     (commands / "make").chmod(0o755)
-    (commands / "dirname").symlink_to("/usr/bin/dirname")
+    for name in ("dirname", "bash"):
+        (commands / name).symlink_to(str(shutil.which(name)))
     env = {"PATH": str(commands), "CI": ci}
     return subprocess.run(["/bin/bash", script], env=env, capture_output=True, text=True, check=False)
 
@@ -196,7 +244,7 @@ def test_ci_run_is_executable_and_ends_in_make_test() -> None:
 def test_in_ci_a_tshark_that_cannot_be_installed_is_a_failure_not_a_skipped_test(tmp_path: Path) -> None:
     result = ci_run(tmp_path, ci="true")
     assert result.returncode == 1
-    assert "cannot install tshark" in result.stderr
+    assert "no apt-get here\n.ci/run: cannot install tshark" in result.stderr
     assert "was called" not in result.stdout
 
 
@@ -205,6 +253,14 @@ def test_on_a_developers_machine_the_missing_tshark_is_said_and_the_tests_run(tm
     assert result.returncode == 0
     assert "cannot install tshark" in result.stderr
     assert result.stdout == "make test was called, CI=false\n"
+
+
+def test_make_interop_installs_tshark_and_runs_what_is_there() -> None:
+    plan = planned("interop")
+    assert plan.index(".ci/install tshark iproute2") < plan.index("-m pytest")
+    files = re.findall(r"tests/e2e/test_\w+\.py", plan)
+    assert len(files) >= 3
+    assert all((REPO / file).is_file() for file in files)
 
 
 # -------------------------------------------------------------------------------------------------- distributions

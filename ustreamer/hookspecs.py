@@ -14,7 +14,7 @@ Plugins import this module, `ustreamer.core` and `ustreamer.uprotocol`; never th
 
 import argparse
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Protocol
 
@@ -22,14 +22,17 @@ import msgspec
 import pluggy
 
 from ustreamer.core.access import AccessRules
-from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
+from ustreamer.core.chain import BulkTransmit, Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock
-from ustreamer.core.dispatcher import Dispatcher, Schedule
+from ustreamer.core.dispatcher import Dispatcher
 from ustreamer.core.egress import EgressLimits
 from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot
 from ustreamer.core.links import Links
 from ustreamer.core.neighbours import Announcement
+from ustreamer.core.puts import Put
+from ustreamer.core.shared import Schedule
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory, SubscriptionWatch
+from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import UUri
@@ -124,6 +127,16 @@ class RouteUnavailable(UStatusError):
         self.route = route
 
 
+class SubscriberGone(UStatusError):
+    """NOT_FOUND for a publication whose one subscriber has ended and is not known as gone everywhere yet.
+
+    It is nobody's message any more: NO_SUBSCRIBER in the books, never tried again, and no dead letter.
+    """
+
+    def __init__(self, subscriber: UUri) -> None:
+        super().__init__(UCode.NOT_FOUND, f"subscriber {subscriber} has ended")
+
+
 class EndpointTransport(UTransport):
     """A UTransport as the streamer uses it: one object per `[endpoints.<name>]`, with a socket or session of its own.
 
@@ -163,9 +176,26 @@ class EndpointTransport(UTransport):
     def transmitter(self, subscriber: UUri | None) -> Transmit:
         """What sends to one subscriber of a unicast transport, or (None) to whoever a message itself names.
 
-        It raises RouteUnavailable where others may be reached meanwhile: the lane then holds only that stream of messages.
+        It raises RouteUnavailable where others may be reached meanwhile: the lane then holds only that stream of messages;
+        and SubscriberGone for a publication whose `subscriber` has ended.
         """
         return self.send
+
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        """As `transmitter`, for many messages at once: where that is cheaper than one by one. It takes what it can."""
+        transmit = self.transmitter(subscriber)
+
+        def transmit_all(messages: Iterable[UMessage], /) -> int:
+            taken = 0
+            for message in messages:
+                try:
+                    transmit(message)
+                except Exception:  # noqa: BLE001  # it is transmitted again, by itself, and raises where that is seen
+                    break
+                taken += 1
+            return taken
+
+        return transmit_all
 
     def subscriptions(self) -> Sequence[Subscription]:
         """Subscriptions that the endpoint's configuration fixes, for peers that cannot subscribe by themselves."""
@@ -207,6 +237,16 @@ class EndpointTransport(UTransport):
         be read is refused and counted; there is a bound to what is kept. A transport that cannot tell never calls it.
         """
 
+    def announce_puts(self, puts: frozenset[Put]) -> None:
+        """Tell the other streamers on this network that we put these topics there, and no others. Does not wait.
+
+        Called after `announce`, whenever that has changed. What is not told yet, or cannot be, others put as well. What
+        takes `announce` back takes this back.
+        """
+
+    def watch_puts(self, changed: Callable[[frozenset[Put], frozenset[Put]], None]) -> None:
+        """Have `changed` called with what came and went of what streamers put on this network, as with `watch_neighbours`."""
+
     @abstractmethod
     def statistics(self) -> Mapping[str, int]:
         """Counters of this moment, among them one `refused_<reason>` for each way in which input can be unusable."""
@@ -220,10 +260,18 @@ class TransportKind(msgspec.Struct, frozen=True):
 
     config: type[EndpointConfig]
     make: Callable[[Any, EndpointContext], EndpointTransport]
-    has_usubscription: bool = True
-    """Whether entities behind it bring a uSubscription of their own; if not, the streamer's serves their authorities."""
+    has_usubscription: bool | Callable[[Any], bool] = True
+    """Whether entities behind it bring a uSubscription of their own; if not, the streamer's serves their authorities.
+
+    Where that depends on the endpoint, it is asked of its config.
+    """
     outlives_us: bool = True
     """Whether those behind it are there after a restart of the streamer; if not, nothing can be kept for them."""
+
+    def brings_usubscription(self, config: EndpointConfig) -> bool:
+        """Whether those behind the endpoint of this config have a uSubscription of their own."""
+        asked = self.has_usubscription
+        return asked if isinstance(asked, bool) else asked(config)
 
 
 class Service(Protocol):

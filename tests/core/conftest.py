@@ -13,11 +13,14 @@ import pytest
 from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import ManualClock
-from ustreamer.core.dispatcher import Dispatcher, FilterFactory, Ingress
+from ustreamer.core.dispatcher import Dispatcher
 from ustreamer.core.egress import EgressLimits, EgressQueue, Queued
+from ustreamer.core.ingress import Ingress
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.neighbours import Neighbours
+from ustreamer.core.puts import Puts
 from ustreamer.core.routes import SELF, Places, Router
+from ustreamer.core.shared import FilterFactory
 from ustreamer.core.subscriptions import Subscription
 from ustreamer.core.timers import TimerQueue
 from ustreamer.uprotocol.umessage import UMessage
@@ -178,6 +181,7 @@ class World:
         access: Mapping[str, Access] | None = None,
         duplicate_windows: Mapping[str, int] | None = None,
         neighbours: Neighbours | None = None,
+        puts: Puts | None = None,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
@@ -200,6 +204,7 @@ class World:
             taps=lambda _: taps,
             schedule=self._schedule,
             duplicate_windows=duplicate_windows,
+            puts=puts,
         )
         if plan_limit is not None:
             for name in authorities.values():

@@ -28,7 +28,7 @@ from ustreamer.core.chain import Delivery, Filter, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.dead_letter import dead_letter_topic
 from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.egress import EgressLimits
+from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits
 from ustreamer.core.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.timers import TimerQueue
@@ -132,7 +132,14 @@ class Datagrams(Wire):
     inline: ClassVar[bool] = True
 
 
-KINDS: tuple[type[Wire], ...] = (Wire, Sessions, Multicast, Datagrams)
+class Stream(Wire):
+    """Takes a few small messages without waiting, each time that it is asked."""
+
+    def room(self) -> int:
+        return 3 * OVERHEAD_BYTES
+
+
+KINDS: tuple[type[Wire], ...] = (Wire, Sessions, Multicast, Datagrams, Stream)
 
 
 class WouldWait(BaseException):
@@ -311,6 +318,7 @@ class Delivering(RuleBasedStateMachine):
         self.made_ns: dict[UUID, int] = {}
         self.arrived: dict[UUID, int] = {}
         self.asked: list[UMessage] = []
+        self.helpings: dict[str, list[UMessage]] | None = None
 
     # --- what comes in --------------------------------------------------------------------------------------------------
 
@@ -325,7 +333,10 @@ class Delivering(RuleBasedStateMachine):
     def _receive(self, message: UMessage) -> None:
         home = self.gateway.places.endpoint_of(message.attributes.source)
         assert home is not None
-        self.gateway.dispatcher.ingress(home).dispatch(message)
+        if self.helpings is None:
+            self.gateway.dispatcher.ingress(home).dispatch(message)
+        else:
+            self.helpings[home].append(message)
 
     @rule(topic=topics | st.just(DEAD_LETTERS), subscriber=subscribers, period_ms=periods_ms)
     def subscribe(self, topic: UUri, subscriber: UUri, period_ms: int) -> None:
@@ -335,11 +346,16 @@ class Delivering(RuleBasedStateMachine):
     def unsubscribe(self, topic: UUri, subscriber: UUri) -> None:
         self.gateway.directory.unsubscribe(topic, subscriber)
 
-    @rule(burst=bursts)
-    def receive(self, burst: list[Sketch]) -> None:
+    @rule(burst=bursts, together=st.booleans())
+    def receive(self, burst: list[Sketch], together: bool = True) -> None:
+        """Message by message, or what came in at an endpoint in one helping."""
+        self.helpings = defaultdict(list) if together else None
         for sketch in burst:
             for _ in range(sketch.copies):
                 self._receive_one(sketch)
+        for home, messages in (self.helpings or {}).items():
+            self.gateway.dispatcher.ingress(home).take_all(messages)
+        self.helpings = None
 
     def _receive_one(self, sketch: Sketch) -> None:
         kind, topic, caller, sink, priority, ttl, age_ms, _ = sketch
@@ -536,3 +552,17 @@ def test_whatever_happens_books_balance_order_holds_and_nothing_is_delivered_aft
     run_state_machine_as_test(
         Delivering, settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
     )
+
+
+def test_none_of_a_helping_is_sent_whose_ttl_has_run_out_while_those_before_it_were() -> None:
+    gateway = Gateway((Wire, Datagrams, Wire), "drop", None)
+    topic, wire = UUri("north", 1, 1, 0x8000), gateway.wires["south"]
+    gateway.directory.subscribe(topic, UUri("south", 1, 3, 0))
+    wire.slow = True
+    ids = [UUID(gateway.time.wall_ms() << 16 | 0x7000, 1 << 63 | number) for number in range(6)]
+    messages = [publish(ids[0], topic), *(publish(id, topic, ttl=2 * SLOW_MS + 1) for id in ids[1:])]
+    gateway.dispatcher.ingress("north").take_all(messages)
+    assert [sent.message for sent in wire.sent] == messages[:3]
+    gateway.run("south")
+    ended = [outcome.verdict for outcome in gateway.outcomes if outcome.message.id in ids]
+    assert ended == [Verdict.DELIVERED] * 3 + [Verdict.EXPIRED] * 3

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.dispatcher import TargetStatistics
+from ustreamer.core.deliveries import TargetStatistics
 from ustreamer.core.egress import EgressLimits
 from ustreamer.core.ledger import Verdict
 from ustreamer.core.routes import SELF
@@ -416,7 +416,7 @@ def test_a_topic_that_nobody_has_subscribed_leaves_no_trace_among_the_targets(wo
     world.directory.subscribe(DOORS, DASH)
     for topic in (SPEED, DOORS):
         world.receive("chassis", event(world, topic))
-    assert list(world.ingress("chassis")._by_topic) == [DOORS]
+    assert list(world.ingress("chassis")._deliveries.topics) == [DOORS]
 
 
 def test_an_ingress_is_made_once(world: "World") -> None:
@@ -557,6 +557,19 @@ UNANSWERED: dict[str, Callable[["World"], UMessage]] = {
     "a response to nothing": lambda world: broken(response(world.id(), call(world)), reqid=None),
     "a message of no type": lambda world: UMessage(world.id(), UAttributes(type=UMessageType.UNSPECIFIED, source=APP)),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [UMessageType.PUBLISH, UMessageType.NOTIFICATION, UMessageType.RESPONSE])
+def test_what_only_has_the_addresses_of_a_request_is_refused_and_not_answered(
+    world: "World", kind: UMessageType
+) -> None:
+    asked = call(world)
+    world.receive(
+        "backbone",
+        msgspec.structs.replace(asked, attributes=msgspec.structs.replace(asked.attributes, type=kind)),
+    )
+    assert world.dispatcher.refused()["backbone"]["invalid"] == 1
+    assert responses(world, "backbone") == []
 
 
 @pytest.mark.parametrize("make", ANSWERED.values(), ids=ANSWERED)
@@ -1023,7 +1036,7 @@ def test_calls_of_a_filter_never_overlap_whichever_threads_they_come_from(
     world = build(lambda _: [lingering])
     world.directory.subscribe(SPEED, DASH)
     world.receive("chassis", event(world))
-    (delivery,) = world.ingress("chassis")._by_topic[SPEED]
+    (delivery,) = world.ingress("chassis")._deliveries._by_topic[SPEED]
     delivery.wake_at(0, lingering)
     messages = [event(world) for _ in range(2)]
     start = Barrier(2)

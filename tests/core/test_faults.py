@@ -62,6 +62,30 @@ def test_a_filter_that_raises_lets_nothing_pass_and_the_dead_letter_names_it(bui
     assert world.dispatcher.faults()["chassis"]["filter_errors"] == 1
 
 
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("detail")
+
+
+def test_an_error_that_cannot_say_what_it_is_ends_no_more_than_its_message(build: "type[World]") -> None:
+    class Fails(Filter):
+        def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+            if message.payload == b"1":
+                raise Unsayable
+            return None
+
+    world = build(lambda _: [Fails()])
+    world.directory.subscribe(SPEED, DASH)
+    messages = [publish(world.id(), SPEED, b"%d" % number) for number in range(3)]
+    world.ingress("chassis").take_all(messages)
+    world.receive("chassis", messages[1])
+    world.run()
+    assert world.lanes["dash"].messages == [messages[0], messages[2]]
+    (reason,) = {each.reason for each in world.seen if each.verdict is Verdict.DEAD_LETTERED}
+    assert reason is not None
+    assert reason.message.endswith("Fails raised Unsayable, which cannot say why")
+
+
 def test_the_other_targets_of_the_same_message_get_it(build: "type[World]") -> None:
     world = build(lambda delivery: [Broken()] if delivery.subscriber == DASH else [])
     for subscriber in (DASH, DASH_2, APP):

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ustreamer.host import process
+from ustreamer.uprotocol.uuri import UUri
+
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 USTREAMER = Path(sys.executable).with_name("ustreamer")
 
@@ -49,3 +52,13 @@ def test_a_shipped_configuration_starts_and_stops(path: Path, tmp_path: Path) ->
     assert first_line == "READY\n", log
     assert streamer.returncode == 0, log
     assert (tmp_path / "state" / "usubscription").is_dir()
+
+
+def test_the_payloads_that_the_vehicle_describes_can_be_read() -> None:
+    streamer = process.load(Path(__file__).parents[2] / "configs/vehicle.toml").streamer()
+    wheel, climate = (streamer.decoder(UUri("chassis", service, 1, 0x8001)) for service in (0x1234, 0x3001))
+    assert wheel is not None
+    assert climate is not None
+    assert wheel(bytes.fromhex("41600000 fff6")) == {"speed": 14.0, "slip": -10}
+    payload = "00000012  01  04 41b00000  00000006 efbbbf 4869 00  ffff"  # two bytes of a newer ECU
+    assert climate(bytes.fromhex(payload)) == {"mode": "heat", "celsius": [22.0], "profile": "Hi"}

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/configuration.md explains every key there is, and no other."""
 
+import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
+from ustreamer_payloads import shapes
+from ustreamer_payloads.plugin import PayloadsPlugin, TopicConfig
 from ustreamer_recorder.plugin import RecorderPlugin
 from ustreamer_throttle.plugin import ThrottlePlugin
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
@@ -19,6 +23,10 @@ from ustreamer.hookspecs import EndpointConfig
 from ustreamer.host import config as host
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip import config as someip
+from ustreamer.transports.someip.sd.section import ServiceDiscovery, Unlisted
+from ustreamer.transports.someip.sd.settings import Limits, Timings
+from ustreamer.transports.someip.tcp_settings import Tcp
+from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
@@ -40,9 +48,16 @@ def first_column(title: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
+def keys(*structs: type[msgspec.Struct]) -> set[str]:
+    """As `fields`, by what they are called in the file."""
+    return {name for struct in structs for name in struct.__struct_encode_fields__}
+
+
 def fields(*structs: type[msgspec.Struct]) -> set[str]:
     return {name for struct in structs for name in struct.__struct_fields__}
 
+
+KINDS: tuple[type[msgspec.Struct], ...] = get_args(shapes.Shape)
 
 SECTIONS = [
     ("The file", fields(host.StreamerConfig) - HANDLED_BY_THE_READER, set()),
@@ -50,8 +65,9 @@ SECTIONS = [
     ("Zenoh endpoint", fields(ZenohEndpoint) - BASE, set()),
     (
         "SOME/IP endpoint",
-        fields(someip.SomeipEndpoint, someip.Service) - BASE,
-        fields(someip.Event, someip.Receiver, someip.ServiceDiscovery),
+        fields(someip.SomeipEndpoint, someip.Service, Tcp, ServiceDiscovery, Timings, Limits, Unlisted)
+        - BASE,
+        fields(someip.Event, someip.Method, someip.Receiver, someip.Eventgroup, Segmenting, TpLimits),
     ),
     ("Local endpoint", fields(LocalEndpoint) - BASE, set()),
     ("Egress", fields(host.EgressConfig), fields(host.RetryConfig)),
@@ -59,6 +75,11 @@ SECTIONS = [
     ("Plugin usubscription", fields(UsubscriptionPlugin.Config), set()),
     ("Plugin throttle", fields(ThrottlePlugin.Config), set()),
     ("Plugin recorder", fields(RecorderPlugin.Config), set()),
+    (
+        "Plugin payloads",
+        keys(PayloadsPlugin.Config, TopicConfig),
+        keys(*KINDS, shapes.MemberShape, shapes.TaggedShape, shapes.VariantShape, shapes.BitShape),
+    ),
     ("Plugin wamp", fields(WampPlugin.Config), fields(User, Tls, Anonymous, OutboxLimits)),
 ]
 
@@ -76,6 +97,12 @@ def test_every_section_of_the_page_is_checked() -> None:
     assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == [*titles, "Changing a running streamer"]
 
 
+def test_the_defaults_of_segments_are_those_of_the_code() -> None:
+    text = section("SOME/IP endpoint")
+    for field in (*msgspec.structs.fields(Segmenting), *msgspec.structs.fields(TpLimits)):
+        assert re.search(rf"`{field.name}`\s\({field.default}[,)]", text), field.name
+
+
 def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
     for title, struct in (
         ("Every endpoint", EndpointConfig),
@@ -84,6 +111,7 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         ("Dead letters", host.DeadLettersConfig),
         ("Plugin usubscription", UsubscriptionPlugin.Config),
         ("Plugin throttle", ThrottlePlugin.Config),
+        ("Plugin payloads", PayloadsPlugin.Config),
         ("Plugin wamp", WampPlugin.Config),
     ):
         inherited = () if struct is EndpointConfig else EndpointConfig.__struct_fields__
@@ -94,3 +122,17 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
                 row = re.search(rf"^\| `{field.name}` \| ([^|]*) \|", section(title), re.MULTILINE)
                 assert row, f"{title}: {field.name}"
                 assert row.group(1).strip("` ") == str(field.default), f"{title}: {field.name}"
+
+
+def test_every_kind_of_payload_type_has_a_row_with_its_keys_and_their_defaults() -> None:
+    rows = dict(re.findall(r'^\| `"(\w+)"` \| ([^|]*) \|', section("Plugin payloads"), re.MULTILINE))
+    told = {kind: dict(re.findall(r"`(\w+)`(?: \(`?([^)`]*)`?\))?", keys)) for kind, keys in rows.items()}
+    assert told == {
+        str(kind.__struct_config__.tag): {
+            each.encode_name: ""
+            if each.default in {msgspec.UNSET, msgspec.NODEFAULT}
+            else json.dumps(each.default)
+            for each in msgspec.structs.fields(kind)
+        }
+        for kind in KINDS
+    }

@@ -54,14 +54,15 @@ class Cable:
         )
         assert self._holder.stdout
         self._holder.stdout.readline()
-        self.there: tuple[str, ...] = ("nsenter", f"--net=/proc/{self._holder.pid}/ns/net")
-        _run(
+        self.far_namespace = f"/proc/{self._holder.pid}/ns/net"
+        self.there: tuple[str, ...] = ("nsenter", f"--net={self.far_namespace}")
+        run(
             "ip", "link", "add", "near", "type", "veth", "peer", "name", "far", "netns", f"{self._holder.pid}"
         )
         for prefix, name, address in (((), "near", NEAR), (self.there, "far", FAR)):
-            _run(*prefix, "ip", "link", "set", "lo", "up")
-            _run(*prefix, "ip", "address", "add", f"{address}/24", "dev", name)
-            _run(*prefix, "ip", "link", "set", name, "up")
+            run(*prefix, "ip", "link", "set", "lo", "up")
+            run(*prefix, "ip", "address", "add", f"{address}/24", "dev", name)
+            run(*prefix, "ip", "link", "set", name, "up")
 
     def cut(self) -> None:
         """From now on every packet, in either direction, goes out and is dropped on the way; both links look up.
@@ -70,11 +71,11 @@ class Cable:
         """
         for prefix, name, other in (((), "near", FAR), (self.there, "far", NEAR)):
             wrong = ("lladdr", _NOBODY, "nud", "permanent")
-            _run(*prefix, "ip", "neighbour", "replace", other, "dev", name, *wrong)
+            run(*prefix, "ip", "neighbour", "replace", other, "dev", name, *wrong)
 
     def heal(self) -> None:
         for prefix, name, other in (((), "near", FAR), (self.there, "far", NEAR)):
-            _run(*prefix, "ip", "neighbour", "delete", other, "dev", name)
+            run(*prefix, "ip", "neighbour", "delete", other, "dev", name)
 
     def __enter__(self) -> Self:
         return self
@@ -91,11 +92,12 @@ class Cable:
 
 def small_buffers() -> None:
     """In a namespace of one's own: have TCP buffers of 64 kB at most on loopback, so that who stands still is noticed."""
-    _run("ip", "link", "set", "lo", "up")
+    run("ip", "link", "set", "lo", "up")
     for name in ("tcp_rmem", "tcp_wmem"):
         Path(f"/proc/sys/net/ipv4/{name}").write_text("4096 16384 65536", encoding="ascii")
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """Run a command of the system, which must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"

@@ -2,16 +2,31 @@
 """Zenoh networks that stay, applications on them, and streamers between them that come and go."""
 
 import json
+import os
+import socket
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import zenoh
 
-from tests.e2e.peers import ZenohPeer, eventually
+from tests.e2e import wire
+from tests.e2e.peers import DEADLINE_S, ZenohPeer, eventually
 from tests.e2e.ports import tcp_ports
 from tests.e2e.streamer import StreamerProcess, run_command
 from tests.e2e.two_streamers import _router
+from tests.e2e.wire import Attributes, Id, Uri
+
+FAR: Final = tuple(f"b{number}.vin1" for number in range(8))
+"""So many that each of two streamers has some: by lot, and always the same."""
+SIDE_BY_SIDE: Final = {"one": ("a.vin1", "g1", "g2"), "two": FAR}
+EACH: Final = 25
+
+QUIET_S: Final = 0.5
+"""A streamer that has counted nothing for so long has nothing left to read."""
 
 _ENDPOINT = """\
 [endpoints.{name}]
@@ -75,7 +90,7 @@ class Neighbourhood:
                     more=more.get(each, ""),
                 )
             )
-        return "\n".join([*sections, "[plugins.usubscription]"])
+        return "\n".join([*sections, "[plugins.usubscription]", "[plugins.throttle]"])
 
 
 class Gateway:
@@ -106,10 +121,23 @@ class Gateway:
         """Wait until it knows these streamers, and no others, on a network."""
         eventually(lambda: self.there(endpoint), sorted(authorities))
 
-    def top(self) -> object:
-        """What it counts at this moment."""
-        found = json.loads(run_command("top", self.config, "--json").stdout)
-        return found["ledger"], found["endpoints"]
+    def counts(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+        """Its ledger, and what it counts at each endpoint.
+
+        Not by `ustreamer top`: a process of its own takes seconds on a busy machine.
+        """
+        directory = os.open(self.config.parent / f"state-{self.authority}", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with socket.socket(socket.AF_UNIX) as admin:
+                admin.settimeout(DEADLINE_S)
+                admin.connect(f"/proc/self/fd/{directory}/admin.sock")  # a whole path may be too long
+                admin.sendall(b'{"type":"statistics"}\n')
+                with admin.makefile("rb") as answer:
+                    found = json.loads(answer.read())
+        finally:
+            os.close(directory)
+        assert "result" in found, found
+        return found["result"]["ledger"], found["result"]["endpoints"]
 
     def refused(self, endpoint: str) -> dict[str, int]:
         """What it refused there, by its last words."""
@@ -118,6 +146,65 @@ class Gateway:
         return {
             key.removeprefix("refused_"): n for key, n in counted.items() if n and key.startswith("refused_")
         }
+
+
+def side_by_side(street: Neighbourhood, more: Mapping[str, str] | None = None) -> list[Gateway]:
+    """g1 and g2, which know of each other on both sides."""
+    gateways = [street.launch(name, SIDE_BY_SIDE, more) for name in ("g1", "g2")]
+    for each in gateways:
+        each.ready()
+    if more is None:
+        for one, other in (gateways, gateways[::-1]):
+            for network in SIDE_BY_SIDE:
+                one.wait_there(network, other.authority)
+    return gateways
+
+
+def notify(speaker: ZenohPeer, sink: Uri) -> Id:
+    topic = speaker.address.at(0x8009)
+    return speaker.send(Attributes(wire.new_id(), wire.NOTIFICATION, topic, sink, priority=wire.CS1), b"note")
+
+
+def times_come(peer: ZenohPeer, ids: Sequence[Id]) -> list[int]:
+    """How often each of these has come."""
+    counts = Counter(each.attributes.id for each in peer.inbox.all() if each.attributes is not None)
+    return [counts[id] for id in ids]
+
+
+def await_way(speaker: ZenohPeer, listener: ZenohPeer, *authorities: str) -> None:
+    """Wait until a notification to each of these authorities arrives: Zenoh needs a moment to know who listens."""
+    for authority in authorities:
+        asked: list[Id] = []
+
+        def arrives(authority: str = authority, asked: list[Id] = asked) -> bool:
+            asked.append(notify(speaker, Uri(authority, 0x99, 1)))
+            time.sleep(0.01)
+            return any(times_come(listener, asked))
+
+        eventually(arrives, True)
+
+
+def all_has_come(speaker: ZenohPeer, listener: ZenohPeer, *gateways: Gateway) -> None:
+    """End these streamers, which send what they have, and wait until what they sent has come.
+
+    What the speaker, a new one on the network of the listener, says then comes after it: it is as unimportant.
+    """
+    # Not while one of them has something to read yet: when another ends, that becomes its own.
+    counted: object = None
+    since = 0.0
+
+    def is_quiet() -> bool:
+        nonlocal counted, since
+        now = [each.counts() for each in gateways]
+        if now != counted:
+            counted, since = now, time.monotonic()
+        return time.monotonic() - since > QUIET_S
+
+    eventually(is_quiet, True)
+    for each in gateways:
+        each.process.stop()
+    last = speaker.publish(speaker.address.at(0x8FFF), b"last")
+    eventually(lambda: times_come(listener, [last]), [1])
 
 
 def _end(process: StreamerProcess) -> None:

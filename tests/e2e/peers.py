@@ -322,7 +322,10 @@ class SomeipPeer:
                         self._socket.sendto(reply, sender)
 
     def send(self, datagram: bytes, port: int) -> None:
-        self._socket.sendto(datagram, ("127.0.0.1", port))
+        self.send_to(datagram, ("127.0.0.1", port))
+
+    def send_to(self, datagram: bytes, address: tuple[str, int]) -> None:
+        self._socket.sendto(datagram, address)
 
     def close(self) -> None:
         self._closing.set()

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several streamers on one network, each a process: what names its sink goes through one of them, and one answers.
 
-tests/core/test_neighbours.py has who is chosen; publications are in test_topologies.py.
+tests/core/test_neighbours.py has who is chosen; publications are in test_puts.py and test_topologies.py.
 """
 
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import permutations
@@ -18,17 +17,23 @@ import pytest
 import zenoh
 
 from tests.e2e import wire
-from tests.e2e.neighbourhood import Gateway, Neighbourhood
+from tests.e2e.neighbourhood import (
+    EACH,
+    FAR,
+    SIDE_BY_SIDE,
+    Gateway,
+    Neighbourhood,
+    all_has_come,
+    await_way,
+    notify,
+    side_by_side,
+    times_come,
+)
 from tests.e2e.peers import Metronome, Sample, ZenohPeer, eventually
 from tests.e2e.streamer import run_command
 from tests.e2e.subscriber import SUBSCRIBED, Subscriber
 from tests.e2e.two_streamers import A, B, Side, _ports
-from tests.e2e.wire import Attributes, Id, Uri
-
-FAR: Final = tuple(f"b{number}.vin1" for number in range(8))
-"""So many that each of two streamers has some: by lot, and always the same."""
-SIDE_BY_SIDE: Final = {"one": ("a.vin1", "g1", "g2"), "two": FAR}
-EACH: Final = 25
+from tests.e2e.wire import Id, Uri
 
 Make = Callable[..., Neighbourhood]
 
@@ -39,67 +44,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
         yield lambda *networks: Neighbourhood(tmp_path, last_first, *networks)
 
 
-def side_by_side(street: Neighbourhood, more: Mapping[str, str] | None = None) -> list[Gateway]:
-    """g1 and g2, which know of each other on both sides."""
-    gateways = [street.launch(name, SIDE_BY_SIDE, more) for name in ("g1", "g2")]
-    for each in gateways:
-        each.ready()
-    if more is None:
-        for one, other in (gateways, gateways[::-1]):
-            for network in SIDE_BY_SIDE:
-                one.wait_there(network, other.authority)
-    return gateways
-
-
-def notify(speaker: ZenohPeer, sink: Uri) -> Id:
-    topic = speaker.address.at(0x8009)
-    return speaker.send(Attributes(wire.new_id(), wire.NOTIFICATION, topic, sink, priority=wire.CS1), b"note")
-
-
 def being(id: Id) -> Callable[[Sample], bool]:
     return lambda sample: sample.attributes is not None and sample.attributes.id == id
 
 
 def says(*words: str) -> Callable[[str], bool]:
     return lambda line: all(each in line for each in words)
-
-
-def times_come(peer: ZenohPeer, ids: Sequence[Id]) -> list[int]:
-    """How often each of these has come."""
-    counts = Counter(each.attributes.id for each in peer.inbox.all() if each.attributes is not None)
-    return [counts[id] for id in ids]
-
-
-def await_way(speaker: ZenohPeer, listener: ZenohPeer, *authorities: str) -> None:
-    """Wait until a notification to each of these authorities arrives: Zenoh needs a moment to know who listens."""
-    for authority in authorities:
-        asked: list[Id] = []
-
-        def arrives(authority: str = authority, asked: list[Id] = asked) -> bool:
-            asked.append(notify(speaker, Uri(authority, 0x99, 1)))
-            time.sleep(0.01)
-            return any(times_come(listener, asked))
-
-        eventually(arrives, True)
-
-
-def all_has_come(speaker: ZenohPeer, listener: ZenohPeer, *gateways: Gateway) -> None:
-    """End these streamers, which send what they have, and wait until what they sent has come.
-
-    What the speaker, a new one on the network of the listener, says then comes after it: it is as unimportant.
-    """
-    # Not while one of them has something to read yet: when another ends, that becomes its own.
-    tops: list[object] = []
-
-    def is_quiet() -> bool:
-        tops.append([each.top() for each in gateways])
-        return tops[-2:-1] == tops[-1:]
-
-    eventually(is_quiet, True)
-    for each in gateways:
-        each.process.stop()
-    last = speaker.publish(speaker.address.at(0x8FFF), b"last")
-    eventually(lambda: times_come(listener, [last]), [1])
 
 
 # --------------------------------------------------------------------------------------------------- side by side
@@ -170,27 +120,6 @@ def test_of_two_that_do_not_look_for_each_other_each_carries_everything(make: Ma
     assert set(came["notifications"]) == set(came["requests"]) == {2}
     assert min(came["responses"]) > 1
     assert set(came["answers that there is no way"]) == {2}
-
-
-def test_a_topic_that_was_asked_for_at_both_of_two_comes_through_both(make: Make) -> None:
-    """What is not promised: docs/delivery.md. Should it come once some day, the page can promise more."""
-    street = make("one", "two")
-    gateways = side_by_side(street)
-    near, listener = street.peer("one", "a.vin1"), street.peer("two", FAR[0])
-    topic = near.address.at(0x8001)
-    for each in gateways:
-        usubscription = Uri(each.authority, 0, 3)
-        listener.call(usubscription.at(wire.SUBSCRIBE), wire.subscription_request(topic))
-    asked: list[Id] = []
-
-    def comes_through_both() -> bool:
-        asked.append(near.publish(topic))
-        return 2 in times_come(listener, asked)
-
-    eventually(comes_through_both, True)
-    events = [near.publish(topic) for _ in range(EACH)]
-    all_has_come(street.peer("two", FAR[0]), listener, *gateways)
-    assert set(times_come(listener, events)) == {2}
 
 
 # --------------------------------------------------------------------------------------------------- failover

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 import pytest
 
-from tests.host.test_streamer import (
+from tests.host.streamer_bench import (
     QUICK_RETRY,
     WITH_USUBSCRIPTION,
     Bench,

@@ -124,6 +124,42 @@ def test_a_pattern_that_a_plugin_cannot_read_is_a_problem_with_its_line(config: 
     assert "//chassis/1234" in problem
 
 
+TOPIC = '[[plugins.payloads.topics]]\ntopic = "//hpc/1/1/8001"\n'
+WHEEL = """
+[plugins.payloads.types.Wheel]
+kind = "struct"
+members = [
+    { name = "speed", type = "f33" },
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (WHEEL, 11, "types.Wheel.members[0].type: there is no type 'f33' (did you mean 'f32'?)"),
+        (WHEEL.replace('"struct"', '"strukt"'), 9, "types.Wheel.kind: 'strukt' is not one of: 'struct', 'tlv', 'array'"),
+        (TOPIC + 'type = "u8"\n' + TOPIC + 'type = "u8"\n', 11, "topics[1].topic: what is published on up://hpc/1/1/8001"),
+        (TOPIC + 'type = "u8"\nklass = 1\n', 10, "topics[0].klass: unknown key (have: class, topic, type); did you mean 'class'?"),
+    ],
+)  # fmt: skip
+def test_a_payload_that_is_described_wrongly_is_a_problem_with_its_line(
+    config: Path, text: str, line: int, problem: str
+) -> None:
+    [found] = check(add(config, text), offline=True).problems
+    assert found.startswith(f"{config}:{line}: plugins.payloads.{problem}")
+
+
+def test_a_payload_class_that_cannot_be_imported_is_a_problem_of_the_second_stage(config: Path) -> None:
+    report = check(add(config, TOPIC + 'class = "no_such_payloads:Wheel"\n'), offline=True)
+    assert report.stages == ("file",)
+    [problem] = report.problems
+    assert problem.startswith(
+        f"{config}: plugin 'payloads': topics[0].class: cannot import 'no_such_payloads': "
+    )
+    assert problem.endswith("ModuleNotFoundError: No module named 'no_such_payloads'")
+
+
 def test_an_address_that_this_machine_has_not_is_a_problem_of_the_environment(config: Path) -> None:
     add(config, SOMEIP.format(bind=NOT_OURS))
     report = check(config, offline=False)

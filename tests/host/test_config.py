@@ -190,6 +190,15 @@ def test_the_sample_loads_from_a_file_with_the_built_in_transports(tmp_path: Pat
         "backbone": kinds["zenoh"].config,
         "chassis": kinds["someip"].config,
     }
+    assert configuration.serves(config, kinds) == ("hpc.vin1",)  # with sd, the ECUs have a uSubscription
+
+
+def test_ecus_without_service_discovery_are_served_by_our_usubscription(tmp_path: Path) -> None:
+    file = tmp_path / "vehicle.toml"
+    sd = 'sd = { multicast = "224.244.224.245", port = 30490, interface = "127.0.0.1" }'
+    file.write_text(edited((sd, "sd = false")), encoding="utf-8")
+    kinds = BuiltinTransports().ustreamer_transports()
+    config = configuration.load(file, kinds, PLUGINS)
     assert configuration.serves(config, kinds) == ("hpc.vin1", "chassis")
 
 

@@ -18,7 +18,7 @@ from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import Clock, ManualClock
 from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits, Queued
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
-from ustreamer.hookspecs import EndpointTransport, RouteUnavailable
+from ustreamer.hookspecs import EndpointTransport, RouteUnavailable, SubscriberGone
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
@@ -566,6 +566,41 @@ def test_what_is_important_overtakes_what_waits_for_its_retry(make_rig: MakeRig)
     rig.wire.then = OK
     assert rig.lane.wait_empty(soon())
     assert rig.sent == [2, 3, 0, 1]
+
+
+# --------------------------------------------------------------------------------------------- subscribers that end
+
+
+class Ends(Wire):
+    """A wire whose subscriber ends when it has got so many messages."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def send(self, message: UMessage) -> None:
+        if len(self.sent) >= self._after:
+            raise SubscriberGone(UUri("wamp.hpc", 0x1_8001, 1, 0))
+        super().send(message)
+
+
+class DatagramEnds(Ends):
+    inline = True
+
+
+@pytest.mark.parametrize("wire", [Ends, DatagramEnds])
+def test_what_is_for_a_subscriber_that_has_ended_is_nobodys_and_no_dead_letter(
+    make_rig: MakeRig, wire: type[Ends]
+) -> None:
+    rig = make_rig(wire(3)).start()
+    rig.offer(*events(10))
+    rig.wait_settled(10)
+    assert rig.sent == [0, 1, 2]
+    books = rig.books()
+    assert (books.delivered, books.no_subscriber, books.dead_lettered, books.queued) == (3, 7, 0, 0)
+    assert rig.undelivered == []
+    ended = [(reason and str(reason), attempts) for _, verdict, reason, attempts in rig.verdicts[3:]]
+    assert ended == [("NOT_FOUND: subscriber up://wamp.hpc/18001/1/0 has ended", 1)] * 7
 
 
 # --------------------------------------------------------------------------------------------------- closed routes

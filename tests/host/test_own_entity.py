@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from ustreamer.core.clock import ManualClock
-from ustreamer.core.dispatcher import TargetStatistics
+from ustreamer.core.deliveries import TargetStatistics
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.subscriptions import StaticDirectory, Subscription

@@ -22,6 +22,8 @@ from ustreamer.hookspecs import (
 )
 from ustreamer.host import plugins
 from ustreamer.host.plugins import PluginError, PluginInfo
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.sd.section import ServiceDiscovery
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 OURS = plugins.installed().keys()  # before a test installs more
@@ -338,12 +340,18 @@ def kinds(**loaded: type[Noting]) -> dict[str, TransportKind]:
 
 def test_the_transports_that_come_with_the_streamer_are_there_without_any_plugin() -> None:
     found = kinds()
-    assert {name: kind.has_usubscription for name, kind in found.items()} == {
-        "local": True,
-        "zenoh": True,
-        "someip": False,
-    }
+    assert found.keys() == {"local", "zenoh", "someip"}
     assert all(issubclass(kind.config, EndpointConfig) for kind in found.values())
+
+
+def someip(sd: ServiceDiscovery | bool) -> SomeipEndpoint:
+    return SomeipEndpoint(transport="someip", authorities=("chassis",), bind="127.0.0.1", port=0, sd=sd)
+
+
+def test_behind_someip_there_is_a_usubscription_where_service_discovery_is_on() -> None:
+    kind = kinds()["someip"]
+    assert not kind.brings_usubscription(someip(sd=False))
+    assert kind.brings_usubscription(someip(ServiceDiscovery("224.244.224.245", "127.0.0.1")))
 
 
 def test_a_plugin_adds_transports_without_being_made() -> None:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from tests.host.running import DEADLINE_S, INSIDE, Running, eventually, new_id
+from ustreamer.hookspecs import Decoder, hookimpl
 from ustreamer.host import taps
 from ustreamer.host.admin import SOCKET, Tap, follow
 from ustreamer.host.cli import main
@@ -105,6 +106,69 @@ def test_only_one_verdict_and_one_source_can_be_asked_for(running: Running, said
         code, out, _ = said(*words, "--source", str(SOURCE))
     assert code == 0
     assert [line.split()[1] for line in out.splitlines()] == ["no_subscriber"] * 3
+
+
+PAYLOADS: Final = """
+[[plugins.payloads.topics]]
+topic = "//hpc/1234/1/8001"
+type = "Speed"
+
+[plugins.payloads.types.Speed]
+kind = "struct"
+members = [{ name = "front", type = "u16" }, { name = "rear", type = "u16" }]
+"""
+
+
+def test_what_is_in_a_payload_is_shown_by_its_description(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Running(tmp_path, PAYLOADS) as running, traffic(running):
+        words = ["tap", str(running.path), "--decode", "--count", "2"]
+        assert main([*words, "--verdict", "no_subscriber"]) == 0  # b"speed", of which one byte is not known
+        for line in capsys.readouterr().out.splitlines():
+            assert line.endswith('  {"front":29552,"rear":25957}')
+        assert main([*words, "--verdict", "delivered"]) == 0  # b"\x01\x02"
+        for line in capsys.readouterr().out.splitlines():
+            assert line.endswith("  not decoded: at byte 2: Speed.rear: needs 2 bytes, 0 are left  0102")
+        assert main([*words, "--json"]) == 0
+        for line in capsys.readouterr().out.splitlines():
+            told = json.loads(line)
+            problem = {"problem": "at byte 2: Speed.rear: needs 2 bytes, 0 are left"}
+            value = {"value": {"front": 29552, "rear": 25957}}
+            assert told["decoded"] == (problem if told["verdict"] == "delivered" else value)
+
+
+class Decoders:
+    """A plugin that counts who asks it, and for what."""
+
+    def __init__(self) -> None:
+        self.asked, self.decoded = 0, 0
+
+    @hookimpl
+    def ustreamer_decoders(self, topic: UUri) -> Decoder:
+        self.asked += 1
+        return self._decode
+
+    def _decode(self, payload: bytes) -> object:
+        self.decoded += 1
+        return payload.hex()
+
+
+def test_routing_asks_for_no_decoder_and_calls_none(running: Running, said: Said) -> None:
+    decoders = Decoders()
+    running.streamer.plugins.register(decoders)
+    heard, app = running.hears("outside", "cloud", CLOUD), running.app(INSIDE, "hpc")
+    for _ in range(100):
+        app.send(publish(new_id(), SOURCE, b"speed"))
+        app.send(notification(new_id(), SOURCE, CLOUD, b"\x01\x02"))
+    eventually(lambda: len(heard) == 100, "what was sent")
+    assert (decoders.asked, decoders.decoded) == (0, 0)
+    with traffic(running):
+        assert said(str(running.path), "--count", "2", "--payload")[0] == 0
+        assert (decoders.asked, decoders.decoded) == (0, 0)
+        assert said(str(running.path), "--count", "2", "--decode")[0] == 0
+    assert decoders.asked == 1
+    assert decoders.decoded >= 2
 
 
 @pytest.mark.parametrize(
@@ -224,5 +288,6 @@ LINE: Final = taps.Line(
     0,
     0,
     0,
+    None,
     None,
 )

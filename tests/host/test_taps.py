@@ -9,7 +9,8 @@ import pytest
 
 from ustreamer.core.ledger import Verdict
 from ustreamer.core.routes import SELF
-from ustreamer.host.taps import SHOWN_BYTES, Line, Missed, Reader, Taps, Wish
+from ustreamer.host.readable import MAX_DECODED, Decoded, FindDecoder
+from ustreamer.host.taps import MAX_BYTES, SHOWN_BYTES, Line, Missed, Reader, Taps, Wish
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri, any_at
@@ -23,12 +24,16 @@ METHOD = UUri("dash", 7, 1, 1)
 Open = Callable[..., Reader]
 
 
+def nobody(topic: UUri) -> None:
+    """Nobody can read the payloads of any topic."""
+
+
 @pytest.fixture
 def open_reader(world: "World") -> Iterator[Open]:
     readers: list[Reader] = []
 
-    def opened(max_notes: int = 100, **wish: object) -> Reader:
-        reader = Reader(Wish(**wish), world.clock, max_notes)  # type: ignore[arg-type]
+    def opened(max_notes: int = 100, find: FindDecoder = nobody, **wish: object) -> Reader:
+        reader = Reader(Wish(**wish), world.clock, find, max_notes)  # type: ignore[arg-type]
         reader.look_on(world.dispatcher)
         readers.append(reader)
         return reader
@@ -72,6 +77,7 @@ def test_each_target_of_a_message_is_a_line(world: "World", open_reader: Open) -
             latency_ms=3.0,
             payload_size=2,
             payload=None,
+            decoded=None,
         ),
         "dash": by_egress["dash"],
     }
@@ -129,6 +135,62 @@ def test_a_payload_is_shown_to_who_asks_and_no_more_than_the_beginning_of_it(
     assert seen(without)[0].payload is None
 
 
+def speeds(topic: UUri) -> Callable[[bytes], object] | None:
+    """Reads SPEED only, which has four bytes."""
+
+    def read(payload: bytes) -> object:
+        if len(payload) > 4:
+            raise ValueError("too long")
+        return {"speed": int.from_bytes(payload, "big")}
+
+    return read if topic == SPEED else None
+
+
+def test_what_is_in_a_payload_is_shown_to_who_asks(world: "World", open_reader: Open) -> None:
+    reader, without = open_reader(find=speeds, decode=True), open_reader(find=speeds)
+    both = open_reader(find=speeds, decode=True, payload=True)
+    for topic, payload in ((SPEED, b"\0\0\0\7"), (SPEED, b"\1" * 1000), (DOORS, b"\2")):
+        world.receive("chassis", event(world, topic, payload))
+    read, long, unknown = seen(reader)
+    assert (read.decoded, read.payload) == (Decoded(msgspec.Raw(b'{"speed":7}')), None)
+    assert (long.decoded, long.payload) == (Decoded(problem="too long"), "01" * SHOWN_BYTES)
+    assert (unknown.decoded, unknown.payload) == (None, "02")
+    assert [each.decoded for each in seen(without)] == [None] * 3
+    assert [each.payload for each in seen(both)] == ["00000007", "01" * SHOWN_BYTES, "02"]
+
+
+def test_no_decoder_is_called_while_a_message_is_on_its_way(world: "World", open_reader: Open) -> None:
+    asked: list[UUri] = []
+
+    def find(topic: UUri) -> Callable[[bytes], object]:
+        asked.append(topic)
+        return bytes.hex
+
+    reader = open_reader(find=find, decode=True)
+    for _ in range(3):
+        world.receive("chassis", event(world))
+    assert asked == []
+    assert [str(each.decoded) for each in seen(reader)] == ['"3132"'] * 3
+    assert asked == [SPEED]
+
+
+def test_large_payloads_wait_up_to_a_bound_and_the_rest_is_missed(world: "World", open_reader: Open) -> None:
+    reader = open_reader(find=speeds, decode=True)
+    large, fit = bytes(MAX_DECODED), MAX_BYTES // MAX_DECODED
+    for _ in range(fit + 2):
+        world.receive("chassis", event(world, payload=large))
+    world.receive("chassis", event(world, payload=large + b"\0"))  # of which only the beginning is kept
+    portions = [reader.wait_lines(0) for _ in range(fit)]
+    assert max(map(len, portions)) < 10  # or their values could take a hundred times as much at once
+    told = [each for portion in portions for each in portion]
+    assert [each for each in told if isinstance(each, Missed)] == [Missed(2)]
+    *lines, over = [each for each in told if isinstance(each, Line)]
+    assert [str(each.decoded) for each in lines] == ["not decoded: too long"] * fit
+    assert str(over.decoded) == f"not decoded: {MAX_DECODED + 1} bytes, more than {MAX_DECODED}"
+    world.receive("chassis", event(world, payload=large))  # there is room again
+    assert len(seen(reader)) == 1
+
+
 def test_a_token_is_shown_to_nobody(world: "World", open_reader: Open) -> None:
     reader = open_reader(payload=True)
     asked = request(world.id(), APP, METHOD, ttl=5000)
@@ -172,7 +234,7 @@ def test_nobody_who_has_left_costs_anything_and_others_look_on(world: "World", o
 
 
 def test_few_may_look_on_at_once_and_who_leaves_makes_room(world: "World") -> None:
-    taps = Taps(world.dispatcher, max_readers=2)
+    taps = Taps(world.dispatcher, nobody, max_readers=2)
     first, _ = taps.open(Wish()), taps.open(Wish())
     with pytest.raises(UStatusError, match="as many look on already") as refused:
         taps.open(Wish())
@@ -192,12 +254,12 @@ def test_what_was_held_while_somebody_looked_on_leaves_nothing_behind_when_he_ha
     world.directory.subscribe(SPEED, APP)
     ingress = world.ingress("chassis")
     ingress.taps = ()
-    reader = Reader(Wish(), world.clock)
+    reader = Reader(Wish(), world.clock, nobody)
     reader.look_on(world.dispatcher)
     world.receive("chassis", event(world))
     world.time.advance(ms=1)
     world.fire()
-    [delivery] = ingress._all_deliveries()
+    [delivery] = ingress._deliveries
     assert delivery._arrived
     reader.close()
     assert not delivery._arrived

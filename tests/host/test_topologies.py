@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.host.test_streamer import App, Bench, NoConfig, eventually, new_id, section
+from tests.host.streamer_bench import App, Bench, NoConfig, eventually, new_id, section
 from ustreamer.core.subscriptions import StaticDirectory, Subscription, SubscriptionDirectory
 from ustreamer.hookspecs import PluginContext, hookimpl
 from ustreamer.host import config as configuration

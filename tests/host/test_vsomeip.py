@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.host import check, import_command
+from ustreamer.host import check, import_command, vsomeip_sd
+from ustreamer.host import config as configuration
 from ustreamer.host.cli import Exit, main
 from ustreamer.host.endpoint_text import toml_text
 from ustreamer.host.vsomeip import (
@@ -21,7 +22,12 @@ from ustreamer.host.vsomeip import (
     import_file,
     import_vsomeip,
 )
-from ustreamer.transports.someip.config import Event, SomeipEndpoint
+from ustreamer.host.vsomeip_tcp import protocol_of
+from ustreamer.transports import BuiltinTransports
+from ustreamer.transports.someip.config import Event, Eventgroup, Method, SomeipEndpoint
+from ustreamer.transports.someip.sd.section import ServiceDiscovery
+from ustreamer.transports.someip.sd.settings import Timings
+from ustreamer.transports.someip.tp_settings import Segmenting
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 # As vsomeip's own examples and its users write it: numbers are strings.
@@ -132,25 +138,139 @@ def test_ids_and_event_groups_are_carried_over() -> None:
     assert (service.instance, service.major) == (0x5678, 0)
     assert service.provider == "//gateway/56781234/0/0"
     assert service.events == (
-        Event(0x8778, 0x4465),
-        Event(0x8779, 0x4465),
+        Event(0x8778, 0x4465, field=True),
+        Event(0x8779, 0x4465, "tcp"),
         Event(34682),
         Event(0x877B, 0x4466),
     )
-    assert service.methods == (66, 0x421, 0x422)
+    assert service.method_ids == (66, 0x421, 0x422)
+
+
+def test_what_is_sent_in_segments_is_carried_over() -> None:
+    service = of(imported(GATEWAY).endpoint, 0x1234)
+
+    assert [service.segmenting(method) for method in service.methods] == [
+        Segmenting(segment_bytes=1_392, separation_us=20),
+        Segmenting(),
+        None,
+    ]
+    assert not any(map(service.segmenting, service.events))
+
+
+TP = {
+    "service-to-client": [
+        "0x8001",
+        {"method": "0x8002", "max-segment-length": "512"},
+        {"method": "0x8003", "max-segment-length": "1400", "separation-time": "10", "burst": "2"},
+        {"method": "0x8004"},
+        "0x800F",
+        "many",
+    ],
+    "client-to-service": [{"method": "0x0001", "separation-time": "250"}],
+    "both": [],
+}
+
+
+def tp_service(**keys: Any) -> dict[str, Any]:
+    events = [{"event": hex(number)} for number in range(0x8001, 0x8006)]
+    service = {"service": "1", "unreliable": "30509", "events": events, "someip-tp": TP} | keys
+    return {"unicast": "10.0.0.1", "service-discovery": {"enable": "false"}, "services": [service]}
+
+
+def test_what_we_send_in_segments_are_events_and_responses_of_what_is_offered() -> None:
+    found = imported(tp_service())
+    service = of(found.endpoint, 1)
+
+    assert [service.segmenting(event) for event in service.events] == [
+        Segmenting(),
+        Segmenting(segment_bytes=512),
+        Segmenting(separation_us=10),
+        Segmenting(),
+        None,
+    ]
+    assert service.methods == (1,)
+    told = {line.split(": ")[0].removeprefix("services[0].someip-tp"): line for line in found.left_out}
+    assert "always read" in told[".client-to-service"]
+    assert "multiple of 16" in told[".service-to-client[2].max-segment-length"]
+    assert "not known" in told[".service-to-client[2].burst"]
+    assert "'many': expected a number" in told[".service-to-client[5]"]
+    assert "not known" in told[".both"]
+    assert "0x800f is none of what we send" in told[""]
+
+
+def test_what_we_send_in_segments_are_requests_to_services_of_others() -> None:
+    found = imported(tp_service(unicast="10.0.0.2"))
+    service = of(found.endpoint, 1)
+
+    assert service.methods == (Method(1, tp=Segmenting(separation_us=250)),)
+    assert {event.tp for event in service.events} == {None}
+    text = toml_text("chassis", "gateway", found.endpoint, "x.json")
+    assert "methods = [{ id = 0x0001, tp = { segment_bytes = 1392, separation_us = 250 } }]" in text
 
 
 def test_service_discovery_is_carried_over() -> None:
     sd = imported(GATEWAY).endpoint.sd
     assert not isinstance(sd, bool)
     assert (sd.multicast, sd.port, sd.interface) == ("224.244.224.245", 30490, "127.0.0.1")
+    assert sd.networks == ("127.0.0.0/8",)
+    assert sd.timings == Timings(
+        initial_delay_min_ms=10,
+        initial_delay_max_ms=100,
+        repetitions_base_delay_ms=200,
+        repetitions_max=3,
+        cyclic_offer_delay_ms=2_000,
+        ttl_offer_s=3,
+        ttl_find_s=3,
+        ttl_subscribe_s=3,
+    )
+
+
+def test_fields_and_multicast_groups_of_what_is_offered_are_carried_over() -> None:
+    service = of(imported(GATEWAY).endpoint, 0x1234)
+    assert [event.id for event in service.events if event.field] == [0x8778]
+    assert service.eventgroups == (Eventgroup(0x4465, "224.225.226.233:32344", 8),)
+    outside = of(imported(GATEWAY, bind="127.0.0.2").endpoint, 0x1234)
+    assert not any(event.field for event in outside.events)
+    assert outside.eventgroups == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"ttl": "0"}, "service-discovery: its timings are left out: Expected `int` >= 1"),
+        ({"cyclic_offer_delay": "3000", "ttl": "3"}, "its timings are left out: cyclic_offer_delay_ms: 3000"),
+        ({"ttl": "x"}, "service-discovery.ttl: left out: 'x'"),
+        (
+            {"offer_debounce_time": "500"},
+            "service-discovery.offer_debounce_time: Offers that come up together",
+        ),
+        ({"new": 1}, "service-discovery.new: not known"),
+    ],
+)
+def test_what_of_service_discovery_is_not_carried_over_is_said(change: dict[str, Any], line: str) -> None:
+    found = imported({"unicast": "10.0.0.1", "service-discovery": change})
+    assert any(line in each for each in found.left_out), found.left_out
+    assert isinstance(found.endpoint.sd, ServiceDiscovery)
+    assert vsomeip_sd.__doc__ is not None
+
+
+def test_a_netmask_that_is_none_is_left_out() -> None:
+    found = imported({"unicast": "10.0.0.1", "netmask": "255.0.255.0", "service-discovery": {}})
+    assert any(line.startswith("netmask: left out: '255.0.255.0'") for line in found.left_out)
+
+
+@pytest.mark.parametrize("way", ["x", {"address": "10.0.0.1", "port": 1}, {"port": 1}])
+def test_a_multicast_group_that_is_none_is_left_out(way: object) -> None:
+    groups = [{"eventgroup": 1, "events": ["0x8001"], "threshold": "1", "multicast": way}]
+    found = imported({"unicast": "10.0.0.1", "services": [{"service": 1, "eventgroups": groups}]})
+    assert any(line.startswith("services[0].eventgroups[0].multicast: left out") for line in found.left_out)
+    assert found.endpoint.services[0].eventgroups == ()
 
 
 def test_without_service_discovery_services_of_the_network_need_a_place() -> None:
     found = imported(STATIC)
     assert found.endpoint.sd is False
-    assert [each.service for each in found.endpoint.services] == [0x1234, 0x1235, 0x2001]
-    assert any("services[3]: left out" in line and "remote: missing" in line for line in found.left_out)
+    assert [each.service for each in found.endpoint.services] == [0x1234, 0x1235, 0x2001, 0x2002]
     assert any(line.startswith("clients[1]: left out") for line in found.left_out)
 
 
@@ -161,7 +281,63 @@ def test_the_file_of_another_host_is_seen_from_outside() -> None:
         (0x1234, False, "127.0.0.1:30500"),
         (0x1235, False, "127.0.0.1:30501"),
         (0x2001, False, "127.0.0.9:40000"),
+        (0x2002, False, None),
     ]
+
+
+def test_what_is_reliable_goes_over_tcp() -> None:
+    endpoint = imported(GATEWAY).endpoint
+    assert [(each.service, each.protocol, each.remote_tcp) for each in endpoint.services[:4]] == [
+        (0x1234, "udp", None),
+        (0x1235, "udp", None),
+        (0x2001, "udp", None),
+        (0x2002, "tcp", "127.0.0.9:40001"),
+    ]
+    assert endpoint.port_tcp == 30509
+    assert not endpoint.tcp.cookies
+    assert of(imported(STATIC, bind="127.0.0.2").endpoint, 0x1234).remote_tcp == "127.0.0.1:30509"
+
+
+@pytest.mark.parametrize(
+    ("unreliable", "reliable", "protocol"),
+    [(5, None, "udp"), (5, 6, "udp"), (None, 6, "tcp"), (None, None, "udp")],
+)
+def test_a_service_goes_over_udp_where_it_can(
+    unreliable: int | None, reliable: int | None, protocol: str
+) -> None:
+    assert protocol_of(unreliable, reliable) == protocol
+
+
+def test_one_port_for_tcp_and_cookies_for_all() -> None:
+    reliable = [{"port": "7001", "enable-magic-cookies": "true"}, "7000"]
+    services = [{"service": number, "reliable": each} for number, each in enumerate(reliable, start=1)]
+    found = imported({"unicast": "127.0.0.1", "services": services})
+
+    assert found.endpoint.port_tcp == 7000
+    assert found.endpoint.tcp.cookies
+    assert (
+        "port_tcp: an endpoint has one TCP port, 7000: what was offered at 7001 is now there"
+        in found.left_out
+    )
+
+
+@pytest.mark.parametrize(
+    ("ports", "is_reliable", "said"),
+    [
+        ({"unreliable": 5}, "true", "no port for TCP: it is sent over UDP"),
+        ({"reliable": 5}, "false", "no port for UDP: it is sent over TCP"),
+    ],
+)
+def test_an_event_without_a_port_for_it_goes_as_its_service(
+    ports: dict[str, int], is_reliable: str, said: str
+) -> None:
+    events = [{"event": "0x8001", "is_reliable": is_reliable}]
+    found = imported({"unicast": "127.0.0.1", "services": [{"service": 1, "events": events} | ports]})
+
+    assert found.endpoint.services[0].events == (Event(0x8001),)
+    assert any(
+        line.startswith("services[0].events[0].is_reliable") and said in line for line in found.left_out
+    )
 
 
 def test_what_the_file_cannot_know_is_a_wish() -> None:
@@ -194,7 +370,6 @@ def test_all_that_is_not_carried_over_is_said_with_its_place() -> None:
 
     assert sorted(set(places)) == sorted(
         {
-            "netmask",
             "device",
             "logging",
             "applications",
@@ -202,32 +377,19 @@ def test_all_that_is_not_carried_over_is_said_with_its_place() -> None:
             "npdu-default-timings",
             "some-new-key",
             "port",
-            "service-discovery",
-            "service-discovery.initial_delay_min",
-            "service-discovery.initial_delay_max",
-            "service-discovery.repetitions_base_delay",
-            "service-discovery.repetitions_max",
-            "service-discovery.ttl",
-            "service-discovery.cyclic_offer_delay",
             "service-discovery.request_response_delay",
-            "services[0].reliable",
             "services[0].major",
             "services[0].methods",
-            "services[0].someip-tp",
+            "services[0].someip-tp.client-to-service",
             "services[0].debounce-times",
             "services[0].eventgroups",
-            "services[0].eventgroups[0].multicast",
-            "services[0].eventgroups[0].threshold",
-            "services[0].events[0].is_field",
             "services[0].events[0].update-cycle",
-            "services[0].events[1].is_reliable",
             "services[1].major",
             "services[1].methods",
             "services[2].major",
             "services[2].methods",
             "services[3].major",
             "services[3].methods",
-            "services[3].reliable",
             "clients[0].unreliable",
             "clients[1].events",
             "clients[1].major",
@@ -331,6 +493,8 @@ def test_what_it_writes_is_accepted_and_says_the_same(
     expected = import_vsomeip(data, Wishes(bind=bind)).endpoint
     assert endpoint["port"] == expected.port
     assert [each["service"] for each in endpoint["services"]] == [each.service for each in expected.services]
+    kinds = BuiltinTransports().ustreamer_transports()
+    assert list(configuration.load(config, kinds, {}).endpoints.values()) == [expected]
     assert [line for line in err.splitlines() if line.startswith(f"{path}: ")] == [
         f"{path}: {line}" for line in import_vsomeip(data, Wishes(bind=bind)).left_out
     ]

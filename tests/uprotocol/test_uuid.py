@@ -152,3 +152,16 @@ def test_whatever_the_clock_says_ids_rise_and_are_valid_and_never_older_than_the
 def test_two_sources_at_one_time_make_different_ids() -> None:
     first, second = UuidSource(lambda: 1000), UuidSource(lambda: 1000)
     assert first.next() != second.next()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9_000), st.integers(0, 3), st.booleans()), max_size=12),
+)
+def test_some_ids_at_once_are_as_one_by_one(story: list[tuple[int, int, bool]]) -> None:
+    now = 1_700_000_000_000
+    one, many = (UuidSource(lambda: now, lambda count: 2**count - 1) for _ in range(2))
+    for count, pause_ms, back in story:
+        now += -pause_ms if back else pause_ms
+        expected = [one.next() for _ in range(count)]
+        assert many.some(count) == expected
+        assert all(each.is_valid for each in expected)

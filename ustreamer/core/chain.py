@@ -4,8 +4,8 @@
 Hooks make the filters when a plan is built; per message a tuple of bound methods runs (0.1 us, a hook call costs 1-3).
 """
 
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, runtime_checkable
 
 from ustreamer.core.faults import described
 from ustreamer.core.ledger import Ledger, Verdict
@@ -114,6 +114,29 @@ class Egress(Protocol):
         ...
 
 
+class BulkTransmit(Protocol):
+    """Sends messages to one target, in their order, and stops at the first that is not taken; how many were. Raises nothing.
+
+    What is not taken is offered again by itself, and then says why. Ids and attributes are valid. The iterable is asked for
+    each message just before it is sent, and ends when the next is too old.
+    """
+
+    def __call__(self, messages: Iterable[UMessage], /) -> int: ...
+
+
+@runtime_checkable
+class BulkEgress(Protocol):
+    """An egress that takes several messages of one delivery at once."""
+
+    def offer_all(
+        self, delivery: "Delivery", messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+    ) -> None:
+        """As `offer` of each at its time; unless they are `ageing`, none has a ttl."""
+        ...
+
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit: ...
+
+
 class Delivery:
     """One target of one topic: where to, how often, and through which filters.
 
@@ -125,19 +148,23 @@ class Delivery:
 
     __slots__ = (
         "__weakref__",
-        "_admits",
         "_arrived",
+        "_bulk",
         "_egress",
         "_filters",
         "_held",
         "_owner",
+        "admits",
         "delivered",
+        "leaving",
+        "leaving_ns",
         "period_ns",
         "received",
         "subscriber",
         "throttled",
         "topic",
         "transmit",
+        "transmit_all",
         "tuned_ns",
     )
 
@@ -152,6 +179,11 @@ class Delivery:
         self._owner = owner
         self._egress = egress
         self.transmit = egress.transmitter(subscriber)
+        self._bulk = egress if isinstance(egress, BulkEgress) else None
+        self.transmit_all = self._bulk.bulk_transmitter(subscriber) if self._bulk else None
+        # What of a helping has passed the filters and leaves with the rest of it, and when it came.
+        self.leaving: list[UMessage] = []
+        self.leaving_ns: list[int] = []
         self.topic = topic
         self.subscriber = subscriber
         self.period_ns = period_ns
@@ -176,7 +208,7 @@ class Delivery:
     def use(self, filters: tuple[Filter, ...]) -> None:
         """Put these filters in front of the target, in this order."""
         self._filters = filters
-        self._admits: tuple[Admit, ...] = tuple(each.admit for each in filters)
+        self.admits: tuple[Admit, ...] = tuple(each.admit for each in filters)
 
     def offer(self, message: UMessage, now_ns: int) -> None:
         """Pass `message` through the filters and hand it to the egress. Called under the owner's lock.
@@ -187,7 +219,7 @@ class Delivery:
         # As `_pass`, which costs another call: 0.05 us of the 1.0 that a message takes.
         admit = verdict = None
         try:
-            for admit in self._admits:
+            for admit in self.admits:
                 verdict = admit(message, now_ns)
                 if verdict is not None:
                     break
@@ -198,6 +230,32 @@ class Delivery:
             self._egress.offer(self, message, now_ns)
         else:
             self._stop(self._filter_of(admit), message, verdict, now_ns)
+
+    def passes(self, message: UMessage, now_ns: int) -> bool:
+        """The filters' word on `message`; what does not pass has been seen to. As the first half of `offer`."""
+        admit = verdict = None
+        try:
+            for admit in self.admits:
+                verdict = admit(message, now_ns)
+                if verdict is not None:
+                    break
+        except Exception as error:  # noqa: BLE001  # foreign code
+            self._failed(self._filter_of(admit), error, [message], now_ns)
+            return False
+        if verdict is None:
+            return True
+        self._stop(self._filter_of(admit), message, verdict, now_ns)
+        return False
+
+    def leave(self, *, ageing: bool) -> None:
+        """Hand what is `leaving` to the egress, as the second half of `offer` for each; `ageing`: some may have a ttl."""
+        messages, self.leaving = self.leaving, []
+        times_ns, self.leaving_ns = self.leaving_ns, []
+        if self._bulk is not None and len(messages) > 1:
+            self._bulk.offer_all(self, messages, times_ns, ageing=ageing)
+            return
+        for message, at_ns in zip(messages, times_ns, strict=True):
+            self._egress.offer(self, message, at_ns)
 
     def _pass(self, filters: tuple[Filter, ...], message: UMessage, now_ns: int) -> None:
         for each in filters:
@@ -213,7 +271,7 @@ class Delivery:
 
     def _filter_of(self, admit: Admit | None) -> Filter:
         assert admit is not None  # none raises or answers where there is none
-        return self._filters[self._admits.index(admit)]
+        return self._filters[self.admits.index(admit)]
 
     def wake_at(self, when_ns: int, holder: Filter) -> None:
         """For a filter that holds a message: have `holder.release` called at `when_ns`."""
@@ -348,6 +406,15 @@ class Delivery:
                 )
             except Exception as error:  # noqa: BLE001  # foreign code, and no party to what happens
                 self._owner.tap_failed(tap, error)
+
+    def settle_delivered(self, ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]) -> None:
+        """As `settle` of each as DELIVERED at the first attempt, at the time it came."""
+        if not self._owner.taps:
+            ledger.settled[Verdict.DELIVERED] += len(messages)
+            self.delivered += len(messages)
+            return
+        for message, at_ns in zip(messages, times_ns, strict=True):
+            self.settle(ledger, message, Verdict.DELIVERED, at_ns, at_ns, None, 1, at_ns)
 
     def __repr__(self) -> str:
         what = self.topic or "unicast"

@@ -23,7 +23,15 @@ def name_of(plugin: object) -> str:
 
 def described(plugin: object, error: Exception) -> str:
     """`Class raised KeyError: 'x'`, for people, on one line."""
-    return f"{name_of(plugin)} raised {type(error).__name__}: {error}"[:_LONGEST_TEXT]
+    return f"{name_of(plugin)} raised {said(error)}"[:_LONGEST_TEXT]
+
+
+def said(error: Exception) -> str:
+    """`KeyError: 'x'`, also where what the error has to say is a mistake of its own."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # foreign code
+        return f"{type(error).__name__}, which cannot say why"
 
 
 class Faults:

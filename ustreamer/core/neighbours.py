@@ -3,7 +3,7 @@
 
 Every streamer announces on each of its networks who it is, which authorities it carries messages to from there, and which
 live there. So of those between the same networks exactly one takes what names its sink, and answers if it cannot be
-delivered; the others leave it alone. Publications are not concerned: they go through the streamer that was asked for them.
+delivered; the others leave it alone. Publications go through the streamers that were asked for them: `ustreamer.core.puts`.
 
 Announcements are words, and who carries may also drop. So a claim that would keep a message from being forwarded is believed
 of a streamer that is seen on both sides, or that the transport vouches for. What only keeps an answer back needs no proof.
@@ -123,6 +123,11 @@ class Neighbours:
         """Our own."""
         return self._me.authority
 
+    @property
+    def me(self) -> Who:
+        """As the others see us."""
+        return self._me
+
     def settle(self, authorities: Mapping[str, Sequence[str]]) -> None:
         """State who lives behind each of our endpoints."""
         named = {who: endpoint for endpoint, each in authorities.items() for who in each}
@@ -210,7 +215,7 @@ class Neighbours:
             for who, each in others.items()
             if each.takes(sink) and each.places(source) and _is_seen_to(view, who, each, sink)
         }
-        best = max({self._me: level, **rivals}.items(), key=lambda each: (each[1], *_weight(each[0], sink)))
+        best = max({self._me: level, **rivals}.items(), key=lambda each: (each[1], *weight(each[0], sink)))
         return Standing.OURS if best[0] == self._me else Standing.LEFT
 
     def _of_a_stranger(self, view: _View, ingress: str, source: str, sink: str | None) -> Standing:
@@ -230,7 +235,24 @@ class Neighbours:
 
     def _speaks(self, others: Mapping[Who, _Claims], sink: str) -> bool:
         """Whether it is ours to say that nobody carries to `sink`."""
-        return max((self._me, *others), key=lambda who: _weight(who, sink)) == self._me
+        return max((self._me, *others), key=lambda who: weight(who, sink)) == self._me
+
+    # --- who puts what it hears elsewhere -----------------------------------------------------------------------------
+
+    def may_be_brought(self, endpoint: str, authority: str) -> bool:
+        """Whether another streamer on the network of `endpoint` has `authority` elsewhere, and so may bring what it publishes."""
+        return any(each.takes(authority) for each in self._view.others.get(endpoint, {}).values())
+
+    def believes(self, endpoint: str, who: Who, authority: str) -> bool:
+        """Whether `who` can be believed to bring what `authority` publishes onto the network of `endpoint`.
+
+        It has to be there, and to be seen where `authority` lives, so that it hears what it promises to bring.
+        """
+        view = self._view
+        claims = view.others.get(endpoint, {}).get(who)
+        if claims is None or not claims.takes(authority):
+            return False
+        return _is_seen_to(view, who, claims, authority)
 
     # --- what goes round ----------------------------------------------------------------------------------------------
 
@@ -287,8 +309,8 @@ def _is_seen_to(view: _View, who: Who, claims: _Claims, authority: str) -> bool:
     return there is not None and there.places(authority)
 
 
-def _weight(who: Who, sink: str) -> tuple[bool, bytes, str]:
-    """Who comes first for `sink`: whose own it is, else by lot. With every one that goes, only its share moves.
+def weight(who: Who, sink: str) -> tuple[bool, bytes, str]:
+    """Who comes first for `sink`, or a topic: whose own it is, else by lot. With every one that goes, only its share moves.
 
     The lot is by name, so that a streamer that restarts has the share it had.
     """

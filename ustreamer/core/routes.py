@@ -101,14 +101,14 @@ class Router:
         """Where a message with these attributes that came in at `ingress` goes. Raises Refused for invalid ones."""
         standing = self._standing(ingress, attributes)
         if standing is Standing.LEFT:
-            return _LEFT
+            return LEFT
         try:
             check_attributes(attributes)
         except UStatusError as error:
             raise Refused(error.code, error.message) from error
         home = self.places.endpoint_of(attributes.source)
         if home == SELF != ingress and ingress in self._neighbours.same_network():
-            return _LEFT  # our own words, heard back through another endpoint
+            return LEFT  # our own words, heard back through another endpoint
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
             reason = UStatus(UCode.PERMISSION_DENIED, text)
@@ -160,7 +160,8 @@ class Router:
         return tuple(sorted(targets, key=lambda target: target.subscriber is not None))  # domains first
 
 
-_LEFT: Final = Decision(left=True)
+LEFT: Final = Decision(left=True)
+"""Another streamer forwards it."""
 
 
 def _undeliverable(text: str) -> Decision:

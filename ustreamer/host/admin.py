@@ -84,6 +84,7 @@ class Tap(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=True):
     sink: str | None = None
     verdict: str | None = None
     payload: bool = False
+    decode: bool = False
 
 
 Request: TypeAlias = Reload | FetchRoutes | FetchStatistics | FetchPlugins | Redrive | Purge | Tap

@@ -127,7 +127,7 @@ def serves(config: StreamerConfig, transports: Mapping[str, TransportKind]) -> t
     others = {
         authority
         for endpoint in config.endpoints.values()
-        if not transports[endpoint.transport].has_usubscription
+        if not transports[endpoint.transport].brings_usubscription(endpoint)
         for authority in endpoint.authorities
     }
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))

@@ -7,17 +7,20 @@ buffers have room. All else is queued for the lane's own thread, so that only it
 would hand the interpreter to each other for every message: 22-32 us of CPU per message from SOME/IP to Zenoh, and 9 without.
 
 A send that is UNAVAILABLE holds up the whole lane; one that is RouteUnavailable parks the messages of its stream, and all
-others go on. What is parked is tried when the transport says that its route is open, or after pauses of its own.
+others go on. What is parked is tried when the transport says that its route is open, or after pauses of its own. What is for a
+subscriber that has ended (SubscriberGone) is nobody's.
 """
 
 import logging
 import random
-from collections.abc import Callable, Hashable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import accumulate, takewhile
 from threading import Condition, RLock, Thread
 
 import msgspec
 
-from ustreamer.core.chain import Delivery, Transmit
+from ustreamer.core.chain import BulkTransmit, Delivery, Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.egress import (
     NEVER_NS,
@@ -28,8 +31,9 @@ from ustreamer.core.egress import (
     retry_delay_ns,
 )
 from ustreamer.core.expiry import Expiry
+from ustreamer.core.faults import said
 from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.hookspecs import EndpointTransport, RouteUnavailable
+from ustreamer.hookspecs import EndpointTransport, RouteUnavailable, SubscriberGone
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -110,6 +114,9 @@ class Lane:
     def transmitter(self, subscriber: UUri | None) -> Transmit:
         return self._transport.transmitter(subscriber)
 
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        return self._transport.bulk_transmitter(subscriber)
+
     # --- taking over ----------------------------------------------------------------------------------------------------
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
@@ -128,6 +135,10 @@ class Lane:
                 if refusal is None:
                     delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, None, 1, now_ns)
                     return
+                if isinstance(refusal, SubscriberGone):
+                    verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
+                    delivery.settle(self.ledger, message, verdict, now_ns, now_ns, why, 1, now_ns)
+                    return
                 # Left to the sending thread, which knows how to fail.
                 attempts = 1
                 self._retries += refusal.code is UCode.UNAVAILABLE
@@ -140,6 +151,73 @@ class Lane:
                 self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full)
         for item in displaced:
             self._undelivered(item, self._full)
+
+    def offer_all(
+        self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+    ) -> None:
+        """As `offer` of each at its time; what can be sent at once is one sending."""
+        with self._lock:
+            taken = self._sent_at_once(delivery, messages, times_ns, ageing=ageing)
+        for message, at_ns in zip(messages[taken:], times_ns[taken:], strict=True):
+            self.offer(delivery, message, at_ns)
+
+    def _sent_at_once(
+        self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+    ) -> int:
+        """Send those, from the first on, that may go first, have room, are not late and are taken; how many."""
+        if delivery.transmit_all is None or self._queue.messages or self._in_air:
+            return 0
+        size = self._size(messages)
+        if self._credit < size:
+            self._has_room(min(size, _CREDIT), times_ns[-1])
+        if self._credit >= size:
+            return self._sent_together(delivery, messages, times_ns, size, ageing=ageing)
+        taken = 0
+        while number := self._number_with_room(messages[taken:], times_ns[-1]):
+            end = taken + number
+            going = messages[taken:end]
+            sent = self._sent_together(delivery, going, times_ns[taken:end], self._size(going), ageing=ageing)
+            taken += sent
+            if sent < number:
+                break
+        return taken
+
+    def _number_with_room(self, messages: Sequence[UMessage], now_ns: int) -> int:
+        """How many of `messages` the credit is good for; a new one is asked for if it is none."""
+        sizes = list(accumulate(map(self._size, zip(messages))))
+        if sizes and self._credit < sizes[0]:
+            self._has_room(min(sizes[-1], _CREDIT), now_ns)
+        return bisect_right(sizes, self._credit)
+
+    def _sent_together(
+        self,
+        delivery: Delivery,
+        messages: Sequence[UMessage],
+        times_ns: Sequence[int],
+        size: int,
+        *,
+        ageing: bool,
+    ) -> int:
+        """Send those, from the first on, that are not late and are taken; how many."""
+        assert delivery.transmit_all is not None  # as a lane has one
+        going: Iterable[UMessage] = messages
+        if ageing:
+            going = takewhile(lambda message: not self._is_late(message), messages)
+        try:
+            taken = delivery.transmit_all(going)
+        except Exception as error:  # noqa: BLE001  # as below; how many were sent, nobody knows: rather twice than lost
+            self._report(error)
+            return 0
+        if taken < len(messages):
+            messages, times_ns = messages[:taken], times_ns[:taken]
+            size = self._size(messages)
+        self._credit -= size
+        delivery.settle_delivered(self.ledger, messages, times_ns)
+        return taken
+
+    @staticmethod
+    def _size(messages: Sequence[UMessage]) -> int:
+        return sum([len(message.payload) for message in messages]) + OVERHEAD_BYTES * len(messages)
 
     @property
     def _full(self) -> UStatus:
@@ -171,14 +249,16 @@ class Lane:
             delivery.transmit(message)
         except UStatusError as error:
             return error
-        except (
-            Exception
-        ) as error:  # a mistake in a transport must end neither its lane nor somebody's ingress
-            if type(error) not in self._reported:
-                self._reported.add(type(error))
-                log.exception("egress_failed", extra={"endpoint": self.name})
-            return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {type(error).__name__}: {error}")
+        # A mistake in a transport must end neither its lane nor somebody's ingress.
+        except Exception as error:  # noqa: BLE001
+            self._report(error)
+            return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {said(error)}")
         return None
+
+    def _report(self, error: Exception) -> None:
+        if type(error) not in self._reported:
+            self._reported.add(type(error))
+            log.error("egress_failed", exc_info=error, extra={"endpoint": self.name})
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
@@ -250,7 +330,11 @@ class Lane:
         item.last_attempt_ns = now_ns
         refusal = self._transmit(item.delivery, item.message)
         if refusal is not None:
-            if refusal.code is not UCode.UNAVAILABLE:
+            if isinstance(refusal, SubscriberGone):
+                with self._lock:
+                    self._settle(item, Verdict.NO_SUBSCRIBER, self._clock.monotonic_ns(), refusal.status)
+                    self._in_air -= 1
+            elif refusal.code is not UCode.UNAVAILABLE:
                 self._fail(item, Verdict.DEAD_LETTERED, refusal.status)
             return refusal
         with self._lock:

@@ -47,7 +47,7 @@ class Operations:
         self._load = load
         self._reloading = Lock()
         self._ending = False
-        self._taps = Taps(streamer.dispatcher)
+        self._taps = Taps(streamer.dispatcher, streamer.decoder)
         self._answers: Mapping[type[Request], Callable[[Any], object]] = {
             Reload: lambda request: self.reload(Path(request.config)),
             FetchRoutes: lambda _: streamer.routes(),
@@ -136,7 +136,7 @@ def _wish(request: Tap) -> Wish:
             UCode.INVALID_ARGUMENT, f"verdict {request.verdict!r}: expected one of {', '.join(verdicts)}"
         )
     verdict = None if request.verdict is None else verdicts[request.verdict]
-    return Wish(source, sink, verdict, request.payload)
+    return Wish(source, sink, verdict, request.payload, request.decode)
 
 
 def _refused(code: UCode, path: Path, problems: "tuple[str, ...] | list[str]") -> AdminError:

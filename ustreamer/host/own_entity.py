@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ustreamer.core.clock import Clock
 from ustreamer.core.dead_letter import USTREAMER, USTREAMER_VERSION
-from ustreamer.core.dispatcher import TargetStatistics
+from ustreamer.core.deliveries import TargetStatistics
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.host.status import Readings, Routes, Statistics
 from ustreamer.uprotocol.pb import uri as pb_uri

@@ -42,7 +42,7 @@ def refusals(old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, Trans
     shared = old.endpoints.keys() & new.endpoints.keys()
     for name in sorted(shared):
         before, after = old.endpoints[name].authorities, new.endpoints[name].authorities
-        served = not kinds[old.endpoints[name].transport].has_usubscription
+        served = not kinds[old.endpoints[name].transport].brings_usubscription(old.endpoints[name])
         if before != after and (why := _fixed(old.authority, before, after, served=served)):
             found.append(f"endpoints.{name}.authorities: {why} {RESTART}")
     gone = sorted(set(named(old)) - set(named(new)))

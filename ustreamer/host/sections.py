@@ -7,13 +7,14 @@ of a copy and the rest is tried again, until nothing is left to object to.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+from ustreamer.host.section_schema import STEP, Schema
 from ustreamer.host.toml_document import (
     ConfigError,
     Document,
@@ -33,13 +34,11 @@ LIMIT_FAULTS: Final = 100
 """How many faults of one section are looked for; each takes the section through msgspec once more."""
 
 _MESSAGE: Final = re.compile(r"(?P<text>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?", re.DOTALL)
-_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _EXPECTED: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _RANGE: Final = re.compile(r"Expected `(?:int|float)` (?:[<>]=?|that's a multiple of) .*")
 _ENUM: Final = re.compile(r"Invalid (?:enum )?value .*", re.DOTALL)
-_FIELD: Final = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.+)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[+-]?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d+)?)")
 
 # What TOML calls the types of msgspec, as wanted and as found.
@@ -61,14 +60,6 @@ _FOUND: Final = {
     "int": "the integer ",
     "str": "the string ",
     "time": "the time ",
-}
-_EXAMPLES: Final[dict[type, str]] = {
-    inspect.BoolType: "true",
-    inspect.StrType: '"..."',
-    inspect.ListType: "[ ... ]",
-    inspect.VarTupleType: "[ ... ]",
-    inspect.StructType: "{ ... }",
-    inspect.DictType: "{ ... }",
 }
 
 Advice = Callable[[KeyPath], str]
@@ -158,7 +149,7 @@ class _Left:
     """What is left of a section when what was wrong has been taken out. The section itself is never changed."""
 
     def __init__(self, section: Any, shape: Any, hook: Callable[[type, object], object]) -> None:
-        self.schema = _Schema(shape)
+        self.schema = Schema(shape, section)
         self.value: Any = None  # what has become of it, once there is no error
         self.gone: set[KeyPath] = set()  # what has been taken out or was never there, but has been dealt with
         self._tree = section
@@ -178,7 +169,7 @@ class _Left:
         match = _MESSAGE.fullmatch(error)
         assert match is not None  # the pattern takes any text
         of_key = match["key"] is not None
-        path = self._path_of(_STEP.findall(match["path"] or ""), of_key, error)
+        path = self._path_of(STEP.findall(match["path"] or ""), of_key, error)
         text = match["text"]
         if unknown := _UNKNOWN.fullmatch(text):
             path = (*path, unknown[1])
@@ -252,64 +243,6 @@ def _replaced(tree: Any, path: KeyPath, value: Any) -> Any:
     return copy
 
 
-# ----------------------------------------------------------------------------------------------------------- schemas
-
-
-class _Schema:
-    """What may stand where in a section, as far as an error has to say."""
-
-    def __init__(self, shape: Any) -> None:
-        self._root = inspect.type_info(shape)
-
-    def nodes(self, path: KeyPath) -> list[inspect.Type]:
-        """The types that the value at `path` may have."""
-        nodes = list(_alternatives(self._root))
-        for step in path:
-            nodes = [each for node in nodes for inner in _inner(node, step) for each in _alternatives(inner)]
-        return nodes
-
-    def keys(self, path: KeyPath) -> list[str]:
-        """The keys of the Struct at `path`; none if it is none."""
-        structs = [node for node in self.nodes(path) if isinstance(node, inspect.StructType)]
-        return [field.encode_name for struct in structs for field in struct.fields]
-
-    def named_field(self, path: KeyPath, text: str) -> tuple[KeyPath, str] | None:
-        """A text like "sd.port: ..." of the Struct at `path`, in its two parts; None if it names no field of it."""
-        match = _FIELD.fullmatch(text)
-        if match is None:
-            return None
-        steps = tuple(int(index) if index else key for key, index in _STEP.findall(f".{match[1]}"))
-        return (steps, match[2]) if steps[0] in self.keys(path) else None
-
-    def example(self, path: KeyPath) -> str:
-        """What a value at `path` looks like."""
-        return next((_EXAMPLES[type(node)] for node in self.nodes(path) if type(node) in _EXAMPLES), "...")
-
-
-def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:
-    match node:
-        case inspect.UnionType():
-            for each in node.types:
-                yield from _alternatives(each)
-        case inspect.Metadata():
-            yield from _alternatives(node.type)
-        case _:
-            yield node
-
-
-def _inner(node: inspect.Type, step: str | int) -> Iterator[inspect.Type]:
-    """The types at one step below a type."""
-    match node:
-        case inspect.StructType():
-            yield from (field.type for field in node.fields if field.encode_name == step)
-        case inspect.DictType():
-            yield node.value_type
-        case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
-            yield node.item_type
-        case inspect.TupleType() if isinstance(step, int) and step < len(node.item_types):
-            yield node.item_types[step]
-
-
 # ------------------------------------------------------------------------------------------------------------- words
 
 
@@ -319,7 +252,7 @@ def move_up(key: str, table: KeyPath) -> str:
     return f"move {key} up {where}: a key belongs to the header above it"
 
 
-def _suggested_key(at: KeyPath, owner: KeyPath, word: str, schema: _Schema) -> str:
+def _suggested_key(at: KeyPath, owner: KeyPath, word: str, schema: Schema) -> str:
     """For an unknown key of the table at `owner`: it is in a table of that table, in one above, or misspelt."""
     names = schema.keys(owner)
     below = {f"{name}.{inner}": inner for name in names for inner in schema.keys((*owner, name))}

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from ustreamer.core.dispatcher import TargetStatistics
+from ustreamer.core.deliveries import TargetStatistics
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.host.lanes import LaneStatistics
 from ustreamer.uprotocol.uuri import UUri

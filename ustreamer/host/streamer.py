@@ -3,7 +3,6 @@
 
 import logging
 import secrets
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,12 +15,14 @@ import pluggy
 from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.clock import Clock
-from ustreamer.core.dispatcher import Dispatcher, TargetStatistics
+from ustreamer.core.deliveries import TargetStatistics
+from ustreamer.core.dispatcher import Dispatcher
 from ustreamer.core.faults import name_of
 from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.links import Links
 from ustreamer.core.neighbours import Announcement, Neighbours
 from ustreamer.core.paused import PausedDirectory
+from ustreamer.core.puts import Put
 from ustreamer.core.routes import SELF, Places, Router
 from ustreamer.core.subscriptions import (
     Change,
@@ -45,25 +46,24 @@ from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.config import Named, StreamerConfig, serves
 from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
 from ustreamer.host.dead_letter_store import DIRECTORY, DeadLetterStore
+from ustreamer.host.draining import drain
 from ustreamer.host.durable import DurableLane
 from ustreamer.host.lanes import Lane, LaneStatistics
+from ustreamer.host.listening import Filters, filters_of
 from ustreamer.host.own_entity import OwnEntity
+from ustreamer.host.put_announcer import PutAnnouncer
+from ustreamer.host.redrive import Redrive
 from ustreamer.host.reload import ReloadRefused, changes, plugins_that_change, refusals
 from ustreamer.host.status import EndpointStatus, Redriven, Routes, Statistics, Stopped
 from ustreamer.host.threads import TimerThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
-from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
-from ustreamer.uprotocol.uuid import UuidSource
-from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
+from ustreamer.uprotocol.uuri import UUri
 
 log = logging.getLogger("ustreamer.streamer")
 
 _NS_PER_S: Final = 1_000_000_000
 SPOOL: Final = "spool"
 """Where in state_dir durable lanes keep what waits."""
-_ANSWERING_NS: Final = 500_000_000  # for answers to whoever is told that time is up
-_REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
 _JOIN_S: Final = (
     2.0  # for a thread that is asked to end; longer than any wait of ours, shorter than a supervisor's
 )
@@ -106,19 +106,21 @@ class Streamer:
         self.transports: dict[str, EndpointTransport] = {SELF: inside}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
-            context_of_it = EndpointContext(name, config.authority, clock, self._decoder)
+            context_of_it = EndpointContext(name, config.authority, clock, self.decoder)
             self.transports[name] = kind.make(section, context_of_it)
         self._paused = PausedDirectory(self._directory())
         own = OwnEntity(config.authority, clock, self, self._paused, self._replan)
         self._services: Sequence[Service] = [own, *services]
         self._hosted = [entity for service in self._services for entity in service.entities]
         self._places = Places(authorities, self._hosted)
+        self._put_announcer = PutAnnouncer(self._neighbours, self.transports, clock, self._timers.schedule)
+        self._puts = self._put_announcer.puts
         self._lanes: dict[str, Lane] = {}
         store = DeadLetterStore(config.state_dir / DIRECTORY, config.dead_letters)
         self._keeper = DeadLetterKeeper(store, config.dead_letters)
         self._since_ms = clock.wall_ms()
-        self._ids, self._new_ids = UuidSource(clock.wall_ms), threading.Lock()
         self.dispatcher = self._dispatcher(config)
+        self._redrive = Redrive(store, self.dispatcher, self.transports.keys(), clock)
         for name in self.transports:
             self._lanes[name] = self._lane(name, config)
         self._kinds = kinds
@@ -157,7 +159,8 @@ class Streamer:
         told = (transport.directory(self._replan) for transport in self.transports.values())
         return merged(directories, [each for each in told if each is not None])
 
-    def _decoder(self, topic: UUri) -> Decoder | None:
+    def decoder(self, topic: UUri) -> Decoder | None:
+        """What a plugin has to make payloads of `topic` readable, for who shows them. Routing never asks."""
         found: list[Decoder] = self._plugins.hook.ustreamer_decoders(topic=topic)
         return found[0] if found else None
 
@@ -193,6 +196,7 @@ class Streamer:
             schedule=self._timers.schedule,
             keep=self._keeper.keep,
             duplicate_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
+            puts=self._puts,
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -248,7 +252,7 @@ class Streamer:
 
     def _listen(self) -> None:
         for name, transport in self.transports.items():
-            dispatch = self.dispatcher.ingress(name).dispatch
+            dispatch = self.dispatcher.ingress(name)
             for source, sink in self._filters_of(name, self._config):
                 transport.register_listener(source, sink, dispatch)
 
@@ -257,6 +261,7 @@ class Streamer:
             transport.watch_link(partial(self._link_turned, name))
             transport.watch_routes(self._lanes[name].route_open)
             transport.watch_neighbours(partial(self._neighbours_changed, name))
+            transport.watch_puts(partial(self._puts_changed, name))
 
     def _link_turned(self, name: str, up: bool) -> None:
         if up:
@@ -281,32 +286,14 @@ class Streamer:
         if heard.came:
             self._links.joined(name)
 
-    def _filters_of(self, endpoint: str, config: StreamerConfig) -> list[tuple[UUri, UUri | None]]:
-        """What to listen for at an endpoint.
+    def _puts_changed(self, name: str, came: frozenset[Put], went: frozenset[Put]) -> None:
+        topics = self._puts.hear(name, came, went)
+        if topics:
+            self.dispatcher.replan_topics(topics)
 
-        Every publication, every request (one that leads nowhere is answered), and whatever else is meant for somebody
-        elsewhere. No message matches two of these, so a transport with a subscription for each hands over each once.
-        """
-        return [
-            (ANY, None),
-            (_REPLY_ADDRESSES, ANY),
-            *((ANY, sink) for sink in self._elsewhere(endpoint, config)),
-        ]
-
-    def _elsewhere(self, endpoint: str, config: StreamerConfig) -> list[UUri]:
-        """Patterns of the reply addresses (resource 0) of everybody who does not live behind `endpoint`."""
-        sections = {SELF: (), **{name: each.authorities for name, each in config.endpoints.items()}}
-        here = sections.pop(endpoint)
-        authorities = sorted({authority for each in sections.values() for authority in each})
-        if endpoint == SELF or ANY_AUTHORITY in authorities:
-            return [_REPLY_ADDRESSES]
-        hosted = {
-            msgspec.structs.replace(entity, ue_version_major=ANY.ue_version_major, resource_id=0)
-            for service in self._services
-            for entity in service.entities
-            if entity.authority_name in here or entity.authority_name not in authorities
-        }
-        return [*(any_at(authority).with_resource(0) for authority in authorities), *sorted(hosted)]
+    def _filters_of(self, endpoint: str, config: StreamerConfig) -> list[Filters]:
+        behind = {SELF: (), **_behind(config)}
+        return filters_of(endpoint, behind, self._hosted)
 
     # --- another configuration ------------------------------------------------------------------------------------------
 
@@ -334,7 +321,7 @@ class Streamer:
                 lane.use(config.limits(name))
             self._places = places
             self._neighbours.settle(_behind(config))
-
+            self._puts.drop_all()
             try:
                 self._plugins.hook.ustreamer_configured(settings=self._settings(config))
             except Exception:  # a plugin's mistake; the others go by what they were told
@@ -359,13 +346,13 @@ class Streamer:
             old += [(name, *filters) for filters in before if filters not in after]
         with ExitStack() as undo:
             for name, source, sink in new:
-                dispatch = self.dispatcher.ingress(name).dispatch
+                dispatch = self.dispatcher.ingress(name)
                 self.transports[name].register_listener(source, sink, dispatch)
                 undo.callback(self.transports[name].unregister_listener, source, sink, dispatch)
             yield
             undo.pop_all()
         for name, source, sink in old:
-            self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name).dispatch)
+            self.transports[name].unregister_listener(source, sink, self.dispatcher.ingress(name))
 
     def stop(self, drain_s: float = 5.0) -> int:
         """Take nothing more in, send what has been accepted, close. How many messages were left after `drain_s`.
@@ -376,6 +363,7 @@ class Streamer:
         """
         deadline_ns = self._clock.monotonic_ns() + round(drain_s * _NS_PER_S)
         try:
+            self._put_announcer.resign()
             # SOME/IP, which is inline, last: who has stopped takes no calls that he could not read the answers of.
             for name in sorted(self.transports, key=lambda name: self.transports[name].inline):
                 if name != SELF:  # hosted services still answer what they have accepted
@@ -384,13 +372,7 @@ class Streamer:
             self._lanes[SELF].wait_empty(deadline_ns)
             for service in self._services:
                 service.stop()
-            self._drain(deadline_ns)
-            grace_ns = self._clock.monotonic_ns() + _ANSWERING_NS
-            for lane in self._lanes.values():
-                lane.wait_empty(grace_ns)  # a new route may need a moment to know that somebody is there
-            left = self._left()
-            if self.ledger().queued:
-                self._give_up()
+            left = drain(self.dispatcher, list(self._lanes.values()), self._clock.monotonic_ns, deadline_ns)
             kept = sum(lane.kept for lane in self._lanes.values())
             endpoints = self.endpoints()
         finally:
@@ -398,37 +380,6 @@ class Streamer:
         ledger = msgspec.to_builtins(self.ledger())
         log.info("stopped", extra={"left": left, "kept": kept, "ledger": ledger, "endpoints": endpoints})
         return left
-
-    def _left(self) -> int:
-        """Messages that could be sent and have not been; those that filters hold among them."""
-        return self.ledger().queued - sum(lane.queued - lane.owed for lane in self._lanes.values())
-
-    def _drain(self, deadline_ns: int) -> None:
-        """Wait for the lanes and for what filters hold, whose timers still run; not for those who are not there."""
-        pause = threading.Event()
-        while True:
-            for lane in self._lanes.values():
-                lane.wait_sent(deadline_ns)
-            if self._left() <= 0 or self._clock.monotonic_ns() >= deadline_ns:
-                return
-            pause.wait(0.005)
-
-    def _give_up(self) -> None:
-        """Make dead letters of what is left, and wait a little longer until those who asked have been told."""
-        status = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
-        given_up = [item for lane in self._lanes.values() for item in lane.take_back(status)]
-        for lane in self._lanes.values():
-            lane.try_once(status)
-        # Not before: an answer must not be among what is taken back.
-        for item in given_up:
-            self.dispatcher.undelivered(item, status)
-        self.dispatcher.give_up_held(status)
-        deadline_ns = self._clock.monotonic_ns() + _ANSWERING_NS
-        for lane in self._lanes.values():
-            lane.wait_empty(deadline_ns)
-        for lane in self._lanes.values():
-            for item in lane.take_back(status):  # what was said last, and nobody is there to hear
-                self.dispatcher.undelivered(item, status)
 
     def _close(self) -> None:
         """Close everything; what fails in doing so keeps nothing else open, and is raised at the end."""
@@ -452,27 +403,8 @@ class Streamer:
         return self._keeper
 
     def redrive(self, number: int) -> Redriven:
-        """Dispatch a dead letter as if it had come in just now where it came in; it stays in the store.
-
-        It gets a new id with the time of now, or its ttl would be over, and who has it already would take it for the same.
-        Raises UStatusError: NOT_FOUND, or FAILED_PRECONDITION if its payload was not kept or its endpoint is gone.
-        """
-        letter = self._keeper.store.get(number)
-        if letter.payload is None:
-            text = (
-                f"dead letter {number}: its payload of {letter.payload_size} bytes was too large to be kept"
-            )
-            raise UStatusError(UCode.FAILED_PRECONDITION, text)
-        if letter.ingress not in self.transports:
-            text = (
-                f"dead letter {number}: it came in at {letter.ingress!r} (have: {', '.join(self.transports)})"
-            )
-            raise UStatusError(UCode.FAILED_PRECONDITION, text)
-        before = letter.message
-        with self._new_ids:
-            id = self._ids.next()
-        self.dispatcher.ingress(letter.ingress).dispatch(UMessage(id, before.attributes, before.payload))
-        return Redriven(number, str(before.id), str(id))
+        """Dispatch a dead letter again, as `redrive.Redrive` says."""
+        return self._redrive(number)
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -498,6 +430,8 @@ class Streamer:
             counter.update({f"refused_{why}": count for why, count in refused.get(name, {}).items()})
             counter.update(faults.get(name, {}))
             counter.update(self._lanes[name].counters())
+            counter["unannounced_puts"] = self._puts.unannounced[name]
+            counter["unheard_puts"] = self._puts.unheard[name]
         return {name: dict(counter) for name, counter in counters.items()}
 
     def routes(self) -> Routes:

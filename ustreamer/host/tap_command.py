@@ -38,6 +38,9 @@ def add_tap(
     parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=words)
     parser.add_argument("--count", type=_count, metavar="N", help="end after so many lines")
     parser.add_argument("--payload", action="store_true", help="with payloads, up to 256 bytes of each")
+    parser.add_argument(
+        "--decode", action="store_true", help="with what is in the payloads, where a plugin can read it"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(run=lambda arguments: _tap(arguments, state_dir))
 
@@ -60,7 +63,7 @@ def _count(text: str) -> int:
 
 def _tap(arguments: argparse.Namespace, state_dir: Callable[[Path], Path]) -> int:
     path = arguments.socket or state_dir(arguments.config) / SOCKET
-    asked = Tap(arguments.source, arguments.sink, arguments.verdict, arguments.payload)
+    asked = Tap(arguments.source, arguments.sink, arguments.verdict, arguments.payload, arguments.decode)
     try:
         return _show(follow(path, asked), arguments.count, arguments.json)
     except KeyboardInterrupt:
@@ -98,6 +101,8 @@ def _words(line: Line) -> str:
     ]
     if line.code is not None:
         parts.append(f" {line.code}: {line.reason}")
+    if line.decoded is not None:
+        parts.append(f" {line.decoded}")
     if line.payload is not None:
         parts.append(f" {line.payload}")
     return " ".join(parts)

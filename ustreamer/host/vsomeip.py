@@ -18,6 +18,9 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer.host.vsomeip_keys import EVENT, EVENTGROUP, SERVICE, TOP
+from ustreamer.host.vsomeip_sd import discovery, multicasts
+from ustreamer.host.vsomeip_tcp import endpoint_keys, event_protocol, has_cookies, protocol_of
+from ustreamer.host.vsomeip_tp import segmented
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 
@@ -80,6 +83,7 @@ class _Import:
         self._data = data
         self._wishes = wishes
         self._left_out: list[str] = []
+        self._cookies = False
 
     def result(self) -> Imported:
         data = self._data
@@ -90,15 +94,17 @@ class _Import:
         sd = self._discovery(bind)
         services = list(self._services(host, bind, discovered=sd is not False))
         ports = sorted({port for service in services if service["offered"] and (port := service.pop("port"))})
+        reliable = [port for each in services if (port := each.pop("port_tcp", None)) and each["offered"]]
         base: dict[str, Any] = {
             "transport": "someip",
             "authorities": [self._wishes.network],
             "bind": bind,
             "port": self._port(ports),
             "sd": sd,
+            **endpoint_keys(reliable, cookies=self._cookies, leave=self._leave),
         }
         for key in data:
-            if key not in {"unicast", "services", "servicegroups", "service-discovery", "clients"}:
+            if key not in _CARRIED and not (key == "netmask" and sd is not False):
                 self._leave(key, TOP.get(key, "not known"))
         endpoint = self._endpoint(base, services)
         return Imported(endpoint, tuple(self._left_out))
@@ -140,18 +146,10 @@ class _Import:
             return False
         if not _true(found.get("enable", "true")):
             return False
-        for key in found:
-            if key not in {"enable", "multicast", "port", "protocol"}:
-                self._leave(f"service-discovery.{key}", "timings of service discovery are ours")
-        self._leave(
-            "service-discovery",
-            "carried over; this version refuses to run with it: set sd = false, and `remote`",
-        )
         try:
-            port = _number(found.get("port", 30_490))
+            return discovery(found, bind, self._data.get("netmask"), _number, self._leave)
         except ValueError as error:
             raise NotVsomeip(f"service-discovery.port: {error}") from error
-        return {"multicast": str(found.get("multicast", "224.224.224.0")), "port": port, "interface": bind}
 
     # --- services ---------------------------------------------------------------------------------------------------------
 
@@ -207,9 +205,9 @@ class _Import:
         if raw.get("protocol", "someip") != "someip":
             raise NotVsomeip(f"protocol {_shown(raw['protocol'])}: expected someip")
         port = _port_of(raw.get("unreliable"))
-        reliable = raw.get("reliable")
-        if reliable is not None:
-            self._leave(f"{place}.reliable", "TCP is not part of this version")
+        reliable = _port_of(raw.get("reliable"))
+        self._cookies = self._cookies or has_cookies(raw.get("reliable"))
+        protocol = protocol_of(port, reliable)
         offered = lives_at == bind
         major = self._major(place, raw)
         found: dict[str, Any] = {
@@ -217,16 +215,30 @@ class _Import:
             "service": service,
             "instance": instance,
             "major": major,
-            "events": list(self._events(place, raw)),
+            "events": list(self._events(place, raw, protocol, (port, reliable), offered)),
+            "protocol": protocol,
             "methods": self._methods(place, raw),
             "offered": offered,
             "port": port,
+            "port_tcp": reliable,
         }
+        self._in_segments(place, raw, found)
         if offered:
+            found["eventgroups"] = list(
+                multicasts(
+                    self._objects(f"{place}.eventgroups", raw.get("eventgroups", [])), _number, self._leave
+                )
+            )
             ue_id = (instance << 16 if instance != 1 else 0) | service
             found["provider"] = f"//{self._wishes.authority}/{ue_id:X}/{major:X}/0"
-        elif port is not None:
+            return self._explained(place, raw, found)
+        if port is not None:
             found["remote"] = f"{lives_at}:{port}"
+        if reliable is not None:
+            found["remote_tcp"] = f"{lives_at}:{reliable}"
+        return self._explained(place, raw, found)
+
+    def _explained(self, place: str, raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         for key, why in SERVICE.items():
             if key in raw:
                 self._leave(f"{place}.{key}", why)
@@ -239,6 +251,7 @@ class _Import:
             "reliable",
             "events",
             "eventgroups",
+            "someip-tp",
         }
         for key in sorted(set(raw) - known - set(SERVICE) - _MAJOR_KEYS):
             self._leave(f"{place}.{key}", "not known")
@@ -262,20 +275,40 @@ class _Import:
         )
         return sorted(named)
 
-    def _events(self, place: str, raw: dict[str, Any]) -> Iterator[dict[str, int]]:
+    def _in_segments(self, place: str, raw: dict[str, Any], found: dict[str, Any]) -> None:
+        """Say `tp` of those events and methods that the file has sent in segments."""
+        where, offered = f"{place}.someip-tp", found["offered"]
+        ways = segmented(where, raw.get("someip-tp"), offered, _number, self._leave)
+        found["methods"] = [{"id": id, "tp": ways[id]} if id in ways else id for id in found["methods"]]
+        for event in found["events"] if offered else ():
+            if event["id"] in ways:
+                event["tp"] = ways[event["id"]]
+        known = {each if isinstance(each, int) else each["id"] for each in found["methods"]}
+        for id in sorted(set(ways) - known - {event["id"] for event in found["events"] if offered}):
+            self._leave(where, f"{id:#06x} is none of what we send of this service")
+
+    def _events(
+        self,
+        place: str,
+        raw: dict[str, Any],
+        protocol: str,
+        ports: tuple[int | None, int | None],
+        offered: bool,
+    ) -> Iterator[dict[str, Any]]:
         groups: dict[int, list[int]] = {}
         for where, group in self._objects(f"{place}.eventgroups", raw.get("eventgroups", [])):
             number = _number(group.get("eventgroup"))
-            self._explain(where, group, EVENTGROUP, {"eventgroup", "events", "is_multicast"})
+            carried = {"eventgroup", "events", "is_multicast"} | (set(EVENTGROUP) if offered else set())
+            self._explain(where, group, EVENTGROUP, carried)
             for event in _list(group.get("events", [])):
                 groups.setdefault(_number(event), []).append(number)
-        listed: list[int] = []
+        listed: dict[int, dict[str, Any]] = {}
         for where, event in self._objects(f"{place}.events", raw.get("events", [])):
             number = _number(event.get("event"))
-            listed.append(number)
-            self._explain(where, event, EVENT, {"event", "is_reliable"})
-            if _true(event.get("is_reliable", "false")):
-                self._leave(f"{where}.is_reliable", "TCP is not part of this version: it is sent over UDP")
+            listed[number] = {**event_protocol(event, where, protocol, ports, self._leave)}
+            self._explain(where, event, EVENT, {"event", "is_reliable", *(("is_field",) if offered else ())})
+            if offered and _true(event.get("is_field", "false")):
+                listed[number]["field"] = True
         for number in dict.fromkeys([*listed, *groups]):
             of = groups.get(number, [])
             for other in of[1:]:
@@ -283,15 +316,18 @@ class _Import:
                     f"{place}.eventgroups",
                     f"event {number:#06x} is in group {of[0]:#06x}; in group {other:#06x} as well is not supported",
                 )
-            yield {"id": number, "eventgroup": of[0]} if of else {"id": number}
+            group = {"eventgroup": of[0]} if of else {}
+            yield {"id": number, **group, **listed.get(number, {})}
 
     def _explain(
         self, place: str, raw: dict[str, Any], reasons: Mapping[str, str], carried: set[str]
     ) -> None:
         for key, value in raw.items():
+            if key in carried:
+                continue
             if key in reasons and (key != "is_field" or _true(value)):
                 self._leave(f"{place}.{key}", reasons[key])
-            elif key not in carried and key not in reasons:
+            elif key not in reasons:
                 self._leave(f"{place}.{key}", "not known")
 
     def _objects(self, place: str, raw: object) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -305,6 +341,7 @@ class _Import:
                 self._leave(f"{place}[{index}]", f"left out: {_shown(each)}: expected an object")
 
 
+_CARRIED: Final = {"unicast", "services", "servicegroups", "service-discovery", "clients"}
 _MAJOR_KEYS: Final = {"major", "major_version"}
 
 
@@ -351,7 +388,15 @@ def _named_methods(raw: Mapping[str, Any]) -> set[int]:
         named += [each.get("method") if isinstance(each, dict) else each for each in parts]
     for times in bundled.values() if isinstance(bundled, dict) else ():
         named += times if isinstance(times, dict) else []
-    return {number for each in named if 0 < (number := _number(each)) < 0x8000}
+    return {number for each in named if (number := _number_or_0(each)) and number < 0x8000}
+
+
+def _number_or_0(value: object) -> int:
+    """0 for what is no number, of which is told where its list is read."""
+    try:
+        return _number(value)
+    except NotVsomeip:
+        return 0
 
 
 def _shown(value: object) -> str:

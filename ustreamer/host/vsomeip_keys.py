@@ -13,12 +13,12 @@ TOP: Final = {
     "endpoint-queue-limits": "see [egress]",
     "logging": "see the options --log and --log-level",
     "max-payload-size-local": "there is no local transport",
-    "max-payload-size-reliable": "TCP is not part of this version",
-    "max-payload-size-unreliable": "what comes in segments may have 131072 bytes",
+    "max-payload-size-reliable": "see `max_message` of `tcp`",
+    "max-payload-size-unreliable": "see `tp.message_bytes`, 131072, for what comes in segments",
     "netmask": "list networks in `clients` if others than the known peers may call",
     "network": "there is no local transport",
     "npdu-default-timings": "messages are not held back to be sent together",
-    "payload-sizes": "TCP is not part of this version",
+    "payload-sizes": "see `max_message` of `tcp`",
     "plugins": "plugins are ours",
     "routing": "there is no routing manager",
     "routing-credentials": "there is no routing manager",
@@ -26,8 +26,8 @@ TOP: Final = {
     "shutdown_timeout": "see the option --drain",
     "statistics": "see `ustreamer top`",
     "supports_selective_broadcasts": "not supported",
-    "tcp-restart-aborts-max": "TCP is not part of this version",
-    "tcp-connect-time-max": "TCP is not part of this version",
+    "tcp-restart-aborts-max": "see `retry_max_ms` of `tcp`",
+    "tcp-connect-time-max": "see `connect_ms` of `tcp`",
     "threads": "threads are ours",
     "tracing": "see `ustreamer top`",
     "udp-receive-buffer-size": "see `receive_buffer`",
@@ -35,17 +35,16 @@ TOP: Final = {
 }
 SERVICE: Final = {
     "debounce-times": "messages are not held back to be sent together",
-    "multicast": "multicast of events is not part of this version",
-    "someip-tp": "what comes in segments is taken; sending in segments is not part of this version",
+    "multicast": "see `multicast` of its `eventgroups`",
 }
 EVENT: Final = {
     "change_resets_cycle": "events are sent when their provider publishes",
     "cycle": "events are sent when their provider publishes",
-    "is_field": "an event like any other: its last value is not kept",
+    "is_field": "of a service of others: its ECU sends the first value",
     "update-cycle": "events are sent when their provider publishes",
     "update_on_change": "events are sent when their provider publishes",
 }
 EVENTGROUP: Final = {
-    "multicast": "multicast of events is not part of this version",
-    "threshold": "multicast of events is not part of this version",
+    "multicast": "of a service of others: its ECU says so when it is subscribed",
+    "threshold": "of a service of others: its ECU says so when it is subscribed",
 }

@@ -50,7 +50,7 @@ class UPayloadFormat(IntEnum):
     SHM = 8
 
 
-class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
+class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=False):
     """The attributes of a message without its id (`uattributes.proto`).
 
     `ttl` is in ms after the id's creation time; None or 0 never expires. `unknown` holds protobuf fields of a later

@@ -20,7 +20,7 @@ from ustreamer.uprotocol.wire import encode_status
 _ANSWER_TTL_MS: Final = 10_000  # of the refusal of a request that had none
 
 
-class UMessage(msgspec.Struct, frozen=True):
+class UMessage(msgspec.Struct, frozen=True, gc=False):
     """A message: its id, its attributes (shared between messages that differ only in id), its payload untouched.
 
     An absent payload is `b""`: Zenoh cannot tell the two apart, and no dispatcher looks inside.

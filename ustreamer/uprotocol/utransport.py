@@ -2,7 +2,8 @@
 """The UTransport port (uProtocol up-l1): what every transport offers to uEntities and to the streamer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -10,6 +11,25 @@ from ustreamer.uprotocol.uuri import UUri
 
 Listener = Callable[[UMessage], None]
 """Called with each message on the transport's own thread: it must be quick, and what it raises is reported, not lost."""
+
+
+@runtime_checkable
+class BulkListener(Protocol):
+    """A listener that is also called once for many: with messages that came in together, in their order.
+
+    For whoever receives faster than one by one; a transport that does not know of it calls the listener for each.
+    """
+
+    def __call__(self, message: UMessage, /) -> None: ...
+
+    def take_all(self, messages: Sequence[UMessage], /) -> None:
+        """As a call for each of them. Raises nothing: nobody could tell which of them it was about."""
+
+
+def for_many(listener: Listener) -> Callable[[Sequence[UMessage]], None] | None:
+    """The `take_all` of a listener that has one. (To ask isinstance of a Protocol costs 8 us, this 0.1.)"""
+    found: Callable[[Sequence[UMessage]], None] | None = getattr(listener, "take_all", None)
+    return found
 
 
 class UTransport(ABC):

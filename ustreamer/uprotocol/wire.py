@@ -130,6 +130,10 @@ class HeaderDecoder:
         _, msb, _, lsb = _ID.unpack_from(data)
         return UUID(msb, lsb), attributes
 
+    def knows(self, tail: bytes) -> bool:
+        """Whether everything behind an id may be `tail`, and then always means the same."""
+        return tail in self._seen
+
     def _decode_first(self, data: bytes, tail: bytes) -> tuple[UUID, UAttributes]:
         id, attributes = decode(data)
         # The tail is a key only if what came before it was an id and nothing but an id, and it brings none itself:

@@ -21,11 +21,11 @@ from ustreamer_usubscription import contents, reader
 from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.packed import unpack
 from ustreamer_usubscription.reader import DATA, LENGTH
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Store, StoreDamaged, delete, put, put_observer, put_topic
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Tracked
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)

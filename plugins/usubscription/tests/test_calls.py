@@ -310,6 +310,18 @@ def test_a_doubt_about_what_waits_to_be_asked_again_changes_nothing() -> None:
     assert side.calls.next_ns() is None
 
 
+def test_what_is_awaited_is_asked_for_at_once_and_the_next_time_after_a_pause() -> None:
+    side = Side()
+    side.want()
+    [call] = side.due()
+    side.answered(call)
+    side.calls.doubt(T, side.now_ms * MS, 0, awaited=True)
+    [call] = side.due()
+    side.answered(call)
+    side.calls.doubt(T, side.now_ms * MS, 0, awaited=True)
+    assert side.due(FIRST_PAUSE_MS - 1) == []
+
+
 def test_who_contradicts_every_answer_is_asked_ever_more_seldom() -> None:
     side = Side()
     side.want()

@@ -6,9 +6,9 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.observers import Observers
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Changed, Observer, Pair, Tracked
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri
 

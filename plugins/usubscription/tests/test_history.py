@@ -16,10 +16,10 @@ from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.events import MAX_WHY, Event, event_of
 from ustreamer_usubscription.history import History, Unwritten, most
 from ustreamer_usubscription.records import PAST, event_number, frame, put_event, read_event
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Change, Store, StoreDamaged, delete, put
 from ustreamer_usubscription.tracked import Changed, Tracked
 
+from ustreamer.core.usubscription import Status
 from ustreamer.host.cli import main
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

@@ -12,11 +12,11 @@ from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import Call
 from ustreamer_usubscription.policy import Policy
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Change, Store, StoreDamaged, put_topic
 from ustreamer_usubscription.topics import Topics, TopicState, any_instance
 from ustreamer_usubscription.tracked import Tracked
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri

@@ -11,7 +11,6 @@ from ustreamer_usubscription.messages import (
     MAX_DETAILS,
     Call,
     attributes_of,
-    pack,
     specific,
     topic_of,
     track,
@@ -19,6 +18,7 @@ from ustreamer_usubscription.messages import (
 )
 from ustreamer_usubscription.tracked import Tracked
 
+from ustreamer.core.usubscription import pack
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UPayloadFormat

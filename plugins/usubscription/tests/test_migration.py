@@ -11,11 +11,11 @@ import pytest
 from ustreamer_usubscription import contents, records
 from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.records import LAYOUT_KEY
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Change, Store, StoreDamaged, put
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Tracked
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 

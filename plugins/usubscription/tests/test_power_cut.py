@@ -26,10 +26,10 @@ from lmdb import verify
 from ustreamer_usubscription import reader, records
 from ustreamer_usubscription.events import Event as Happened
 from ustreamer_usubscription.history import History
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Change, Store, delete, put
 from ustreamer_usubscription.tracked import Tracked
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)

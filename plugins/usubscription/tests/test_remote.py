@@ -684,8 +684,9 @@ def test_what_is_told_around_an_answer_is_compared_with_it(
     else:
         tell()
     assert states(desk) == {APP: answered}
-    assert desk.calls() == []
-    desk.advance(s=1)
+    if answered == SUBSCRIBED:  # what is awaited is asked for at once
+        assert desk.calls() == []
+        desk.advance(s=1)
     desk.grant(desk.called())
     assert states(desk) == {APP: SUBSCRIBED}
     desk.advance(s=TIMEOUT_S)
@@ -706,6 +707,18 @@ def test_what_is_told_along_with_an_answer_that_says_the_same_causes_no_call(
     assert states(desk) == {APP: SUBSCRIBED}
     desk.advance(s=10)
     assert desk.calls() == []
+
+
+def test_an_ecu_that_comes_and_goes_is_asked_each_time_it_is_back(desk: "Desk") -> None:
+    granted(desk)
+    for _ in range(5):
+        desk.hint(REMOTE, PENDING)
+        desk.advance(ms=1_000)
+        desk.grant(desk.called(), PENDING)
+        assert states(desk) == {APP: PENDING}
+        desk.hint(REMOTE, SUBSCRIBED)
+        desk.grant(desk.called())
+        assert states(desk) == {APP: SUBSCRIBED}
 
 
 def test_what_was_told_before_a_call_is_not_compared_with_its_answer(desk: "Desk") -> None:

@@ -2,7 +2,9 @@
 """The state machine of the standard, row by row."""
 
 import pytest
-from ustreamer_usubscription.states import LOCAL, REMOTE, Event, Status, step
+from ustreamer_usubscription.states import LOCAL, REMOTE, Event, step
+
+from ustreamer.core.usubscription import Status
 
 U, PENDING, SUBSCRIBED, LEAVING = Status
 WANTED, UNWANTED, GRANTED, DEFERRED, REFUSED, RELEASED = Event

@@ -7,11 +7,11 @@ from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import MAX_DETAILS
 from ustreamer_usubscription.remotes import Remotes
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Tracked
 from ustreamer_usubscription.upstream import Upstream
 
 from ustreamer.core.links import Links
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes, SubscriptionRequest
 from ustreamer.uprotocol.umessage import UMessage

@@ -10,10 +10,10 @@ from ustreamer_usubscription import v4
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.packed import Packed
 from ustreamer_usubscription.records import put
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 from ustreamer_usubscription.updates import messages
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
 from ustreamer.uprotocol.pb import usubscription_v4 as pb
 from ustreamer.uprotocol.umessage import UMessage

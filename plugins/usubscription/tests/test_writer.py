@@ -8,11 +8,11 @@ import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.store import Store, put
 from ustreamer_usubscription.tracked import Changed, Tracked
 from ustreamer_usubscription.writer import Writer
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 

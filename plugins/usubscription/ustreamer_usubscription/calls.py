@@ -136,16 +136,21 @@ class Calls:
         self._close(errand)
         return errand
 
-    def succeeded(self, errand: Errand, now_ns: int, jitter: float, *, pending: bool = False) -> None:
+    def succeeded(
+        self, errand: Errand, now_ns: int, jitter: float, *, pending: bool = False, news: bool = False
+    ) -> None:
         """The answer to the last call has been taken in.
 
         If another is wanted by now, that is called for at once; else the same once more some day, sooner by up to half of
         the time for `jitter` (0 to 1): a device may lose what it granted without a link that tells of it. `pending` says that
-        it waits for another device in turn; what comes of that is asked after the time that a call has.
+        it waits for another device in turn; what comes of that is asked after the time that a call has. `news`: it says
+        something else than the one before, so whatever doubt there was of that was right.
         """
         if not self._is_current(errand):
             return
         errand.failures = 0
+        if news:
+            errand.doubts = 0
         errand.done = errand.asked == errand.wish
         if not errand.done:
             self._make_ready(errand)
@@ -167,11 +172,12 @@ class Calls:
         self._close(errand)
         self._set_due(errand, now_ns + _earlier(pause_ms, jitter))
 
-    def doubt(self, topic: UUri, now_ns: int, jitter: float) -> None:
+    def doubt(self, topic: UUri, now_ns: int, jitter: float, *, awaited: bool = False) -> None:
         """The other side says something else than it answered: ask again, though not at once.
 
-        The pause is that of `failed`, and doubles as long as doubts come: one who contradicts every answer of his is not
-        asked once a second for ever.
+        The pause is that of `failed`, and doubles as long as doubts come that are wrong: one who contradicts every answer of
+        his is not asked once a second for ever, and an ECU that reboots once a minute is believed each time. What is `awaited`, an answer to come after SUBSCRIBE_PENDING, is asked for at once the first
+        time: an ECU is subscribed within milliseconds.
         """
         errand = self._find(topic)
         if errand is None or not errand.done:
@@ -180,7 +186,10 @@ class Calls:
             errand.doubts = 0
         errand.failures, errand.doubted_ns = errand.doubts, now_ns
         errand.doubts += 1
-        self.failed(errand, now_ns, jitter)
+        if awaited and errand.doubts == 1:
+            self._make_ready(errand)
+        else:
+            self.failed(errand, now_ns, jitter)
 
     def awaits(self, topic: UUri) -> bool:
         """Whether a call about `topic` is under way."""

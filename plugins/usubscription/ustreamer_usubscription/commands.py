@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import contents
@@ -21,7 +22,6 @@ from ustreamer_usubscription.events import Event
 from ustreamer_usubscription.lock import holder
 from ustreamer_usubscription.records import PAST, REMOTE, StoreDamaged, StoreTooNew, read_event, read_remote
 from ustreamer_usubscription.service import STORE
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Tracked
 
 _DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"

@@ -6,13 +6,14 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, ANY_INSTANCE, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.observers import Observers
 from ustreamer_usubscription.remotes import Remotes
-from ustreamer_usubscription.states import Event, Status, step
+from ustreamer_usubscription.states import Event, step
 from ustreamer_usubscription.topics import Topics, TopicState
 from ustreamer_usubscription.tracked import Changed, Observer, Pair, Tracked
 

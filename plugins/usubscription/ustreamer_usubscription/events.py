@@ -3,8 +3,8 @@
 
 from typing import Final, NamedTuple
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Changed
 
 MAX_WHY: Final = 200

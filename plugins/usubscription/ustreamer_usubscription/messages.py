@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads of requests and answers, and the rules for what stands in them, whatever the version of the interface."""
 
-import struct
 from collections.abc import Container
 from typing import Final, TypeVar
 
 import msgspec
-from google.protobuf.message import DecodeError, Message
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.message import Message
 
-from ustreamer.core.subscriptions import UNLIMITED, period_of
+from ustreamer.core.usubscription import expire_ms_of, period_ns_of, read, sample_period_of, timestamp_of
 from ustreamer.uprotocol.pb import uri
-from ustreamer.uprotocol.pb.google_any import Any
-from ustreamer.uprotocol.pb.google_timestamp import Timestamp
 from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.ustatus import invalid
@@ -21,20 +17,13 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.policy import Policy
 from ustreamer_usubscription.tracked import Tracked
 
-M = TypeVar("M", bound=Message)
-
 EVERYTHING: Final = Policy(UsubscriptionConfig(), "")
 """The policy of a configuration that says nothing."""
 
+M = TypeVar("M", bound=Message)
+
 MAX_DETAILS: Final = 4096
 """Bytes that a subscriber may leave for the producer, which are kept with the subscription."""
-
-NS_PER_MS: Final = 1_000_000
-_TYPE_PREFIX: Final = "type.googleapis.com/"
-_TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999, as protobuf has it
-_PERIOD_FIELD: Final = SubscribeAttributes.SAMPLE_PERIOD_MS_FIELD_NUMBER
-_FIXED64: Final = 1
-_LONGEST_PERIOD_MS: Final = 0xFFFF_FFFF
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -62,46 +51,6 @@ def unpack(kind: type[M], call: Call) -> M:
     up-rust wraps requests in Any, up-python does not, and SOME/IP cannot say which: UNSPECIFIED is read as PROTOBUF.
     """
     return read(kind, call.payload, call.payload_format)
-
-
-def read(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
-    """The message in a payload; INVALID_ARGUMENT if it is none."""
-    match payload_format:
-        case UPayloadFormat.PROTOBUF | UPayloadFormat.UNSPECIFIED:
-            return _parse(kind, payload)
-        case UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
-            # Nothing at all is an empty message, wrapped or not.
-            return _unwrap(kind, _parse(Any, payload)) if payload else kind()
-        case other:
-            raise invalid(f"payload format {other.name}: expected PROTOBUF or PROTOBUF_WRAPPED_IN_ANY")
-
-
-def _unwrap(kind: type[M], wrapped: Any) -> M:
-    name = wrapped.type_url.rpartition("/")[2]
-    if name != kind.DESCRIPTOR.full_name:
-        raise invalid(f"payload: Any of type {wrapped.type_url!r}, expected {kind.DESCRIPTOR.full_name}")
-    return _parse(kind, wrapped.value)
-
-
-def _parse(kind: type[M], data: bytes) -> M:
-    message = kind()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise invalid(f"payload of {len(data)} bytes: not a {kind.DESCRIPTOR.full_name} ({error})") from error
-    return message
-
-
-def pack(answer: Message, asked_in: UPayloadFormat) -> tuple[bytes, UPayloadFormat]:
-    """An answer in the style of its request: wrapped in Any, or else PROTOBUF.
-
-    The format is set for an empty answer too: without it up-rust refuses to read one.
-    """
-    data = answer.SerializeToString()
-    if asked_in is not UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
-        return data, UPayloadFormat.PROTOBUF
-    wrapped = Any(type_url=_TYPE_PREFIX + answer.DESCRIPTOR.full_name, value=data)
-    return wrapped.SerializeToString(), asked_in
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
@@ -140,40 +89,7 @@ def check_topic_resource(topic: UUri) -> None:
 def track(topic: UUri, subscriber: UUri, wish: SubscribeAttributes) -> Tracked:
     """The subscription that is asked for; INVALID_ARGUMENT naming the attribute that makes no sense."""
     expire_ms = expire_ms_of(wish.expire) if wish.HasField("expire") else None
-    return Tracked(topic, subscriber, _period_ns(wish), expire_ms, _details(wish))
-
-
-def _period_ns(wish: SubscribeAttributes) -> int:
-    """The shortest interval asked for.
-
-    Field 3 is `sample_period_ms` (uint32) or, in a draft, `max_frequency` (double, Hz); where a message has both, the
-    slower one holds (X-11).
-    """
-    sampled = wish.sample_period_ms * NS_PER_MS if wish.HasField("sample_period_ms") else UNLIMITED
-    unknown = UnknownFieldSet(wish)
-    frequencies = [
-        unknown[i].data
-        for i in range(len(unknown))
-        if unknown[i].field_number == _PERIOD_FIELD and unknown[i].wire_type == _FIXED64
-    ]
-    if not frequencies:
-        return sampled
-    # Of several the last one holds, as for any field.
-    [hertz] = struct.unpack("<d", struct.pack("<Q", frequencies[-1]))
-    return max(sampled, period_of(hertz))
-
-
-def expire_ms_of(expire: Timestamp) -> int:
-    """When a subscription ends, in whole ms and never early."""
-    seconds, nanos = expire.seconds, expire.nanos
-    if seconds not in _TIMESTAMP_SECONDS or not 0 <= nanos < 1_000_000_000:
-        raise invalid(f"expire {seconds} s {nanos} ns: expected the years 1 to 9999 and 0..999999999 ns")
-    return seconds * 1000 - -nanos // NS_PER_MS
-
-
-def timestamp_of(expire_ms: int) -> Timestamp:
-    seconds, ms = divmod(expire_ms, 1000)
-    return Timestamp(seconds=seconds, nanos=ms * NS_PER_MS)
+    return Tracked(topic, subscriber, period_ns_of(wish), expire_ms, _details(wish))
 
 
 def _details(wish: SubscribeAttributes) -> bytes:
@@ -197,12 +113,3 @@ def attributes_of(entry: Tracked) -> SubscribeAttributes:
     if sample_period_ms is not None:
         attributes.sample_period_ms = sample_period_ms
     return attributes
-
-
-def sample_period_of(period_ns: int) -> int | None:
-    """A period in ms, rounded down so that nobody who subscribes by it starves a reader.
-
-    Below a millisecond it is None, to be left out, which means every message. A max_frequency of 1e-9 Hz is more than a
-    uint32 holds: that is told as the longest period that there is, 49 days.
-    """
-    return min(period_ns // NS_PER_MS, _LONGEST_PERIOD_MS) or None

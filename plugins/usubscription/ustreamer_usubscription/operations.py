@@ -3,16 +3,16 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from google.protobuf.message import Message
 
+from ustreamer.core.usubscription import USUBSCRIPTION, Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import Call
 from ustreamer_usubscription.policy import is_producer
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Tracked
 
@@ -21,9 +21,6 @@ Change: TypeAlias = Callable[[Call, Draft], Message]
 
 Question: TypeAlias = Callable[[Call, State, int], Message]
 """Answers from what is committed, with at most so many records. Raises UStatusError."""
-
-USUBSCRIPTION: Final = 0
-"""[impl->req~usubscription-uentity_id~1] ue_id of every core.usubscription: type 0, instance 0."""
 
 log = logging.getLogger("ustreamer.usubscription")
 

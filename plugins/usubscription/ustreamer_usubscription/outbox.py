@@ -8,11 +8,11 @@ from typing import Final, Literal, TypeAlias
 
 from google.protobuf.message import Message
 
+from ustreamer.core.usubscription import pack
 from ustreamer.uprotocol.umessage import UMessage, error_response, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer_usubscription.inbox import MAX_BATCH
-from ustreamer_usubscription.messages import pack
 from ustreamer_usubscription.tracked import Changed
 from ustreamer_usubscription.updates import messages
 

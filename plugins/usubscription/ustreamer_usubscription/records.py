@@ -41,10 +41,10 @@ from zlib import crc32
 
 import msgspec
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.events import Event
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Pair, Tracked
 

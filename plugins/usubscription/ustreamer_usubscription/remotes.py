@@ -3,8 +3,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.states import Status
 
 
 class Remotes:

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Final, NamedTuple
 
 from ustreamer.core.expiry import Expiry
+from ustreamer.core.usubscription import USUBSCRIPTION, Status, is_change
 from ustreamer.hookspecs import PluginContext
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -26,19 +27,14 @@ from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer_usubscription import v3, v4
-from ustreamer_usubscription.abroad import is_change
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
 from ustreamer_usubscription.messages import Call
-from ustreamer_usubscription.operations import USUBSCRIPTION
 from ustreamer_usubscription.outbox import Outbox, Outcome
 from ustreamer_usubscription.policy import Policy
-from ustreamer_usubscription.states import Status
-from ustreamer_usubscription.store import (
-    Store,
-)
+from ustreamer_usubscription.store import Store
 from ustreamer_usubscription.tracked import Changed, Tracked
 from ustreamer_usubscription.upstream import Upstream
 from ustreamer_usubscription.writer import Writer

@@ -9,17 +9,10 @@ SUBSCRIBED as long as anybody subscribes it, and need not be remembered.
 """
 
 from collections.abc import Mapping
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 from typing import Final
 
-
-class Status(IntEnum):
-    """What a subscriber is to a topic; the numbers are those of version 3."""
-
-    UNSUBSCRIBED = 0
-    SUBSCRIBE_PENDING = 1
-    SUBSCRIBED = 2
-    UNSUBSCRIBE_PENDING = 3
+from ustreamer.core.usubscription import Status
 
 
 class Event(Enum):

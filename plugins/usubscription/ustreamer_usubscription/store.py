@@ -26,6 +26,7 @@ from typing import Final, Literal
 
 import lmdb
 
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import contents, records
@@ -54,7 +55,6 @@ from ustreamer_usubscription.records import (
     put_remote,
     put_topic,
 )
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.topics import TopicState
 from ustreamer_usubscription.tracked import Observer, Tracked
 

@@ -6,8 +6,8 @@ from typing import TypeAlias
 import msgspec
 
 from ustreamer.core.subscriptions import Subscription
+from ustreamer.core.usubscription import Status
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.states import Status
 
 Pair: TypeAlias = tuple[UUri, UUri]
 """(topic, subscriber) or (topic, entity): what identifies a subscription or a registration."""

@@ -6,16 +6,13 @@ from typing import Final
 
 from google.protobuf.message import Message
 
+from ustreamer.core.usubscription import CHANGE, USUBSCRIPTION
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription import v3, v4
-from ustreamer_usubscription.operations import USUBSCRIPTION
 from ustreamer_usubscription.tracked import Changed
-
-CHANGE: Final = 0x8000
-"""The resource of topic SubscriptionChange, in every version."""
 
 TTL_MS: Final = 10_000
 """How long a subscriber has to hear of its own subscription: it may begin to listen after it has subscribed, or never."""

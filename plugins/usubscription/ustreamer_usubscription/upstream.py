@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from ustreamer.core.links import Links
 from ustreamer.core.subscriptions import fastest
+from ustreamer.core.usubscription import USUBSCRIPTION, Status, told_in
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request
@@ -20,13 +21,12 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import decode_status
-from ustreamer_usubscription.abroad import LANGUAGES, status_in, told_in, version_for
+from ustreamer_usubscription.abroad import LANGUAGES, status_in, version_for
 from ustreamer_usubscription.calls import TIMEOUT_MS, Calls, Errand, Method
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import MAX_DETAILS
-from ustreamer_usubscription.operations import USUBSCRIPTION
-from ustreamer_usubscription.states import Event, Status
+from ustreamer_usubscription.states import Event
 from ustreamer_usubscription.tracked import Tracked
 
 NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
@@ -143,8 +143,8 @@ class Upstream:
                 self._require(topic, again=draft.remotes.changes.get(topic) is Status.SUBSCRIBE_PENDING)
         for errand, reply, reqid in self._heard:
             if committed and reply.event is not None:
-                pending = reply.event is Event.DEFERRED
-                self._calls.succeeded(errand, now_ns, _jitter(reqid), pending=pending)
+                pending, news = reply.event is Event.DEFERRED, errand.topic in draft.remotes.changes
+                self._calls.succeeded(errand, now_ns, _jitter(reqid), pending=pending, news=news)
                 # Whoever came or left in the draft of the answer has had none, though the draft may look unchanged.
                 if self._state.remotes.find(errand.topic) is not _OUTCOME.get(reply.event):
                     self._require(errand.topic, again=True)
@@ -163,7 +163,8 @@ class Upstream:
         for topic in [each for each in self._hints if not self._calls.awaits(each)]:
             hint, known = self._hints.pop(topic), self._state.remotes.find(topic)
             if known in _WANTED and known is not hint.status:
-                self._calls.doubt(topic, hint.now_ns, hint.jitter)
+                awaited = known is Status.SUBSCRIBE_PENDING
+                self._calls.doubt(topic, hint.now_ns, hint.jitter, awaited=awaited)
             elif known is None and hint.status in _WANTED and self._calls.open < MAX_STRAYS:
                 # A Subscribe that came late, after the Unsubscribe that was to undo it: two methods have no order.
                 self._calls.require(topic, None)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, Literal, TypeVar
 
+from ustreamer.core.usubscription import USUBSCRIPTION, Status
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb.ustatus import UStatus
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
@@ -19,7 +20,6 @@ from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.messages import Call, attributes_of, specific, topic_of, track, unpack
 from ustreamer_usubscription.operations import Change, Question
 from ustreamer_usubscription.policy import Policy
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     whoever lives at an authority that the configuration does not name could be anybody, and is refused.
     """
     request = unpack(pb.ResetRequest, call)
-    operations.check_peer(call, is_usubscription=call.caller.ue_id == operations.USUBSCRIPTION)
+    operations.check_peer(call, is_usubscription=call.caller.ue_id == USUBSCRIPTION)
     operations.reset(call, draft, request.reason.message)
     return pb.ResetResponse()
 

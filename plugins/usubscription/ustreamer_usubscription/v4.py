@@ -9,6 +9,14 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
+from ustreamer.core.usubscription import (
+    NS_PER_MS,
+    USUBSCRIPTION,
+    Status,
+    expire_ms_of,
+    sample_period_of,
+    timestamp_of,
+)
 from ustreamer.uprotocol.pb import uri
 from ustreamer.uprotocol.pb import usubscription_v4 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
@@ -16,17 +24,8 @@ from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer_usubscription import operations
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.draft import Draft, State
-from ustreamer_usubscription.messages import (
-    NS_PER_MS,
-    Call,
-    check_topic_resource,
-    expire_ms_of,
-    sample_period_of,
-    timestamp_of,
-    unpack,
-)
+from ustreamer_usubscription.messages import Call, check_topic_resource, unpack
 from ustreamer_usubscription.operations import Change, Question
-from ustreamer_usubscription.states import Status
 from ustreamer_usubscription.tracked import Changed, Observer, Tracked
 
 VERSION: Final = 4
@@ -101,8 +100,8 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     """
     unpack(pb.ResetRequest, call)
     caller = call.caller
-    of_type = caller.ue_type == operations.USUBSCRIPTION
-    known = caller.ue_id == operations.USUBSCRIPTION or caller.authority_name not in call.serves
+    of_type = caller.ue_type == USUBSCRIPTION
+    known = caller.ue_id == USUBSCRIPTION or caller.authority_name not in call.serves
     operations.check_peer(call, is_usubscription=of_type and known)
     operations.reset(call, draft, "")
     return pb.ResetResponse()

@@ -147,7 +147,7 @@ def test_the_configuration_of_the_vehicle_holds_and_offers_all_that_the_wishes_n
     config = process.load(path).config
     assert config.authority == AUTHORITY
     assert list(config.endpoints) == ["backbone", "cloud", "chassis"]
-    assert list(config.plugins) == ["usubscription", "throttle", "recorder"]
+    assert list(config.plugins) == ["usubscription", "throttle", "recorder", "payloads"]
     offered = {
         (service["service"], event["id"])
         for service in tomllib.loads(text)["endpoints"]["chassis"]["services"]

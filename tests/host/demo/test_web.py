@@ -4,6 +4,7 @@
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from websockets.sync.client import ClientConnection, connect
 from ustreamer.host.cli import parser
 from ustreamer.host.demo import chassis
 from ustreamer.host.demo.vehicle import Vehicle
+from ustreamer.host.streamer import Streamer
+from ustreamer.uprotocol.uuri import UUri
 
 WHEEL, STEERING, DOORS = (
     "up.chassis.1234.0.1.8001",
@@ -36,7 +39,7 @@ def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
             wheel = answer(client, 32, 1, {"max_frequency": 10}, WHEEL)[2]
             first = json.loads(client.recv(timeout=10))
             assert first[1] == wheel
-            assert 13.9 <= first[4][0]["m/s"] <= 15.9
+            assert 13.9 <= first[4][0]["speed"] <= 15.9
             assert first[5]["source"] == "up://chassis/1234/1/8001"
             began, events = time.monotonic(), 0
             while time.monotonic() < began + 2:
@@ -47,24 +50,35 @@ def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
     assert outcome.endpoints["wamp"]["sessions"] == 1
 
 
+@pytest.fixture(scope="module")
+def streamer() -> Iterator[Streamer]:
+    """That of the demo, which does not run."""
+    vehicle = Vehicle()
+    yield vehicle.streamer
+    vehicle.__exit__(None, None, None)
+
+
 @pytest.mark.parametrize(
     ("service", "event", "payload", "shown"),
     [
-        (chassis.WHEELS, 0x8001, b"\x41\x60\x00\x00", {"m/s": 14.0}),
-        (chassis.WHEELS, 0x8005, b"\xff\xf6", {"degrees": -10}),
-        (chassis.DOORS, 0x8001, b"\x03\x01", {"open": 1, "door": 3}),
+        *(
+            (chassis.WHEELS, event, b"\x41\x60\x00\x00", {"speed": 14.0})
+            for event in chassis.WHEEL_EVENTS.values()
+        ),
+        (chassis.WHEELS, chassis.STEERING_EVENT, b"\xff\xf6", {"angle": -10}),
+        (chassis.DOORS, chassis.DOOR_EVENT, b"\x03\x01", {"door": "rear_right", "open": True}),
     ],
 )
 def test_what_the_chassis_says_can_be_read(
-    service: int, event: int, payload: bytes, shown: dict[str, Any]
+    streamer: Streamer, service: int, event: int, payload: bytes, shown: dict[str, Any]
 ) -> None:
-    decode = chassis.decoder(service, event)
+    decode = streamer.decoder(UUri("chassis", service, chassis.MAJOR, event))
     assert decode is not None
     assert decode(payload) == shown
 
 
-def test_of_what_it_does_not_say_there_is_nothing_to_read() -> None:
-    assert chassis.decoder(chassis.CLIMATE, 0x8001) is None
+def test_of_what_it_does_not_say_there_is_nothing_to_read(streamer: Streamer) -> None:
+    assert streamer.decoder(UUri("chassis", chassis.CLIMATE, chassis.MAJOR, 0x8001)) is None
 
 
 @pytest.mark.parametrize(

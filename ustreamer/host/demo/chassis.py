@@ -7,7 +7,6 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from ustreamer.core.clock import Clock
-from ustreamer.hookspecs import Decoder
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.demo.rates import Rate
 from ustreamer.transports.someip.codec import (
@@ -129,17 +128,6 @@ class Chassis:
             ReturnCode.E_OK if known else ReturnCode.E_UNKNOWN_METHOD,
             asked.payload if known else b"",
         )
-
-
-def decoder(service: int, event: int) -> Decoder | None:
-    """What makes an event of the chassis readable."""
-    if service == WHEELS and event in WHEEL_EVENTS.values():
-        return lambda payload: {"m/s": round(struct.unpack(">f", payload)[0], 3)}
-    if (service, event) == (WHEELS, STEERING_EVENT):
-        return lambda payload: {"degrees": struct.unpack(">h", payload)[0]}
-    if (service, event) == (DOORS, DOOR_EVENT):
-        return lambda payload: {"open": payload[1], "door": payload[0]}
-    return None
 
 
 class Beats:

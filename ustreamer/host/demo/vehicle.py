@@ -11,7 +11,6 @@ from typing import Final, Self
 import msgspec
 
 from ustreamer.core.ledger import LedgerSnapshot
-from ustreamer.hookspecs import Decoder, hookimpl
 from ustreamer.host import process
 from ustreamer.host.demo import chassis
 from ustreamer.host.demo.apps import App, ClimateControl
@@ -70,6 +69,31 @@ remote = "127.0.0.1:{ecu}"
 [plugins.throttle]
 [plugins.recorder]
 directory = {recordings}
+
+[plugins.payloads]                      # what the chassis says, for those who show it
+topics = [
+    {{ topic = "//chassis/1234/1/8001", type = "Wheel" }}, {{ topic = "//chassis/1234/1/8002", type = "Wheel" }},
+    {{ topic = "//chassis/1234/1/8003", type = "Wheel" }}, {{ topic = "//chassis/1234/1/8004", type = "Wheel" }},
+    {{ topic = "//chassis/1234/1/8005", type = "Steering" }},
+    {{ topic = "//chassis/2001/1/8001", type = "Door" }},
+]
+
+[plugins.payloads.types.Wheel]
+kind = "struct"
+members = [{{ name = "speed", type = "f32" }}]               # m/s
+
+[plugins.payloads.types.Steering]
+kind = "struct"
+members = [{{ name = "angle", type = "i16" }}]               # degrees
+
+[plugins.payloads.types.Side]
+kind = "enum"
+of = "u8"
+values = {{ front_left = 0, front_right = 1, rear_left = 2, rear_right = 3 }}
+
+[plugins.payloads.types.Door]
+kind = "struct"
+members = [{{ name = "door", type = "Side" }}, {{ name = "open", type = "bool" }}]
 """
 
 _WEB: Final = """
@@ -151,16 +175,6 @@ class Outcome(msgspec.Struct, frozen=True):
         return found
 
 
-class _ChassisValues:
-    """What the chassis publishes, for whoever shows it."""
-
-    @hookimpl
-    def ustreamer_decoders(self, topic: UUri) -> Decoder | None:
-        return (
-            chassis.decoder(topic.ue_type, topic.resource_id) if topic.authority_name == "chassis" else None
-        )
-
-
 class Vehicle:
     """All of it running: `with Vehicle() as vehicle`. Networks are loopback sockets, state is a temporary directory."""
 
@@ -179,7 +193,6 @@ class Vehicle:
         config = _CONFIG if web is None else _CONFIG + _WEB
         self.config_file.write_text(config.format(**ports, recordings=json.dumps(where)), encoding="utf-8")
         self.streamer = process.load(self.config_file).streamer()
-        self.streamer.plugins.register(_ChassisValues())
         self.chassis = Chassis(("127.0.0.1", ports["ecu"]), ("127.0.0.1", ports["someip"]))
         usubscription = UUri(AUTHORITY, 0, 3, 0)
         backbone, cloud = f"tcp/127.0.0.1:{ports['backbone']}", f"tcp/127.0.0.1:{ports['cloud']}"

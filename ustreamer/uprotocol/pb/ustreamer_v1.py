@@ -56,16 +56,17 @@ DESCRIPTOR = _POOL.AddSerializedFile(
     b'streamer.v1.LedgerR\x05total\x12M\n\tendpoints\x18\x03 \x03(\x0b2/.uprotocol.cor'
     b'e.ustreamer.v1.EndpointStatisticsR\tendpoints\x12G\n\x07targets\x18\x04 \x03('
     b'\x0b2-.uprotocol.core.ustreamer.v1.TargetStatisticsR\x07targets\x12(\n'
-    b'\x10has_more_records\x18\x05 \x01(\x08R\x0ehasMoreRecords2\xfa\x03\n\tuStreamer\x12\x7f\n\x10Sta'
-    b'rtDispatching\x124.uprotocol.core.ustreamer.v1.StartDispatching'
-    b'Request\x1a5.uprotocol.core.ustreamer.v1.StartDispatchingRespon'
-    b'se\x12|\n\x0fStopDispatching\x123.uprotocol.core.ustreamer.v1.StopDisp'
-    b'atchingRequest\x1a4.uprotocol.core.ustreamer.v1.StopDispatching'
-    b'Response\x12p\n\x0bFetchRoutes\x12/.uprotocol.core.ustreamer.v1.FetchR'
-    b'outesRequest\x1a0.uprotocol.core.ustreamer.v1.FetchRoutesRespon'
-    b'se\x12|\n\x0fFetchStatistics\x123.uprotocol.core.ustreamer.v1.FetchSta'
-    b'tisticsRequest\x1a4.uprotocol.core.ustreamer.v1.FetchStatistics'
-    b'Responseb\x06proto3'
+    b'\x10has_more_records\x18\x05 \x01(\x08R\x0ehasMoreRecords"3\n\x10SomeipReturnCode\x12'
+    b'\x1f\n\x0breturn_code\x18\x01 \x01(\rR\nreturnCode2\xfa\x03\n\tuStreamer\x12\x7f\n\x10StartDispa'
+    b'tching\x124.uprotocol.core.ustreamer.v1.StartDispatchingRequest'
+    b'\x1a5.uprotocol.core.ustreamer.v1.StartDispatchingResponse\x12|\n\x0fS'
+    b'topDispatching\x123.uprotocol.core.ustreamer.v1.StopDispatching'
+    b'Request\x1a4.uprotocol.core.ustreamer.v1.StopDispatchingRespons'
+    b'e\x12p\n\x0bFetchRoutes\x12/.uprotocol.core.ustreamer.v1.FetchRoutesRe'
+    b'quest\x1a0.uprotocol.core.ustreamer.v1.FetchRoutesResponse\x12|\n\x0fF'
+    b'etchStatistics\x123.uprotocol.core.ustreamer.v1.FetchStatistics'
+    b'Request\x1a4.uprotocol.core.ustreamer.v1.FetchStatisticsRespons'
+    b'eb\x06proto3'
 )
 
 DeadLetter = _message_class(DESCRIPTOR.message_types_by_name["DeadLetter"], __name__)
@@ -83,3 +84,4 @@ EndpointStatistics = _message_class(DESCRIPTOR.message_types_by_name["EndpointSt
 TargetStatistics = _message_class(DESCRIPTOR.message_types_by_name["TargetStatistics"], __name__)
 FetchStatisticsRequest = _message_class(DESCRIPTOR.message_types_by_name["FetchStatisticsRequest"], __name__)
 FetchStatisticsResponse = _message_class(DESCRIPTOR.message_types_by_name["FetchStatisticsResponse"], __name__)
+SomeipReturnCode = _message_class(DESCRIPTOR.message_types_by_name["SomeipReturnCode"], __name__)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every compiled type can do, and the length field that may stand in front of one.
+
+Length fields, selectors and tags are big-endian, whatever the values are.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from ustreamer_payloads.errors import PayloadError, too_short
+
+Batch = Callable[[bytes, int, int], list[object]]
+
+
+class Codec(ABC):
+    """One type: bytes to a value and back. Made once, from a description; keeps nothing from one payload to the next."""
+
+    size: int | None = None
+    """Bytes of every value, if they are always as many."""
+    least: int = 0
+    """The fewest bytes that a value can have."""
+    open_ended: bool = False
+    """Whether it takes all there is, so that nothing can follow it."""
+    batch: Batch | None = None
+    """(data, at, count) to so many values one after the other, where that is faster; `size` says how far apart they are."""
+
+    @abstractmethod
+    def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
+        """The value at `at`, and where the next one begins. Raises PayloadError; never looks at or beyond `end`."""
+
+    @abstractmethod
+    def encode(self, value: object, out: bytearray) -> None:
+        """Append a value; `out` has all of the payload that stands before it. Raises PayloadError."""
+
+
+def extent(data: bytes, at: int, end: int, octets: int) -> tuple[int, int]:
+    """Where what a length field of so many bytes speaks of begins and ends."""
+    begin = at + octets
+    if begin > end:
+        raise PayloadError(f"needs a length field of {octets} bytes, {max(0, end - at)} are left", at)
+    length = int.from_bytes(data[at:begin], "big")
+    if begin + length > end:
+        raise PayloadError(f"its length field says {length} bytes, {end - begin} are left", at)
+    return begin, begin + length
+
+
+def write_length(out: bytearray, mark: int, octets: int, length: int) -> None:
+    """Fill in a length field that room was left for at `mark`."""
+    if length >> 8 * octets:
+        raise PayloadError(f"{length} bytes are more than a length field of {8 * octets} bits can say")
+    out[mark : mark + octets] = length.to_bytes(octets, "big")
+
+
+class Prefixed(Codec):
+    """A type behind a length field. What of that length the type does not know is skipped: a newer sender has more."""
+
+    def __init__(self, body: Codec, octets: int) -> None:
+        self._body = body
+        self._octets = octets
+        self.least = octets + body.least
+
+    def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
+        begin, stop = extent(data, at, end, self._octets)
+        return self._body.decode(data, begin, stop)[0], stop
+
+    def encode(self, value: object, out: bytearray) -> None:
+        mark = len(out)
+        out += bytes(self._octets)
+        self._body.encode(value, out)
+        write_length(out, mark, self._octets, len(out) - mark - self._octets)
+
+
+class Blob(Codec):
+    """Bytes that nobody looks into: so many, or (None) all there are."""
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+        self.least = size or 0
+        self.open_ended = size is None
+
+    def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
+        stop = end if self.size is None else at + self.size
+        if stop > end:
+            raise too_short(self.least, at, end)
+        return data[at:stop], stop
+
+    def encode(self, value: object, out: bytearray) -> None:
+        if not isinstance(value, bytes | bytearray):
+            raise PayloadError(f"{kind_of(value)}: expected bytes")
+        if self.size is not None and len(value) != self.size:
+            raise PayloadError(f"{len(value)} bytes: expected {self.size}")
+        out += value
+
+
+def kind_of(value: object) -> str:
+    """A value in an error: short, however large it is."""
+    text = repr(value) if isinstance(value, int | float | str) else type(value).__name__
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def members_of(value: object, names: Sequence[str], *, all_of_them: bool = True) -> Mapping[str, object]:
+    """`value`, which has these members and no others. Raises PayloadError."""
+    if not isinstance(value, Mapping):
+        raise PayloadError(f"{kind_of(value)}: expected a table of {', '.join(names)}")
+    if all_of_them:
+        for name in names:
+            if name not in value:
+                raise PayloadError("is missing").within(f".{name}")
+    for name in value:
+        if name not in names:
+            raise PayloadError(f"no such member (have: {', '.join(names)})").within(f".{name}")
+    return value

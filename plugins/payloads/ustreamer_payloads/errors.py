@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is raised for a payload, or a value, that is not as its description says."""
+
+
+class PayloadError(ValueError):
+    """Bytes or a value that do not fit a description: at which byte, in which member, and what would have been right.
+
+    It is raised where that is noticed, by something that does not know its own place: those around it add their step, the
+    innermost first.
+    """
+
+    def __init__(self, text: str, at: int | None = None) -> None:
+        """`at` is the offset in the payload; None for a value that is being written."""
+        super().__init__(text)
+        self.text = text
+        self.at = at
+        self._steps: list[str] = []
+
+    @property
+    def place(self) -> str:
+        """As `ChassisState.wheels[3].speed`."""
+        return "".join(reversed(self._steps))
+
+    def within(self, step: str) -> "PayloadError":
+        """The same error, said to be at `step` (".name", "[3]", or the name of all) of what is around it."""
+        self._steps.append(step)
+        return self
+
+    def __str__(self) -> str:
+        byte = "" if self.at is None else f"at byte {self.at}: "
+        return f"{byte}{self.place}: {self.text}" if self._steps else f"{byte}{self.text}"
+
+
+def too_short(needed: int, at: int, end: int) -> PayloadError:
+    return PayloadError(f"needs {needed} bytes, {max(0, end - at)} are left", at)

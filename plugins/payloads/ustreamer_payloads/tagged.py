@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLV: structs whose members have tags and may be left out, come in any order, and be unknown to the reader.
+
+    tag:  bit 15 reserved | bits 14-12 wire type | bits 11-0 data id
+
+Wire types 0 to 3 are 8, 16, 32 and 64 bits; behind the others stands a length: of a size that the description says (4), or
+of 8, 16 or 32 bits (5, 6, 7). That length is the member's only one: it takes the place of a length field of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ustreamer_payloads.codec import Codec, extent, members_of, write_length
+from ustreamer_payloads.errors import PayloadError, too_short
+
+_TAG: Final = 2
+_STATIC: Final = 4
+_SIZES: Final = {0: 1, 1: 2, 2: 4, 3: 8}
+_WIRE_TYPES: Final = {size: wire for wire, size in _SIZES.items()}
+_LENGTHS: Final = {5: 1, 6: 2, 7: 4}
+
+
+class Tagged(NamedTuple):
+    """A member: a scalar, or (`scalar` False) a type without a length field."""
+
+    id: int
+    name: str
+    codec: Codec
+    scalar: bool
+
+
+class TlvRecord(Codec):
+    """To a dict of the members that were there, in their order; it takes all there is. Unknown tags are skipped."""
+
+    open_ended = True
+
+    def __init__(self, members: Sequence[Tagged], static_length: int) -> None:
+        """`static_length` is the size in bytes of the lengths of wire type 4, which is the one that is written."""
+        self._by_id = {each.id: each for each in members}
+        self._by_name = {each.name: each for each in members}
+        self._lengths = {_STATIC: static_length, **_LENGTHS}
+
+    def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
+        value: dict[str, object] = {}
+        while at < end:
+            if at + _TAG > end:
+                raise too_short(_TAG, at, end)
+            tag = int.from_bytes(data[at : at + _TAG], "big")
+            wire, member = tag >> 12 & 7, self._by_id.get(tag & 0xFFF)
+            try:
+                begin, stop = self._extent(data, at + _TAG, end, wire)
+                if member is not None:
+                    self._check(member, wire, value, at)
+                    value[member.name] = member.codec.decode(data, begin, stop)[0]
+            except PayloadError as error:
+                raise error.within(f".{member.name}" if member else f".<tag {tag & 0xFFF}>") from None
+            at = stop
+        return value, end
+
+    def _extent(self, data: bytes, at: int, end: int, wire: int) -> tuple[int, int]:
+        if wire not in _SIZES:
+            return extent(data, at, end, self._lengths[wire])
+        if at + _SIZES[wire] > end:
+            raise too_short(_SIZES[wire], at, end)
+        return at, at + _SIZES[wire]
+
+    @staticmethod
+    def _check(member: Tagged, wire: int, value: dict[str, object], at: int) -> None:
+        if member.name in value:
+            raise PayloadError("is there twice", at)
+        if member.scalar and wire != _WIRE_TYPES[member.codec.least]:
+            raise PayloadError(f"wire type {wire}: expected {_WIRE_TYPES[member.codec.least]}", at)
+        if not member.scalar and wire in _SIZES:
+            raise PayloadError(f"wire type {wire}: expected 4 to 7, with a length", at)
+
+    def encode(self, value: object, out: bytearray) -> None:
+        for name, part in members_of(value, tuple(self._by_name), all_of_them=False).items():
+            try:
+                self._write(self._by_name[name], part, out)
+            except PayloadError as error:
+                raise error.within(f".{name}") from None
+
+    def _write(self, member: Tagged, value: object, out: bytearray) -> None:
+        wire = _WIRE_TYPES[member.codec.least] if member.scalar else _STATIC
+        out += (wire << 12 | member.id).to_bytes(_TAG, "big")
+        mark, octets = len(out), 0 if member.scalar else self._lengths[_STATIC]
+        out += bytes(octets)
+        member.codec.encode(value, out)
+        if octets:
+            write_length(out, mark, octets, len(out) - mark - octets)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strings as SOME/IP has them: a byte order mark, the text, a NUL; the length counts all three, in bytes."""
+
+import codecs
+from typing import Final
+
+from ustreamer_payloads.codec import Codec, kind_of
+from ustreamer_payloads.errors import PayloadError, too_short
+
+MARKS: Final = {
+    "utf-8": codecs.BOM_UTF8,
+    "utf-16be": codecs.BOM_UTF16_BE,
+    "utf-16le": codecs.BOM_UTF16_LE,
+}
+
+_ANY_MARK: Final = tuple(MARKS.values())
+
+
+def read_text(raw: bytes, encoding: str, at: int) -> str:
+    """The text in `raw`, which stood at `at`: up to a NUL, in the encoding that its mark says, or else in `encoding`."""
+    for marked, mark in MARKS.items():
+        if raw.startswith(mark):
+            encoding, raw, at = marked, raw[len(mark) :], at + len(mark)
+            break
+    raw = raw[: _end_of(raw, 1 if encoding == "utf-8" else 2)]
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise PayloadError(f"not {encoding.upper()}: {error.reason}", at + error.start) from None
+
+
+def _end_of(raw: bytes, unit: int) -> int:
+    """Where the NUL is; or the end. Of UTF-16 with an odd length the last byte does not count, as the standard says."""
+    at = raw.find(bytes(unit))
+    while at % unit and at >= 0:  # half of one character and half of the next
+        at = raw.find(bytes(unit), at + 1)
+    return len(raw) - len(raw) % unit if at < 0 else at
+
+
+def write_text(value: object, encoding: str, *, bom: bool, nul: bool) -> bytes:
+    if not isinstance(value, str):
+        raise PayloadError(f"{kind_of(value)}: expected a string")
+    if "\0" in value:
+        raise PayloadError("has a NUL in it, which ends a string")
+    try:
+        raw = value.encode(encoding)
+    except UnicodeEncodeError as error:
+        raise PayloadError(f"cannot be written as {encoding.upper()}: {error.reason}") from None
+    if not bom and raw.startswith(_ANY_MARK):
+        raise PayloadError("begins with what is a byte order mark, and has none before it")
+    end = b"\0" if encoding == "utf-8" else b"\0\0"
+    return (MARKS[encoding] if bom else b"") + raw + (end if nul else b"")
+
+
+class Text(Codec):
+    """A string that takes all there is, or (`size`) so many bytes, of which those behind the NUL are zeros."""
+
+    def __init__(self, size: int | None, encoding: str, *, bom: bool, nul: bool) -> None:
+        self.size = size
+        self.least = size or 0
+        self.open_ended = size is None
+        self._encoding, self._bom, self._nul = encoding, bom, nul
+
+    def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
+        stop = end if self.size is None else at + self.size
+        if stop > end:
+            raise too_short(self.least, at, end)
+        return read_text(data[at:stop], self._encoding, at), stop
+
+    def encode(self, value: object, out: bytearray) -> None:
+        raw = write_text(value, self._encoding, bom=self._bom, nul=self._nul)
+        if self.size is None:
+            out += raw
+            return
+        if len(raw) > self.size:
+            raise PayloadError(f"takes {len(raw)} bytes, with mark and NUL; there is room for {self.size}")
+        out += raw.ljust(self.size, b"\0")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture of a network, in a file, and what tshark says of it: a SOME/IP dissector that shares no code with anything here."""
+
+import os
+import shutil
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import pytest
+
+from tests.e2e.peers import DEADLINE_S, Inbox
+
+_READ_S: Final = 60.0
+_RAW_IP: Final = 101  # LINKTYPE_RAW
+_TRUE: Final = {"1", "True"}
+_COLUMNS: Final = (
+    "frame.number",
+    "_ws.malformed",
+    "_ws.expert.message",
+    "tcp.stream",
+    "someip.messagetype.tp",
+    "someip.tp.reassembled.length",
+    "someipsd.flags.reboot",
+    "someipsd.entry.type",
+    "someipsd.entry.ttl",
+)
+
+
+class _Row(NamedTuple):
+    """A frame with SOME/IP in it, or one that tshark could not read."""
+
+    frame: str
+    malformed: str
+    complaint: str
+    stream: str
+    segment: str
+    reassembled: str
+    reboot: str
+    entry_types: str
+    ttls: str
+
+
+def need_tshark() -> None:
+    """Skip the test where there is no tshark, or one that may not capture; in CI nothing is skipped."""
+    for needed in ("tshark", "dumpcap"):
+        if shutil.which(needed) is None:
+            missing = f"no {needed} that may be run (Debian package tshark; `make interop` installs it)"
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"{missing}; in CI nothing is skipped")
+            pytest.skip(missing)
+
+
+class Capture:
+    """All that goes over any interface of this namespace and fits `what` (a pcap filter), into `file`."""
+
+    def __init__(self, file: Path, what: str) -> None:
+        self._said: Inbox[str] = Inbox("dumpcap")
+        self._process = subprocess.Popen(
+            ["dumpcap", "-q", "-i", "any", "-f", what, "-B", "16", "-w", file],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._said.one(lambda line: line.startswith("File: ") or not line)
+        assert self._process.poll() is None, "".join(self._said.all())
+
+    def _read(self) -> None:
+        assert self._process.stderr
+        for line in self._process.stderr:
+            self._said.add(line)
+        self._said.add("")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()  # it writes what the kernel has for it
+        self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        assert self._process.stderr
+        self._process.stderr.close()
+
+
+class Dissected(NamedTuple):
+    """What tshark finds in a capture."""
+
+    malformed: list[str]
+    """Frames that it could not read to their end, in its words."""
+    complaints: list[str]
+    """What its SOME/IP dissectors find wrong in frames that they could read."""
+    packets: int
+    """Those with SOME/IP in them, and `over_tcp` of them."""
+    over_tcp: int
+    segments: int
+    reassembled: int
+    entries: Counter[tuple[int, bool]]
+    """Entries of service discovery by type, and whether their ttl is 0."""
+    reboots: Counter[bool]
+    """Messages of service discovery by their reboot flag."""
+
+
+def dissect(file: Path, udp: Iterable[int], tcp: Iterable[int] = ()) -> Dissected:
+    """Have tshark read a capture; SOME/IP is what goes to or from those ports."""
+    rows = _rows(file, udp, tcp)
+    entries = Counter(
+        (int(kind, 0), int(ttl, 0) == 0)
+        for row in rows
+        for kind, ttl in zip(row.entry_types.split(","), row.ttls.split(","), strict=True)
+        if kind
+    )
+    return Dissected(
+        malformed=[str(row) for row in rows if row.malformed],
+        complaints=[str(row) for row in rows if row.complaint and not row.stream],  # TCP's are about TCP
+        packets=len(rows),
+        over_tcp=sum(bool(row.stream) for row in rows),
+        segments=sum(row.segment in _TRUE for row in rows),
+        reassembled=sum(bool(row.reassembled) for row in rows),
+        entries=entries,
+        reboots=Counter(row.reboot in _TRUE for row in rows if row.reboot),
+    )
+
+
+def _rows(file: Path, udp: Iterable[int], tcp: Iterable[int]) -> list[_Row]:
+    done = subprocess.run(
+        [
+            *("tshark", "-n", "-r", file, "-Y", "someip or _ws.malformed", "-T", "fields"),
+            *("-o", f"someip.ports.udp:{_list(udp)}", "-o", f"someip.ports.tcp:{_list(tcp)}"),
+            *(part for column in _COLUMNS for part in ("-e", column)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=_READ_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [_Row(*line.split("\t")) for line in done.stdout.splitlines()]
+
+
+def _list(ports: Iterable[int]) -> str:
+    return ",".join(map(str, ports))
+
+
+def write_datagrams(file: Path, port: int, datagrams: Sequence[bytes]) -> None:
+    """A capture made by hand, of datagrams from and to `port`."""
+    with file.open("wb") as out:
+        out.write(struct.pack("<IHHiIII", 0xA1B2_C3D4, 2, 4, 0, 0, 65_535, _RAW_IP))
+        for number, datagram in enumerate(datagrams):
+            udp = struct.pack(">HHHH", port, port, 8 + len(datagram), 0) + datagram
+            ip = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(udp), 0, 0, 1, 17, 0, 0x7F00_0001, 0x7F00_0001)
+            out.write(struct.pack("<IIII", number, 0, 20 + len(udp), 20 + len(udp)) + ip + udp)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lane that is offered many messages at once: what it sends, keeps and loses is what it would one by one."""
+
+import threading
+from collections.abc import Iterable
+
+import pytest
+
+from tests.host.test_lanes import (
+    DOWN,
+    OK,
+    QUICK,
+    TOPIC,
+    Buffered,
+    Datagrams,
+    MakeRig,
+    Rig,
+    Wire,
+    event,
+    events,
+    eventually,
+    make_rig,  # noqa: F401  a fixture
+)
+from ustreamer.core.chain import BulkTransmit
+from ustreamer.core.clock import ManualClock
+from ustreamer.core.egress import OVERHEAD_BYTES
+from ustreamer.core.ledger import Verdict
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuri import UUri
+
+
+def offer_all(rig: Rig, messages: list[UMessage], *, ageing: bool = False) -> None:
+    """As an ingress does with what came in together."""
+    gateway = rig.gateways[0]
+    gateway.ledger.received += len(messages)
+    delivery, now_ns = gateway.delivery, rig._clock.monotonic_ns()
+    delivery.leaving, delivery.leaving_ns = list(messages), [now_ns] * len(messages)
+    delivery.leave(ageing=ageing)
+
+
+class Helpings(Datagrams):
+    """Notes how many messages it was given at a time."""
+
+    def __init__(self, *script: UCode | None, then: UCode | None = OK) -> None:
+        super().__init__(*script, then=then)
+        self.helpings: list[int] = []
+
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        one_by_one = super().bulk_transmitter(subscriber)
+
+        def transmit_all(messages: Iterable[UMessage], /) -> int:
+            taken = one_by_one(messages)
+            self.helpings.append(taken)
+            return taken
+
+        return transmit_all
+
+
+def test_what_may_be_sent_at_once_is_sent_in_one_go_and_told_to_taps(make_rig: MakeRig) -> None:  # noqa: F811
+    wire = Helpings()
+    rig = make_rig(wire)
+    offer_all(rig, events(50))
+    assert (wire.helpings, rig.sent) == ([50], list(range(50)))
+    assert rig.verdicts == [(n, Verdict.DELIVERED, None, 1) for n in range(50)]
+    assert rig.gateways[0].delivery.delivered == 50
+
+
+def test_without_taps_the_books_are_the_same(make_rig: MakeRig) -> None:  # noqa: F811
+    rig = make_rig(Datagrams())
+    rig.gateways[0].taps = ()
+    offer_all(rig, events(5))
+    assert rig.lane.ledger.settled[Verdict.DELIVERED] == rig.gateways[0].delivery.delivered == 5
+
+
+def test_from_the_one_that_is_refused_on_each_goes_its_own_way_in_order(make_rig: MakeRig) -> None:  # noqa: F811
+    rig = make_rig(Datagrams(OK, OK, UCode.INTERNAL, UCode.INTERNAL, OK, OK)).start()
+    offer_all(rig, events(6))
+    rig.wait_settled(6)
+    lost = [each for each in rig.verdicts if each[1] is Verdict.DEAD_LETTERED]
+    assert [n for n, *_ in lost] == [number for number, *_ in rig.undelivered]
+    assert rig.sent == [n for n in range(6) if n not in [number for number, *_ in lost]]
+    assert len(lost) <= 1
+
+
+def test_an_outage_in_the_middle_loses_nothing_and_keeps_the_order(make_rig: MakeRig) -> None:  # noqa: F811
+    rig = make_rig(Datagrams(OK, OK, DOWN, DOWN, DOWN), QUICK).start()
+    offer_all(rig, events(20))
+    rig.wait_settled(20)
+    assert rig.sent == list(range(20))
+
+
+def test_what_waits_is_not_overtaken(make_rig: MakeRig) -> None:  # noqa: F811
+    wire = Helpings()
+    rig = make_rig(wire)
+    wire.then = DOWN
+    rig.offer(event(0))
+    wire.then = OK
+    offer_all(rig, [event(n) for n in range(1, 9)])
+    assert (wire.helpings, rig.sent, rig.lane.queued) == ([], [], 9)
+    rig.start().wait_settled(9)
+    assert rig.sent == list(range(9))
+
+
+def test_what_is_in_the_air_is_not_overtaken(make_rig: MakeRig) -> None:  # noqa: F811
+    wire = Helpings(DOWN)
+    rig = make_rig(wire)
+    rig.offer(event(0))
+    wire.gate.clear()
+    rig.start().wait_attempts(2)
+    sender = threading.Thread(target=offer_all, args=(rig, [event(n) for n in range(1, 5)]))
+    sender.start()  # a thread of its own, or a lane that does overtake would wait for the gate for ever
+    eventually(lambda: rig.lane.queued == 5, "all to be queued")  # of which one is being sent
+    assert (wire.helpings, len(wire.attempts)) == ([], 2)
+    wire.gate.set()
+    sender.join()
+    rig.wait_settled(5)
+    assert rig.sent == list(range(5))
+
+
+def test_no_more_is_sent_at_once_than_there_is_room_for(make_rig: MakeRig) -> None:  # noqa: F811
+    rig = make_rig(Buffered(3 * (OVERHEAD_BYTES + 4)))
+    offer_all(rig, events(5))
+    assert (rig.sent, rig.lane.queued) == ([0, 1, 2], 2)
+
+
+def test_what_is_more_than_one_question_is_good_for_is_sent_at_once_all_the_same(make_rig: MakeRig) -> None:  # noqa: F811
+    wire = Buffered(then_room=1 << 20)
+    rig = make_rig(wire)
+    offer_all(rig, [publish(each.id, TOPIC, each.payload + bytes(1_000)) for each in events(64)])
+    assert (rig.sent, rig.lane.queued, wire.asked) == (list(range(64)), 0, 2)
+
+
+def test_what_is_longer_than_any_credit_is_queued_in_its_place(make_rig: MakeRig) -> None:  # noqa: F811
+    rig = make_rig(Buffered(then_room=1 << 20))
+    messages = events(4)
+    messages[2] = publish(messages[2].id, TOPIC, messages[2].payload + bytes(100_000))
+    offer_all(rig, messages)
+    assert (rig.sent, rig.lane.queued) == ([0, 1], 2)
+    rig.start().wait_settled(4)
+    assert rig.sent == [0, 1, 2, 3]
+
+
+def test_a_lane_without_room_queues_all(make_rig: MakeRig) -> None:  # noqa: F811
+    rig = make_rig(Wire())
+    offer_all(rig, events(5))
+    assert (rig.sent, rig.lane.queued) == ([], 5)
+
+
+def test_none_is_sent_whose_ttl_runs_out_while_those_before_it_are_sent(make_rig: MakeRig) -> None:  # noqa: F811
+    time = ManualClock()
+    clock = time.clock()
+
+    class Slow(Datagrams):
+        def send(self, message: UMessage) -> None:
+            super().send(message)
+            time.advance(ms=7)
+
+    rig = make_rig(Slow(), QUICK, clock)
+    offer_all(rig, [event(n, ttl=20, made_ms=clock.wall_ms()) for n in range(6)], ageing=True)
+    assert rig.sent == [0, 1, 2]
+    rig.start().wait_settled(6)
+    assert [(n, verdict) for n, verdict, *_ in rig.verdicts if verdict is Verdict.EXPIRED] == [
+        (n, Verdict.EXPIRED) for n in (3, 4, 5)
+    ]
+
+
+def test_a_transport_that_raises_over_many_costs_none_of_them_and_is_reported_once(
+    make_rig: MakeRig,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Datagrams):
+        def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+            def transmit_all(messages: Iterable[UMessage], /) -> int:
+                raise KeyError(next(iter(messages)).id)
+
+            return transmit_all
+
+    rig = make_rig(Broken())
+    for first in (0, 5):
+        offer_all(rig, [event(n) for n in range(first, first + 5)])
+    assert rig.sent == list(range(10))
+    assert [record.message for record in caplog.records] == ["egress_failed"]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_none_or_one_is_no_helping(make_rig: MakeRig, count: int) -> None:  # noqa: F811
+    wire = Helpings()
+    rig = make_rig(wire)
+    offer_all(rig, events(count))
+    assert (wire.helpings, rig.sent) == ([], list(range(count)))

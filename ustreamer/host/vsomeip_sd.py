@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`service-discovery` of a vsomeip host, in our words: the group, the timings, and whom it believes."""
+
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.transports.someip.config import Eventgroup
+from ustreamer.transports.someip.sd.settings import Timings
+
+_TIMINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "initial_delay_min": ("initial_delay_min_ms",),
+    "initial_delay_max": ("initial_delay_max_ms",),
+    "repetitions_base_delay": ("repetitions_base_delay_ms",),
+    "repetitions_max": ("repetitions_max",),
+    "ttl": ("ttl_offer_s", "ttl_find_s", "ttl_subscribe_s"),
+    "cyclic_offer_delay": ("cyclic_offer_delay_ms",),
+}
+_REASONS: Final[Mapping[str, str]] = {
+    "find_debounce_time": "Finds that come up together leave together, without a pause",
+    "find_initial_debounce_reps": "see `sd.timings`",
+    "find_initial_debounce_time": "see `sd.timings`",
+    "max_remote_subscribers": "see `sd.limits.peer_subscriptions`, 1024",
+    "offer_debounce_time": "Offers that come up together leave together, without a pause",
+    "request_response_delay": "an answer to a multicast comes after `sd.timings.request_response_delay_min_ms` to `_max_ms`",
+    "ttl_factor_offers": "the ttl of an Offer is taken as it is",
+    "ttl_factor_subscriptions": "the ttl of a Subscribe is taken as it is",
+}
+_CARRIED: Final = {"enable", "multicast", "port", "protocol", *_TIMINGS}
+
+Leave = Callable[[str, str], None]
+Number = Callable[[object], int]
+
+
+def discovery(
+    raw: Mapping[str, Any], bind: str, netmask: object, number: Number, leave: Leave
+) -> dict[str, Any]:
+    """The table `sd` for a host at `bind`. What cannot be carried over is told to `leave`, with its place.
+
+    Raises ValueError for a port that is none.
+    """
+    for key in raw:
+        if key not in _CARRIED:
+            leave(f"service-discovery.{key}", _REASONS.get(key, "not known"))
+    sd: dict[str, Any] = {
+        "multicast": str(raw.get("multicast", "224.224.224.0")),
+        "port": number(raw.get("port", 30_490)),
+        "interface": bind,
+    }
+    if netmask is not None:
+        try:
+            sd["networks"] = [str(ipaddress.IPv4Network(f"{bind}/{netmask}", strict=False))]
+        except ValueError:
+            leave("netmask", f"left out: {str(netmask)[:60]!r}: expected one such as 255.255.255.0")
+    timings = _timings(raw, number, leave)
+    if timings:
+        sd["timings"] = timings
+    return sd
+
+
+def _timings(raw: Mapping[str, Any], number: Number, leave: Leave) -> dict[str, int]:
+    timings: dict[str, int] = {}
+    for key, ours in _TIMINGS.items():
+        if key in raw:
+            try:
+                timings |= dict.fromkeys(ours, number(raw[key]))
+            except ValueError as error:
+                leave(f"service-discovery.{key}", f"left out: {error}")
+    try:
+        msgspec.convert(timings, Timings)
+    except ValueError as error:
+        leave("service-discovery", f"its timings are left out: {error}")
+        return {}
+    return timings
+
+
+def multicasts(
+    groups: Iterable[tuple[str, Mapping[str, Any]]], number: Number, leave: Leave
+) -> Iterator[dict[str, Any]]:
+    """The event groups that go by multicast: in vsomeip, too, from `threshold` subscribers on, and never with 0."""
+    for where, group in groups:
+        way, threshold = group.get("multicast"), number(group.get("threshold", 0))
+        if way is None or not threshold:
+            continue
+        try:
+            host, port = way["address"], number(way["port"])
+            ours = {
+                "id": number(group.get("eventgroup")),
+                "multicast": f"{host}:{port}",
+                "threshold": threshold,
+            }
+            msgspec.convert(ours, Eventgroup)
+        except (KeyError, TypeError, ValueError) as error:
+            leave(f"{where}.multicast", f"left out: {error}")
+        else:
+            yield ours
