@@ -13,6 +13,7 @@ RUN      := .venv/.installed-run
 SPARK    := .venv/.installed-pipeline
 DEV      := .venv/.installed-dev
 AUTOBAHN := build/autobahn-js/.installed
+VECTORS  := build/wamp-testsuite/.installed
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 PIPELINE := pipeline/pyproject.toml
@@ -38,7 +39,7 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 	@$(BIN)/ustreamer-pipeline report $(REPORT)/lake $(REPORT)
 	@echo '$(REPORT)/report.html'
 
-test: lint $(AUTOBAHN) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
+test: lint $(AUTOBAHN) $(VECTORS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests $(ARGS)
 
 INTEROP := $(addprefix tests/e2e/test_,namespaces.py tshark.py vsomeip.py)
@@ -116,3 +117,11 @@ $(AUTOBAHN): $(addprefix plugins/wamp/tests/js/,package.json package-lock.json)
 	@if ! command -v npm >/dev/null; then echo 'no npm: the tests with Autobahn|JS are skipped'; \
 	elif cd $(@D) && npm ci --silent --ignore-scripts --omit=optional --no-audit --no-fund; then touch $(@F); \
 	else echo 'npm could not install Autobahn|JS: the tests with it are skipped'; fi
+
+# The vectors of wamp-proto are not ours to copy; a source distribution of a client has them. It is fetched by its hash, and of it
+# only these files are used.
+$(VECTORS): plugins/wamp/tests/vectors.txt | $(BIN)/pip
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@if $(PIP) download --no-deps --no-binary autobahn --require-hashes -d $(@D) -r $< && \
+	    tar -xzf $(@D)/autobahn-*.tar.gz -C $(@D) --strip-components=3 --wildcards '*/.proto/testsuite/*.json'; then touch $@; \
+	else echo 'pip could not fetch the vectors of WAMP: the tests with them are skipped'; fi

@@ -43,7 +43,7 @@ NOTHING: Final = 5  # what pytest ends with if no test was asked for
 
 
 def pytest(where: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", *where, *arguments]
+    return [sys.executable, "-m", "pytest", "-q", "-rs", *where, *arguments]
 
 
 def code_of(codes: Sequence[int]) -> int:

@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.__main__ import ALONE, E2E, LARGEST, PARTS, STREAMERS, code_of, side_by_side
+from tests.__main__ import pytest as pytest_command
 
 REPO = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
@@ -137,6 +138,52 @@ def test_what_npm_installs_is_pinned_to_the_hash_and_permissively_licensed() -> 
     for name, each in packages.items():
         assert each["integrity"].startswith("sha512-"), name
         assert each["license"] in PERMISSIVE, name
+
+
+def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_said_to_be_skipped(tmp_path: Path) -> None:
+    where = "plugins/wamp/tests/vectors.txt"
+    (tmp_path / where).parent.mkdir(parents=True)
+    for name in ("Makefile", where):
+        (tmp_path / name).write_bytes((REPO / name).read_bytes())
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "pip").touch()
+    python = tmp_path / ".venv" / "bin" / "python"
+    command = ["make", "build/wamp-testsuite/.installed"]
+
+    def make(script: str) -> str:
+        python.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        python.chmod(0o755)
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    assert "the tests with them are skipped" in make("exit 1")
+    assert not (tmp_path / command[1]).exists(), "it is tried again the next time"
+    # What pip would bring: of it only the vectors are taken.
+    source = tmp_path / "autobahn-1" / ".proto" / "testsuite" / "singlemessage" / "basic"
+    source.mkdir(parents=True)
+    (source / "event.json").write_text("{}", encoding="utf-8")
+    (source.parents[3] / "other.json").write_text("{}", encoding="utf-8")
+    subprocess.run(["tar", "-czf", "autobahn-1.tar.gz", "autobahn-1"], cwd=tmp_path, check=True)
+    assert make("cp autobahn-1.tar.gz build/wamp-testsuite/") == ""
+    made = {str(each.relative_to(tmp_path / "build")) for each in (tmp_path / "build").rglob("*.json")}
+    assert made == {"wamp-testsuite/singlemessage/basic/event.json"}
+
+
+def test_the_vectors_are_fetched_by_their_hash_and_every_test_knows_where_they_are() -> None:
+    (wanted,) = re.findall(
+        r"^autobahn==\S+ --hash=sha256:[0-9a-f]{64}$",
+        (REPO / "plugins/wamp/tests/vectors.txt").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert wanted
+    plan = planned("test")
+    assert "--require-hashes -d build/wamp-testsuite -r plugins/wamp/tests/vectors.txt" in plan
+    assert plan.index("build/wamp-testsuite") < plan.index("-m tests")
+
+
+def test_what_is_skipped_is_told_with_its_reason() -> None:
+    assert "-rs" in pytest_command((), ())
 
 
 def test_every_folder_of_tests_is_run_once() -> None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vectors of wamp-proto, which are not ours to copy (CC-BY-SA): `WAMP_TESTSUITE=.../wamp-proto/testsuite make test` runs them.
+"""The vectors of wamp-proto, which are not ours to copy (CC-BY-SA): `make test` fetches them, see vectors.txt.
+
+Those of a checkout are run by `WAMP_TESTSUITE=.../wamp-proto/testsuite make test`.
 
 A sample either has one value in several serializers, of each of which at least one variant must be read and be written so, or
 a message and what is to become of it.
@@ -22,7 +24,9 @@ ANSWERS = (
     Code.UNSUBSCRIBED,
     Code.EVENT,
 )
-WHERE = os.environ.get("WAMP_TESTSUITE", "")
+FETCHED = Path(__file__).resolve().parents[3] / "build" / "wamp-testsuite"
+"""Where `make test` puts them."""
+WHERE = os.environ.get("WAMP_TESTSUITE", "") or (str(FETCHED) if (FETCHED / ".installed").is_file() else "")
 OWN: dict[str, Any] = {
     "wamp_message_code": 34,
     "samples": [
@@ -98,7 +102,10 @@ def official() -> list[Path]:
     return [each for each in files if json.loads(each.read_bytes())["wamp_message_code"] in known]
 
 
-@pytest.mark.skipif(not WHERE, reason="WAMP_TESTSUITE does not say where the testsuite of wamp-proto is")
+@pytest.mark.skipif(
+    not WHERE,
+    reason="`make test` fetches the vectors of wamp-proto, by pip; or WAMP_TESTSUITE says where they are",
+)
 def test_the_official_vectors_are_there() -> None:
     assert len(official()) >= 12, f"{WHERE} has no singlemessage/*/*.json"
 
