@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e import wire
 from tests.e2e.ecu import GROUP, Ecu, Seen
-from tests.e2e.peers import ECHO, USUBSCRIPTION, Sample, ZenohPeer, eventually
+from tests.e2e.peers import ECHO, SILENT, USUBSCRIPTION, Sample, ZenohPeer, eventually
 from tests.e2e.ports import tcp_ports, udp_ports
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.wire import Uri
@@ -65,7 +65,7 @@ events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 1 }}, 
 [[endpoints.chassis.services]]
 service = 0x3001
 major = 1
-methods = [0x0001]
+methods = [0x0001, 0x0004]
 
 [[endpoints.chassis.services]]
 service = 0x4001
@@ -126,6 +126,19 @@ def test_a_service_that_is_offered_can_be_called(car: Car) -> None:
 
     assert car.app.answer(waiting).payload == b"early"  # it has waited until the service was there
     assert car.app.call(Uri("chassis", CLIMATE, 1, ECHO), b"22").payload == b"22"
+
+
+def test_a_caller_is_told_when_the_service_goes_before_it_has_answered(car: Car) -> None:
+    ecu = car.ecu()
+    ecu.offer(CLIMATE)
+    asked = car.app.request(Uri("chassis", CLIMATE, 1, SILENT), b"?", ttl=600_000)
+    ecu.data.inbox.one(lambda frame: frame.head.method_id == SILENT)
+
+    ecu.stop_offer(CLIMATE)
+
+    answer = car.app.answer(asked)
+    assert answer.head.commstatus == wire.UNAVAILABLE
+    assert "went (stopped)" in answer.status.message
 
 
 def test_a_topic_of_an_ecu_is_subscribed_when_the_ecu_is_there(car: Car) -> None:

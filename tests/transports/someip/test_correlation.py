@@ -44,6 +44,21 @@ def test_closing_everything_hands_it_out_once_and_leaves_no_deadline() -> None:
     assert calls.expired(1_000) == []
 
 
+def test_a_group_is_taken_out_at_once_and_only_what_is_open_of_it() -> None:
+    calls: Pending[str, str] = Pending(10, "calls", group_of=lambda value: value[0])
+    for key, value, deadline in (("1", "a1", 100), ("2", "b2", 100), ("3", "a3", 100), ("4", "a4", 10)):
+        calls.open(key, value, deadline)
+    calls.open("5", "a5", 200)
+    calls.close("1")
+    assert calls.expired(10) == ["a4"]
+
+    assert calls.close_group("a") == ["a3", "a5"]
+    assert (calls.close_group("a"), calls.close_group("c"), len(calls)) == ([], [], 1)
+    calls.open("3", "a6", 300)
+    assert calls.close_all() == ["b2", "a6"]
+    assert calls.close_group("a") == []
+
+
 def test_closing_tells_whether_there_was_anything_to_close() -> None:
     calls: Pending[str, str] = Pending(10, "calls")
     calls.open("a", "", 100)

@@ -48,6 +48,7 @@ from ustreamer.uprotocol.umessage import UMessage, error_response, publish, requ
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode_status
 
 WITHIN_S = 5.0
 GROUP = "224.244.224.245"
@@ -367,6 +368,27 @@ def test_a_service_that_is_gone_is_not_called_any_more(bench: Bench, how: str) -
     bench.until("sd_times_lost", 1)
     with pytest.raises(RouteUnavailable):
         bench.endpoint.send(call_of(bench))
+
+
+@pytest.mark.parametrize(("how", "why"), [("stops", "stopped"), ("ttl", "expired"), ("reboots", "rebooted")])
+def test_callers_of_a_service_that_goes_are_told_at_once(bench: Bench, how: str, why: str) -> None:
+    ecu = bench.ecu()
+    ecu.offer(ttl=1 if how == "ttl" else 30)
+    bench.until("sd_found", 1)
+    call = request(bench.ids.next(), APP, METHOD, b"?", ttl=600_000)
+    bench.endpoint.send(call)
+    assert ecu.receive().payload == b"?"
+    if how == "stops":
+        ecu.offer(ttl=0)
+    elif how == "reboots":
+        ecu.reboot()
+        ecu.offer(ttl=30)
+
+    answer = bench.next()
+
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (call.id, UCode.UNAVAILABLE)
+    assert f"went ({why})" in decode_status(answer.payload).message
+    assert (bench.count("calls_lost"), bench.count("calls_open")) == (1, 0)
 
 
 def test_an_event_is_taken_from_where_its_service_is_offered_and_from_nowhere_else(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.core.clock import ManualClock
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.codec import (
     MessageType,
     ReturnCode,
@@ -176,6 +176,52 @@ def test_the_callers_of_calls_that_are_open_at_the_end_are_told_unavailable_once
     assert bench.exchange.incoming(answer_to(asked), ECU) == Refused(Refusal.RESPONSE_UNASKED)
     bench.time.advance(s=10)
     assert (bench.exchange.give_up_calls(), bench.exchange.expire()) == ([], ([], []))
+
+
+def test_callers_of_a_service_that_goes_are_told_unavailable_and_callers_of_others_are_not() -> None:
+    services = [*SERVICES, {"service": 0x00CE, "major": 4, "methods": [0x000B], "remote": "127.0.0.1:30503"}]
+    bench = Bench(services=services)
+    first, second = bench.request(), bench.request(sink=METHOD.with_resource(0x000C))
+    late = decode(bench.exchange.call(first).datagram)[0]
+    bench.exchange.call(second)
+    other = bench.call(sink=UUri.parse("//chassis/CE/4/B"))
+
+    told = bench.exchange.service_gone(METHOD.with_resource(0), "stopped")
+
+    assert [each.attributes.reqid for each in told] == [first.id, second.id]
+    for each in told:
+        each.check(strict=True)
+        assert each.attributes.commstatus is UCode.UNAVAILABLE
+        status = decode_status(each.payload)
+        assert status.code is UCode.UNAVAILABLE
+        assert status.message == "up://chassis/CD/4/0 went (stopped) before 127.0.0.1:30502 answered"
+    assert bench.exchange.incoming(answer_to(late), ECU) == Refused(Refusal.RESPONSE_UNASKED)
+    assert bench.exchange.service_gone(METHOD.with_resource(0), "stopped") == []
+    bench.accepted(answer_to(other), ("127.0.0.1", 30503))
+    counts = bench.exchange.statistics()
+    assert (counts["calls_lost"], counts["calls_expired"], counts["calls_open"]) == (2, 0, 0)
+
+
+def test_callers_whose_connection_has_ended_are_told_unless_they_are_asked_for_in_the_next_one() -> None:
+    service = {"service": 0x00CE, "major": 4, "methods": [0x000B], "remote": "127.0.0.1:30502"}
+    bench = Bench(services=[*SERVICES, service | {"protocol": "tcp"}])
+    over_tcp, over_udp = UUri.parse("//chassis/CE/4/B"), METHOD
+    first, second = bench.request(sink=over_tcp), bench.request(sink=over_tcp)
+    bench.exchange.call(first)
+    waiting = bench.exchange.call(second).datagram
+    bench.call(sink=over_udp)
+    peer = TcpAddress(*ECU)
+
+    told = bench.exchange.connection_gone(peer, [waiting])
+
+    assert [each.attributes.reqid for each in told] == [first.id]
+    assert told[0].attributes.commstatus is UCode.UNAVAILABLE
+    assert decode_status(told[0].payload).message == (
+        "the connection with 127.0.0.1:30502 ended before it answered"
+    )
+    assert bench.exchange.connection_gone(TcpAddress("127.0.0.1", 1), []) == []
+    assert (bench.open("calls"), bench.exchange.statistics()["calls_lost"]) == (2, 1)
+    assert bench.accepted(answer_to(decode(waiting)[0]), ECU).attributes.reqid == second.id
 
 
 def test_no_call_is_taken_whose_answer_would_not_be_read(bench: Bench) -> None:

@@ -56,8 +56,15 @@ class Bench:
             TcpCallbacks(lambda *_: None, lambda *_: None, lambda _: None),
         )
         sought = [each for each in config.services if each.to_be_found]
+        self.gone: list[tuple[UUri, str]] = []
         self.found = FoundServices(
-            "chassis", "chassis", sought, self.services, self.connections, self.routes.append
+            "chassis",
+            "chassis",
+            sought,
+            self.services,
+            self.connections,
+            self.routes.append,
+            lambda service, why: self.gone.append((service, why)),
         )
 
     def find(
@@ -102,6 +109,7 @@ def test_a_service_has_its_place_from_when_it_is_found_until_it_is_lost() -> Non
     assert bench.event("10.0.0.2", 1) == "1234"
     bench.lose(FIRST)
     bench.lose(FIRST)
+    assert bench.gone == [(METHOD.with_resource(0), "stopped")]
     with pytest.raises(RouteUnavailable):
         bench.services.remote(METHOD)
     assert bench.event("10.0.0.2", 1) is Refusal.EVENT_ADDRESS

@@ -22,6 +22,7 @@ from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode_status
 
 APP = UUri.parse("//device1/3AB/1/0")
 METHOD = UUri.parse("//chassis/CD/4/B")
@@ -185,6 +186,23 @@ def test_a_call_waits_for_the_connection_and_leaves_nothing_open_meanwhile(bench
     bench.endpoint.send(bench.call(METHOD))
 
     assert read_messages(connection, 1)[0].method == 0x000B
+
+
+def test_callers_are_told_when_the_connection_ends_that_their_answers_would_have_come_over(
+    bench: Bench,
+) -> None:
+    ecu = bench.connected()
+    asked, over_udp = bench.call(METHOD, ttl=600_000), bench.call(OVER_UDP)
+    bench.endpoint.send(over_udp)
+    bench.endpoint.send(asked)
+    read_messages(ecu, 1)
+    ecu.close()  # which acknowledges what was read
+
+    heard = bench.next()
+
+    assert (heard.attributes.reqid, heard.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert "ended before it answered" in decode_status(heard.payload).message
+    assert (bench.statistic("calls_lost"), bench.statistic("calls_open")) == (1, 1)
 
 
 def test_over_udp_nobody_waits_for_a_connection_to_the_same_peer(bench: Bench) -> None:

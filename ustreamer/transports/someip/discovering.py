@@ -78,6 +78,8 @@ class Surroundings(NamedTuple):
     """Gives a message of a uEntity in here to the listeners."""
     route_open: Callable[[UUri], None]
     """Says that the service behind a route is there."""
+    service_gone: Callable[[UUri, str], None]
+    """Says that a service is there no more, and why."""
     refused: Callable[[str, Address, object], None]
     """Counts something that was not taken."""
     take: Callable[[bytes, Address], None]
@@ -113,7 +115,8 @@ class Discovering:
         self._last_counts: dict[str, int] = {}  # for the last word of a streamer that stops
         remote = [each for each in config.services if not each.offered]
         sought = [each for each in remote if each.to_be_found]
-        self._found = FoundServices(name, config.authority, sought, services, connections, around.route_open)
+        news = (around.route_open, around.service_gone)
+        self._found = FoundServices(name, config.authority, sought, services, connections, *news)
         self._waiting: deque[UMessage] = deque()
         ids = UuidSource(clock.wall_ms)
         self._unlisted = self._unlisted_services(config)

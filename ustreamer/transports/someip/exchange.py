@@ -4,7 +4,7 @@
 The whole decision about input is `Exchange.incoming`, and what deadlines bring is `Exchange.expire`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ import msgspec
 
 from ustreamer.core.clock import Clock
 from ustreamer.core.expiry import Expiry
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.codec import (
     HEADER_LENGTH,
     MIN_LENGTH,
@@ -37,14 +37,17 @@ from ustreamer.transports.someip.mapping import (
 from ustreamer.transports.someip.services import Services
 from ustreamer.transports.someip.tp import Reassembly, TpReason, TpRefused
 from ustreamer.transports.someip.tp_settings import Segmenting
+from ustreamer.transports.someip.unanswered import connection_gone, no_answer, not_read, service_gone
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, answer_attributes, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import UUri
 
 _NS_PER_MS: Final = 1_000_000
 
 _EVENT_HEADER: Final = Struct(">II4xI")
+_REQUEST_ID, _REQUEST_ID_AT = Struct(">I"), 8
 _LENGTH_FROM: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
 
 # Plain ints: comparing an event's type with a member of an IntEnum costs 0.07 us more.
@@ -91,6 +94,8 @@ class Exchange:
         self.services = Services(config, own_authority)
         self._events = self.services.events
         self.calls_expired = self.requests_expired = 0
+        self.calls_lost = 0
+        """Calls whose service, or the connection to it, went before it answered."""
         self.unwanted_answers = 0
         """Answers to REQUEST_NO_RETURN, which end here."""
         self._monotonic_ns = clock.monotonic_ns
@@ -101,7 +106,9 @@ class Exchange:
         self._lock = Lock()
         self._takes_calls = True
         self._session = 0
-        self._calls: Pending[int, Call] = Pending(config.max_pending, "requests to SOME/IP services")
+        self._calls: Pending[int, Call] = Pending(
+            config.max_pending, "requests to SOME/IP services", lambda call: call.callee
+        )
         self._requests: Pending[UUID, ClientRequest] = Pending(
             config.max_pending, "requests of SOME/IP clients"
         )
@@ -208,7 +215,7 @@ class Exchange:
             self.calls_expired += sum(not call.over for call in calls)
             self.requests_expired += len(requests)
         return Expired(
-            [self._over(call, _no_answer(call)) for call in calls],
+            [self._over(call, no_answer(call)) for call in calls],
             [
                 (response_datagram(asked, UCode.DEADLINE_EXCEEDED, b""), asked.address)
                 for asked in requests
@@ -229,7 +236,30 @@ class Exchange:
         with self._lock:
             self._takes_calls = False
             calls = self._calls.close_all()
-        return [self._over(call, _not_read(call)) for call in calls]
+        return [self._over(call, not_read(call)) for call in calls]
+
+    def service_gone(self, service: UUri, why: str) -> list[UMessage]:
+        """What the callers of `service` are told whose calls are open when it goes; it is in no table any more."""
+        with self._lock:
+            calls = self._calls.close_group(service)
+        self.calls_lost += sum(not call.over for call in calls)
+        return [self._over(call, service_gone(call, why)) for call in calls]
+
+    def connection_gone(self, peer: TcpAddress, waiting: Iterable[bytes]) -> list[UMessage]:
+        """What the callers are told whose answers would have come over a connection with `peer` that has ended.
+
+        Not those whose requests are `waiting` to go into the next one.
+        """
+        again = {_REQUEST_ID.unpack_from(each, _REQUEST_ID_AT)[0] for each in waiting}
+
+        def is_over(request_id: int, call: Call) -> bool:
+            over_tcp = isinstance(call.remote, TcpAddress)  # over UDP the same peer has the same address
+            return over_tcp and call.remote == peer and request_id not in again
+
+        with self._lock:
+            calls = self._calls.close_those(is_over)
+        self.calls_lost += sum(not call.over for call in calls)
+        return [self._over(call, connection_gone(call)) for call in calls]
 
     def _over(self, call: Call, failure: UStatus) -> UMessage:
         """What the caller is told of a call that was not answered: `failure`, but not if no answer was to come."""
@@ -260,7 +290,6 @@ class Exchange:
         attributes = message.attributes
         assert attributes.sink is not None  # a valid Request
         assert attributes.ttl is not None
-        remote = self.services.remote(attributes.sink)
         now_ns = self._monotonic_ns()
         deadline_ns = self._expiry.deadline_ns(message, now_ns, 0)
         if deadline_ns <= now_ns:
@@ -268,14 +297,16 @@ class Exchange:
                 UCode.DEADLINE_EXCEEDED, f"request {message.id}: its ttl of {attributes.ttl} ms has run out"
             )
         method = attributes.sink.resource_id
-        address = remote.methods[method]
-        call = Call(UMessage(message.id, attributes), remote.service, method, address)
         with self._lock:
+            # Looked up where `service_gone` cannot come between: it would not find the call, and nobody else would.
+            remote = self.services.remote(attributes.sink)
+            address = remote.methods[method]
             if not self._takes_calls:
                 raise UStatusError(
                     UCode.UNAVAILABLE, f"request {message.id}: the endpoint reads no answers any more"
                 )
             request_id = self._free_request_id(attributes.source.ue_type)
+            call = Call(UMessage(message.id, attributes), remote.service, method, address)
             self._calls.open(request_id, call, deadline_ns)
         return Outgoing(
             request_datagram(message, remote, request_id),
@@ -348,6 +379,7 @@ class Exchange:
             return {
                 "calls_open": len(self._calls),
                 "calls_expired": self.calls_expired,
+                "calls_lost": self.calls_lost,
                 "requests_open": len(self._requests),
                 "requests_expired": self.requests_expired,
                 "unwanted_answers": self.unwanted_answers,
@@ -361,16 +393,3 @@ def _refused(message: SomeIpMessage, reason: Refusal) -> Refused:
     if return_code is None or message.message_type != MessageType.REQUEST or message.return_code:
         return Refused(reason)
     return Refused(reason, refusal_datagram(message, return_code))
-
-
-def _not_read(call: Call) -> UStatus:
-    host, port = call.remote
-    return UStatus(UCode.UNAVAILABLE, f"the streamer was stopped before {host}:{port} answered")
-
-
-def _no_answer(call: Call) -> UStatus:
-    host, port = call.remote
-    return UStatus(
-        UCode.DEADLINE_EXCEEDED,
-        f"{host}:{port} did not answer within the ttl of {call.request.attributes.ttl} ms",
-    )

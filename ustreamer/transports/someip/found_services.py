@@ -31,14 +31,18 @@ class FoundServices:
         services: Services,
         connections: Connections,
         route_open: Callable[[UUri], None],
+        gone: Callable[[UUri, str], None],
     ) -> None:
-        """`services` is told of every change, `route_open` of whoever is there now, by its uEntity."""
+        """`services` is told of every change; `route_open` of whoever is there now, and `gone` of who is not any more and
+        why, by its uEntity.
+        """
         self._endpoint = endpoint
         self._authority = authority
         self._sought = {key_of(each): each for each in sought}
         self._services = services
         self._connections = connections
         self._route_open = route_open
+        self._gone = gone
         self._found: dict[ServiceKey, Service] = {}
         self._streams: dict[TcpAddress, set[ServiceKey]] = {}
         self._times_found = self._times_lost = 0
@@ -85,16 +89,21 @@ class FoundServices:
             self._streams.setdefault(address, set()).add(news.key)
             self._connections.connect(address)
         self._services.place(self._found.values())
-        self._route_open(UUri(self._authority, sought.ue_id, sought.major, 0))
+        self._route_open(self._entity(sought))
 
     def lost(self, news: ServiceLost) -> None:
         """It is there no more."""
-        if self._found.pop(news.key, None) is None:
+        lost = self._found.pop(news.key, None)
+        if lost is None:
             return
         self._times_lost += 1
         log.info("someip.lost", extra=self._extra(news.key) | {"why": str(news.why)})
         self._let_go(news.key)
         self._services.place(self._found.values())
+        self._gone(self._entity(lost), str(news.why))
+
+    def _entity(self, service: Service) -> UUri:
+        return UUri(self._authority, service.ue_id, service.major, 0)
 
     def _extra(self, key: ServiceKey) -> dict[str, str | None]:
         return {"endpoint": self._endpoint, "service": str(key)}

@@ -175,6 +175,10 @@ class Connections:
         """
         self._ways.send(data, address, deadline_ns, again=again)
 
+    def waiting_at(self, address: TcpAddress) -> list[bytes]:
+        """The messages that wait for the next connection with `address`."""
+        return self._ways.waiting_at(address)
+
     # --- what the poller says -------------------------------------------------------------------------------------------
 
     def _look(self, connection: TcpConnection) -> None:

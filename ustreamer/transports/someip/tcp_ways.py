@@ -105,6 +105,12 @@ class Ways:
         with self._lock:
             return sum(len(way.again) for way in self._ways.values())
 
+    def waiting_at(self, address: TcpAddress) -> list[bytes]:
+        """The messages for `address` that wait to be sent again."""
+        with self._lock:
+            way = self._ways.get(address)
+            return [] if way is None else [kept.data for kept in way.again]
+
     # --- sending ----------------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, address: TcpAddress, deadline_ns: int | None, *, again: bool) -> None:

@@ -136,7 +136,14 @@ class SomeipTransport(EndpointTransport):
             offered,
             self._subscribed,
             self._connections,
-            Surroundings(self._deliver, self._route_opened, self._count_refusal, self._take_in, self._wake),
+            Surroundings(
+                self._deliver,
+                self._route_opened,
+                self._service_gone,
+                self._count_refusal,
+                self._take_in,
+                self._wake,
+            ),
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -246,6 +253,11 @@ class SomeipTransport(EndpointTransport):
 
     def _route_opened(self, route: Hashable) -> None:
         self._opened(route)
+
+    def _service_gone(self, service: UUri, why: str) -> None:
+        """Callers that wait for its answers are told, and do not wait for their ttl."""
+        for response in self._exchange.service_gone(service, why):
+            self._deliver(response)
 
     # --- listeners ------------------------------------------------------------------------------------------------------
 
@@ -371,6 +383,9 @@ class SomeipTransport(EndpointTransport):
             self._discovering.stream_came(peer, inbound=inbound)
 
     def _stream_gone(self, peer: TcpAddress, *, inbound: bool) -> None:
+        if not inbound:
+            for response in self._exchange.connection_gone(peer, self._connections.waiting_at(peer)):
+                self._deliver(response)
         if self._discovering is not None:
             self._discovering.stream_gone(peer, inbound=inbound)
 
@@ -543,7 +558,8 @@ class SomeipTransport(EndpointTransport):
         """Counters since the start.
 
         `datagrams` came in; of the messages in them `received` went to a listener, which failed for `listener_errors`,
-        and `unheard` matched none; `sent`; `calls_open`, `calls_expired` of ours; `requests_open`, `requests_expired` of clients;
+        and `unheard` matched none; `sent`; `calls_open`, `calls_expired` of ours, and
+        `calls_lost` whose service, or the connection to it, went; `requests_open`, `requests_expired` of clients;
         `unwanted_answers` to REQUEST_NO_RETURN; `answers_lost` that the kernel did not take; messages in segments that are
         `tp_open` with `tp_bytes` of memory, `tp_completed`, and `tp_duplicates` of segments; of ours, `tp_segmented` were long,
         `tp_waiting` with `tp_waiting_bytes` of payload are not sent whole, and `tp_unsent` were given up with a part sent.
