@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from ustreamer_usubscription.calls import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, TIMEOUT_MS, WINDOW, Calls, Errand
+from ustreamer_usubscription.calls import (
+    DOUBTS_AT_ONCE,
+    DOUBTS_PAUSE_MS,
+    FIRST_PAUSE_MS,
+    LONGEST_PAUSE_MS,
+    TIMEOUT_MS,
+    WINDOW,
+    Calls,
+    Errand,
+)
 from ustreamer_usubscription.tracked import Tracked
 
 from ustreamer.core.links import Link
@@ -341,6 +350,47 @@ def test_who_contradicts_every_answer_is_asked_ever_more_seldom() -> None:
     side.now_ms += 2 * LONGEST_PAUSE_MS + 1
     side.calls.doubt(T, side.now_ms * MS, 0)
     assert len(side.due(FIRST_PAUSE_MS)) == 1  # that row has ended
+
+
+def flap(side: Side) -> int:
+    """The device goes and comes: it says so, and answers accordingly. How many ms pass until both is known here."""
+    before_ms = side.now_ms
+    for awaited in (False, True):
+        side.calls.doubt(T, side.now_ms * MS, 0, awaited=awaited)
+        while not (made := side.due()):
+            next_ns = side.calls.next_ns()
+            assert next_ns is not None
+            side.now_ms = max(side.now_ms, next_ns // MS)
+        [call] = made
+        errand = side.calls.answered(call, "b")
+        assert errand is not None
+        side.calls.succeeded(errand, side.now_ms * MS, 0, pending=not awaited, news=True)
+    return side.now_ms - before_ms
+
+
+def test_who_does_nothing_but_go_and_come_is_asked_ever_more_seldom_and_then_at_once_again() -> None:
+    side = Side()
+    side.want()
+    side.answered(*side.due())
+    quick = [flap(side) for _ in range(DOUBTS_AT_ONCE // 2)]
+    assert quick == [FIRST_PAUSE_MS] * len(quick)
+
+    made, since_ms = side.made, side.now_ms
+    while side.now_ms - since_ms < 600_000:
+        flap(side)
+    assert side.made - made <= 600_000 // DOUBTS_PAUSE_MS + 2
+
+    side.now_ms += DOUBTS_AT_ONCE * DOUBTS_PAUSE_MS
+    assert [flap(side) for _ in quick] == quick
+
+
+def test_an_ecu_that_reboots_once_a_minute_is_always_asked_at_once() -> None:
+    side = Side()
+    side.want()
+    side.answered(*side.due())
+    for _ in range(200):
+        side.now_ms += 60_000
+        assert flap(side) == FIRST_PAUSE_MS
 
 
 def test_an_answer_is_awaited_from_the_call_until_it_comes() -> None:

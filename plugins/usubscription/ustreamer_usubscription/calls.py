@@ -28,6 +28,14 @@ WINDOW: Final = 64
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 60_000
 
+DOUBTS_AT_ONCE: Final = 16
+DOUBTS_PAUSE_MS: Final = 10_000
+"""How often a topic is asked about because its device says something else: so often in a row, and then once in this time.
+
+An ECU that goes and comes is two doubts. Without this bound one that does nothing else was asked 2 to 4 times a second for each
+of its topics, each answer a commit to the disk.
+"""
+
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -54,6 +62,7 @@ class Errand(msgspec.Struct, eq=False):
     done: bool = False
     doubts: int = 0
     doubted_ns: int | None = None
+    doubts_paid_ns: int = 0
 
     @property
     def method(self) -> Method:
@@ -157,8 +166,8 @@ class Calls:
         elif refresh_ms := TIMEOUT_MS if pending else self._refresh_ms:
             self._set_due(errand, now_ns + _earlier(refresh_ms, jitter))
 
-    def failed(self, errand: Errand, now_ns: int, jitter: float) -> None:
-        """The last call was not delivered, or what it led to could not be kept: call again after a pause.
+    def failed(self, errand: Errand, now_ns: int, jitter: float, least_ms: int = 0) -> None:
+        """The last call was not delivered, or what it led to could not be kept: call again after a pause, of `least_ms` or more.
 
         The pause doubles up to a minute; `jitter` (0 to 1) takes up to half of it off, so that a fleet which lost its
         cloud does not come back all at once.
@@ -170,14 +179,15 @@ class Calls:
         errand.failures += 1
         errand.done = False
         self._close(errand)
-        self._set_due(errand, now_ns + _earlier(pause_ms, jitter))
+        self._set_due(errand, now_ns + max(_earlier(pause_ms, jitter), least_ms * _NS_PER_MS))
 
     def doubt(self, topic: UUri, now_ns: int, jitter: float, *, awaited: bool = False) -> None:
         """The other side says something else than it answered: ask again, though not at once.
 
         The pause is that of `failed`, and doubles as long as doubts come that are wrong: one who contradicts every answer of
-        his is not asked once a second for ever, and an ECU that reboots once a minute is believed each time. What is `awaited`, an answer to come after SUBSCRIBE_PENDING, is asked for at once the first
-        time: an ECU is subscribed within milliseconds.
+        his is not asked once a second for ever, and an ECU that reboots once a minute is believed each time. What is `awaited`, an
+        answer to come after SUBSCRIBE_PENDING, is asked for at once the first time: an ECU is subscribed within milliseconds.
+        Right or wrong, there are no more of them than DOUBTS_AT_ONCE and DOUBTS_PAUSE_MS allow.
         """
         errand = self._find(topic)
         if errand is None or not errand.done:
@@ -186,10 +196,11 @@ class Calls:
             errand.doubts = 0
         errand.failures, errand.doubted_ns = errand.doubts, now_ns
         errand.doubts += 1
-        if awaited and errand.doubts == 1:
+        least_ms = _price(errand, now_ns)
+        if awaited and errand.doubts == 1 and not least_ms:
             self._make_ready(errand)
         else:
-            self.failed(errand, now_ns, jitter)
+            self.failed(errand, now_ns, jitter, least_ms)
 
     def awaits(self, topic: UUri) -> bool:
         """Whether a call about `topic` is under way."""
@@ -295,6 +306,14 @@ class Calls:
             for topic, errand in peer.errands.items():
                 if errand.due_ns is not None:
                     yield errand.due_ns, topic
+
+
+def _price(errand: Errand, now_ns: int) -> int:
+    """How many ms one more doubt about this topic has to wait; it is one more from now on."""
+    pause_ns = DOUBTS_PAUSE_MS * _NS_PER_MS
+    paid_ns = max(errand.doubts_paid_ns, now_ns)
+    errand.doubts_paid_ns = paid_ns + pause_ns
+    return max(0, paid_ns - now_ns - (DOUBTS_AT_ONCE - 1) * pause_ns) // _NS_PER_MS
 
 
 def _earlier(ms: int, jitter: float) -> int:
