@@ -95,8 +95,9 @@ def test_a_return_code_becomes_a_commstatus(vehicle: Vehicle, app: ZenohPeer, co
 
 def test_what_an_error_carries_is_passed_on(vehicle: Vehicle, app: ZenohPeer) -> None:
     answer = app.call(SERVICE.at(FAIL), bytes((wire.E_NOT_READY,)) + b"in 5 s")
-    assert answer.head.commstatus == wire.UNAVAILABLE
-    assert answer.payload == b"in 5 s"
+    assert answer.head.commstatus == answer.status.code == wire.UNAVAILABLE
+    # details { type_url: "type.googleapis.com/...", value: SomeipReturnCode { return_code: 4, payload: "in 5 s" } }
+    assert b"uprotocol.core.ustreamer.v1.SomeipReturnCode\x12\x0a\x08\x04\x12\x06in 5 s" in answer.payload
 
 
 def test_a_call_that_gets_no_answer_fails_when_its_ttl_has_run_out(vehicle: Vehicle, app: ZenohPeer) -> None:

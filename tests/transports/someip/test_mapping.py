@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ustreamer.transports.someip.addresses import TcpAddress
-from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode
+from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.correlation import Call, ClientRequest
 from ustreamer.transports.someip.mapping import (
@@ -20,6 +20,7 @@ from ustreamer.transports.someip.mapping import (
     response_datagram,
     response_to,
 )
+from ustreamer.transports.someip.return_codes import failure_in
 from ustreamer.transports.someip.services import Services
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
@@ -361,11 +362,16 @@ def test_the_golden_error_frame_is_a_response_with_not_found() -> None:
     assert response_to(CALL, message)[0].commstatus is UCode.NOT_FOUND
 
 
-def test_the_payload_of_a_failure_is_left_as_it_came() -> None:
-    attributes, payload = response_to(CALL, answer(0x81, 0x01, b"\x01\x02"))
+@pytest.mark.parametrize(("code", "says"), [(0x01, "E_NOT_OK (0x01)"), (0x21, "not in the standard (0x21)")])
+def test_a_failure_with_a_payload_keeps_both_its_code_and_its_payload(code: int, says: str) -> None:
+    failed = answer(0x81, code, b"\x01\x02")
+    attributes, payload = response_to(CALL, failed)
 
-    assert (attributes.commstatus, payload) == (UCode.UNKNOWN, b"\x01\x02")
-    assert attributes.payload_format is UPayloadFormat.UNSPECIFIED
+    assert accepted(attributes).commstatus is UCode.UNKNOWN
+    assert attributes.payload_format is UPayloadFormat.PROTOBUF
+    assert decode_status(payload) == UStatus(UCode.UNKNOWN, f"{ECU}:30502 answered with return code {says}")
+    assert failure_in(payload) == (code, b"\x01\x02")
+    assert response_datagram(ASKED, UCode.UNKNOWN, payload) == encode(failed)  # through a second streamer
 
 
 ASKED = ClientRequest(0x00CD, 0x000B, 0x03AB, 1, 4, (ECU, 4000), wants_answer=True)

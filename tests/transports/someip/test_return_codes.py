@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from ustreamer.transports.someip.return_codes import (
     LAST,
+    Failure,
     encode_failure,
-    return_code_in,
+    failure_in,
     return_code_of,
     ucode_of,
 )
@@ -69,19 +70,37 @@ def test_every_return_code_has_a_ucode(number: int) -> None:
 @pytest.mark.parametrize("number", [0x01, 0x08, 0x0D, 0x20, 0x5E])
 def test_the_return_code_of_a_failure_is_in_its_status(number: int) -> None:
     status = UStatus(ucode_of(number), "10.0.0.2:30501 said so")
-    payload = encode_failure(status, number)
+    for failure in (Failure(number), Failure(number, b"why")):
+        payload = encode_failure(status, failure)
 
-    assert decode_status(payload) == status
-    assert return_code_in(payload) == number
+        assert decode_status(payload) == status
+        assert failure_in(payload) == failure
 
 
 @pytest.mark.parametrize("number", [0x00, LAST + 1, 0x80, 0xFF])
 def test_what_is_no_return_code_is_not_told_as_one(number: int) -> None:
-    assert not pb_status.UStatus.FromString(encode_failure(UStatus(UCode.UNKNOWN, "?"), number)).details
+    assert not pb_status.UStatus.FromString(
+        encode_failure(UStatus(UCode.UNKNOWN, "?"), Failure(number))
+    ).details
 
     lie = pb_status.UStatus(code=2)
     lie.details.add().Pack(pb_ustreamer.SomeipReturnCode(return_code=number))
-    assert return_code_in(lie.SerializeToString()) is None
+    assert failure_in(lie.SerializeToString()) is None
+
+
+@pytest.mark.parametrize("number", [0x00, LAST + 1, 0xFF])
+def test_the_payload_of_a_failure_is_kept_though_its_code_is_none(number: int) -> None:
+    status = pb_status.UStatus.FromString(
+        encode_failure(UStatus(UCode.UNKNOWN, "?"), Failure(number, b"why"))
+    )
+    told = pb_ustreamer.SomeipReturnCode()
+    assert status.details[0].Unpack(told)
+    assert told.payload == b"why"
+
+
+def test_a_payload_that_only_tcp_can_carry_is_found() -> None:
+    failure = Failure(0x21, bytes(1 << 20))
+    assert failure_in(encode_failure(UStatus(UCode.UNKNOWN, "?"), failure)) == failure
 
 
 def test_a_detail_of_another_kind_is_passed_over() -> None:
@@ -89,7 +108,7 @@ def test_a_detail_of_another_kind_is_passed_over() -> None:
     status.details.add().Pack(pb_ustreamer.FetchStatisticsRequest(offset=5))
     status.details.add().Pack(pb_ustreamer.SomeipReturnCode(return_code=0x21))
 
-    assert return_code_in(status.SerializeToString()) == 0x21
+    assert failure_in(status.SerializeToString()) == Failure(0x21)
 
 
 def test_a_detail_that_lies_about_its_type_is_no_error() -> None:
@@ -98,10 +117,10 @@ def test_a_detail_that_lies_about_its_type_is_no_error() -> None:
     detail.Pack(pb_ustreamer.SomeipReturnCode(return_code=0x21))
     detail.value = b"\xff\xff"
 
-    assert return_code_in(status.SerializeToString()) is None
+    assert failure_in(status.SerializeToString()) is None
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_payloads_never_raise(payload: bytes) -> None:
-    found = return_code_in(payload)
-    assert found is None or 0 < found <= LAST
+    found = failure_in(payload)
+    assert found is None or 0 < found.return_code <= LAST

@@ -12,7 +12,7 @@ from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.return_codes import encode_failure, return_code_in
+from ustreamer.transports.someip.return_codes import Failure, encode_failure, failure_in
 from ustreamer.transports.someip.transport import SomeipTransport
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, answer_attributes, request
@@ -179,35 +179,43 @@ def test_strangers_and_those_that_carry_an_error_are_told_nothing(bench: Bench) 
 # --- return codes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("payload", [b"", b"why"])
 @pytest.mark.parametrize("kind", [MessageType.ERROR, MessageType.RESPONSE])
-def test_a_return_code_of_the_service_s_own_gets_through(bench: Bench, kind: MessageType) -> None:
+def test_a_return_code_of_the_service_s_own_gets_through(
+    bench: Bench, kind: MessageType, payload: bytes
+) -> None:
     bench.call(ASK)
-    answer = msgspec.structs.replace(bench.received(), message_type=kind, return_code=0x25, payload=b"")
+    answer = msgspec.structs.replace(bench.received(), message_type=kind, return_code=0x25, payload=payload)
     bench.tell(encode(answer))
 
     heard = bench.heard()
     assert heard.attributes.commstatus is UCode.UNKNOWN
     assert heard.attributes.payload_format is UPayloadFormat.PROTOBUF
-    assert return_code_in(heard.payload) == 0x25
+    assert failure_in(heard.payload) == Failure(0x25, payload)
     assert "(0x25)" in decode_status(heard.payload).message
 
 
+@pytest.mark.parametrize("payload", [b"", b"why"])
 @pytest.mark.parametrize("code", [0x25, 0x5E, 0x08])
-def test_a_provider_names_the_return_code_of_its_failure(bench: Bench, code: int) -> None:
+def test_a_provider_says_what_its_failure_is_in_someip(bench: Bench, code: int, payload: bytes) -> None:
     bench.tell(encode(asked()))
     status = UStatus(UCode.FAILED_PRECONDITION, "the door is locked")
     attributes = answer_attributes(bench.heard(), status.code, UPayloadFormat.PROTOBUF)
-    bench.endpoint.send(UMessage(bench.ids.next(), attributes, encode_failure(status, code)))
+    bench.endpoint.send(
+        UMessage(bench.ids.next(), attributes, encode_failure(status, Failure(code, payload)))
+    )
 
     told = bench.received()
-    assert (told.message_type, told.return_code, told.payload) == (MessageType.ERROR, code, b"")
+    assert (told.message_type, told.return_code, told.payload) == (MessageType.ERROR, code, payload)
 
 
 @pytest.mark.parametrize("code", [each for each in UCode if each])
 def test_no_failure_is_told_as_0xff_or_as_success(bench: Bench, code: UCode) -> None:
     bench.tell(encode(asked()))
     attributes = answer_attributes(bench.heard(), code, UPayloadFormat.PROTOBUF)
-    bench.endpoint.send(UMessage(bench.ids.next(), attributes, encode_failure(UStatus(code, ""), 0xFF)))
+    bench.endpoint.send(
+        UMessage(bench.ids.next(), attributes, encode_failure(UStatus(code, ""), Failure(0xFF)))
+    )
 
     assert 0x01 <= bench.received().return_code <= 0x0A
 

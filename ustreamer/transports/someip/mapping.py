@@ -31,9 +31,10 @@ from ustreamer.transports.someip.codec import (
 )
 from ustreamer.transports.someip.correlation import Call, ClientRequest
 from ustreamer.transports.someip.return_codes import (
+    Failure,
     encode_failure,
+    failure_in,
     name_of,
-    return_code_in,
     return_code_of,
     ucode_of,
 )
@@ -146,19 +147,16 @@ EventKey = tuple[int, int]
 def response_to(call: Call, answer: SomeIpMessage) -> tuple[UAttributes, bytes]:
     """Attributes and payload of the Response that a SOME/IP answer is.
 
-    A failure without a payload gets a UStatus, so that a uProtocol caller can read what it was.
+    A failure becomes a UStatus, with its return code and its payload among the details.
     """
     if not answer.is_error:
         return answer_attributes(call.request, None, UPayloadFormat.UNSPECIFIED), answer.payload
     # ERROR with E_OK contradicts itself; it is a failure whose reason is not known.
     code = ucode_of(answer.return_code) or UCode.UNKNOWN
-    if answer.payload:
-        return answer_attributes(call.request, code, UPayloadFormat.UNSPECIFIED), answer.payload
     host, port = call.remote
     status = UStatus(code, f"{host}:{port} answered with return code {name_of(answer.return_code)}")
-    return answer_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(
-        status, answer.return_code
-    )
+    failure = Failure(answer.return_code, answer.payload)
+    return answer_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(status, failure)
 
 
 def event_datagram(event: WireEvent, session: int, payload: bytes) -> bytes:
@@ -194,14 +192,14 @@ def request_datagram(message: UMessage, remote: RemoteService, request_id: int) 
 
 
 def response_datagram(asked: ClientRequest, commstatus: UCode | None, payload: bytes) -> bytes:
-    """The answer to a SOME/IP client: RESPONSE with the payload, or ERROR without.
+    """The answer to a SOME/IP client: RESPONSE with the payload, or ERROR.
 
     The payload of a failure stays here: it is a UStatus in protobuf, and a SOME/IP client would take it for the data of
-    the method. If it names a return code, that is the one.
+    the method. If it says what a SOME/IP service has answered, that is passed on.
     """
     failed = commstatus not in {None, UCode.OK}
-    return_code = (return_code_in(payload) if failed else None) or return_code_of(commstatus)
-    body = b"" if failed else payload
+    answer = Failure(return_code_of(commstatus), b"" if failed else payload)
+    return_code, body = (failure_in(payload) or answer) if failed else answer
     header = pack_header(
         asked.service,
         asked.method,

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Return codes of SOME/IP and status codes of uProtocol, one in the words of the other (up-spec, up-l1/someip.adoc).
 
-There are more return codes than UCodes for them, and services define some of their own (0x20 to 0x5E). So a failure without
-a payload is told as a UStatus which has the return code among its details (`SomeipReturnCode` of our proto), and a UStatus
-with such a detail goes back to SOME/IP as that very code: through two streamers, or from a provider that knows SOME/IP.
+There are more return codes than UCodes for them, and services define some of their own (0x20 to 0x5E); and an ERROR may have a
+payload, which only they who know the service can read. A uProtocol caller needs one thing to read whatever has failed, so a
+failure is always told as a UStatus, which has return code and payload among its details (`SomeipReturnCode` of our proto).
+A UStatus with such a detail goes back to SOME/IP as it was: through two streamers, or from a provider that knows SOME/IP.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -18,7 +19,17 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 
 LAST: Final = 0x5E
 """The last return code there is; 0x5F to 0xFF are none, though some bridges send 0xFF."""
-_LONGEST_STATUS: Final = 65_536  # bytes of a payload in which a detail is looked for
+_LONGEST_STATUS: Final = (
+    1 << 21
+)  # bytes of a payload in which a detail is looked for: what SOME/IP carries, and some more
+
+
+class Failure(NamedTuple):
+    """What an ERROR says."""
+
+    return_code: int
+    payload: bytes = b""
+
 
 # Where up-spec names two codes for one UCode, the one that vsomeip-based bridges send. It names none for the UCodes that
 # are missing here, which become E_NOT_OK (0xFF, which those bridges send, is no return code); UNIMPLEMENTED is ours.
@@ -65,16 +76,17 @@ def name_of(return_code: int) -> str:
     return f"{known.get(return_code, 'not in the standard')} (0x{return_code:02X})"
 
 
-def encode_failure(status: UStatus, return_code: int) -> bytes:
-    """The payload of an error Response: `status`, and the return code that it was made from."""
+def encode_failure(status: UStatus, failure: Failure) -> bytes:
+    """The payload of an error Response: `status`, and what it was made from."""
     message = pb_status.UStatus(code=int(status.code), message=status.message)
-    if 0 < return_code <= LAST:
-        message.details.add().Pack(pb_ustreamer.SomeipReturnCode(return_code=return_code))
+    # A code that is none is in the text alone, but a payload is kept whatever came with it.
+    if 0 < failure.return_code <= LAST or failure.payload:
+        message.details.add().Pack(pb_ustreamer.SomeipReturnCode(**failure._asdict()))
     return message.SerializeToString()
 
 
-def return_code_in(payload: bytes) -> int | None:
-    """The return code that the payload of an error Response names; None if it does not, or is no UStatus."""
+def failure_in(payload: bytes) -> Failure | None:
+    """The ERROR that the payload of an error Response describes; None if it does not, or is no UStatus."""
     if not payload or len(payload) > _LONGEST_STATUS:
         return None
     status, told = pb_status.UStatus(), pb_ustreamer.SomeipReturnCode()
@@ -82,7 +94,7 @@ def return_code_in(payload: bytes) -> int | None:
         status.ParseFromString(payload)
         for detail in status.details:
             if detail.Unpack(told) and 0 < told.return_code <= LAST:
-                return told.return_code
+                return Failure(told.return_code, told.payload)
     except DecodeError:
         pass
     return None

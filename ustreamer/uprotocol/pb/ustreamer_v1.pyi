@@ -248,6 +248,8 @@ class FetchStatisticsResponse(_message.Message):
 class SomeipReturnCode(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
     RETURN_CODE_FIELD_NUMBER: _Final = 1
+    PAYLOAD_FIELD_NUMBER: _Final = 2
     return_code: int
-    def __init__(self, *, return_code: int | None = ...) -> None: ...
+    payload: bytes
+    def __init__(self, *, return_code: int | None = ..., payload: bytes | None = ...) -> None: ...
     def HasField(self, field_name: _Never) -> bool: ...
