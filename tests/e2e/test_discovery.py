@@ -70,7 +70,7 @@ methods = [0x0001, 0x0004]
 [[endpoints.chassis.services]]
 service = 0x4001
 major = 1
-events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 2, field = true }}]
+events = [{{ id = 0x8001, eventgroup = [1, 3] }}, {{ id = 0x8002, eventgroup = 2, field = true }}]
 methods = [0x0001]
 offered = true
 provider = "//hpc.vin1/8401/1/0"
@@ -195,6 +195,27 @@ def test_an_ecu_that_subscribes_gets_the_events_until_it_stops(car: Car) -> None
     assert (frame.head.service_id, frame.head.method_id, frame.head.interface_version) == (OFFERED, 0x8001, 1)
     ecu.unsubscribe(OFFERED, 1)
     eventually(lambda: len(subscribers(car, topic)), 0)
+
+
+def test_an_event_in_two_groups_reaches_the_subscribers_of_either(car: Car) -> None:
+    provider, topic = car.another_app(), PROVIDER.at(0x8001)
+    one, both = car.ecu(), car.ecu()
+    one.subscribe(OFFERED, 1)
+    both.subscribe(OFFERED, 1)
+    both.subscribe(OFFERED, 3)
+    eventually(lambda: len(subscribers(car, topic)), 2)
+    both.unsubscribe(OFFERED, 1)
+
+    def arrived() -> bool:
+        provider.publish(topic, b"open")
+        return all(ecu.data.inbox.all(lambda frame: frame.head.payload == b"open") for ecu in (one, both))
+
+    eventually(arrived, True)
+    for payload in (b"once", b"last"):
+        provider.publish(topic, payload)
+    for ecu in (one, both):
+        ecu.data.inbox.one(lambda frame: frame.head.payload == b"last")
+        assert len(ecu.data.inbox.all(lambda frame: frame.head.payload == b"once")) == 1
 
 
 def subscribers(car: Car, topic: Uri) -> list[Uri]:

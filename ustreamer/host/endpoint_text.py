@@ -42,9 +42,8 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
         if service.events:
             lines.append("events = [")
             for event in service.events:
-                group = "" if event.eventgroup is None else f", eventgroup = {event.eventgroup:#06x}"
                 more = f"{_own_protocol(event)}{_own_tp(event)}{', field = true' if event.field else ''}"
-                lines.append(f"    {{ id = {event.id:#06x}{group}{more} }},")
+                lines.append(f"    {{ id = {event.id:#06x}{_groups(event)}{more} }},")
             lines.append("]")
         if service.eventgroups:
             lines += ["eventgroups = [", *map(_eventgroup, service.eventgroups), "]"]
@@ -79,6 +78,13 @@ def _other_than_default(timings: Timings) -> list[str]:
     return [
         f"{key} = {value}" for key, value in msgspec.structs.asdict(timings).items() if value != usual[key]
     ]
+
+
+def _groups(event: Event) -> str:
+    if event.eventgroup is None:
+        return ""
+    numbers = ", ".join(f"{group:#06x}" for group in event.groups)
+    return f", eventgroup = {numbers if len(event.groups) == 1 else f'[{numbers}]'}"
 
 
 def _eventgroup(group: Eventgroup) -> str:

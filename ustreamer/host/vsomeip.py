@@ -310,13 +310,8 @@ class _Import:
             if offered and _true(event.get("is_field", "false")):
                 listed[number]["field"] = True
         for number in dict.fromkeys([*listed, *groups]):
-            of = groups.get(number, [])
-            for other in of[1:]:
-                self._leave(
-                    f"{place}.eventgroups",
-                    f"event {number:#06x} is in group {of[0]:#06x}; in group {other:#06x} as well is not supported",
-                )
-            group = {"eventgroup": of[0]} if of else {}
+            of = list(dict.fromkeys(groups.get(number, [])))
+            group = {"eventgroup": of[0] if len(of) == 1 else of} if of else {}
             yield {"id": number, **group, **listed.get(number, {})}
 
     def _explain(

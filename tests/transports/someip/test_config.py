@@ -255,6 +255,14 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         _services(REMOTE | {"events": [{"id": 0x8001}, {"id": 0x8001, "eventgroup": 2}]}),
         ["services[0]", "events", "0x8001", "twice"],
     ),
+    "an event group of an event twice": (
+        _services(REMOTE | {"events": [{"id": 0x8001, "eventgroup": [2, 2]}]}),
+        ["services[0].events[0]", "eventgroup", "0x0002", "twice"],
+    ),
+    "no event group": (
+        _services(REMOTE | {"events": [{"id": 0x8001, "eventgroup": []}]}),
+        ["services[0].events[0].eventgroup", "1"],
+    ),
     "a method twice": (
         _services(REMOTE | {"methods": [1, 1]}),
         ["services[0]", "methods", "0x0001", "twice"],

@@ -162,6 +162,32 @@ def test_an_event_of_a_group_is_sent_once_to_the_group_and_to_nobody_else(make_b
         bench.member.recv(2_048)
 
 
+def test_an_event_of_two_groups_is_sent_to_both(make_bench: MakeBench) -> None:
+    def services(bench: Bench) -> list[dict[str, Any]]:
+        [service] = offered_in_group(bench)
+        other = f"239.7.7.8:{bench.group[1]}"
+        return [
+            service
+            | {
+                "events": [{"id": 0x8001, "eventgroup": [1, 2]}, {"id": 0x8002, "eventgroup": 2}],
+                "eventgroups": [*service["eventgroups"], {"id": 2, "multicast": other}],
+            }
+        ]
+
+    bench = make_bench(services)
+    found = [(each.topic.resource_id, str(each.subscriber)) for each in bench.endpoint.subscriptions()]
+    assert found == [
+        (0x8001, "up://chassis/20777/1/0"),
+        (0x8001, "up://chassis/30777/1/0"),
+        (0x8002, "up://chassis/30777/1/0"),
+    ]
+    with ExitStack() as stack:
+        second = member(stack, ("239.7.7.8", bench.group[1]))
+        bench.publish(0x8001, b"to both")
+        for each in (bench.member, second):
+            assert decode(each.recv(2_048))[0].payload == b"to both"
+
+
 def test_the_group_is_one_subscriber_at_any_rate(make_bench: MakeBench) -> None:
     bench = make_bench(offered_in_group)
     found = [

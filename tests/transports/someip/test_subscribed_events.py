@@ -178,6 +178,68 @@ def test_two_groups_of_one_endpoint_count_as_one_subscriber() -> None:
     assert bench.take() == [Sent(("10.0.0.2", 40_000), OPEN, b"x")]
 
 
+# --- an event in two groups -----------------------------------------------------------------------------------------
+
+
+IN_TWO = [{"id": 0x8001, "eventgroup": [1, 2]}, {"id": 0x8002, "eventgroup": 2, "field": True}]
+
+
+def test_an_event_in_two_groups_goes_once_to_whoever_has_either_or_both() -> None:
+    bench = Bench(events=IN_TWO)
+    assert bench.offers[KEY].eventgroups == {1: (OPEN,), 2: (OPEN, LIGHT)}
+    _, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 2)
+    one, both = bench.subscribe(4, 1)
+    bench.subscribe(4, 2)
+    assert bench.events.subscribers_of(OPEN) == [first, both, second]
+    assert bench.events.subscribers_of(LIGHT) == [second, both]
+    bench.publish(OPEN, b"x", *bench.events.subscribers_of(OPEN))
+    assert [each.to[0] for each in bench.take()] == ["10.0.0.2", "10.0.0.4", "10.0.0.3"]
+    bench.events.ended(one)
+    assert bench.events.subscribers_of(OPEN) == [first, second, both]
+
+
+def test_where_one_of_two_groups_goes_by_multicast_only_they_who_have_the_other_alone_are_sent_it() -> None:
+    bench = Bench(events=IN_TWO, eventgroups=[{"id": 1, "multicast": "239.1.1.1:30600"}])
+    subscription, first = bench.subscribe(2, 1)
+    _, other = bench.subscribe(3, 2)
+    _, both = bench.subscribe(4, 1)
+    bench.subscribe(4, 2)
+    bench.publish(OPEN, b"1", first, other, both)
+    assert bench.take() == [Sent(GROUP, OPEN, b"1"), Sent(("10.0.0.3", 40_000), OPEN, b"1")]
+    bench.publish(LIGHT, b"1", other, both)
+    assert [each.to[0] for each in bench.take()] == ["10.0.0.3", "10.0.0.4"]
+
+    bench.events.ended(subscription)
+    bench.publish(OPEN, b"2", other, both)
+    assert bench.take() == [Sent(("10.0.0.3", 40_000), OPEN, b"2"), Sent(GROUP, OPEN, b"2")]
+
+
+def test_where_both_groups_go_by_multicast_each_of_them_gets_it_once() -> None:
+    ways = [{"id": 1, "multicast": "239.1.1.1:30600"}, {"id": 2, "multicast": "239.1.1.2:30600"}]
+    bench = Bench(events=IN_TWO, eventgroups=ways)
+    _, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 2)
+    bench.publish(OPEN, b"x", first, second)
+    assert [each.to for each in bench.take()] == [GROUP, ("239.1.1.2", 30600)]
+
+    bench = Bench(events=IN_TWO, eventgroups=ways)
+    _, both = bench.subscribe(2, 1)
+    bench.subscribe(2, 2)
+    bench.publish(OPEN, b"x", both)
+    assert [each.to for each in bench.take()] == [GROUP, ("239.1.1.2", 30600)]
+
+
+def test_a_value_is_kept_as_long_as_one_of_its_groups_is_subscribed() -> None:
+    bench = Bench(events=[{"id": 0x8002, "eventgroup": [1, 2], "field": True}])
+    (one, who), (other, _) = bench.subscribe(2, 1), bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"on", who)
+    bench.events.ended(one)
+    assert bench.events.statistics()["field_values"] == 1
+    bench.events.ended(other)
+    assert bench.events.statistics()["field_values"] == 0
+
+
 # --- fields -------------------------------------------------------------------------------------------------------------
 
 

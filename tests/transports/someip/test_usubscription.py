@@ -113,6 +113,57 @@ def test_the_first_topic_of_a_group_has_it_subscribed_and_the_last_one_ends_it()
     assert desk.ecus.take_wishes() == [GroupWish(GROUP, False, False)]
 
 
+def in_two_groups() -> Desk:
+    events = [
+        {"id": 0x8001, "eventgroup": [1, 2]},
+        {"id": 0x8002, "eventgroup": 2},
+        {"id": 0x8003, "eventgroup": [3, 1]},
+    ]
+    desk = Desk()
+    services = msgspec.convert([{"service": 0x1234, "major": 1, "events": events}], list[Service])
+    desk.ecus = EcuSubscriptions("chassis", "hpc.vin1", services, desk.clock.clock(), desk.ids.next)
+    return desk
+
+
+def test_of_several_groups_of_an_event_the_first_is_subscribed_and_it_alone() -> None:
+    desk = in_two_groups()
+    desk.subscribe(FIRST)
+    assert desk.ecus.take_wishes() == [GroupWish(GROUP, True, False)]
+    desk.unsubscribe(FIRST)
+    assert desk.ecus.take_wishes() == [GroupWish(GROUP, False, False)]
+
+
+def test_a_group_that_is_subscribed_anyway_brings_the_event_along_until_nobody_wants_either() -> None:
+    desk, second = in_two_groups(), GroupKey(KEY, 2)
+    desk.subscribe(SECOND)
+    desk.ecus.turned(second, State.SUBSCRIBED)
+    assert desk.subscribe(FIRST) is Status.SUBSCRIBED
+    assert desk.ecus.take_wishes() == [GroupWish(second, True, False)]
+    desk.unsubscribe(SECOND)
+    desk.subscribe(THIRD)  # the first group of FIRST may not be subscribed for that
+    assert desk.ecus.take_wishes() == [GroupWish(GroupKey(KEY, 3), True, False)]
+    desk.unsubscribe(FIRST)
+    assert desk.ecus.take_wishes() == [GroupWish(second, False, False)]
+
+
+def test_a_group_that_was_refused_does_not_keep_an_event_from_its_other_one() -> None:
+    desk, second = in_two_groups(), GroupKey(KEY, 2)
+    desk.subscribe(SECOND)
+    desk.ecus.turned(second, State.REFUSED)
+    assert desk.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert desk.ecus.take_wishes() == [GroupWish(second, True, False), GroupWish(GROUP, True, False)]
+
+
+def test_an_event_that_nobody_wants_any_more_is_in_its_first_group_again() -> None:
+    desk, second = in_two_groups(), GroupKey(KEY, 2)
+    desk.subscribe(SECOND)
+    desk.subscribe(FIRST)
+    desk.unsubscribe(FIRST)
+    desk.ecus.turned(second, State.REFUSED)
+    assert desk.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert desk.ecus.take_wishes() == [GroupWish(second, True, False), GroupWish(GROUP, True, False)]
+
+
 def test_a_group_with_an_event_over_tcp_is_subscribed_over_it() -> None:
     desk = Desk()
     desk.subscribe(THIRD)

@@ -40,21 +40,27 @@ _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 
 class Event(Struct, frozen=True, forbid_unknown_fields=True):
-    """An event or field notification. Without `eventgroup` the group has the number of the event (up-spec).
+    """An event or field notification. Without `eventgroup` the group has the number of the event (up-spec); several are a list.
 
     Without `protocol` it goes as its service does, and `tp` has it sent in segments where it is long; without that, what the service
     says. A `field` has a value at all times: of one that we offer, a new subscriber is sent the last one.
     """
 
     id: EventId
-    eventgroup: Id | None = None
+    eventgroup: Id | Annotated[tuple[Id, ...], Meta(min_length=1)] | None = None
     protocol: Protocol | None = None
     tp: bool | Segmenting | None = None
     field: bool = False
 
+    def __post_init__(self) -> None:
+        _distinct("eventgroup", [(group, f"event group {group:#06x}") for group in self.groups])
+
     @property
-    def group(self) -> int:
-        return self.id if self.eventgroup is None else self.eventgroup
+    def groups(self) -> tuple[int, ...]:
+        """The event groups that it is in, each of which brings it to a subscriber."""
+        if isinstance(self.eventgroup, tuple):
+            return self.eventgroup
+        return (self.id if self.eventgroup is None else self.eventgroup,)
 
 
 class Eventgroup(Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +165,7 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     )
 
     def _check_eventgroups(self) -> None:
-        groups = {event.group for event in self.events}
+        groups = {group for event in self.events for group in event.groups}
         _distinct("eventgroups", [(each.id, f"event group {each.id:#06x}") for each in self.eventgroups])
         for index, group in enumerate(self.eventgroups):
             if group.id not in groups:
@@ -231,17 +237,17 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return None
         return segmenting(None if isinstance(what, int) else what.tp, self.tp)
 
-    def group_of(self, event: Event) -> Address | None:
-        """The multicast group that an event goes to, by the configuration alone; None: it does not."""
+    def groups_of(self, event: Event) -> tuple[Address, ...]:
+        """The multicast groups that an event goes to, by the configuration alone; each once."""
         if self.protocol_of(event) == "tcp":
-            return None
-        found = (each for each in self.eventgroups if each.id == event.group and each.threshold)
-        return next((parse_group(each.multicast) for each in found), None)
+            return ()
+        found = (each for each in self.eventgroups if each.id in event.groups and each.threshold)
+        return tuple(dict.fromkeys(parse_group(each.multicast) for each in found))
 
     @property
     def groups(self) -> tuple[Address, ...]:
         """The multicast groups of its events, each once."""
-        return tuple(dict.fromkeys(group for event in self.events if (group := self.group_of(event))))
+        return tuple(dict.fromkeys(group for event in self.events for group in self.groups_of(event)))
 
     @property
     def to_be_found(self) -> bool:

@@ -64,7 +64,8 @@ def _offer(service: Service, own_authority: str) -> Offer:
     topics = {event: provider.with_resource(event.id) for event in service.events}
     groups: dict[int, list[UUri]] = {}
     for event, topic in topics.items():
-        groups.setdefault(event.group, []).append(topic)
+        for group in event.groups:
+            groups.setdefault(group, []).append(topic)
     return Offer(
         key=ServiceKey(service.service, service.instance, service.major),
         minor=service.minor,

@@ -302,7 +302,7 @@ def _wire_events(
             service.service, event.id, service.major, service.segmenting(event)
         )
         for event in service.events
-        if (service.group_of(event) if groups else None) == group
+        if group in ((service.groups_of(event) if groups else ()) or (None,))
     }
 
 

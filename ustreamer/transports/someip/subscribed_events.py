@@ -28,6 +28,8 @@ MAX_STRAYS: Final = 1_024
 """Noted between two turns of the receiving thread; what finds no room is noted with the next event."""
 
 _Group = tuple[ServiceKey, int]
+_Ways = Mapping[UUri, tuple[_Group, ...] | None]
+"""To which groups each subscriber's target sends for all; None: to it alone."""
 
 
 class SubscribedEvents:
@@ -42,13 +44,13 @@ class SubscribedEvents:
         self._unicasts: dict[UUri, Transmit] = {}
         self._multicasts: dict[_Group, Transmit] = {}
         self._members: dict[_Group, dict[Subscription, UUri]] = {}
-        self._leaders: dict[UUri, UUri] = {}  # of topics that go by multicast now
-        self._group_of = {
-            topic: (key, group)
-            for key, offer in offers.items()
-            for group, topics in offer.eventgroups.items()
-            for topic in topics
-        }
+        self._leaders: dict[_Group, UUri] = {}  # of groups that go by multicast now
+        self._ways: dict[UUri, _Ways] = {}  # of topics that go by multicast now
+        self._groups_of: dict[UUri, tuple[_Group, ...]] = {}
+        for key, offer in offers.items():
+            for number, topics in offer.eventgroups.items():
+                for topic in topics:
+                    self._groups_of[topic] = (*self._groups_of.get(topic, ()), (key, number))
         self._fields = frozenset(topic for offer in offers.values() for topic in offer.fields)
         self._values: dict[UUri, UMessage] = {}
         self._kept = 0
@@ -78,9 +80,9 @@ class SubscribedEvents:
         self._unicasts.pop(receiver.subscriber, None)
 
     def subscribers_of(self, topic: UUri) -> list[UUri]:
-        """Who has subscribed the event group of `topic`. Safe from any thread."""
-        members = self._members.get(self._group_of[topic], {}) if topic in self._group_of else {}
-        return list(dict.fromkeys(list(members.values())))
+        """Who has subscribed an event group of `topic`. Safe from any thread."""
+        members = [self._members.get(group, {}) for group in self._groups_of.get(topic, ())]
+        return list(dict.fromkeys(subscriber for each in members for subscriber in list(each.values())))
 
     def accepted(self, subscription: Subscription, receiver: Receiver) -> None:
         """The subscription holds: it counts for the threshold of its group."""
@@ -100,27 +102,48 @@ class SubscribedEvents:
         offer = self._offers.get(subscription.key)
         with self._field_lock:
             for topic in () if offer is None else offer.eventgroups.get(subscription.eventgroup, ()):
-                self._drop(topic)
+                if not any(each in self._members for each in self._groups_of[topic]):
+                    self._drop(topic)
 
     def _elect(self, group: _Group) -> None:
         """Say who sends for all, if the group goes by multicast now."""
         key, number = group
         offer = self._offers.get(key)
-        way = None if offer is None else offer.multicast.get(number)
-        if offer is None or way is None:
+        if offer is None:
             return
-        members = self._members.get(group, {})
+        way, members = offer.multicast.get(number), self._members.get(group, {})
         nowhere_else = any(each.udp is None and each.tcp is None for each in members)
-        leads = members and (nowhere_else or len(set(members.values())) >= way.threshold)
-        if leads and group not in self._multicasts:
-            self._multicasts[group] = self._sender(_group_receiver(offer, way))
-        for topic in offer.eventgroups.get(number, ()):
-            if topic in offer.over_tcp:
-                continue
-            if leads:
-                self._leaders[topic] = next(iter(members.values()))
+        if way is not None and members and (nowhere_else or len(set(members.values())) >= way.threshold):
+            if group not in self._multicasts:
+                self._multicasts[group] = self._sender(_group_receiver(offer, way))
+            self._leaders[group] = next(iter(members.values()))
+        else:
+            self._leaders.pop(group, None)
+        topics = [topic for topic in offer.eventgroups.get(number, ()) if topic not in offer.over_tcp]
+        ways = {groups: self._find_ways(groups) for groups in {self._groups_of[topic] for topic in topics}}
+        for topic in topics:
+            found = ways[self._groups_of[topic]]
+            if found is None:
+                self._ways.pop(topic, None)
             else:
-                self._leaders.pop(topic, None)
+                self._ways[topic] = found
+
+    def _find_ways(self, groups: tuple[_Group, ...]) -> _Ways | None:
+        """Of topics in these groups; None: none of them goes by multicast.
+
+        Who hears a topic by multicast is sent it no other way, though it be in a second group that goes by unicast.
+        """
+        led = [group for group in groups if group in self._leaders]
+        if not led:
+            return None
+        ways: dict[UUri, tuple[_Group, ...] | None] = {}
+        for group in groups:
+            ways.update(dict.fromkeys(self._members.get(group, {}).values()))
+        for group in led:
+            ways.update(dict.fromkeys(self._members[group].values(), ()))
+        for group in led:
+            ways[self._leaders[group]] = (*(ways[self._leaders[group]] or ()), group)
+        return ways
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -149,12 +172,13 @@ class SubscribedEvents:
         return list(strays)
 
     def _send(self, message: UMessage, subscriber: UUri, unicast: Transmit) -> None:
-        topic = message.attributes.source
-        leader = self._leaders.get(topic)
-        if leader is None:
+        ways = self._ways.get(message.attributes.source)
+        groups = None if ways is None else ways.get(subscriber, ())
+        if groups is None:
             unicast(message)
-        elif leader == subscriber:
-            self._multicasts[self._group_of[topic]](message)
+            return
+        for group in groups:
+            self._multicasts[group](message)
 
     def _send_field(self, message: UMessage, subscriber: UUri, unicast: Transmit) -> None:
         with self._field_lock:
@@ -190,7 +214,7 @@ class SubscribedEvents:
     def statistics(self) -> dict[str, int]:
         """`sd_multicast_topics` that go by multicast now; `initial_events` sent, `field_values` kept and those that found no room."""
         return {
-            "sd_multicast_topics": len(self._leaders),
+            "sd_multicast_topics": len(self._ways),
             "initial_events": self.initial_events,
             "field_values": len(self._values),
             "field_values_dropped": self.values_dropped,

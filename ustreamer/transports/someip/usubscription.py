@@ -124,6 +124,8 @@ class EcuSubscriptions:
         self._next_id = next_id
         self._own = {UUri(own_authority, USUBSCRIPTION, version) for version in _VERSIONS}
         self._group_of: dict[UUri, GroupKey | None] = {}
+        self._choices: dict[UUri, tuple[GroupKey, ...]] = {}
+        """The event groups of those topics that are in several, of which `_group_of` has the one that is subscribed."""
         self._reliable: set[GroupKey] = set()
         self._unlisted = unlisted
         self._anew: set[GroupKey] = set()  # those that `_wishes` has subscribed another way
@@ -142,11 +144,13 @@ class EcuSubscriptions:
         key = ServiceKey(service.service, service.instance, service.major)
         for event in service.events:
             topic = UUri(self._authority, service.ue_id, service.major, event.id)
-            group = GroupKey(key, event.group)
+            groups = tuple(GroupKey(key, group) for group in event.groups)
             # Where one event of a group goes over TCP, all do: one Subscribe has one endpoint here.
             if service.protocol_of(event) == "tcp":
-                self._reliable.add(group)
-            self._group_of[topic] = group if service.to_be_found else None
+                self._reliable.update(groups)
+            self._group_of[topic] = groups[0] if service.to_be_found else None
+            if service.to_be_found and len(groups) > 1:
+                self._choices[topic] = groups
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -243,6 +247,7 @@ class EcuSubscriptions:
         if self._unlisted is not None and not self._matching(topic):
             self._seek(topic, self._unlisted)
         for each in self._matching(topic):
+            self._choose_group(each)
             key = self._group_of[each]
             if key is None:
                 continue
@@ -251,6 +256,16 @@ class EcuSubscriptions:
                 group = self._groups[key] = _Group(key in self._reliable)
                 self._wishes.append(Wish(key, True, group.reliable))
             group.topics.add(topic)
+
+    def _choose_group(self, topic: UUri) -> None:
+        """Of the groups of a topic that nobody wants yet, take one that is subscribed anyway: another brings its events twice."""
+        choices, chosen = self._choices.get(topic), self._group_of[topic]
+        known = None if chosen is None else self._groups.get(chosen)
+        if choices is None or (known is not None and any(each.matches(topic) for each in known.topics)):
+            return
+        subscribed = (key for key in choices if key in self._groups)
+        granted = (key for key in subscribed if self._groups[key].state is not State.REFUSED)
+        self._group_of[topic] = next(granted, choices[0])
 
     def _seek(self, topic: UUri, unlisted: UnlistedServices) -> None:
         group = GroupKey(unlisted.subscribe(topic), topic.resource_id)
