@@ -179,14 +179,14 @@ def test_the_callers_of_calls_that_are_open_at_the_end_are_told_unavailable_once
 
 
 def test_callers_of_a_service_that_goes_are_told_unavailable_and_callers_of_others_are_not() -> None:
-    services = [*SERVICES, {"service": 0x00CE, "major": 4, "methods": [0x000B], "remote": "127.0.0.1:30503"}]
+    services = [*SERVICES, {"service": 0x00CE, "major": 4, "methods": [0x000B], "remote": "127.0.0.1:30502"}]
     bench = Bench(services=services)
     first, second = bench.request(), bench.request(sink=METHOD.with_resource(0x000C))
     late = decode(bench.exchange.call(first).datagram)[0]
     bench.exchange.call(second)
     other = bench.call(sink=UUri.parse("//chassis/CE/4/B"))
 
-    told = bench.exchange.service_gone(METHOD.with_resource(0), "stopped")
+    told = bench.exchange.service_gone(METHOD.with_resource(0), [ECU], "stopped")
 
     assert [each.attributes.reqid for each in told] == [first.id, second.id]
     for each in told:
@@ -196,8 +196,8 @@ def test_callers_of_a_service_that_goes_are_told_unavailable_and_callers_of_othe
         assert status.code is UCode.UNAVAILABLE
         assert status.message == "up://chassis/CD/4/0 went (stopped) before 127.0.0.1:30502 answered"
     assert bench.exchange.incoming(answer_to(late), ECU) == Refused(Refusal.RESPONSE_UNASKED)
-    assert bench.exchange.service_gone(METHOD.with_resource(0), "stopped") == []
-    bench.accepted(answer_to(other), ("127.0.0.1", 30503))
+    assert bench.exchange.service_gone(METHOD.with_resource(0), [ECU], "stopped") == []
+    bench.accepted(answer_to(other), ECU)
     counts = bench.exchange.statistics()
     assert (counts["calls_lost"], counts["calls_expired"], counts["calls_open"]) == (2, 0, 0)
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip.addresses import TcpAddress
+from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.codec import MessageType, SomeIpMessage
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.found_services import FoundServices, key_of, wanted
@@ -56,7 +56,7 @@ class Bench:
             TcpCallbacks(lambda *_: None, lambda *_: None, lambda _: None),
         )
         sought = [each for each in config.services if each.to_be_found]
-        self.gone: list[tuple[UUri, str]] = []
+        self.gone: list[tuple[UUri, list[Address], str]] = []
         self.found = FoundServices(
             "chassis",
             "chassis",
@@ -64,7 +64,7 @@ class Bench:
             self.services,
             self.connections,
             self.routes.append,
-            lambda service, why: self.gone.append((service, why)),
+            lambda *news: self.gone.append(news),
         )
 
     def find(
@@ -109,7 +109,7 @@ def test_a_service_has_its_place_from_when_it_is_found_until_it_is_lost() -> Non
     assert bench.event("10.0.0.2", 1) == "1234"
     bench.lose(FIRST)
     bench.lose(FIRST)
-    assert bench.gone == [(METHOD.with_resource(0), "stopped")]
+    assert bench.gone == [(METHOD.with_resource(0), [UDP], "stopped")]
     with pytest.raises(RouteUnavailable):
         bench.services.remote(METHOD)
     assert bench.event("10.0.0.2", 1) is Refusal.EVENT_ADDRESS

@@ -70,13 +70,13 @@ class Pending(Generic[K, V]):
     """
 
     def __init__(self, limit: int, what: str, group_of: Callable[[V], Hashable] | None = None) -> None:
-        """`what` names the entries in the error of a full table; with `group_of` they can be taken out by group."""
+        """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them."""
         self._limit = limit
         self._what = what
         self._open: dict[K, _Entry[V]] = {}
         self._group_of = group_of
-        # Not looked for when a group is taken out: a service that comes and goes 500 times a second would have thousands
-        # of calls of others looked through each time.
+        # Not looked for when some are taken out: a service that comes and goes 500 times a second would have thousands of
+        # calls of others looked through each time.
         self._groups: dict[Hashable, dict[K, None]] = {}
         # An entry that was closed leaves its deadline behind: taking it out of a heap would cost a search.
         self._deadlines: list[tuple[int, int, K]] = []
@@ -116,15 +116,9 @@ class Pending(Generic[K, V]):
             values.append(self._take(heapq.heappop(self._deadlines)[2]))
         return values
 
-    def close_group(self, group: Hashable) -> list[V]:
-        """Take out the entries of a group, in the order in which they were opened."""
-        return self._close_all_of(list(self._groups.get(group, ())))
-
-    def close_those(self, are_over: Callable[[K, V], bool]) -> list[V]:
-        """Take out the entries that `are_over`, in the order in which they were opened. Looks at all: 0.1 us each."""
-        return self._close_all_of([key for key, each in self._open.items() if are_over(key, each.value)])
-
-    def _close_all_of(self, keys: list[K]) -> list[V]:
+    def close_those(self, group: Hashable, are_over: Callable[[K, V], bool]) -> list[V]:
+        """Take out the entries of a group that `are_over`, in the order in which they were opened."""
+        keys = [key for key in self._groups.get(group, ()) if are_over(key, self._open[key].value)]
         values = [self._open[key].value for key in keys]
         for key in keys:
             self.close(key)

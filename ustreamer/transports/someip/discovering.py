@@ -78,8 +78,8 @@ class Surroundings(NamedTuple):
     """Gives a message of a uEntity in here to the listeners."""
     route_open: Callable[[UUri], None]
     """Says that the service behind a route is there."""
-    service_gone: Callable[[UUri, str], None]
-    """Says that a service is there no more, and why."""
+    service_gone: Callable[[UUri, list[Address], str], None]
+    """Says that a service is there no more, where it was, and why."""
     refused: Callable[[str, Address, object], None]
     """Counts something that was not taken."""
     take: Callable[[bytes, Address], None]

@@ -5,6 +5,7 @@ The whole decision about input is `Exchange.incoming`, and what deadlines bring 
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
@@ -107,7 +108,7 @@ class Exchange:
         self._takes_calls = True
         self._session = 0
         self._calls: Pending[int, Call] = Pending(
-            config.max_pending, "requests to SOME/IP services", lambda call: call.callee
+            config.max_pending, "requests to SOME/IP services", attrgetter("remote")
         )
         self._requests: Pending[UUID, ClientRequest] = Pending(
             config.max_pending, "requests of SOME/IP clients"
@@ -238,10 +239,14 @@ class Exchange:
             calls = self._calls.close_all()
         return [self._over(call, not_read(call)) for call in calls]
 
-    def service_gone(self, service: UUri, why: str) -> list[UMessage]:
-        """What the callers of `service` are told whose calls are open when it goes; it is in no table any more."""
+    def service_gone(self, service: UUri, addresses: Iterable[Address], why: str) -> list[UMessage]:
+        """What callers are told whose calls are open when `service`, which was there, goes; it is in no table any more."""
         with self._lock:
-            calls = self._calls.close_group(service)
+            calls = [
+                call
+                for address in addresses
+                for call in self._calls.close_those(address, lambda _, each: each.callee == service)
+            ]
         self.calls_lost += sum(not call.over for call in calls)
         return [self._over(call, service_gone(call, why)) for call in calls]
 
@@ -254,10 +259,10 @@ class Exchange:
 
         def is_over(request_id: int, call: Call) -> bool:
             over_tcp = isinstance(call.remote, TcpAddress)  # over UDP the same peer has the same address
-            return over_tcp and call.remote == peer and request_id not in again
+            return over_tcp and request_id not in again
 
         with self._lock:
-            calls = self._calls.close_those(is_over)
+            calls = self._calls.close_those(peer, is_over)
         self.calls_lost += sum(not call.over for call in calls)
         return [self._over(call, connection_gone(call)) for call in calls]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ustreamer.transports.someip.addresses import TcpAddress
+from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.config import Service
 from ustreamer.transports.someip.sd.actions import Action, ServiceFound, ServiceLost
 from ustreamer.transports.someip.sd.discovery import Discovery
@@ -31,10 +31,10 @@ class FoundServices:
         services: Services,
         connections: Connections,
         route_open: Callable[[UUri], None],
-        gone: Callable[[UUri, str], None],
+        gone: Callable[[UUri, list[Address], str], None],
     ) -> None:
-        """`services` is told of every change; `route_open` of whoever is there now, and `gone` of who is not any more and
-        why, by its uEntity.
+        """`services` is told of every change; `route_open` of whoever is there now, and `gone` of who is not any more,
+        where that was and why, by its uEntity.
         """
         self._endpoint = endpoint
         self._authority = authority
@@ -100,7 +100,8 @@ class FoundServices:
         log.info("someip.lost", extra=self._extra(news.key) | {"why": str(news.why)})
         self._let_go(news.key)
         self._services.place(self._found.values())
-        self._gone(self._entity(lost), str(news.why))
+        addresses = dict.fromkeys((lost.remote_address, lost.tcp_address))
+        self._gone(self._entity(lost), [each for each in addresses if each], str(news.why))
 
     def _entity(self, service: Service) -> UUri:
         return UUri(self._authority, service.ue_id, service.major, 0)

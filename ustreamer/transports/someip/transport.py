@@ -254,9 +254,9 @@ class SomeipTransport(EndpointTransport):
     def _route_opened(self, route: Hashable) -> None:
         self._opened(route)
 
-    def _service_gone(self, service: UUri, why: str) -> None:
+    def _service_gone(self, service: UUri, addresses: list[Address], why: str) -> None:
         """Callers that wait for its answers are told, and do not wait for their ttl."""
-        for response in self._exchange.service_gone(service, why):
+        for response in self._exchange.service_gone(service, addresses, why):
             self._deliver(response)
 
     # --- listeners ------------------------------------------------------------------------------------------------------
