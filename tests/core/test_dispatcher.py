@@ -396,7 +396,7 @@ def test_what_does_not_come_again_is_planned_and_not_kept(world: "World") -> Non
         world.receive("backbone", UMessage(asked.id, token))
         world.receive("chassis", response(world.id(), asked))
     assert not world.ingress("backbone")._plans
-    assert not world.ingress("chassis")._plans
+    assert len(world.ingress("chassis")._plans) == 1  # of all answers from there to here
     world.send()
     assert world.books().delivered == 10
 

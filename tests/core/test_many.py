@@ -12,9 +12,10 @@ from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from ustreamer.core.chain import Delivery, Filter
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.routes import Decision, Places, Router
 from ustreamer.hookspecs import PluginContext
-from ustreamer.uprotocol.uattributes import UMessageType, UPriority
-from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.utransport import BulkListener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
@@ -34,7 +35,12 @@ APPS = [
     UUri("dash", 0x12, 1, 0),
     UUri("dash", 0x13, 1, 0),
 ]
-KINDS = [UMessageType.PUBLISH] * 4 + [UMessageType.NOTIFICATION, UMessageType.REQUEST]
+KINDS = [UMessageType.PUBLISH] * 4 + [
+    UMessageType.NOTIFICATION,
+    UMessageType.REQUEST,
+    UMessageType.RESPONSE,
+    UMessageType.RESPONSE,
+]
 
 
 class Sketch(msgspec.Struct, frozen=True):
@@ -44,6 +50,7 @@ class Sketch(msgspec.Struct, frozen=True):
     ttl: int | None
     age_ms: int
     valid: bool
+    flaw: str
 
     def message(self, number: int) -> UMessage:
         id = UUID(NOW_MS - self.age_ms << 16 | 0x7000 * self.valid, 1 << 63 | number)
@@ -52,9 +59,25 @@ class Sketch(msgspec.Struct, frozen=True):
                 return publish(id, self.topic, b"%d" % number, ttl=self.ttl)
             case UMessageType.NOTIFICATION:
                 return notification(id, self.topic, self.sink, b"%d" % number, ttl=self.ttl)
+            case UMessageType.RESPONSE:
+                return UMessage(id, self.answer(number), b"%d" % number)
             case _:
                 caller, method = self.topic.with_resource(0), self.sink.with_resource(1)
                 return request(id, caller, method, ttl=self.ttl or 50, priority=UPriority.CS4)
+
+    def answer(self, number: int) -> UAttributes:
+        """To a request of its own each; `flaw` is what is wrong with it."""
+        return UAttributes(
+            type=UMessageType.RESPONSE,
+            source=self.topic.with_resource(0 if self.flaw == "source" else 1),
+            sink=None if self.flaw == "sink" else self.sink,
+            priority=UPriority.CS1 if self.flaw == "priority" else UPriority.CS4,
+            ttl=self.ttl,
+            reqid=None
+            if self.flaw == "no reqid"
+            else UUID(0x7000 * (self.flaw != "reqid"), 1 << 63 | number),
+            token="t" if self.flaw == "token" else None,
+        )
 
 
 sketches = st.builds(
@@ -65,6 +88,7 @@ sketches = st.builds(
     st.sampled_from([None, None, 20]),
     st.sampled_from([0, 0, 0, 30]),
     st.sampled_from([True] * 9 + [False]),
+    st.sampled_from([""] * 8 + ["source", "sink", "priority", "no reqid", "reqid", "token"]),
 )
 wishes = st.lists(
     st.tuples(
@@ -181,6 +205,54 @@ def test_what_has_no_plan_yet_does_not_overtake_what_has(world: "World") -> None
     ingress.take_all(messages)
     world.run()
     assert world.lanes["backbone"].messages == [first, *messages]
+
+
+def answers(world: "World", number: int, sink: UUri = APPS[0]) -> list[UMessage]:
+    """To a request each."""
+    asked = request(world.id(), sink, CHASSIS[0].with_resource(1), ttl=1_000)
+    return [response(world.id(), UMessage(world.id(), asked.attributes)) for _ in range(number)]
+
+
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("together", [True, False])
+def test_answers_to_one_requester_have_one_plan(
+    build: "type[World]", monkeypatch: pytest.MonkeyPatch, together: bool, window: int
+) -> None:
+    world = build(duplicate_windows={"chassis": window})
+    asked: list[UAttributes] = []
+    decide = Router.decide
+
+    def counting(router: Router, ingress: str, attributes: UAttributes) -> Decision:
+        asked.append(attributes)
+        return decide(router, ingress, attributes)
+
+    monkeypatch.setattr(Router, "decide", counting)
+    ingress, sent = world.ingress("chassis"), [*answers(world, 3), *answers(world, 3, APPS[1])]
+    if together:
+        ingress.take_all(sent)
+    else:
+        for each in sent:
+            ingress.dispatch(each)
+    world.run()
+    assert len(asked) == 2
+    assert world.lanes["backbone"].messages == sent
+    # What the plan does not depend on is looked at all the same.
+    wrong = answers(world, 1)[0]
+    bad = msgspec.structs.replace(wrong.attributes, reqid=UUID(1, 1))
+    ingress.take_all([UMessage(world.id(), bad), UMessage(world.id(), bad)])
+    assert ingress.refused["invalid"] == 2
+
+
+def test_answers_go_where_the_authority_lives_after_a_change_of_places(world: "World") -> None:
+    ingress = world.ingress("chassis")
+    ingress.take_all(answers(world, 2))
+    moved = Places({"hpc": "dash", "chassis": "chassis"})
+    unicast = {"backbone": False, "chassis": True, "dash": True}
+    world.dispatcher.swap(Router(moved, world.directory, unicast))
+    later = answers(world, 2)
+    ingress.take_all(later)
+    world.run()
+    assert world.lanes["dash"].messages == later
 
 
 def test_a_wish_that_changes_between_two_helpings_holds_from_the_second_on(world: "World") -> None:

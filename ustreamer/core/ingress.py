@@ -13,13 +13,12 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from threading import Lock, RLock
 
-import msgspec
-
 from ustreamer.core.chain import Delivery, Filter, Tap
 from ustreamer.core.dead_letter import DeadLetter, dead_letter_topic
 from ustreamer.core.deliveries import Deliveries, TargetStatistics
 from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.core.plans import Plan, PlanKey, plan_key
 from ustreamer.core.puts import Share
 from ustreamer.core.recent import RecentIds
 from ustreamer.core.routes import LEFT, SELF, Decision, Refused, Router, Target
@@ -33,14 +32,6 @@ from ustreamer.uprotocol.uuri import UUri
 _MS_PER_DAY = 86_400_000
 _REASONS = ("invalid", "spoofed", "access", "duplicate", "neighbour")
 """Why a message is not accepted, or is denied."""
-
-
-class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What to do with every message of the same attributes, as long as the directory has this version."""
-
-    version: int
-    deliveries: tuple[Delivery, ...]
-    decision: Decision
 
 
 class Ingress:
@@ -62,12 +53,12 @@ class Ingress:
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
-        self._plans: dict[UAttributes, Plan] = {}
+        self._plans: dict[PlanKey, Plan] = {}
         self._plan_limit = plan_limit
         # Where messages are taken once, `_plans` stays empty, so that each comes to `_plan`, and these are kept instead. So
         # everybody else pays nothing for it.
         self._recent: RecentIds | None = None
-        self._plans_of_new: dict[UAttributes, Plan] = {}
+        self._plans_of_new: dict[PlanKey, Plan] = {}
         self._deliveries = Deliveries(self, dispatcher, plan_limit, self._topics_forgotten)
 
     def dispatch(self, message: UMessage) -> None:
@@ -77,7 +68,7 @@ class Ingress:
         with self._lock:
             # Not before the lock: two threads may come here, and what filters are told must not go back.
             now_ns = self._monotonic_ns()
-            plan = self._plans.get(attributes)
+            plan = self._plans.get(attributes if attributes.reqid is None else plan_key(attributes))
             if (
                 plan is None
                 or plan.version != self._directory.version
@@ -115,13 +106,13 @@ class Ingress:
         plans, leaving = self._plans, []
         received, ageing = 0, False
         with self._lock:
-            now_ns = self._monotonic_ns()
+            now_ns, wall_ms = self._monotonic_ns(), self._wall_ms()
             version = self._directory.version
             try:
                 for message in messages:
                     attributes = message.attributes
                     id = message.id
-                    plan = plans.get(attributes)
+                    plan = plans.get(attributes if attributes.reqid is None else plan_key(attributes))
                     if (
                         plan is None
                         or plan.version != version
@@ -137,7 +128,9 @@ class Ingress:
                         continue
                     if attributes.ttl:
                         ageing = True
-                        if self._is_expired(id.msb >> 16, attributes.ttl):
+                        if wall_ms > (id.msb >> 16) + attributes.ttl and self._is_expired(
+                            id.msb >> 16, attributes.ttl
+                        ):
                             self._expired(message, now_ns)
                             continue
                     received += len(deliveries)
@@ -165,12 +158,12 @@ class Ingress:
         if not self._recent.is_new(message.id):
             self.refused["duplicate"] += 1  # not accepted, so the ledger does not know it
             return None
-        plan = self._plans_of_new.get(message.attributes)
+        plan = self._plans_of_new.get(plan_key(message.attributes))
         if plan is None or plan.version != self._directory.version or not message.id.is_valid:
             plan = self._made(message, self._plans_of_new, now_ns)
         return plan
 
-    def _made(self, message: UMessage, plans: dict[UAttributes, Plan], now_ns: int) -> Plan | None:
+    def _made(self, message: UMessage, plans: dict[PlanKey, Plan], now_ns: int) -> Plan | None:
         """Make a plan, and keep it among `plans` if these attributes are likely to come again; None if they are invalid."""
         attributes = message.attributes
         # Read before the question: a change in between then makes the plan stale, not wrong.
@@ -188,10 +181,11 @@ class Ingress:
             text = f"subscription directory {described(self._directory, error)}"
             return Plan(version, (), Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text)))
         plan = Plan(version, *self._deliveries_of(attributes, decision, now_ns))
-        if attributes.repeats:
+        key = plan_key(attributes)
+        if attributes.repeats or key is not attributes:
             if len(plans) >= self._plan_limit:
                 plans.clear()
-            plans[attributes] = plan
+            plans[key] = plan
         return plan
 
     def _forget_plans(self) -> None:
@@ -258,8 +252,9 @@ class Ingress:
             if not concerned:
                 return
             for plans in (self._plans, self._plans_of_new):
-                for each in [each for each in plans if each.source in concerned]:
-                    del plans[each]
+                for each in [each for each in plans if isinstance(each, UAttributes)]:
+                    if each.source in concerned:
+                        del plans[each]
 
     def take_once(self, window: int) -> None:
         """Take each message once from now on, by its id, as far as the last `window` of them; 0: take all.

@@ -7,6 +7,9 @@ header: on the wire a UAttributes is nearly always
     0A 12 09 <msb, 8 bytes> 11 <lsb, 8 bytes>  <everything else>
 
 and "everything else" repeats from message to message, so it is a dict key. Tests hold the two ways against each other.
+
+In answers it does not: there is a reqid in the middle of it, 4A 12 09 <msb> 11 <lsb>. What is around that repeats
+(`around_reqid`).
 """
 
 from struct import Struct
@@ -25,6 +28,9 @@ from ustreamer.uprotocol.uuri import UUri
 _ID_PREFIX: Final = b"\x0a\x12\x09"
 _ID: Final = Struct("<3sQcQ")
 ID_SIZE: Final = _ID.size  # 20
+REQID_PREFIX: Final = b"\x4a\x12\x09"
+REQID: Final = Struct("<3sQcQ")
+"""A reqid in the middle of other attributes: REQID_PREFIX, msb, tag, lsb."""
 _KNOWN_FIELDS: Final = tuple(field.name for field in pb.UAttributes.DESCRIPTOR.fields)
 
 
@@ -107,6 +113,33 @@ def encode_tail(a: UAttributes) -> bytes:
         payload_format=int(a.payload_format),
     )
     return message.SerializeToString() + a.unknown
+
+
+def reqid_field(reqid: UUID) -> bytes:
+    """The reqid of an answer as it stands among its attributes."""
+    return REQID.pack(REQID_PREFIX, reqid.msb, b"\x11", reqid.lsb)
+
+
+def around_reqid(tail: bytes, reqid: UUID) -> tuple[bytes, bytes] | None:
+    """What of the attributes without their id stands before and behind `reqid`, so that any other may stand there.
+
+    None where that is not sure: both parts must be fields of their own, with no other id or reqid, which protobuf would merge.
+    """
+    begin = tail.find(REQID_PREFIX)
+    end = begin + REQID.size
+    if begin < 0 or tail[begin:end] != reqid_field(reqid):
+        return None
+    before, behind = tail[:begin], tail[end:]
+    return (before, behind) if _without_ids(before) and _without_ids(behind) else None
+
+
+def _without_ids(part: bytes) -> bool:
+    """Whether bytes are whole fields, and neither an id nor a reqid among them."""
+    try:
+        found = pb.UAttributes.FromString(part)
+    except DecodeError:
+        return False
+    return not found.HasField("id") and not found.HasField("reqid")
 
 
 class HeaderDecoder:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.transports.contract import (
@@ -26,10 +26,12 @@ from ustreamer.transports.zenoh.inbound import (
     inbound,
 )
 from ustreamer.transports.zenoh.keys import NO_SINK, message_key
-from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri, any_at
-from ustreamer.uprotocol.wire import encode
+from ustreamer.uprotocol.wire import REQID_PREFIX, encode, reqid_field
 
 Read = Callable[[str, bytes | None, bytes], UMessage | Refusal]
 
@@ -77,6 +79,9 @@ PUBLICATION = publish(new_id(), TOPIC)
 NOTIFICATION = notification(new_id(), TOPIC, REMOTE_CLIENT)
 P, N = attachment_of(PUBLICATION), attachment_of(NOTIFICATION)
 P_KEY, N_KEY = key_of(PUBLICATION), key_of(NOTIFICATION)
+ANSWER = response_from(METHOD, REMOTE_CLIENT)
+assert ANSWER.attributes.reqid is not None
+A, A_KEY = attachment_of(ANSWER), key_of(ANSWER)
 ELSEWHERE = UUri("elsewhere", TOPIC.ue_id, TOPIC.ue_version_major, TOPIC.resource_id)
 SINK_IN_KEY = P_KEY.replace(NO_SINK, "beta.vin1/*/*/*/*")
 
@@ -222,6 +227,44 @@ def test_the_caches_are_bounded_and_skip_what_does_not_repeat() -> None:
             answer.id, answer.attributes
         )
     assert len(reader._agreed) == 0
+    assert len(reader._answers) == 1
+
+
+def test_answers_are_read_by_what_is_around_their_reqid(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = InboundReader()
+    decoded: list[bytes] = []
+    decode = reader._decoder.decode
+
+    def counting(data: bytes) -> tuple[UUID, UAttributes]:
+        decoded.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(reader._decoder, "decode", counting)
+    failed = {"commstatus": UCode.INTERNAL, "payload_format": UPayloadFormat.PROTOBUF}
+    for number in range(5):
+        for changes in ({}, failed, {"ttl": None}):
+            answer = response_from(METHOD, REMOTE_CLIENT)
+            answer = UMessage(
+                answer.id, msgspec.structs.replace(answer.attributes, **changes), b"%d" % number
+            )
+            assert reader.read(key_of(answer), attachment_of(answer), answer.payload) == answer
+    assert len(decoded) == 3
+
+
+def test_what_is_kept_of_answers_is_bounded() -> None:
+    reader = InboundReader(limit=10)
+    for number in range(100):
+        answer = response_from(METHOD, REMOTE_CLIENT.with_authority("a"))
+        answer = UMessage(answer.id, msgspec.structs.replace(answer.attributes, ttl=number + 1))
+        assert reader.read(key_of(answer), attachment_of(answer), b"") == answer
+        assert len(reader._answers) <= 10
+
+
+@pytest.mark.parametrize("change", [{"token": "t"}, {"traceparent": "00-x"}])
+def test_an_answer_with_something_of_its_own_is_not_kept(change: dict[str, object]) -> None:
+    reader = InboundReader()
+    reader.read(key_of(ANSWER), stated(ANSWER, **change), b"")
+    assert len(reader._answers) == 0
 
 
 @both_ways
@@ -269,3 +312,48 @@ def test_any_bytes_are_a_message_or_a_reason(key: str, attachment: bytes | None,
 
 def message_key_of(attributes: UAttributes) -> str:
     return message_key(attributes.source, attributes.sink, "")
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> bytes:
+    """An answer, with bytes changed, taken out, or put in, also such as look like a reqid."""
+    data = bytearray(attachment_of(response_from(METHOD, REMOTE_CLIENT)))
+    for _ in range(draw(st.integers(0, 2))):
+        position = draw(st.integers(0, len(data)))
+        piece = draw(st.binary(max_size=2) | st.sampled_from(PIECES))
+        data[position : position + draw(st.sampled_from([0, 0, 1, 2, 20]))] = piece
+    return bytes(data)
+
+
+PIECES = [
+    reqid_field(new_id()),
+    A[:21],
+    A[1:21],
+    REQID_PREFIX,
+    b"\x4a\x00",
+    b"\x0a\x00",
+    b"\x30\x05",
+    b"\x52\x01t",
+]
+"""A reqid, an id, the beginning of one, an empty one, an empty id, a ttl, a token."""
+
+
+B = stated(ANSWER, payload_format=UPayloadFormat.UNSPECIFIED)  # which ends with its reqid
+OTHER = attachment_of(response_from(METHOD, REMOTE_CLIENT))  # the same but for id and reqid
+
+
+@settings(max_examples=400)
+@given(st.lists(answers(), min_size=1, max_size=6))
+@example([B, B[:-9] + b"\x09" + B[-8:]])  # half of a reqid, twice
+@example([B, B[:-1], B[:-8], B[:-9], B[:-20], B])  # cut off within the reqid
+@example(
+    [A + reqid_field(ANSWER.attributes.reqid), OTHER + reqid_field(ANSWER.attributes.reqid)]
+)  # the last counts
+@example([A + A[1:21], OTHER[:21] + A[21:] + A[1:21]])  # so it does of two ids
+@example(
+    [b"\x01\x38\x01\x0a\x09" + A[3:12] + b"\x28\x05\x28\x05\x78\x80\x01" + A[21:], A]
+)  # no id alone in front
+def test_an_answer_says_what_it_says_whatever_came_before_it(attachments: list[bytes]) -> None:
+    reader = InboundReader()
+    for attachment in attachments * 2:
+        assert reader.read(A_KEY, attachment, b"x") == inbound(A_KEY, attachment, b"x")

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is remembered of what was put: exactly that, in order, and within its bounds, however it was noted."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.transports.contract import TOPIC
 from ustreamer.transports.zenoh.replay import HEAD, OVERHEAD_BYTES, Memory, Origin, Replay
-from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import reqid_field
 
 NS_PER_MS = 1_000_000
+CALLER = UUri("beta.vin1", 0xE, 1, 0)
 PUBLISHERS = "north", "south"
 ATTRIBUTES = publish(UUID(0, 0), TOPIC).attributes
-ORIGINS: list[Origin] = [(publisher, ATTRIBUTES) for publisher in PUBLISHERS]
+ORIGINS: list[Origin] = [Origin(publisher, ATTRIBUTES) for publisher in PUBLISHERS]
 
 
 def head(number: int) -> bytes:
@@ -94,3 +98,18 @@ def test_what_is_older_than_the_window_goes_with_the_next_message() -> None:
 def test_without_a_window_nothing_is_asked_for() -> None:
     assert not Memory(Replay(ms=0)).is_on
     assert Memory(Replay()).is_on
+
+
+def test_an_answer_is_known_with_its_own_reqid() -> None:
+    notes = Notes()
+    answers = [answer(number) for number in range(200)]
+    origin = Origin("north", msgspec.structs.replace(answers[0].attributes, reqid=None), answers=True)
+    for each in answers:
+        assert each.attributes.reqid is not None
+        notes.memory.note_one(origin, 1, head(each.id.msb), reqid_field(each.attributes.reqid) + each.payload)
+    assert notes.memory.of("north") == [(1, each) for each in answers]
+
+
+def answer(number: int) -> UMessage:
+    asked = request(UUID(0x7000, 1 << 63 | number), CALLER, TOPIC.with_resource(1), ttl=5)
+    return response(UUID(number, 1 << 63 | number), asked, b"%d" % number)

@@ -9,15 +9,20 @@ import msgspec
 import pytest
 import zenoh
 
-from tests.transports.contract import ALPHA, TOPIC, new_id, wait_until
+from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id, wait_until
 from tests.transports.zenoh.nets import CLOCK, free_locator, plain_session
 from ustreamer.core.clock import Clock
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
+from ustreamer.transports.zenoh import sending
+from ustreamer.transports.zenoh.inbound import inbound
 from ustreamer.transports.zenoh.links import Links
 from ustreamer.transports.zenoh.replay import Replay
 from ustreamer.transports.zenoh.sending import Sender
-from ustreamer.uprotocol.uattributes import UPriority
-from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriority
+from ustreamer.uprotocol.umessage import UMessage, publish, request, response
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.wire import encode_tail
 
 LONG_AGO = 0
 
@@ -263,6 +268,80 @@ def test_many_are_put_in_their_order_and_remembered(make_bench: MakeBench) -> No
     assert [n for n in again if n in first] == first
     second = [1, *(n for n in range(2, 40) if n // 5 % 2)]
     assert [n for n in again if n in second] == second
+
+
+def answered(n: int, **changes: object) -> UMessage:
+    asked = request(new_id(), REMOTE_CLIENT, METHOD, ttl=60_000)
+    answer = response(new_id(), asked, b"%d" % n)
+    return UMessage(answer.id, msgspec.structs.replace(answer.attributes, **changes), answer.payload)
+
+
+def read(subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]", count: int) -> list[UMessage]:
+    """What a subscriber gets, as the readable way has it."""
+    found = []
+    for _ in range(count):
+        sample = subscriber.recv()
+        assert sample.attachment is not None
+        found.append(inbound(str(sample.key_expr), sample.attachment.to_bytes(), sample.payload.to_bytes()))
+    return [each for each in found if isinstance(each, UMessage)]
+
+
+def test_answers_go_out_as_they_are_one_by_one_and_together_and_again(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[UAttributes] = []
+
+    def counting(attributes: UAttributes) -> bytes:
+        encoded.append(attributes)
+        return encode_tail(attributes)
+
+    monkeypatch.setattr(sending, "encode_tail", counting)
+    bench = make_bench()
+    subscriber = bench.listen()
+    kinds: list[dict[str, object]] = [
+        {},
+        {"commstatus": UCode.INTERNAL, "payload_format": UPayloadFormat.PROTOBUF},
+        {"token": "of its own"},
+    ]
+    first = [answered(n, **kind) for n, kind in enumerate(kinds)]
+    bench.put(*first)
+    many = [answered(n, **kinds[n // 4 % 2]) for n in range(3, 40)]
+    assert bench.sender.put_all(many) == 37
+    assert bench.sender.put_all([answered(40, **kinds[2])]) == 0  # never put before, and never again
+    for n in range(41, 44):
+        many.append(answered(n))
+        bench.put(many[-1])
+    sent = [*first, *many]
+    assert read(subscriber, len(sent)) == sent
+    # Three kinds, the one with a token at every try: nothing else is written anew.
+    assert [each.token for each in encoded].count(None) == 2
+    bench.forget(subscriber)
+    assert read(bench.listen(), len(sent)) == sent
+
+
+def test_an_answer_to_what_is_no_id_is_refused_whatever_went_before(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(answered(0))
+    assert read(subscriber, 1)
+    for reqid in (None, UUID(1, 1)):
+        wrong = answered(1, reqid=reqid)
+        assert bench.sender.put_all([wrong]) == 0
+        with pytest.raises(UStatusError, match="expected reqid"):
+            bench.sender.put(wrong)
+
+
+def test_what_is_kept_of_answers_is_bounded_and_goes_with_its_publisher(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_HEADERS", 10)
+    bench = make_bench()
+    _subscriber = bench.listen()
+    for n in range(30):
+        bench.put(answered(n, ttl=60_000 + n))
+        assert len(bench.sender._headers_of_answers) <= 10
+    bench.sender._retire()
+    assert not bench.sender._headers_of_answers
 
 
 def test_many_end_at_the_first_that_cannot_be_put(make_bench: MakeBench) -> None:

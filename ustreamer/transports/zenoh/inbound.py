@@ -18,7 +18,7 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer.uprotocol.wire import HeaderDecoder, decode
+from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, HeaderDecoder, around_reqid, decode
 
 VERSION: Final = 1
 VERSION_BYTE: Final = bytes((VERSION,))
@@ -117,16 +117,30 @@ class InboundReader:
         self._decoder = HeaderDecoder(limit)
         # Attributes with an empty authority mean something else on another key, so the key is part of the question.
         self._agreed: dict[tuple[str, bytes], UAttributes] = {}
+        # Of answers: what is around the reqid, and the attributes without it.
+        self._answers: dict[tuple[str, bytes, bytes], UAttributes] = {}
 
     def read(self, key: str, attachment: bytes | None, payload: bytes) -> UMessage | Refusal:
         """As the function `inbound`."""
         if attachment:
-            agreed = self._agreed.get((key, attachment[_HEAD.size :]))
+            agreed = self._agreed.get((key, attachment[_HEAD.size :])) or self._answer(key, attachment)
             if agreed is not None:
                 head, msb, tag, lsb = _HEAD.unpack_from(attachment)
                 if head == _BEFORE_MSB and tag == _BEFORE_LSB:
                     return UMessage(UUID(msb, lsb), agreed, payload)
         return self._read_first(key, attachment, payload)
+
+    def _answer(self, key: str, attachment: bytes) -> UAttributes | None:
+        """The attributes of an answer that differs from one of before in its reqid only; None if it is none."""
+        begin = attachment.find(REQID_PREFIX, _HEAD.size)
+        end = begin + REQID.size
+        if begin < 0 or end > len(attachment):
+            return None
+        like = self._answers.get((key, attachment[_HEAD.size : begin], attachment[end:]))
+        if like is None:
+            return None
+        _, msb, tag, lsb = REQID.unpack_from(attachment, begin)
+        return msgspec.structs.replace(like, reqid=UUID(msb, lsb)) if tag == _BEFORE_LSB else None
 
     def _read_first(self, key: str, attachment: bytes | None, payload: bytes) -> UMessage | Refusal:
         if not attachment or attachment[0] != VERSION or len(attachment) > _REPEATING:
@@ -143,4 +157,15 @@ class InboundReader:
             if len(self._agreed) >= self._limit:
                 self._agreed.clear()
             self._agreed[key, tail] = agreed
+        # What came before the tail must be an id and nothing but an id, as for any other tail.
+        elif attachment[: _HEAD.size] == _HEAD.pack(_BEFORE_MSB, id.msb, _BEFORE_LSB, id.lsb):
+            self._keep_answer(key, tail, agreed)
         return UMessage(id, agreed, payload)
+
+    def _keep_answer(self, key: str, tail: bytes, agreed: UAttributes) -> None:
+        like = msgspec.structs.replace(agreed, reqid=None)
+        around = around_reqid(tail, agreed.reqid) if agreed.reqid is not None and like.repeats else None
+        if around is not None:
+            if len(self._answers) >= self._limit:
+                self._answers.clear()
+            self._answers[key, *around] = like

@@ -11,13 +11,14 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.wire import REQID
 
 OVERHEAD_BYTES: Final = 200
 """What a remembered message counts beside its payload."""
@@ -37,8 +38,23 @@ class Replay(msgspec.Struct, frozen=True):
     bytes: int = 16_000_000
 
 
-Origin = tuple[Hashable, UAttributes]
-"""The publisher, and the attributes."""
+class Origin(NamedTuple):
+    """The publisher and the attributes of messages.
+
+    `answers`: they have a reqid each, which stands, as a field, before their payload.
+    """
+
+    publisher: Hashable
+    attributes: UAttributes
+    answers: bool = False
+
+    def message(self, msb: int, lsb: int, kept: bytes) -> UMessage:
+        """One of them."""
+        if not self.answers:
+            return UMessage(UUID(msb, lsb), self.attributes, kept)
+        _, *reqid = REQID.unpack_from(kept)
+        attributes = msgspec.structs.replace(self.attributes, reqid=UUID(reqid[0], reqid[2]))
+        return UMessage(UUID(msb, lsb), attributes, kept[REQID.size :])
 
 
 class _Block(msgspec.Struct, frozen=True, gc=False):
@@ -57,11 +73,11 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     def of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
         ends = pairwise(accumulate(self.sizes, initial=0))
         return [
-            (put_ns, UMessage(UUID(msb, lsb), attributes, self.payloads[begin:end]))
-            for (by, attributes), put_ns, (_, msb, _, lsb), (begin, end) in zip(
+            (put_ns, origin.message(msb, lsb, self.payloads[begin:end]))
+            for origin, put_ns, (_, msb, _, lsb), (begin, end) in zip(
                 self.origins, self.put_ns, HEAD.iter_unpack(self.heads), ends, strict=True
             )
-            if by is publisher
+            if origin.publisher is publisher
         ]
 
 

@@ -31,7 +31,7 @@ from ustreamer.uprotocol.uattributes import (
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer.uprotocol.wire import encode_tail
+from ustreamer.uprotocol.wire import around_reqid, encode_tail, reqid_field
 
 PRIORITIES: Final = {
     UPriority.UNSPECIFIED: zenoh.Priority.DATA_LOW,
@@ -75,12 +75,23 @@ class _Publisher:
 
 
 class _Header(msgspec.Struct, frozen=True, gc=False):
-    """What all messages with the same attributes have in common: their route, and their attachment after the id."""
+    """What all messages with the same attributes have in common: their route, and their attachment after the id.
+
+    Answers have in common what they say besides their reqid: that stands between `tail` and `behind`.
+    """
 
     publisher: _Publisher
     origin: Origin
     put: Callable[..., None]
     tail: bytes
+    behind: bytes | None = None
+
+    def told(self, attributes: UAttributes) -> tuple[bytes, bytes]:
+        """What follows the id of a message with these, and of it what no other has: its reqid as a field, or nothing."""
+        if self.behind is None or attributes.reqid is None:
+            return self.tail, b""
+        reqid = reqid_field(attributes.reqid)
+        return self.tail + reqid + self.behind, reqid
 
 
 class Sender:
@@ -116,11 +127,13 @@ class Sender:
         self._closing = Event()
         self._publishers: OrderedDict[Route, _Publisher] = OrderedDict()
         self._headers: dict[UAttributes, _Header] = {}
+        self._headers_of_answers: dict[UAttributes, _Header] = {}
+        """By the attributes of the answers without their reqid."""
 
     def put(self, message: UMessage) -> None:
         """Put `message`; never waits for anybody to listen. Raises as `UTransport.send`, and RouteUnavailable."""
         with self._lock:
-            header = self._headers.get(message.attributes) or self._header(message)
+            header = self._known(message.attributes) or self._header(message)
             id = message.id
             if id.msb & 0xF000 != 0x7000 or id.lsb >> 62 != 0b10:  # UUID.is_valid, 0.15 us less
                 message.check(strict=False)
@@ -140,6 +153,7 @@ class Sender:
         """
         header: _Header | None = None
         attributes: UAttributes | None = None
+        tail = reqid = b""
         times, heads, payloads = (
             list[int](),
             list[bytes](),
@@ -149,30 +163,41 @@ class Sender:
             before, links, monotonic_ns, pack = self.sent, self._links, self._monotonic_ns, HEAD.pack
             for message in messages:
                 if message.attributes is not attributes:
-                    if header is not None:
-                        self._note(header, times, heads, payloads)
-                        times, heads, payloads = [], [], []
                     attributes = message.attributes
-                    header = self._ready(attributes)
+                    found = self._ready(attributes)
+                    if found is not header:
+                        if header is not None:
+                            self._note(header, times, heads, payloads)
+                            times, heads, payloads = [], [], []
+                        header = found
+                    if header is not None:
+                        tail, reqid = header.told(attributes)
                 if header is None or not links.up:  # a put may have waited until its link was given up
                     break
                 id, payload = message.id, message.payload
                 head = pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
                 now_ns = monotonic_ns()
                 try:
-                    header.put(payload, attachment=head + header.tail)
+                    header.put(payload, attachment=head + tail)
                 except zenoh.ZError:
                     break
                 times.append(now_ns)
                 heads.append(head)
-                payloads.append(payload)
+                payloads.append(reqid + payload)  # which copies nothing where there is none
             if times and header is not None:
                 self._note(header, times, heads, payloads)
             return self.sent - before
 
+    def _known(self, attributes: UAttributes) -> _Header | None:
+        """What was sent before with the same attributes or, of an answer, with another reqid."""
+        reqid = attributes.reqid
+        if reqid is None:
+            return self._headers.get(attributes)
+        return self._headers_of_answers.get(_alike(attributes)) if reqid.is_valid else None
+
     def _ready(self, attributes: UAttributes) -> _Header | None:
         """What was put before and can be put now: with a link, and somebody who listens."""
-        header = self._headers.get(attributes)
+        header = self._known(attributes)
         links = self._links
         if header is None or not links.up or not (header.publisher.open or links.multicast):
             return None
@@ -199,14 +224,15 @@ class Sender:
         now_ns = self._monotonic_ns()  # before: what a dying link keeps waiting belongs to it
         id, payload = message.id, message.payload
         head = HEAD.pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
+        tail, reqid = header.told(message.attributes)
         try:
-            header.publisher.put(payload, attachment=head + header.tail)
+            header.publisher.put(payload, attachment=head + tail)
         except zenoh.ZError as error:
             raise self._refused(message.attributes, error) from error
         self.sent += 1
         header.publisher.used = self.sent
         if self._memory.is_on:
-            self._memory.note_one(header.origin, now_ns, head, payload)
+            self._memory.note_one(header.origin, now_ns, head, reqid + payload)
 
     def _note(
         self, header: _Header, put_ns: Sequence[int], heads: Sequence[bytes], payloads: Sequence[bytes]
@@ -227,12 +253,25 @@ class Sender:
         if attributes.type is UMessageType.PUBLISH and attributes.sink is not None:
             attributes = msgspec.structs.replace(attributes, sink=None)  # never on the wire (X-22)
         publisher = self._publisher(attributes)
-        origin = publisher, message.attributes
-        header = _Header(publisher, origin, publisher.put, encode_tail(attributes))
+        tail = encode_tail(attributes)
+        if attributes.reqid is not None:
+            return self._header_of_answers(publisher, message.attributes, tail)
+        header = _Header(publisher, Origin(publisher, message.attributes), publisher.put, tail)
         if attributes.repeats:
             if len(self._headers) >= _HEADERS:
                 self._headers.clear()
             self._headers[message.attributes] = header
+        return header
+
+    def _header_of_answers(self, publisher: _Publisher, attributes: UAttributes, tail: bytes) -> _Header:
+        alike = _alike(attributes)
+        around = around_reqid(tail, attributes.reqid) if attributes.reqid is not None else None
+        if around is None or not alike.repeats:
+            return _Header(publisher, Origin(publisher, attributes), publisher.put, tail)
+        header = _Header(publisher, Origin(publisher, alike, answers=True), publisher.put, *around)
+        if len(self._headers_of_answers) >= _HEADERS:
+            self._headers_of_answers.clear()
+        self._headers_of_answers[alike] = header
         return header
 
     def _publisher(self, attributes: UAttributes) -> _Publisher:
@@ -253,6 +292,7 @@ class Sender:
         oldest.lost = []
         del self._publishers[oldest.route]
         self._headers.clear()
+        self._headers_of_answers.clear()
         oldest.zenoh.undeclare()  # type: ignore[no-untyped-call]
 
     def _declare(self, attributes: UAttributes, route: Route) -> _Publisher:
@@ -328,7 +368,7 @@ class Sender:
         ):
             return False
         try:
-            header = self._headers.get(message.attributes) or self._header(message)
+            header = self._known(message.attributes) or self._header(message)
             self._put(header, message)
         except UStatusError:  # the session has gone; there is nobody to tell
             return False
@@ -352,6 +392,11 @@ class Sender:
     def close(self) -> None:
         """Let go of a send that waits for a subscriber."""
         self._closing.set()
+
+
+def _alike(attributes: UAttributes) -> UAttributes:
+    """What all answers say that differ in their reqid only."""
+    return msgspec.structs.replace(attributes, reqid=None)
 
 
 def _matches(publisher: zenoh.Publisher) -> bool:
