@@ -126,5 +126,5 @@ def test_a_letter_that_is_added_while_another_thread_collects_is_not_forgotten(w
 
     queue.interrupt = collect
     called_for = box.add(letter("meanwhile"))
-    collector.join(10)
+    collector.join(30)
     assert called_for or len(box) == 0

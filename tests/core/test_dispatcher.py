@@ -308,7 +308,7 @@ def test_what_filters_are_told_of_the_time_never_goes_back(build: "type[World]")
         world_time.advance(ms=1)
         ingress.dispatch(event(world))
         world_time.advance(ms=1)
-    later.result(5)
+    later.result(30)
     assert Noting.times == [1_000_000, 2_000_000]
 
 
@@ -1042,18 +1042,18 @@ def test_calls_of_a_filter_never_overlap_whichever_threads_they_come_from(
     start = Barrier(2)
 
     def receive(message: UMessage) -> None:
-        start.wait(10)
+        start.wait(30)
         world.receive("chassis", message)
 
     def wake() -> None:
-        start.wait(10)
+        start.wait(30)
         world.fire()
 
     with ThreadPoolExecutor() as threads:
         first = threads.submit(receive, messages[0])
         second = threads.submit(receive, messages[1]) if other == "message" else threads.submit(wake)
         for running in (first, second):
-            running.result(10)
+            running.result(30)
     assert lingering.most_inside == 1
 
 
@@ -1087,7 +1087,7 @@ def test_threads_that_dispatch_at_once_lose_nothing_and_double_nothing(build: "t
     start = Barrier(len(lots))
 
     def receive(dispatch: Callable[[UMessage], None], messages: list[UMessage]) -> None:
-        start.wait(10)
+        start.wait(30)
         for each in messages:
             dispatch(each)
 

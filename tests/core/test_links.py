@@ -93,7 +93,7 @@ def test_watchers_run_on_the_thread_that_noticed_the_change() -> None:
     known.watch(lambda: threads.append(threading.get_ident()))
     noticing = threading.Thread(target=lambda: known.turn("backbone", up=False))
     noticing.start()
-    noticing.join(10)
+    noticing.join(30)
     assert threads == [noticing.ident]
 
 
@@ -125,7 +125,7 @@ def test_a_watcher_may_ask_watch_and_turn() -> None:
     known.watch(busy)
     turning = threading.Thread(target=lambda: known.turn("backbone", up=False), daemon=True)
     turning.start()
-    turning.join(10)
+    turning.join(30)
     assert not turning.is_alive()
     assert late == [Link(DOWN, 0)]
 
@@ -136,7 +136,7 @@ def test_no_report_of_many_threads_is_lost() -> None:
     together = threading.Barrier(workers)
 
     def flap(name: str) -> None:
-        together.wait(10)
+        together.wait(30)
         for _ in range(each):
             known.turn(name, up=True)
             known.turn(name, up=False)
@@ -145,7 +145,7 @@ def test_no_report_of_many_threads_is_lost() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert [known.of(f"link {n}") for n in range(workers)] == [Link(DOWN, each)] * workers
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SPEED = UUri("chassis", 0x1234, 1, 0x8001)
 CLOUD, APP, TRUCK = UUri("cloud", 1, 1, 0), UUri("hpc", 0x10, 1, 0), UUri("truck", 1, 1, 0)
 UNICAST = {"backbone": False, "chassis": True, "dash": True, "self": False}
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 def router(world: "World", **authorities: str) -> Router:

@@ -19,7 +19,7 @@ _NOBODY: Final = (
     "02:00:00:00:00:01"  # a link-layer address that no interface has: whoever gets such a frame drops it
 )
 _ALONE: Final = ("unshare", "--user", "--map-root-user", "--net")
-_DEADLINE_S: Final = 10.0
+_DEADLINE_S: Final = 30.0
 
 
 def alone(module: str, *arguments: str) -> list[str]:

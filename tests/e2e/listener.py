@@ -14,6 +14,8 @@ import sys
 
 import zenoh
 
+from tests.e2e.peers import wait_declared
+
 
 def main() -> None:
     mode, port, *rest = sys.argv[1:]
@@ -29,6 +31,7 @@ def main() -> None:
     session = zenoh.open(config)
     if mode == "client":
         session.declare_subscriber("up/*/*/*/*/*/{}/{}/{}/{}/{}", heard)
+        wait_declared(session)
     os.write(1, b"READY\n")
     signal.sigwait({signal.SIGTERM})
     session.close()  # type: ignore[no-untyped-call]

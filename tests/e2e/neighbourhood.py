@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zenoh networks that stay, applications on them, and streamers between them that come and go."""
 
-import json
-import os
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,9 +11,9 @@ from typing import Final
 import zenoh
 
 from tests.e2e import wire
-from tests.e2e.peers import DEADLINE_S, ZenohPeer, eventually
+from tests.e2e.peers import ZenohPeer, eventually
 from tests.e2e.ports import tcp_ports
-from tests.e2e.streamer import StreamerProcess, run_command
+from tests.e2e.streamer import StreamerProcess, run_command, statistics
 from tests.e2e.two_streamers import _router
 from tests.e2e.wire import Attributes, Id, Uri
 
@@ -122,22 +119,9 @@ class Gateway:
         eventually(lambda: self.there(endpoint), sorted(authorities))
 
     def counts(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-        """Its ledger, and what it counts at each endpoint.
-
-        Not by `ustreamer top`: a process of its own takes seconds on a busy machine.
-        """
-        directory = os.open(self.config.parent / f"state-{self.authority}", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with socket.socket(socket.AF_UNIX) as admin:
-                admin.settimeout(DEADLINE_S)
-                admin.connect(f"/proc/self/fd/{directory}/admin.sock")  # a whole path may be too long
-                admin.sendall(b'{"type":"statistics"}\n')
-                with admin.makefile("rb") as answer:
-                    found = json.loads(answer.read())
-        finally:
-            os.close(directory)
-        assert "result" in found, found
-        return found["result"]["ledger"], found["result"]["endpoints"]
+        """Its ledger, and what it counts at each endpoint."""
+        found = statistics(self.config.parent / f"state-{self.authority}")
+        return found["ledger"], found["endpoints"]
 
     def refused(self, endpoint: str) -> dict[str, int]:
         """What it refused there, by its last words."""

@@ -18,13 +18,15 @@ from tests.e2e.wire import Attributes, Id, Uri
 
 T = TypeVar("T")
 
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 30.0
 """How long anything that must happen may take; on a quiet machine all of it takes milliseconds."""
 
 LATE_S: Final = 0.025
 """From here on a gap between the events of a 100 Hz publisher shows that the machine, and no limit, held them up."""
 
 USUBSCRIPTION: Final = Uri("hpc.vin1", 0, 3)
+CHANGE: Final = 0x8000
+"""The resource of topic SubscriptionChange."""
 
 _LARGEST = 65_536
 
@@ -127,6 +129,14 @@ def _read(sample: zenoh.Sample) -> Sample:
     )
 
 
+def wait_declared(session: zenoh.Session) -> None:
+    """Wait until what a session is connected to knows of all that was declared here; until then it sends us nothing.
+
+    A declaration is not answered. A query is, if only to say that nobody has a reply, and goes behind it.
+    """
+    assert list(session.get("nobody/replies", timeout=DEADLINE_S)) == []
+
+
 class ZenohPeer:
     """One uEntity with a Zenoh session of its own, a client of what listens at `port`. It hears everything (`up/**`)."""
 
@@ -143,6 +153,7 @@ class ZenohPeer:
         self.session.declare_subscriber(
             "up/**", lambda sample: self.inbox.add(_read(sample)), allowed_origin=zenoh.Locality.REMOTE
         )
+        wait_declared(self.session)
 
     def __enter__(self) -> Self:
         return self
@@ -242,17 +253,36 @@ class ZenohPeer:
     def subscribe(
         self, topic: Uri, *, max_frequency: float | None = None, sample_period_ms: int | None = None
     ) -> None:
-        """Subscribe, and insist that it worked."""
+        """Subscribe, insist that it worked, and wait until it was told: nothing of it is under way any more."""
         asked = wire.subscription_request(
             topic, max_frequency=max_frequency, sample_period_ms=sample_period_ms
         )
         answer = self.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked)
         assert answer.head.commstatus in {None, wire.OK}, answer.status
         assert wire.Subscribed.decode(answer.payload) == (wire.SUBSCRIBED, topic)
+        eventually(lambda: self._told(topic), wire.SUBSCRIBED)
 
     def unsubscribe(self, topic: Uri) -> None:
+        """As `subscribe`."""
         answer = self.call(USUBSCRIPTION.at(wire.UNSUBSCRIBE), wire.on_topic(topic))
         assert answer.head.commstatus in {None, wire.OK}, answer.status
+        eventually(lambda: self._told(topic), wire.UNSUBSCRIBED)
+
+    def _told(self, topic: Uri) -> int:
+        """The state of our subscription by the last Update about it: one comes for each change, and only then."""
+        head = (wire.NOTIFICATION, USUBSCRIPTION.at(CHANGE), self.address)
+        about = wire.on_topic(topic)  # with which an Update begins
+        told = self.inbox.all(
+            lambda s: (
+                s.attributes is not None
+                and (s.head.type, s.head.source, s.head.sink) == head
+                and s.payload.startswith(about)
+            )
+        )
+        if not told:
+            return wire.UNSUBSCRIBED
+        status = wire.message_in(wire.fields(told[-1].payload), 3) or b""
+        return wire.number_in(wire.fields(status), 1) or wire.UNSUBSCRIBED
 
 
 def _on(topic: Uri) -> Callable[[Sample], bool]:

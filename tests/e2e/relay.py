@@ -36,7 +36,7 @@ class Relay:
         The kernel acknowledges what is lost here, as no cut cable does, so that last sign of life is all there is to go by.
         """
         self._cutting.set()
-        assert self._is_cut.wait(10)
+        assert self._is_cut.wait(30)
 
     def heal(self) -> None:
         """What was connected is reset, as by nodes that know nothing of it any more; new connections get through."""
@@ -114,4 +114,4 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        self._thread.join(10)
+        self._thread.join(30)

@@ -4,6 +4,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.e2e.peers import DEADLINE_S, Inbox
 
 COMMAND: Final = Path(sys.executable).with_name("ustreamer")
 START_S: Final = 30.0
+DRAIN_S: Final = 20.0
+"""Less than what its end may take."""
 VERDICTS: Final = ("delivered", "throttled", "expired", "dead_lettered", "denied", "no_subscriber", "queued")
 
 
@@ -23,8 +26,10 @@ class StreamerProcess:
 
     def __init__(self, config: Path, *arguments: str) -> None:
         """Start it; READY is waited for by `ready` and by `with`."""
+        # Of an option given twice the last one holds: 5 s, the default, may be too short for a busy machine.
+        self.config = config
         self._process = subprocess.Popen(
-            [COMMAND, "run", config, "--log", "json", *arguments],
+            [COMMAND, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,6 +139,26 @@ def _drain(pipe: IO[str], inbox: Inbox[str]) -> None:
     for line in pipe:
         inbox.add(line)
     inbox.add("")  # the end
+
+
+def statistics(state_dir: Path) -> dict[str, Any]:
+    """What the streamer with this state_dir counts.
+
+    Not by `ustreamer top`: a process of its own takes seconds on a busy machine.
+    """
+    directory = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.settimeout(DEADLINE_S)
+            admin.connect(f"/proc/self/fd/{directory}/admin.sock")  # a whole path may be too long
+            admin.sendall(b'{"type":"statistics"}\n')
+            with admin.makefile("rb") as answer:
+                found = json.loads(answer.readline())
+    finally:
+        os.close(directory)
+    assert "result" in found, found
+    result: dict[str, Any] = found["result"]
+    return result
 
 
 def assert_law(ledger: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ from tests.e2e import wire
 from tests.e2e.peers import SILENT, Frame, Sample, SomeipPeer, ZenohPeer
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.test_calls_from_someip import answer_to, ask
-from tests.e2e.vehicle import CLIMATE, PROVIDER, Vehicle, free_ports, write_config
+from tests.e2e.vehicle import CLIMATE, PROVIDER, Vehicle, free_ports, running_vehicle, write_config
 from tests.e2e.wire import Attributes, Id, Uri
 
 METHOD = Uri("chassis", CLIMATE, 1, SILENT)
@@ -99,8 +99,8 @@ def test_a_call_that_is_open_at_the_stop_is_answered_before_the_end(own_vehicle:
 def test_a_someip_client_whose_request_is_open_at_the_stop_is_told_not_ready(tmp_path: Path) -> None:
     ports = free_ports()
     config = write_config(tmp_path, ports)
-    patient = config.read_text(encoding="utf-8").replace("sd = false", "sd = false\nrequest_ttl_ms = 60_000")
-    config.write_text(patient, encoding="utf-8")  # what it would get after a second is E_TIMEOUT
+    patient = config.read_text(encoding="utf-8").replace("ttl_ms = 4_000", "ttl_ms = 60_000")
+    config.write_text(patient, encoding="utf-8")  # what it would get after 4 s is E_TIMEOUT
     with (
         SomeipPeer(ports.ecu) as ecu,
         SomeipPeer(ports.receiver) as receiver,
@@ -125,18 +125,19 @@ def test_a_request_that_waits_for_a_network_that_is_away_is_answered_when_its_tt
         assert "cloud" in answer.status.message
 
 
-def test_a_request_that_waits_for_a_network_at_the_stop_is_answered_before_the_end(
-    own_vehicle: Vehicle,
-) -> None:
-    with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
+def test_a_request_that_waits_for_a_network_at_the_stop_is_answered_before_the_end(tmp_path: Path) -> None:
+    with (
+        running_vehicle(tmp_path, "--drain", "2") as vehicle,
+        ZenohPeer(vehicle.ports.backbone, "hpc.vin1") as app,
+    ):
         asked = app.request(Uri("cloud", 0x99, 1, 1), b"anybody?", ttl=60_000)
-        own_vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
-        own_vehicle.process.terminate()
-        answer = app.answer(asked, within=20.0)
+        vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
+        vehicle.process.terminate()
+        answer = app.answer(asked)
         assert (answer.head.source, answer.head.commstatus) == (Uri("cloud", 0x99, 1, 1), wire.UNAVAILABLE)
         assert answer.status.message == "the streamer was stopped before this could be sent"
-        assert own_vehicle.process.wait() == 75  # what could not be sent in time is said
-        assert own_vehicle.process.ledger["queued"] == 0
+        assert vehicle.process.wait() == 75  # what could not be sent in time is said
+        assert vehicle.process.ledger["queued"] == 0
         assert app.answers(asked) == [answer]
 
 

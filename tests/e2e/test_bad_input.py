@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever comes in, a valid stream beside it arrives whole, in order and unforged, and the streamer lives on."""
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -250,9 +251,13 @@ def test_a_flood_of_garbage_does_not_hold_up_the_stream(vehicle: Vehicle, app: Z
     topic = vehicle.fresh_topic()
     app.subscribe(topic)
     flood = list(DATAGRAMS.values()) * 10
+    began = time.monotonic()
     with SomeipPeer() as prober:
         for number in range(20):
             for datagram in flood[number::20]:
                 prober.send(datagram, vehicle.ports.someip)
             vehicle.emit(topic, b"%d" % number)
-            app.wait_events(topic, number + 1, within=1.0)
+            app.wait_events(topic, number + 1)
+    assert (
+        time.monotonic() - began < 20.0
+    )  # a second for each; not for one of them alone: the machine may be busy

@@ -125,7 +125,7 @@ def test_a_second_answer_to_one_call_is_ignored(vehicle: Vehicle, app: ZenohPeer
 
 
 def test_an_answer_of_somebody_else_is_ignored(vehicle: Vehicle, app: ZenohPeer) -> None:
-    asked = app.request(SERVICE.at(SILENT), b"only you", ttl=2000)
+    asked = app.request(SERVICE.at(SILENT), b"only you", ttl=20_000)
     frame = vehicle.ecu.inbox.one(asked_of_ecu(b"only you"))
     with SomeipPeer(host="127.0.0.2") as stranger:
         stranger.send(reply(frame.head, payload=b"me"), vehicle.ports.someip)

@@ -4,9 +4,6 @@
 The negative control is the same story with `durable = false`.
 """
 
-import json
-import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +16,7 @@ import pytest
 from tests.e2e import wire
 from tests.e2e.outages import Child
 from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer
-from tests.e2e.streamer import START_S, VERDICTS, StreamerProcess
+from tests.e2e.streamer import START_S, VERDICTS, StreamerProcess, statistics
 from tests.e2e.vehicle import SPEED, Ports, free_ports
 from tests.e2e.wire import Uri
 
@@ -88,22 +85,12 @@ class Scene:
         """Have an application subscribe, and leave."""
         with ZenohPeer(self.ports.backbone, "hpc.vin1") as app:
             app.subscribe(TOPIC)
-            app.inbox.one(lambda each: each.head.type == wire.NOTIFICATION)  # or it would wait, too
         process.stderr.one(lambda line: "link_down" in line)
 
     def lane(self) -> dict[str, int]:
-        """What the streamer says of the lane. Not by `ustreamer top`: a process of its own takes seconds on a busy machine."""
-        state = os.open(self._file.parent / "state", os.O_RDONLY)
-        try:
-            with socket.socket(socket.AF_UNIX) as admin:
-                admin.settimeout(START_S)
-                admin.connect(f"/proc/self/fd/{state}/admin.sock")  # the path itself may be too long
-                admin.sendall(b'{"type":"statistics"}\n')
-                with admin.makefile() as answer:
-                    found = json.loads(answer.readline())["result"]
-        finally:
-            os.close(state)
-        [lane] = [each for each in found["lanes"] if each["endpoint"] == "backbone"]
+        """What the streamer says of the lane."""
+        lanes = statistics(self._file.parent / "state")["lanes"]
+        [lane] = [each for each in lanes if each["endpoint"] == "backbone"]
         return {name: lane[name] for name in ("queued", "kept")}
 
     def wait(self, **expected: int) -> None:

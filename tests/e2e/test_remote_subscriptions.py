@@ -385,12 +385,14 @@ def test_a_slower_subscriber_changes_nothing_at_the_far_side(scene: Scene) -> No
 
 # [itest->req~usubscription-subscribe-expiration~1]
 def test_a_subscription_that_ends_by_itself_ends_at_the_far_side(scene: Scene) -> None:
-    topic, rest = scene.topic, scene.at_near()
+    topic, rest, spy = scene.topic, scene.at_near(), scene.spy()
+    expected = [subscribe(topic, period_ms=100)]
     rest.subscribe_and_wait(topic, subscription_request(topic, period_ms=100))
-    soon = int(time.time()) + 2
+    soon = int(time.time()) + 3
     scene.reader.request_subscription(topic, subscription_request(topic, period_ms=20, expire_s=soon))
-    eventually(lambda: wishes(scene), {wire.field(3, 20)})
     scene.reader.wait_told(topic, UNSUBSCRIBED)
+    # By what was asked: what is listed meanwhile may have come and gone before anybody looks.
+    assert_asked(spy, topic, *expected, subscribe(topic, period_ms=20), *expected)
     eventually(lambda: wishes(scene), {wire.field(3, 100)})
     rest.unsubscribe(topic)
     scene.await_unsubscribed()

@@ -117,6 +117,7 @@ def test_a_stop_waits_for_a_subscriber_that_comes_back(own_vehicle: Vehicle) -> 
     sent = [b"%d" % number for number in range(50)]
     for payload in sent:
         own_vehicle.emit(topic, payload)
+    own_vehicle.wait_taken_in(len(sent))
     own_vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
     own_vehicle.process.terminate()
     with ZenohPeer(own_vehicle.ports.backbone, "hpc.vin1") as app:
@@ -133,6 +134,7 @@ def test_what_cannot_be_sent_before_the_drain_limit_is_owned_up_to(tmp_path: Pat
             disconnect(vehicle, app)
         for number in range(7):
             vehicle.emit(topic, b"%d" % number)
+        vehicle.wait_taken_in(7)
         vehicle.process.stderr.one(lambda line: "egress_unavailable" in line)
         vehicle.process.terminate()
         assert vehicle.process.wait() == 75

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.e2e import wire
-from tests.e2e.peers import SomeipPeer, ecu_answer
+from tests.e2e.peers import SomeipPeer, ecu_answer, eventually
 from tests.e2e.ports import tcp_ports, udp_ports
-from tests.e2e.streamer import StreamerProcess
+from tests.e2e.streamer import StreamerProcess, statistics
 from tests.e2e.wire import Uri
 
 SPEED: Final = 0x1234
@@ -48,6 +48,7 @@ authorities = ["chassis"]
 bind = "127.0.0.1"
 port = {ports.someip}
 sd = false
+request_ttl_ms = 4_000
 
 [[endpoints.chassis.services]]
 service = 0x1234
@@ -136,6 +137,11 @@ class Vehicle:
         """Have the ECU send an event, which is a publication on `topic`."""
         datagram = wire.event(topic.ue_id & 0xFFFF, topic.resource, payload, session=session)
         self.ecu.send(datagram, self.ports.someip)
+
+    def wait_taken_in(self, count: int) -> None:
+        """Wait until so many datagrams have been taken in since the start: what the kernel has yet is lost by a stop."""
+        state = self.process.config.parent / "state"
+        eventually(lambda: statistics(state)["endpoints"]["chassis"]["datagrams"] >= count, True)
 
 
 @contextmanager

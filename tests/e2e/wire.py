@@ -21,6 +21,7 @@ WRAPPED_IN_ANY, PROTOBUF = 1, 2
 OK, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = 0, 2, 3, 4, 5
 PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = 7, 9, 12, 13, 14, 15
 # SubscriptionStatus.State
+UNSUBSCRIBED: Final = 0
 SUBSCRIBED: Final = 2
 
 # --- protobuf -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 30.0
 INSIDE, OUTSIDE = "inside", "outside"
 BASE: Final = {INSIDE: ("hpc", "car"), OUTSIDE: ("cloud",)}
 

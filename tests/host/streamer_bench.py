@@ -41,7 +41,7 @@ from ustreamer.uprotocol.utransport import Listener, UTransport
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 OWN = "hpc"
 TOPIC = UUri(OWN, 0x1234, 1, 0x8001)
 METHOD = UUri(OWN, 0x3001, 1, 1)

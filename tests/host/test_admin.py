@@ -34,7 +34,7 @@ from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 30.0
 REQUESTS: list[Request] = [Reload("/etc/u.toml"), FetchRoutes(), Redrive(None), Redrive((1, 2)), Purge((3,))]
 
 

@@ -22,7 +22,7 @@ from ustreamer.host.cli import Exit, main
 from ustreamer.host.demo import command
 from ustreamer.uprotocol.ustatus import UCode
 
-DEADLINE_S = 20
+DEADLINE_S = 30.0
 COMMANDS = (
     "run",
     "check",

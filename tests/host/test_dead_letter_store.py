@@ -33,7 +33,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 30.0
 LOST = UMessage(
     UUID(0x018D548EA8E07000, 0x8000000000000001),
     UAttributes(

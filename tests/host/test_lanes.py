@@ -28,7 +28,7 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 NS_PER_MS = 1_000_000
 QUICK = EgressLimits(retry_first_ms=1, retry_max_ms=1)
 TOPIC = UUri("chassis", 0x1234, 1, 0x8001)

@@ -13,7 +13,7 @@ from ustreamer.core.clock import Clock
 from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.threads import TimerThread
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 NS_PER_MS = 1_000_000
 HOUR_NS = 3_600_000 * NS_PER_MS
 YEAR_NS = 365 * 24 * HOUR_NS

@@ -29,7 +29,7 @@ from ustreamer.uprotocol.uuri import ANY, ANY_ENTITY, UUri, any_at
 
 ALPHA: Final = "alpha.vin1"
 BETA: Final = "beta.vin1"
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 30.0
 
 TOPIC: Final = UUri(ALPHA, 0x1000A, 1, 0x8001)
 OTHER_TOPIC: Final = UUri(ALPHA, 0x1000A, 1, 0x8002)

@@ -17,7 +17,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import encode_status
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 APP = UUri("hpc", 0x10A1, 1, 0)
 METHOD = UUri("chassis", 0x3001, 1, 1)
 IDS = UuidSource(lambda: time.time_ns() // 1_000_000)

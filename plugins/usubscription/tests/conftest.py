@@ -39,7 +39,7 @@ PEER = UUri("device3", 0, 3, 0)  # another streamer's uSubscription
 FAR = ("device3", "device4")  # with uSubscriptions of their own
 REMOTE = UUri("device3", 0x10AB, 3, 0x80CD)
 TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 
 
 class Desk:

@@ -16,7 +16,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 ADDRESS = UUri("hpc", 0x10A1, 1, 0)
 USUBSCRIPTION = UUri("hpc", 0, 3, 0)
 TOPIC = UUri("chassis", 0x1234, 1, 0x8001)

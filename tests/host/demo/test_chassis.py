@@ -25,7 +25,7 @@ from ustreamer.host.demo.chassis import (
 )
 from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, encode, split
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 S = 1_000_000_000
 
 

@@ -25,25 +25,25 @@ WHEEL, STEERING, DOORS = (
 
 def answer(client: ClientConnection, *message: Any) -> Any:
     client.send(json.dumps(message))
-    return json.loads(client.recv(timeout=10))
+    return json.loads(client.recv(timeout=30))
 
 
 def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
     with Vehicle(web=0) as vehicle:
         assert vehicle.page is not None
-        page = urllib.request.urlopen(vehicle.page, timeout=10).read().decode()
+        page = urllib.request.urlopen(vehicle.page, timeout=30).read().decode()
         assert "uStreamer" in page
         url = vehicle.page.replace("http", "ws") + "ws"
         with connect(url, subprotocols=["wamp.2.json"]) as client:  # type: ignore[list-item]  # a name is a str
             assert answer(client, 1, "realm1", {"roles": {"subscriber": {}}})[0] == 2
             wheel = answer(client, 32, 1, {"max_frequency": 10}, WHEEL)[2]
-            first = json.loads(client.recv(timeout=10))
+            first = json.loads(client.recv(timeout=30))
             assert first[1] == wheel
             assert 13.9 <= first[4][0]["speed"] <= 15.9
             assert first[5]["source"] == "up://chassis/1234/1/8001"
             began, events = time.monotonic(), 0
             while time.monotonic() < began + 2:
-                events += json.loads(client.recv(timeout=10))[1] == wheel
+                events += json.loads(client.recv(timeout=30))[1] == wheel
             assert 16 <= events <= 24
         outcome = vehicle.finish()
     assert outcome.unaccounted == 0

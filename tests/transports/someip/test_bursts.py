@@ -16,7 +16,7 @@ from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC, OTHER, LARGE = (UUri("hpc", 0x9077, 1, 0x8001 + number) for number in range(3))
-WITHIN_S = 10.0
+WITHIN_S = 30.0
 
 
 def events() -> dict[UUri, PlainEvent]:

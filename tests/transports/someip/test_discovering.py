@@ -50,7 +50,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import decode_status
 
-WITHIN_S = 5.0
+WITHIN_S = 30.0
 GROUP = "224.244.224.245"
 EVENTS = "239.7.7.7"
 SPEED, DOORS = 0x1234, 0x4001

@@ -49,7 +49,7 @@ def test_what_is_waited_for_may_change_while_another_thread_waits(
     waiting.start()
 
     poller.change(near.fileno(), READABLE | WRITABLE)
-    waiting.join(5)
+    waiting.join(30)
 
     assert not waiting.is_alive()
     assert seen == [WRITABLE]

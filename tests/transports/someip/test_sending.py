@@ -34,7 +34,7 @@ def ours() -> Iterator[socket.socket]:
 def theirs() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.bind(("127.0.0.1", 0))
-        made.settimeout(10.0)
+        made.settimeout(30.0)
         yield made
 
 

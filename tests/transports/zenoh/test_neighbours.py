@@ -51,7 +51,7 @@ class Seen:
 
     def wait(self, announcements: frozenset[Announcement]) -> None:
         with self._told:
-            assert self._told.wait_for(lambda: self.now == announcements, 10), self.now
+            assert self._told.wait_for(lambda: self.now == announcements, 30), self.now
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Seen:
 
     def wait(self, said: frozenset[Put]) -> None:
         with self._told:
-            assert self._told.wait_for(lambda: self.now == said, 10), self.now
+            assert self._told.wait_for(lambda: self.now == said, 30), self.now
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_closing_does_not_wait_for_a_listener_for_ever(pair: Pair, monkeypatch: 
 
     pair.b.register_listener(TOPIC, None, stuck)
     pair.a.send(publish(new_id(), TOPIC))
-    assert entered.wait(10)
+    assert entered.wait(30)
     threads = threading.active_count()
     pair.b.close()
     assert threading.active_count() == threads - 1  # the links' thread; the stuck one is left behind
@@ -235,7 +235,7 @@ def test_unregistering_waits_for_the_call_in_progress_and_lets_none_follow(pair:
     def slow(message: UMessage) -> None:
         calls(message)
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
 
     other = Mailbox()
     pair.b.register_listener(TOPIC, None, slow)
@@ -243,13 +243,13 @@ def test_unregistering_waits_for_the_call_in_progress_and_lets_none_follow(pair:
     sent = [publish(new_id(), TOPIC) for _ in range(3)]
     for message in sent:
         pair.a.send(message)
-    assert entered.wait(10)
+    assert entered.wait(30)
     unregistering = threading.Thread(target=pair.b.unregister_listener, args=(TOPIC, None, slow))
     unregistering.start()
     unregistering.join(0.05)
     assert unregistering.is_alive()
     leave.set()
-    unregistering.join(10)
+    unregistering.join(30)
     assert not unregistering.is_alive()
     assert other.wait(3) == sent
     assert calls.messages == sent[:1]
@@ -260,12 +260,12 @@ def test_stopping_waits_for_the_call_in_progress(pair: Pair) -> None:
 
     def slow(message: UMessage) -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(30)
         finished.set()
 
     pair.b.register_listener(TOPIC, None, slow)
     pair.a.send(publish(new_id(), TOPIC))
-    assert entered.wait(10)
+    assert entered.wait(30)
     threading.Timer(0.05, leave.set).start()
     pair.b.stop_receiving()
     assert finished.is_set()
@@ -275,7 +275,7 @@ def test_two_listeners_that_unregister_each_other_do_not_wait_for_ever(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ustreamer.transports.zenoh.transport._PATIENCE_S", 0.05)
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=30)
     done = Mailbox()
 
     def first(message: UMessage) -> None:
@@ -520,7 +520,7 @@ def test_waiting_for_a_subscriber_ends_when_the_transport_closes() -> None:
         assert sender._sender is not None
         wait_until(lambda: bool(sender._sender and sender._sender._publishers), "the send")
         sender.close()
-        waiting.join(10)
+        waiting.join(30)
         assert not waiting.is_alive()
 
 

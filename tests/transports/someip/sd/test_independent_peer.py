@@ -57,7 +57,7 @@ OURS = ours.Timings(
     request_response_delay_min_ms=1,
     request_response_delay_max_ms=5,
 )
-DEADLINE_S = 20
+DEADLINE_S = 30.0
 
 
 class Wire:

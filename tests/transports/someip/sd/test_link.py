@@ -34,7 +34,7 @@ def change(up, *commands):
     # One change is several messages, and a carrier comes after the command has ended: what is seen after the last of them counts.
     for each in commands:
         subprocess.run(["ip", *each.split()], check=True)
-    deadline, woken = time.monotonic() + 10, False
+    deadline, woken = time.monotonic() + 30, False
     while poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
         woken = True
         watch.drain()

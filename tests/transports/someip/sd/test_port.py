@@ -16,7 +16,7 @@ from ustreamer.transports.someip.sd.port import DiscoveryPort, Heard
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 GROUP = "224.244.224.245"
-WITHIN_S = 5.0
+WITHIN_S = 30.0
 
 
 @pytest.fixture
