@@ -15,10 +15,9 @@ import pytest
 import zenoh
 
 from tests.e2e import wire
-from tests.e2e.peers import Metronome, Sample, ZenohPeer, eventually
+from tests.e2e.peers import CHANGE, Metronome, Sample, ZenohPeer, eventually
 from tests.e2e.rates import assert_rate
 from tests.e2e.subscriber import (
-    CHANGE,
     SUBSCRIBE_PENDING,
     SUBSCRIBED,
     UNSUBSCRIBED,
