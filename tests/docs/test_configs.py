@@ -3,13 +3,13 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.ports import tcp_ports
 from ustreamer.host import process
 from ustreamer.uprotocol.uuri import UUri
 
@@ -18,10 +18,7 @@ USTREAMER = Path(sys.executable).with_name("ustreamer")
 
 
 def free_port() -> int:
-    with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        tcp.bind(("127.0.0.1", 0))
-        udp.bind(("127.0.0.1", 0))
-        return int(udp.getsockname()[1])
+    return tcp_ports(1)[0]
 
 
 def elsewhere(text: str, state: Path) -> str:

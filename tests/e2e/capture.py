@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import socket
 import struct
 import subprocess
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple, Self
 
 import pytest
 
-from tests.e2e.peers import DEADLINE_S, Inbox
+from tests.e2e.peers import DEADLINE_S, Inbox, eventually
 
 _READ_S: Final = 60.0
 _RAW_IP: Final = 101  # LINKTYPE_RAW
@@ -57,9 +58,13 @@ def need_tshark() -> None:
 
 
 class Capture:
-    """All that goes over any interface of this namespace and fits `what` (a pcap filter), into `file`."""
+    """All that goes over any interface of this namespace and fits `what` (a pcap filter), into `file`.
 
-    def __init__(self, file: Path, what: str) -> None:
+    `host` is an address of ours that fits.
+    """
+
+    def __init__(self, file: Path, what: str, host: str) -> None:
+        self._file, self._host = file, host
         self._said: Inbox[str] = Inbox("dumpcap")
         self._process = subprocess.Popen(
             ["dumpcap", "-q", "-i", "any", "-f", what, "-B", "16", "-w", file],
@@ -84,7 +89,26 @@ class Capture:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.terminate()  # it writes what the kernel has for it
+        try:
+            if error is None:
+                self._wait_written()
+        finally:
+            self._end()
+
+    def _wait_written(self) -> None:
+        """What dumpcap has not read when it is stopped is not in the file: wait for something that comes behind all."""
+        end = b"this is the end of " + os.urandom(8).hex().encode()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
+            ours.bind((self._host, 0))
+
+            def is_written() -> bool:
+                ours.sendto(end, ours.getsockname())
+                return end in self._file.read_bytes()
+
+            eventually(is_written, True)
+
+    def _end(self) -> None:
+        self._process.terminate()
         self._process.wait(DEADLINE_S)
         self._reader.join(DEADLINE_S)
         assert self._process.stderr

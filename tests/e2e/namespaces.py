@@ -162,7 +162,7 @@ class Play:
         capture = directory / "cable.pcapng"
         network = NETWORK.format(0)
         there = shutil.which("dumpcap") is not None
-        stack.enter_context(Capture(capture, f"net {network}/24") if there else nullcontext())
+        stack.enter_context(Capture(capture, f"net {network}/24", NEAR) if there else nullcontext())
 
     @property
     def address(self) -> tuple[str, int]:

@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports on loopback that nobody uses now, below those that the kernel gives to outgoing connections meanwhile."""
+"""Ports on loopback that nobody uses now, below those that the kernel gives to outgoing connections meanwhile.
+
+They are used a moment after they were found free, and tests run side by side: so each process has blocks of its own, and
+gives no port twice.
+"""
 
 import random
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Final
 
-_RANGE = range(20_000, 32_000)
-_TRIALS = 100
+_RANGE: Final = range(20_000, 32_000)
+_BLOCK: Final = 100
+_TRIALS: Final = 100
+
+_claims: list[socket.socket] = []
+"""One for each of our blocks. A name of Linux's abstract namespace is bound once, and free again when its process ends."""
 
 
 def tcp_ports(count: int) -> list[int]:
@@ -19,10 +29,33 @@ def udp_ports(count: int) -> list[int]:
     return _free(socket.SOCK_DGRAM, count)
 
 
+def _own() -> Iterator[int]:
+    """Ports of ours, without end; each once while there are blocks that nobody has."""
+    ours: list[range] = []
+    for first in random.sample(_RANGE[::_BLOCK], len(_RANGE) // _BLOCK):
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0ports of ustreamer's tests from {first}")
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        ours.append(range(first, first + _BLOCK))
+        yield from ours[-1]
+    assert ours, f"all of {_RANGE} is claimed by others"
+    while True:
+        for block in ours:
+            yield from block
+
+
+_ours: Final = _own()
+
+
 def _free(kind: socket.SocketKind, count: int) -> list[int]:
     found: list[int] = []
     with ExitStack() as held:  # all at once, or two could be the same
-        for port in random.sample(_RANGE, _TRIALS + count):
+        for _ in range(_TRIALS + count):
+            port = next(_ours)
             trial = held.enter_context(socket.socket(socket.AF_INET, kind))
             try:
                 trial.bind(("127.0.0.1", port))

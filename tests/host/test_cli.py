@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.ports import udp_ports
 from ustreamer import __version__
 from ustreamer.host import plugins
 from ustreamer.host.cli import Exit, main
@@ -154,10 +155,7 @@ def written(tmp_path: Path) -> Written:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
+    return udp_ports(1)[0]
 
 
 def ended(*arguments: str) -> int:

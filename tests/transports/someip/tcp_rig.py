@@ -42,7 +42,8 @@ def number_of(message: SomeIpMessage) -> int:
 class Rig:
     """Connections, and all that they have told."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns, **limits: Any) -> None:
+        self._now_ns = now_ns
         self._sockets: list[socket.socket] = []
         self.taken: list[tuple[SomeIpMessage, TcpAddress]] = []
         self.malformed: list[MalformedMessage] = []
@@ -53,7 +54,7 @@ class Rig:
         settings = {"retry_first_ms": 2, "retry_max_ms": 20} | limits
         self.connections = Connections(
             Tcp(**settings),
-            time.monotonic_ns,
+            now_ns,
             lambda: 0.5,
             lambda host: ip_address(host) in HOME,
             TcpCallbacks(self._take, self._refuse, self.opened.append, self._connected, self._disconnected),
@@ -79,7 +80,7 @@ class Rig:
             while not self._stopping:
                 self.connections.on_timer()
                 due_ns = self.connections.next_deadline_ns
-                timeout = None if due_ns is None else max(0, due_ns - time.monotonic_ns()) / 1e9
+                timeout = None if due_ns is None else max(0, due_ns - self._now_ns()) / 1e9
                 self._poller.wait(timeout)
         except BaseException as error:  # the test fails, not only its thread
             self.failure = error

@@ -5,12 +5,12 @@ SOME/IP carries no id and nothing of a header but its addresses, and only what i
 is in test_transport.py.
 """
 
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import msgspec
 
+from tests.e2e.ports import udp_ports
 from tests.transports.contract import ALPHA, BETA, TOPIC, Mailbox, Pair, TransportContract, new_id
 from ustreamer.hookspecs import EndpointContext
 from ustreamer.host.clock import SYSTEM_CLOCK
@@ -64,12 +64,8 @@ def test_the_contract_has_the_tests_that_are_named_here() -> None:
 
 
 def two_free_ports() -> tuple[int, int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        first, second = (each.getsockname()[1] for each in sockets)
-        return first, second
+    first, second = udp_ports(2)
+    return first, second
 
 
 def endpoint(network: str, own: str, port: int, service: dict[str, object]) -> SomeipTransport:

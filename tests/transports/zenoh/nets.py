@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zenoh sessions over the loopback interface, for tests: no scouting, ports that were free a moment ago."""
+"""Zenoh sessions over the loopback interface, for tests: no scouting, and ports that nobody else is given."""
 
 import json
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import zenoh
 
+from tests.e2e.ports import tcp_ports
 from ustreamer.core.clock import Clock
 from ustreamer.hookspecs import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -18,9 +18,8 @@ CLOCK = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
 
 
 def free_locator() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp/127.0.0.1:{probe.getsockname()[1]}"
+    [port] = tcp_ports(1)
+    return f"tcp/127.0.0.1:{port}"
 
 
 def endpoint(authority: str, name: str = "backbone", **keys: object) -> ZenohTransport:

@@ -13,6 +13,7 @@ import zenoh
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.e2e.peers import wait_declared
 from tests.transports.contract import Mailbox, wait_until
 from tests.transports.zenoh.nets import CLOCK, endpoint, free_locator, plain_session
 from ustreamer.core.neighbours import Announcement, Neighbours, Role
@@ -198,6 +199,7 @@ def test_a_name_is_said_last_and_taken_back_first(street: Street, locator: str) 
         stranger.liveliness().declare_subscriber(
             "up-streamer/1/**", lambda sample: order.append(str(sample.key_expr).split("/")[5])
         )
+        wait_declared(stranger)
         one = street.streamer()
         one.announce(saying())
         wait_until(lambda: len(order) == len(saying()), "all is said")
@@ -299,7 +301,7 @@ def test_who_comes_and_goes_all_the_time_is_told_of_50_times_a_second_at_most(
     with plain_session("client", connect=[locator]) as stranger:
         key = announcement_key(Announcement(G2, "x", "g2.vin", Role.IS, "g2.vin"))
         until_ns = CLOCK.monotonic_ns() + 500_000_000
-        while CLOCK.monotonic_ns() < until_ns:
+        while CLOCK.monotonic_ns() < until_ns or street.seen.times < 2:
             stranger.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]
         street.streamer().announce(saying())
         street.seen.wait(saying())

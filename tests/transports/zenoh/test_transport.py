@@ -60,7 +60,14 @@ class TestClientsOfARouterContract(TransportContract):
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whom a message is meant is waited for, however long a busy machine takes to say that it listens."""
+    for each in ("_SETTLING_FIRST_NS", "_SETTLING_NS"):
+        monkeypatch.setattr(f"ustreamer.transports.zenoh.links.{each}", 30_000_000_000)
+
+
+@pytest.fixture
+def pair(patient: None) -> Iterator[Pair]:
     here = free_locator()
     pair = Pair(endpoint(ALPHA, "a", connect=(here,)), endpoint(BETA, "b", listen=(here,)))
     try:
@@ -115,7 +122,7 @@ time.sleep(60)
                 assert sent < 10_000, "80 MB were taken for somebody who does not read"
             assert sent
             # A put that waits does so until the reader goes on, which this one never does, or for 5 s.
-            assert longest_s < 2
+            assert longest_s < 4.5
         finally:
             reader.kill()
             sender.close()
@@ -148,6 +155,7 @@ def test_a_client_without_its_router_is_unavailable() -> None:
         transport.open()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_peer_opens_without_anybody_and_sends_when_somebody_comes() -> None:
     here = free_locator()
     sender, receiver, inbox = endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,)), Mailbox()
@@ -193,7 +201,7 @@ for _ in range(1000):
 print("done")
 """
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
 
@@ -384,6 +392,7 @@ def test_an_answer_without_reqid_does_not_pass_because_others_had_one(pair: Pair
 # --- outages --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient")
 def test_nothing_is_sent_while_nobody_is_connected_and_nothing_is_lost_when_they_are_back() -> None:
     """What Zenoh itself does: every put in an outage of the router is lost without a word."""
     here = free_locator()
@@ -531,10 +540,10 @@ def test_waiting_for_a_subscriber_has_an_end() -> None:
     with plain_session(connect=[here]):
         wait_until(lambda: sender.statistics()["links"] == 1, "the link")
         begun = time.monotonic()
-        for _ in range(5):
+        for _ in range(30):
             sender.send(publish(new_id(), TOPIC))
-        assert time.monotonic() - begun < 3
-        assert sender.statistics()["sent"] == 5
+        assert time.monotonic() - begun < 20  # a second for the first of them, and nothing for the others
+        assert sender.statistics()["sent"] == 30
         sender.close()
 
 
@@ -555,6 +564,7 @@ def test_representations_say_what_is_where(pair: Pair) -> None:
     assert repr(pair.a) == "<ZenohTransport 'a': closed, 0 listeners>"
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
     here = free_locator()
     inbox, alone = BulkMailbox(), Mailbox()
@@ -576,6 +586,7 @@ def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
         assert receiver.statistics()["received"] == 301
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_that_fails_over_many_does_not_end_what_receives() -> None:
     class Failing(BulkMailbox):
         def take_all(self, messages: Sequence[UMessage]) -> None:
