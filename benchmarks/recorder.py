@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.recorder`: what a recorded decision costs, on the path of messages and in all.
 
-A decision is `Delivery.settle`, by which every delivery ends. It is taken without a tap, with one that does nothing, with one
+A decision is `Delivery.settle`, by which every delivery ends, or `Delivery.settle_delivered`, by which those do that leave
+together, here 64 at a time. It is taken without a tap, with one that does nothing, with one
 that appends a tuple of what it is told to a list, which is the least that anything can do that forgets nothing, and with the
 recorder's. The rest of a row's way, note to bytes to file, is made on a thread of its own, and is measured apart. Rounds are
 small and alternate, and the fastest of each counts, so what else the machine does falls out. Beside it: one block put in a
@@ -34,7 +35,8 @@ from ustreamer.uprotocol.uuri import UUri
 
 PATH_LIMIT_US: Final = 1.0
 
-_ROWS: Final = 2_000
+_ROWS: Final = 1_920
+_HELPING: Final = 64
 _BLOCKS: Final = 40
 _TOPIC: Final = UUri("chassis", 0x1234, 1, 0x8001)
 _CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
@@ -73,6 +75,7 @@ class Deliveries:
         ids = UuidSource(_CLOCK.wall_ms)
         attributes = publish(ids.next(), _TOPIC).attributes
         self._messages = [UMessage(ids.next(), attributes, bytes(100)) for _ in range(_ROWS)]
+        self._helpings = [self._messages[at : at + _HELPING] for at in range(0, _ROWS, _HELPING)]
         self._ingress = _Ingress()
         self._delivery = Delivery(self._ingress, _Egress(), _TOPIC)
 
@@ -83,6 +86,16 @@ class Deliveries:
         began_ns = time.perf_counter_ns()
         for message in self._messages:
             settle(ledger, message, Verdict.DELIVERED, now_ns, now_ns + 9, None, 1, now_ns + 5)
+        return (time.perf_counter_ns() - began_ns) / 1_000 / _ROWS
+
+    def helpings_us(self, *taps: Tap) -> float:
+        """The same where they leave together."""
+        self._ingress.taps = taps
+        settle, ledger = self._delivery.settle_delivered, self._ingress.ledger
+        times_ns = [_CLOCK.monotonic_ns()] * _HELPING
+        began_ns = time.perf_counter_ns()
+        for messages in self._helpings:
+            settle(ledger, messages, times_ns)
         return (time.perf_counter_ns() - began_ns) / 1_000 / _ROWS
 
 
@@ -109,14 +122,13 @@ def _appending() -> Tap:
     return tap
 
 
-def _written_us(journal: Journal, intake: Intake) -> float:
-    """Microseconds for one row from its note to the file."""
+def _written_us(journal: Journal, intake: Intake, rows: int) -> float:
+    """Microseconds for one of so many rows from their notes to the file."""
     notes = intake.notes
-    number = len(notes)
     began_ns = time.perf_counter_ns()
-    journal.write(notes, number, intake)
+    journal.write(notes, len(notes), intake)
     journal.tick(Skipped())
-    return (time.perf_counter_ns() - began_ns) / 1_000 / number
+    return (time.perf_counter_ns() - began_ns) / 1_000 / rows
 
 
 def _block_us(directory: Path) -> tuple[float, float]:
@@ -164,7 +176,10 @@ def measured(directory: Path, rounds: int) -> dict[str, float]:
         take("idle_tap", path.settled_us(_nothing))
         take("append", path.settled_us(_appending()))
         take("recorder", path.settled_us(recording))
-        take("writing", _written_us(journal, intake))
+        take("writing", _written_us(journal, intake, _ROWS))
+        take("helpings", path.helpings_us())
+        take("helpings_recorded", path.helpings_us(recording))
+        take("helpings_writing", _written_us(journal, intake, _ROWS))
     pwrite, mapped = _block_us(directory)
     journal.finish(NO_BOOKS)
     on_the_path = best["recorder"] - best["no_tap"]
@@ -172,6 +187,8 @@ def measured(directory: Path, rounds: int) -> dict[str, float]:
         **best,
         "on_the_path": on_the_path,
         "in_all": on_the_path + best["writing"],
+        "helpings_on_the_path": best["helpings_recorded"] - best["helpings"],
+        "helpings_in_all": best["helpings_recorded"] - best["helpings"] + best["helpings_writing"],
         "times_append": on_the_path / max(best["append"] - best["no_tap"], 1e-9),
         "pwrite_block": pwrite,
         "mmap_block": mapped,
@@ -192,6 +209,9 @@ def table(figures: dict[str, float]) -> str:
             line("the same, in times of the append", "times_append", "x"),
             line("a row on the writer's thread, to the file", "writing"),
             line("a row in all", "in_all"),
+            line("a row of a helping on the path", "helpings_on_the_path"),
+            line("a row of a helping on the writer's thread, to the file", "helpings_writing"),
+            line("a row of a helping in all", "helpings_in_all"),
             line(f"a block of {MAX_RECORDS} rows with pwrite, others may run", "pwrite_block"),
             line("the same through a mapping, nobody may", "mmap_block"),
         ]

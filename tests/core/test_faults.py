@@ -2,7 +2,7 @@
 """A plugin that raises, or answers nonsense, on the path of messages: contained, counted, said once."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +11,7 @@ from ustreamer.core.chain import Delivery, Filter
 from ustreamer.core.faults import TAP_FAILURES, Faults, described
 from ustreamer.core.ledger import Verdict
 from ustreamer.uprotocol.umessage import UMessage, publish, request
-from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import decode_status
 
@@ -245,6 +245,28 @@ def test_a_held_message_is_sent_though_the_directory_has_failed_since(
 # ------------------------------------------------------------------------------------------------------------------ taps
 
 
+class LineTap:
+    """Keeps of each verdict the message and its four times."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[UMessage, int, int, int, int]] = []
+        self.helpings: list[tuple[list[UMessage], list[int]]] = []
+
+    def __call__(
+        self,
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        arrived_ns: int,
+        received_ns: int,
+        first_attempt_ns: int,
+        settled_ns: int,
+    ) -> None:
+        self.lines.append((message, arrived_ns, received_ns, first_attempt_ns, settled_ns))
+
+
 def test_a_tap_that_raises_disturbs_neither_the_message_nor_the_other_taps(build: "type[World]") -> None:
     world = build(taps=[broken_tap])
     world.directory.subscribe(SPEED, DASH)
@@ -269,6 +291,73 @@ def test_a_tap_is_switched_off_after_some_failures_at_the_endpoint_where_it_fail
     assert [record.message for record in caplog.records] == ["plugin_failed", "tap_switched_off"]
     assert {record.__dict__["plugin"] for record in caplog.records} == {"broken_tap"}
     assert {record.__dict__["endpoint"] for record in caplog.records} == {"chassis"}
+
+
+class ManyTap(LineTap):
+    """Takes many notes at once, until it breaks."""
+
+    broken = False
+
+    def delivered(self, messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]) -> None:
+        if self.broken:
+            raise RuntimeError("of a helping")
+        self.helpings.append((list(messages), list(times_ns)))
+
+
+def together_at(delivery: Delivery, world: "World", messages: Sequence[UMessage], *times_ns: int) -> None:
+    """A lane has sent these in one go."""
+    ledger = world.ingress("chassis").ledger
+    ledger.received += len(messages)
+    delivery.settle_delivered(ledger, messages, times_ns)
+
+
+def test_a_tap_that_takes_many_is_told_once_what_was_delivered_together(build: "type[World]") -> None:
+    alone, together = LineTap(), ManyTap()
+    world = build(taps=[alone, together])
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], SPEED)
+    messages = [event(world) for _ in range(3)]
+    together_at(delivery, world, messages, 5, 7, 7)
+    assert together.helpings == [(messages, [5, 7, 7])]
+    assert alone.lines == [(each, at, at, at, at) for each, at in zip(messages, (5, 7, 7), strict=True)]
+    assert together.lines == []
+
+
+def test_what_a_filter_had_held_is_told_with_the_time_at_which_it_came(
+    build: "type[World]", holding: "type[Holding]"
+) -> None:
+    together = ManyTap()
+    world = build(taps=[together])
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], SPEED)
+    holder = holding(delivery, 100)
+    delivery.use((holder,))
+    held, other = event(world), event(world)
+    delivery.offer(held, 10)
+    delivery.resume(holder, 110)
+    world.lanes["backbone"]._queue.take()
+    together_at(delivery, world, [held, other], 110, 110)
+    assert together.lines == [(held, 10, 110, 110, 110), (other, 110, 110, 110, 110)]
+    together_at(delivery, world, [other], 120)
+    assert together.helpings == [([other], [120])]
+
+
+def test_a_tap_that_breaks_at_many_disturbs_nobody_and_is_switched_off(build: "type[World]") -> None:
+    alone, together = LineTap(), ManyTap()
+    world = build(taps=[together, alone])
+    together.broken = True
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], SPEED)
+    for _ in range(TAP_FAILURES + 3):
+        together_at(delivery, world, [event(world), event(world)], 1, 1)
+    assert len(alone.lines) == delivery.delivered == 2 * TAP_FAILURES + 6
+    counts = world.dispatcher.faults()["chassis"]
+    assert (counts["tap_errors"], counts["taps_off"]) == (TAP_FAILURES, 1)
+
+
+def test_a_tap_is_switched_off_in_the_middle_of_what_was_delivered_together(build: "type[World]") -> None:
+    world = build(taps=[broken_tap])
+    delivery = Delivery(world.ingress("chassis"), world.lanes["backbone"], SPEED)
+    together_at(delivery, world, [event(world) for _ in range(TAP_FAILURES + 3)], *range(TAP_FAILURES + 3))
+    counts = world.dispatcher.faults()["chassis"]
+    assert (counts["tap_errors"], counts["taps_off"]) == (TAP_FAILURES, 1)
 
 
 # ----------------------------------------------------------------------------------------------------------- the counters

@@ -5,7 +5,7 @@ Hooks make the filters when a plan is built; per message a tuple of bound method
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeGuard, runtime_checkable
 
 from ustreamer.core.faults import described
 from ustreamer.core.ledger import Ledger, Verdict
@@ -59,6 +59,21 @@ class Tap(Protocol):
         as the filters were told. `first_attempt_ns` is 0 if sending was not tried. An endpoint that sends inline reads no
         clock for it: first attempt and settling are at `received_ns`.
         """
+
+
+class BulkTap(Tap, Protocol):
+    """A tap that takes many notes at once: where that is cheaper than one by one. Found by its method, `delivered`."""
+
+    def delivered(self, messages: Sequence[UMessage], delivery: "Delivery", times_ns: Sequence[int]) -> None:
+        """As a call for each: DELIVERED at the first attempt, with all four times that at which it came.
+
+        No time is before that of the message in front of it. Nothing of the sequences may be kept.
+        """
+        ...
+
+
+def _takes_many(tap: Tap) -> TypeGuard[BulkTap]:
+    return hasattr(tap, "delivered")  # 0.05 us; isinstance of a Protocol costs 8
 
 
 class Owner(Protocol):
@@ -387,9 +402,29 @@ class Delivery:
             self.delivered += 1
         elif verdict is Verdict.THROTTLED:
             self.throttled += 1
-        taps = self._owner.taps
-        if not taps:
-            return
+        if self._owner.taps:
+            self._tell(
+                self._owner.taps,
+                message,
+                verdict,
+                received_ns,
+                settled_ns,
+                reason,
+                attempts,
+                first_attempt_ns,
+            )
+
+    def _tell(
+        self,
+        taps: Iterable[Tap],
+        message: UMessage,
+        verdict: Verdict,
+        received_ns: int,
+        settled_ns: int,
+        reason: UStatus | None,
+        attempts: int,
+        first_attempt_ns: int,
+    ) -> None:
         arrived_ns = self._arrived.pop(id(message), received_ns) if self._arrived else received_ns
         for tap in taps:
             try:
@@ -409,12 +444,24 @@ class Delivery:
 
     def settle_delivered(self, ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]) -> None:
         """As `settle` of each as DELIVERED at the first attempt, at the time it came."""
-        if not self._owner.taps:
-            ledger.settled[Verdict.DELIVERED] += len(messages)
-            self.delivered += len(messages)
+        ledger.settled[Verdict.DELIVERED] += len(messages)
+        self.delivered += len(messages)
+        if self._owner.taps:
+            self._tell_delivered(messages, times_ns)
+
+    def _tell_delivered(self, messages: Sequence[UMessage], times_ns: Sequence[int]) -> None:
+        """Tell the taps: those that can of all at once, unless a filter has held some, which came before they left."""
+        together = [] if self._arrived else [each for each in self._owner.taps if _takes_many(each)]
+        for tap in together:
+            try:
+                tap.delivered(messages, self, times_ns)
+            except Exception as error:  # noqa: BLE001  # as in `_tell`
+                self._owner.tap_failed(tap, error)
+        if len(together) == len(self._owner.taps):
             return
         for message, at_ns in zip(messages, times_ns, strict=True):
-            self.settle(ledger, message, Verdict.DELIVERED, at_ns, at_ns, None, 1, at_ns)
+            alone = [each for each in self._owner.taps if each not in together]
+            self._tell(alone, message, Verdict.DELIVERED, at_ns, at_ns, None, 1, at_ns)
 
     def __repr__(self) -> str:
         what = self.topic or "unicast"

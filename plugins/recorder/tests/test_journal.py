@@ -21,6 +21,7 @@ from ustreamer_recorder.events import (
     Row,
     SubscriptionChange,
 )
+from ustreamer_recorder.helping import Helping
 from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
 from ustreamer_recorder.segments import SegmentFile
 from ustreamer_recorder.targets import State
@@ -156,7 +157,9 @@ def test_the_quick_way_and_the_slow_way_write_the_same(
             )
         if slowly:
             while bench.intake.notes:
-                bench.journal._write_one(bench.intake.notes.popleft(), bench.intake)
+                note = bench.intake.notes.popleft()
+                assert not isinstance(note, Helping)
+                bench.journal._write_one(note, bench.intake)
         bench.drain()
         files.append(of(bench, Row))
         assert len(files[-1]) == len(ways)

@@ -24,6 +24,7 @@ from ustreamer_recorder.events import (
     Letter,
     SubscriptionChange,
 )
+from ustreamer_recorder.helping import Helping
 from ustreamer_recorder.intake import (
     ChangeNote,
     ConfigNote,
@@ -31,8 +32,10 @@ from ustreamer_recorder.intake import (
     LetterNote,
     Note,
     RowNote,
+    SingleNote,
     Skipped,
     TunedNote,
+    row_of,
 )
 from ustreamer_recorder.layout import (
     HAS_TTL,
@@ -123,7 +126,7 @@ class Journal:
     # --- notes ----------------------------------------------------------------------------------------------------------
 
     def write(self, notes: deque[Note], number: int, intake: Intake) -> None:
-        """Take out so many notes and record each, or count it as missing. 1.1 us for most rows."""
+        """Take out so many notes and record each, or count it as missing. 0.5 us for most rows, 0.1 in a helping."""
         popleft, headers, states, rotate_at = (
             notes.popleft,
             self._headers,
@@ -134,7 +137,10 @@ class Journal:
             note = popleft()
             encoder = self._encoder
             if type(note) is not tuple or encoder is None or encoder.size > rotate_at:
-                self._write_one(note, intake)
+                if isinstance(note, Helping):
+                    self._write_helping(note, intake)
+                else:
+                    self._write_one(note, intake)
                 continue
             (
                 id_,
@@ -188,7 +194,37 @@ class Journal:
             except Exception as error:  # noqa: BLE001  # as below
                 self._failed(note, error)
 
-    def _write_one(self, note: Note, intake: Intake) -> None:
+    def _write_helping(self, helping: Helping, intake: Intake) -> None:
+        """Record messages that were delivered together: as many at once as one block has room for."""
+        intake.taken(helping)
+        done = 0
+        while done < len(helping):
+            written = self._rows(helping, done)
+            if not written:
+                self._write_one(row_of(helping, done), intake)
+            done += written or 1
+
+    def _rows(self, helping: Helping, begin: int) -> int:
+        """Write rows of a helping from its `begin`th on; how many. 0 if that one is not like most rows, or ends a block."""
+        encoder, attributes = self._encoder, helping.attributes
+        known, state = self._headers.get(attributes), self._targets.states.get(id(helping.delivery))
+        received_ns = helping.time_ns(begin)
+        if (
+            encoder is None
+            or encoder.size > self._rotate_at
+            or known is None
+            or state is None
+            or received_ns < state.tuned_ns
+            or received_ns < self._epoch_ns
+            or state.target not in encoder.targets
+        ):
+            return 0
+        type_, priority, flags, ttl_ms, source, sink, _ = known
+        return encoder.pack_rows(
+            flags, type_, priority, state.target, source, sink, ttl_ms, self._epoch, helping, begin
+        )
+
+    def _write_one(self, note: SingleNote, intake: Intake) -> None:
         """The same for whatever note, without haste."""
         if self._encoder is not None and self._encoder.size > self._rotate_at:
             self._rotate(EndCause.ROTATED)
@@ -206,7 +242,7 @@ class Journal:
             self._letter(note, note[11])
             intake.written(note[11])
 
-    def _failed(self, note: Note, error: Exception) -> None:
+    def _failed(self, note: SingleNote, error: Exception) -> None:
         if isinstance(error, OSError):
             self._miss(note, GapCause.DISK)
             self._fail(error)
@@ -336,7 +372,7 @@ class Journal:
     def _gap(self, cause: GapCause) -> Skipped:
         return self._gaps.setdefault(cause, Skipped())
 
-    def _miss(self, note: Note, cause: GapCause) -> None:
+    def _miss(self, note: SingleNote, cause: GapCause) -> None:
         """Count a note that is not recorded."""
         gap = self._gap(cause)
         if isinstance(note, tuple):

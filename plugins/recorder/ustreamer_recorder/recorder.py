@@ -20,7 +20,9 @@ from ustreamer_recorder.segments import kept, recover
 log = logging.getLogger("ustreamer.recorder")
 
 HELPING: Final = 128
-"""Notes taken between two pauses: 0.2 ms, so that the threads of the path never wait longer for the interpreter."""
+"""Notes taken between two pauses: 0.1 ms, so that the threads of the path never wait longer for the interpreter."""
+MANY: Final = 8
+"""The same where notes of many rows are among them."""
 _PAUSE_S: Final = 0.001
 _LAST_RUN: Final = 2**63 - 1
 
@@ -108,10 +110,10 @@ class Recorder:
         left = len(notes)
         in_a_hurry = self._config.buffer_rows // 4
         while left:
-            helping = min(left, HELPING)
+            helping = min(left, MANY if intake.has_helpings else HELPING)
             journal.write(notes, helping, intake)
             left -= helping
-            if left and left < in_a_hurry and not self._end.is_set():
+            if left and intake.waiting < in_a_hurry and not self._end.is_set():
                 self._end.wait(_PAUSE_S)
 
     def _new_run(self) -> int:

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is delivered together is one note, and the recording does not show it: bytes are those of notes made one by one."""
+
+import errno
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ustreamer_recorder.events import Gap, Row
+from ustreamer_recorder.helping import Helping, helping_of
+from ustreamer_recorder.intake import row_of
+from ustreamer_recorder.layout import HEADER, RECORD, GapCause
+from ustreamer_recorder.segments import SegmentFile, kept
+
+from ustreamer.core.chain import Delivery
+from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import Bench
+
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+APP, METHOD = UUri("hpc", 7, 1, 0), UUri("chassis", 0x1234, 1, 1)
+
+
+def leave(bench: "Bench", delivery: Delivery, messages: Sequence[UMessage], *ages_ns: int) -> None:
+    """A lane sends these together; they came so long ago, or now."""
+    now_ns = bench.time.now_ns
+    times_ns = [now_ns - each for each in ages_ns] or [now_ns] * len(messages)
+    bench.owner.taps = (bench._tap,)
+    delivery.settle_delivered(Ledger(), messages, times_ns)
+
+
+def helpings(bench: "Bench") -> list[int]:
+    """How many rows each note of many has that waits."""
+    return [len(each) for each in bench.intake.notes if isinstance(each, Helping)]
+
+
+def one_by_one(bench: "Bench") -> None:
+    """What waits is written as if each message had been delivered by itself."""
+    notes, intake = bench.intake.notes, bench.intake
+    while notes:
+        note = notes.popleft()
+        if isinstance(note, Helping):
+            intake.taken(note)
+            for number in range(len(note)):
+                bench.journal._write_one(row_of(note, number), intake)
+        else:
+            bench.journal._write_one(note, intake)
+    bench.drain()
+
+
+def files(bench: "Bench") -> list[bytes]:
+    return [each.path.read_bytes() for each in kept(bench.directory)]
+
+
+def rows(bench: "Bench") -> list[Row]:
+    return [each for each in bench.events() if isinstance(each, Row)]
+
+
+# ---------------------------------------------------------------------------------------------- the oracle, byte for byte
+
+STORIES = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("leave"),
+            st.integers(0, 2),  # delivery
+            st.lists(st.integers(0, 40), min_size=1, max_size=20),  # bytes of each
+            st.booleans(),  # at different times
+            st.sampled_from(["same", "ttl", "priority", "sink"]),
+        ),
+        st.tuples(st.just("settle"), st.integers(0, 2)),
+        st.tuples(st.just("tune"), st.integers(0, 2)),
+        st.tuples(st.just("configure")),
+        st.tuples(st.just("tick")),
+    ),
+    max_size=25,
+)
+
+
+@settings(deadline=None)
+@given(story=STORIES, in_a_block=st.integers(3, 50), in_a_segment=st.integers(20, 200))
+def test_helpings_are_written_as_the_same_rows_one_by_one(
+    story: list[tuple[object, ...]],
+    in_a_block: int,
+    in_a_segment: int,
+    benches: "type[Bench]",
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    written = []
+    for write in (lambda bench: bench.drain(), one_by_one):
+        with ExitStack() as stack:
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setattr("ustreamer_recorder.encoder.MAX_RECORDS", in_a_block)
+            bench = benches(tmp_path_factory.mktemp("segments"))
+            bench.journal._rotate_at = HEADER + RECORD * in_a_segment
+            bench.drain()
+            play(bench, story, write)
+            written.append(files(bench))
+    assert written[0] == written[1]
+
+
+def play(bench: "Bench", story: list[tuple[object, ...]], write: "Callable[[Bench], None]") -> None:
+    topics = [TOPIC, TOPIC, UUri("chassis", 0x1234, 1, 0x8002)]
+    deliveries = [bench.delivery(topic=each) for each in topics]
+    for what, *how in story:
+        bench.time.advance(ns=10)
+        match what, how:
+            case "leave", [int(place), list(sizes), differ, kind]:
+                messages = [message(bench, topics[place], size, str(kind), n) for n, size in enumerate(sizes)]
+                ages_ns = sorted((size for size in sizes), reverse=True) if differ else ()
+                leave(bench, deliveries[place], messages, *ages_ns)
+            case "settle", [int(place)]:
+                bench.settle(deliveries[place], message=bench.message(topics[place]))
+            case "tune", [int(place)]:
+                deliveries[place].period_ns += 5
+                deliveries[place].tuned_ns = bench.time.now_ns - 3
+                bench.intake.tuned(deliveries[place])
+            case "configure", _:
+                bench.intake.configured(f"[{bench.time.now_ns}]")
+            case _:
+                write(bench)
+    write(bench)
+
+
+def message(bench: "Bench", topic: UUri, size: int, kind: str, number: int) -> UMessage:
+    """One of a kind: of some, not all have the same attributes."""
+    id = UUID(bench.message().id.msb, 0b10 << 62 | 7 * number)
+    match kind:
+        case "sink":
+            return notification(id, topic, APP, bytes(size))
+        case "ttl":
+            return publish(id, topic, bytes(size), ttl=500 + number // 8)
+        case "priority":
+            return publish(id, topic, bytes(size), priority=UPriority(2 + number % 2))
+        case _:
+            return publish(id, topic, bytes(size))
+
+
+# ------------------------------------------------------------------------------------------------------------- its rows
+
+
+def test_a_row_of_a_helping_has_all_that_is_to_be_said(bench: "Bench") -> None:
+    delivery = bench.delivery()
+    messages = [bench.message(payload=bytes(size)) for size in (1, 70_000, 0)]
+    leave(bench, delivery, messages, 50, 30, 30)
+    assert helpings(bench) == [3]
+    bench.drain()
+    now_ns = bench.time.now_ns
+    assert [(row.id, row.size, row.received_ns - now_ns) for row in rows(bench)] == [
+        (messages[0].id, 1, -50),
+        (messages[1].id, 70_000, -30),
+        (messages[2].id, 0, -30),
+    ]
+    for row in rows(bench):
+        assert row.arrived_ns == row.first_attempt_ns == row.received_ns
+        assert (row.settled_ns, row.attempts, row.verdict) == (now_ns, 1, Verdict.DELIVERED)
+        assert (row.target.ingress, row.target.egress, row.source) == ("chassis", "backbone", str(TOPIC))
+
+
+def test_what_came_before_a_limit_changed_names_the_limit_it_came_under(bench: "Bench") -> None:
+    delivery = bench.delivery(period_ns=5)
+    leave(bench, delivery, [bench.message()] * 2)
+    bench.time.advance(ns=100)
+    delivery.period_ns, delivery.tuned_ns = 8, bench.time.now_ns - 20
+    bench.intake.tuned(delivery)
+    leave(bench, delivery, [bench.message()] * 4, 30, 21, 20, 10)
+    bench.drain()
+    assert [row.target.period_ns for row in rows(bench)] == [5, 5, 5, 5, 8, 8]
+
+
+def test_a_file_that_begins_is_told_each_target_before_its_rows(bench: "Bench") -> None:
+    """Also where another target has had the same topic there."""
+    one, other = bench.delivery(), bench.delivery()
+    for delivery in (one, other):
+        leave(bench, delivery, [bench.message()] * 2)
+    bench.drain()
+    bench.journal._rotate_at = 0
+    bench.settle(one)
+    bench.drain()
+    bench.journal._rotate_at = 1 << 30
+    leave(bench, one, [bench.message()] * 2)
+    leave(bench, other, [bench.message()] * 2)
+    bench.drain()
+    assert [row.target.delivery for row in rows(bench)] == [1, 1, 2, 2, 1, 1, 1, 2, 2]
+    assert len(bench.names()) == 2
+
+
+def test_a_helping_keeps_no_payload(bench: "Bench") -> None:
+    """Or what waits for the disk would be bounded in rows and not in bytes."""
+    payloads = [bytes(1_000) for _ in range(64)]
+    before = [sys.getrefcount(each) for each in payloads]
+    leave(bench, bench.delivery(), [bench.message(payload=each) for each in payloads])
+    assert helpings(bench) == [64]
+    assert [sys.getrefcount(each) for each in payloads] == before
+
+
+def test_attributes_that_differ_are_no_helping(bench: "Bench") -> None:
+    delivery = bench.delivery()
+    leave(bench, delivery, [message(bench, TOPIC, 1, "priority", number) for number in range(4)])
+    assert helpings(bench) == []
+    bench.drain()
+    assert [row.priority for row in rows(bench)] == [1, 2, 1, 2]
+
+
+def test_answers_are_no_helping(bench: "Bench") -> None:
+    """Each names another request."""
+    delivery = bench.delivery(topic=None)
+    asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(3)]
+    assert helping_of(asked, delivery, [1, 2, 3], 3) is not None
+    leave(bench, delivery, [response(bench.message().id, each) for each in asked])
+    bench.drain()
+    assert [row.request for row in rows(bench)] == [each.id for each in asked]
+
+
+@pytest.mark.parametrize("id", [UUID(1 << 64, 0), UUID(0, 1 << 64), UUID(-1, 0)])
+def test_a_number_without_room_in_a_row_is_missing_and_the_others_are_not(bench: "Bench", id: UUID) -> None:
+    good = bench.message()
+    leave(bench, bench.delivery(), [good, UMessage(id, good.attributes), good])
+    bench.drain()
+    assert [row.id for row in rows(bench)] == [good.id, good.id]
+    (gap,) = [each for each in bench.events() if isinstance(each, Gap)]
+    assert (gap.cause, gap.rows[Verdict.DELIVERED]) == (GapCause.UNFIT, 1)
+
+
+def test_where_numbers_are_stored_the_other_way_round_each_row_has_a_note(
+    bench: "Bench", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ustreamer_recorder.intake.AS_STORED", False)
+    leave(bench, bench.delivery(), [bench.message() for _ in range(3)])
+    assert (helpings(bench), bench.intake.waiting) == ([], 3 + 1)  # and the delivery's
+
+
+# --------------------------------------------------------------------------------------------------------------- bounds
+
+
+def test_rows_of_helpings_count_into_the_bound_one_by_one(build: "Callable[..., Bench]") -> None:
+    bench = build(buffer_rows=1024)
+    bench.drain()
+    delivery = bench.delivery()
+    bench.drain()
+    for _ in range(17):
+        leave(bench, delivery, [bench.message() for _ in range(64)])
+    assert bench.intake.waiting == 1024
+    bench.settle(delivery)
+    bench.drain()
+    assert len(rows(bench)) == 1024
+    (gap,) = [each for each in bench.events() if isinstance(each, Gap)]
+    assert (gap.cause, gap.rows[Verdict.DELIVERED]) == (GapCause.OVERRUN, 64 + 1)
+    assert (bench.intake.waiting, bench.intake.has_helpings) == (0, False)
+    leave(bench, delivery, [bench.message() for _ in range(64)])
+    bench.drain()
+    assert len(rows(bench)) == 1088
+
+
+def test_of_a_helping_without_room_the_first_are_recorded(build: "Callable[..., Bench]") -> None:
+    bench = build(buffer_rows=1024)
+    bench.drain()
+    delivery = bench.delivery()
+    bench.drain()
+    messages = [bench.message() for _ in range(1_100)]
+    leave(bench, delivery, messages[:1_000])
+    leave(bench, delivery, messages[1_000:])
+    bench.drain()
+    assert [row.id for row in rows(bench)] == [each.id for each in messages[:1_024]]
+
+
+# ------------------------------------------------------------------------------------------------------------- the disk
+
+
+@pytest.mark.parametrize("write", [lambda bench: bench.drain(), one_by_one], ids=["helpings", "one by one"])
+@pytest.mark.parametrize("fails_at", range(5))
+def test_a_disk_that_fails_in_the_middle_of_a_helping_leaves_no_row_uncounted(
+    bench: "Bench",
+    monkeypatch: pytest.MonkeyPatch,
+    write: "Callable[[Bench], None]",
+    fails_at: int,
+) -> None:
+    monkeypatch.setattr("ustreamer_recorder.encoder.MAX_RECORDS", 10)
+    taken = itertools.count()
+    really = SegmentFile.write
+
+    def failing(file: SegmentFile, data: bytes) -> None:
+        if next(taken) == fails_at:
+            raise OSError(errno.ENOSPC, "no space left")
+        really(file, data)
+
+    delivery = bench.delivery()
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentFile, "write", failing)
+        leave(bench, delivery, [bench.message() for _ in range(64)])
+        write(bench)
+    bench.time.advance(s=11)  # the disk is left alone for a while
+    leave(bench, delivery, [bench.message() for _ in range(5)])
+    write(bench)
+    bench.drain()
+    missing = sum(sum(each.rows) for each in bench.events() if isinstance(each, Gap))
+    seqs = [row.seq for row in rows(bench)]
+    assert missing > 0
+    assert missing + len(seqs) == 69
+    assert seqs == sorted(set(seqs))
+    assert bench.journal.next_seq == 69

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that were delivered together, as columns: what differs between them, number by number. No message is kept."""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.chain import Delivery
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage
+
+AS_STORED: Final = sys.byteorder == "little"
+"""Whether numbers stand in an array as they do in a recording; if not, each row has a note of its own."""
+
+
+class Helping(msgspec.Struct, frozen=True, gc=False):
+    """Messages of the same attributes, DELIVERED to one target at the first attempt.
+
+    `times_ns` are those at which each came, was decided about and tried; one number if that is the same for all.
+    """
+
+    attributes: UAttributes
+    delivery: Delivery
+    msbs: "array[int]"
+    lsbs: "array[int]"
+    sizes: "array[int]"
+    times_ns: "int | array[int]"
+    settled_ns: int
+
+    def __len__(self) -> int:
+        return len(self.msbs)
+
+    def time_ns(self, number: int) -> int:
+        """When the `number`th of them came."""
+        times_ns = self.times_ns
+        return times_ns if isinstance(times_ns, int) else times_ns[number]
+
+
+def helping_of(
+    messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int], settled_ns: int
+) -> Helping | None:
+    """The columns of messages that came in the order of `times_ns`; None if their attributes or a number keep them apart."""
+    attributes = messages[0].attributes
+    if [each.attributes for each in messages].count(attributes) < len(messages):
+        return None
+    ids = [each.id for each in messages]
+    try:
+        return Helping(
+            attributes,
+            delivery,
+            array("Q", [each.msb for each in ids]),
+            array("Q", [each.lsb for each in ids]),
+            array("I", [len(each.payload) for each in messages]),
+            times_ns[0] if times_ns[0] == times_ns[-1] else array("Q", times_ns),
+            settled_ns,
+        )
+    except OverflowError:  # no id, or no time, of this world
+        return None
