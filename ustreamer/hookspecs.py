@@ -107,13 +107,17 @@ def _no_decoder(topic: UUri) -> Decoder | None:
 class EndpointContext(msgspec.Struct, frozen=True):
     """What a transport gets: its endpoint's name, the streamer's own authority, the clock, and who can read payloads.
 
-    `decoder(topic)` is what a plugin has for a topic; ask it once for each, and not while the transport is made.
+    `decoder(topic)` is what a plugin has for a topic; ask it once for each, and not while the transport is made. `serves` are the
+    authorities that the streamer's uSubscription answers for; `topics()` are those that the configuration names at any endpoint
+    (`EndpointTransport.topics`), to be asked for when the transport is opened, not before.
     """
 
     name: str
     authority: str
     clock: Clock
     decoder: Callable[[UUri], Decoder | None] = _no_decoder
+    serves: tuple[str, ...] = ()
+    topics: Callable[[], Collection[UUri]] = tuple
 
 
 class RouteUnavailable(UStatusError):
@@ -199,6 +203,10 @@ class EndpointTransport(UTransport):
 
     def subscriptions(self) -> Sequence[Subscription]:
         """Subscriptions that the endpoint's configuration fixes, for peers that cannot subscribe by themselves."""
+        return ()
+
+    def topics(self) -> Sequence[UUri]:
+        """Topics that are published behind the endpoint, as far as its configuration names them."""
         return ()
 
     def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:

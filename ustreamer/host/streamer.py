@@ -106,7 +106,9 @@ class Streamer:
         self.transports: dict[str, EndpointTransport] = {SELF: inside}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
-            context_of_it = EndpointContext(name, config.authority, clock, self.decoder)
+            context_of_it = EndpointContext(
+                name, config.authority, clock, self.decoder, self.context.serves, self._topics
+            )
             self.transports[name] = kind.make(section, context_of_it)
         self._paused = PausedDirectory(self._directory())
         own = OwnEntity(config.authority, clock, self, self._paused, self._replan)
@@ -163,6 +165,10 @@ class Streamer:
         """What a plugin has to make payloads of `topic` readable, for who shows them. Routing never asks."""
         found: list[Decoder] = self._plugins.hook.ustreamer_decoders(topic=topic)
         return found[0] if found else None
+
+    def _topics(self) -> list[UUri]:
+        """What is published behind any endpoint, as far as the configuration names it."""
+        return [topic for transport in self.transports.values() for topic in transport.topics()]
 
     def router_by(self, found: Iterable[SubscriptionDirectory]) -> Router:
         """A router as that of this streamer, by other subscriptions beside those that the configuration fixes."""

@@ -11,6 +11,7 @@ from ustreamer_wamp import meta
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.options import announces, hears_of_revocation
 from ustreamer_wamp.patterns import Patterns
+from ustreamer_wamp.reach import Reach
 from ustreamer_wamp.server import Server
 from ustreamer_wamp.vehicle import Vehicle
 from ustreamer_wamp.wishes import Wishes
@@ -36,7 +37,8 @@ def vehicle(calls: list[UMessage]) -> Vehicle:
     ids = UuidSource(wall_ms, random.Random(1).getrandbits)
     counts: Counter[str] = Counter()
     wishes = Wishes("hpc", ids, calls.append, monotonic_ns, counts)
-    return Vehicle("wamp.hpc", ids, wishes, Patterns(lambda: None), calls.append, lambda _: None, counts)
+    reach, patterns = Reach(wishes, 256, ("hpc",)), Patterns(lambda: None)
+    return Vehicle("wamp.hpc", ids, wishes, reach, patterns, calls.append, lambda _: None, counts)
 
 
 def test_the_number_of_a_session_is_not_used_again_while_anything_is_to_be_said_for_it() -> None:

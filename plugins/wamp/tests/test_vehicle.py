@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ustreamer_wamp import reach
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.rpc import RpcClient
-from ustreamer.uprotocol.umessage import UMessage, error_response
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, error_response, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import ANY, UUri
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
         REMOTE_TOPIC,
         RPM,
         RPM_TOPIC,
+        SECTION,
         SPEED,
         SPEED_TOPIC,
         Car,
@@ -32,6 +36,7 @@ else:
         REMOTE_TOPIC,
         RPM,
         RPM_TOPIC,
+        SECTION,
         SPEED,
         SPEED_TOPIC,
         Car,
@@ -284,6 +289,91 @@ def test_a_pattern_gets_what_comes_by(car: Car, match: str, topic: str) -> None:
     assert len(car.wamp._patterns) == 1
     peer.socket.close()
     until(lambda: len(car.wamp._patterns) == 0)
+
+
+def publish_outside(car: Car, topic: UUri) -> None:
+    car.outside.send(publish(car.ids.next(), topic, b"x", UPayloadFormat.RAW))
+
+
+@pytest.mark.parametrize("first", ["pattern", "publication"])
+def test_a_pattern_asks_other_devices_for_what_has_come_by(car: Car, first: str) -> None:
+    """So it is still there when whoever had subscribed it, and so brought it here, has left."""
+    asked: list[UUri] = []
+    unasked: list[UUri] = []
+
+    def note(found: list[UUri], message: UMessage) -> None:
+        found.append(UUri.from_pb(pb.SubscriptionRequest.FromString(message.payload).topic))
+
+    car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), partial(note, asked))
+    car.outside.register_listener(ANY, UUri("cloud", 0, 3, 2), partial(note, unasked))
+    topic, other = UUri("cloud", 0x10AB, 3, 0x80CD), UUri("cloud", 0x10AC, 3, 0x80CD)
+    if first == "publication":
+        publish_outside(car, topic)
+    peer = car.peer().join()
+    id = peer.answer(32, 1, {"match": "prefix", "max_frequency": 50}, "up.cloud.10ab.")[2]
+    if first == "pattern":
+        publish_outside(car, topic)
+    publish_outside(car, other)
+    car.publish(SPEED, b"x")  # nobody is to be asked for that one
+    assert until(lambda: asked) == [topic]
+    ((known, subscriber),) = car.subscriptions()
+    assert (known, subscriber.ue_type) == (topic, 0x8001)
+    assert car.streamer.endpoints()["wamp"]["pattern_topics_now"] == 1
+    assert peer.answer(34, 2, id)[0] in {35, 36}
+    until(lambda: car.subscriptions() == [])
+    assert until(lambda: unasked) == [topic]
+
+
+def test_a_topic_of_a_pattern_that_another_device_refuses_is_tried_again(
+    make_car: Callable[..., Car], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "_AGAIN_NS", 100_000_000)
+    car = make_car()
+    asked: list[UMessage] = []
+
+    def refuse(message: UMessage) -> None:
+        asked.append(message)
+        car.outside.send(
+            error_response(car.ids.next(), message, UStatus(UCode.PERMISSION_DENIED, "not today"))
+        )
+
+    car.outside.register_listener(ANY, UUri("cloud", 0, 3, 1), refuse)
+    peer = joined_knowing_of_revocation(car)
+    id = peer.answer(32, 1, {"match": "prefix"}, "up.cloud.")[2]
+    publish_outside(car, UUri("cloud", 0x10AB, 3, 0x80CD))
+    assert peer.hear()[1] == id
+    until(lambda: len(asked) >= 3)
+    publish_outside(car, UUri("cloud", 0x10AB, 3, 0x80CD))
+    assert peer.hear()[:2] == [36, id], "what comes by is got all the same, and nobody is told of an end"
+
+
+def test_every_instance_of_an_entity_is_asked_for_in_version_4(car: Car) -> None:
+    asked: list[UMessage] = []
+    car.outside.register_listener(ANY, UUri("cloud", 0, 4, 1), asked.append)
+    peer = car.peer().join()
+    assert peer.answer(32, 1, {"match": "wildcard"}, "up.cloud.10ab..3.80cd")[0] == 33
+    (request,) = until(lambda: asked)
+    every = UUri("cloud", 0xFFFF_10AB, 3, 0x80CD)
+    assert UUri.from_pb(pb4.SubscribeRequest.FromString(request.payload).topic) == every
+    publish_outside(car, UUri("cloud", 0x7_10AB, 3, 0x80CD))
+    assert peer.hear()[3] == {"topic": "up.cloud.10ab.7.3.80cd"}
+    assert peer.hear_within(0.1) is None, "it is one session's event once, for whatever reasons it comes"
+    peer.socket.close()
+    until(lambda: len(car.wamp.vehicle.wishes) == 0)
+    until(lambda: car.subscriptions() == [])
+
+
+def test_how_many_topics_a_pattern_may_have_is_configured(make_car: Callable[..., Car]) -> None:
+    car = make_car(section=SECTION + "max_pattern_topics = 2")
+    peer = car.peer().join()
+    assert peer.answer(32, 1, {"match": "prefix"}, "up.cloud.")[0] == 33
+    for number in range(5):
+        publish_outside(car, UUri("cloud", 0x10AB, 3, 0x8000 + number))
+    counted = until(
+        lambda: (found := car.streamer.endpoints()["wamp"])["pattern_topics_waiting"] == 3 and found
+    )
+    assert counted["pattern_topics_now"] == 2
+    assert len(car.subscriptions()) == 2
 
 
 def test_a_pattern_that_can_be_no_topic_concerns_the_vehicle_not(car: Car) -> None:

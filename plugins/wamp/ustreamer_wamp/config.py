@@ -71,6 +71,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_sessions: Annotated[int, Meta(ge=1, le=10_000)] = 1000
     max_sessions_per_address: Annotated[int, Meta(ge=1, le=10_000)] = 256
     max_subscriptions: Annotated[int, Meta(ge=1, le=100_000)] = 1024
+    max_pattern_topics: Annotated[int, Meta(ge=0, le=100_000)] = 256
     max_message_bytes: Annotated[int, Meta(ge=512, le=16_777_216)] = 1_048_576
     hello_s: Seconds = 10
     ping_s: Seconds = 20

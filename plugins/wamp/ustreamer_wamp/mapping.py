@@ -19,11 +19,13 @@ from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriori
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatusError, invalid
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_INSTANCE, UUri, check_authority
 from ustreamer_wamp.codec import checked
 from ustreamer_wamp.uri import Match
 
 SCHEME: Final = "up."
+INSTANCE: Final = 3
+"""Which component, from 0, the instance of an entity is."""
 _COMPONENTS: Final = 6
 _OTHER: Final = re.compile(rb"[^a-z0-9]")
 _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
@@ -73,6 +75,19 @@ def may_name_topics(pattern: str, match: Match) -> bool:
         return pattern.startswith(SCHEME) or SCHEME.startswith(pattern)
     components = pattern.split(".")
     return len(components) == _COMPONENTS and components[0] in ("", "up")
+
+
+def instances_of(pattern: str, match: Match) -> UUri | None:
+    """The topic of every instance of one entity that a pattern stands for; None if it stands for anything else."""
+    components = pattern.split(".")
+    if match != "wildcard" or len(components) != _COMPONENTS or components[INSTANCE]:
+        return None
+    components[INSTANCE] = "0"
+    one = uuri_of(".".join(components))
+    if one is None:
+        return None
+    ue_id = ANY_INSTANCE << 16 | one.ue_type
+    return UUri(one.authority_name, ue_id, one.ue_version_major, one.resource_id)
 
 
 # --- messages as events -------------------------------------------------------------------------------------------------

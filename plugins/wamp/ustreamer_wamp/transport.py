@@ -24,6 +24,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri, check_filters
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.patterns import Patterns
+from ustreamer_wamp.reach import Reach
 from ustreamer_wamp.router import Router
 from ustreamer_wamp.vehicle import Vehicle
 from ustreamer_wamp.wishes import Wishes
@@ -33,6 +34,8 @@ KIND: Final = "wamp"
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
 """Messages that may wait for the loop; then the lane keeps them, which has bounds of its own."""
+MAX_SIGHTINGS: Final = 1_024
+"""New topics that may wait for the loop; one that finds no room is new the next time it is asked for."""
 AT_ONCE: Final = 2_048
 """Messages that are taken from there in one turn, so that clients are heard in between."""
 _REPLAN_S: Final = 0.02  # patterns that come and go within it cost routing once
@@ -75,12 +78,14 @@ class WampTransport(EndpointTransport):
         self._replanning = False
         counts: Counter[str] = Counter()
         self.counts = counts
-        self._patterns = Patterns(self._patterns_changed)
+        self._patterns = Patterns(self._patterns_changed, self._saw)
+        self._sightings: deque[UUri] = deque()
         monotonic_ns, wall_ms = context.clock
         ids = UuidSource(wall_ms)
         wishes = Wishes(context.authority, ids, self._dispatch, monotonic_ns, counts)
+        self.reach = Reach(wishes, config.section.max_pattern_topics, context.serves)
         self.vehicle = Vehicle(
-            self.authority, ids, wishes, self._patterns, self._dispatch, context.decoder, counts
+            self.authority, ids, wishes, self.reach, self._patterns, self._dispatch, context.decoder, counts
         )
         self.router = Router(
             config.section, context.clock, self.vehicle, counts=counts, tick=self.vehicle.tick
@@ -95,6 +100,7 @@ class WampTransport(EndpointTransport):
         self._receiving = True
         self.router.server.open()
         self.router.server.call(self.vehicle.wishes.end_those_of_before, self.authority)
+        self.router.server.call(self.reach.configure, self._context.topics())
 
     def stop_receiving(self) -> None:
         """Let nobody in any more and take no publications; those who are there still get what is on its way."""
@@ -191,6 +197,15 @@ class WampTransport(EndpointTransport):
         self._replan = changed
         return self._patterns
 
+    def _saw(self, topic: UUri) -> None:
+        """On any thread: routing has asked who wants a topic."""
+        if self._receiving and self.reach.is_news(topic) and len(self._sightings) < MAX_SIGHTINGS:
+            self._sightings.append(topic)
+            self.router.server.call(self._learn)
+
+    def _learn(self) -> None:
+        self.reach.learn(self._sightings.popleft())
+
     def _patterns_changed(self) -> None:
         if not self._replanning:
             self._replanning = True
@@ -211,6 +226,8 @@ class WampTransport(EndpointTransport):
             "subscriptions_now": len(self.router.realm.broker),
             "wishes_now": len(self.vehicle.wishes),
             "inbox_now": len(self._inbox),
+            "pattern_topics_now": self.reach.topics,
+            "pattern_topics_waiting": self.reach.waiting,
         }
 
 

@@ -19,6 +19,7 @@ from ustreamer_wamp.errors import Refusal
 from ustreamer_wamp.events import Event, Publication
 from ustreamer_wamp.mapping import SCHEME, Decode, Form, may_name_topics, message_of, topic_of, uuri_of
 from ustreamer_wamp.patterns import Pattern, Patterns
+from ustreamer_wamp.reach import Reach
 from ustreamer_wamp.realm import Done, Member, Realm
 from ustreamer_wamp.uri import Match
 from ustreamer_wamp.wishes import ENTITY_TYPE, Wishes
@@ -38,6 +39,7 @@ class Vehicle:
         authority: str,
         ids: UuidSource,
         wishes: Wishes,
+        reach: Reach,
         patterns: Patterns,
         inject: Callable[[UMessage], None],
         decoder: Callable[[UUri], Decode | None],
@@ -48,6 +50,7 @@ class Vehicle:
         self._ids = ids
         self.wishes = wishes
         wishes.ended = self._ended
+        self.reach = reach
         self._patterns = patterns
         self._inject = inject
         self._decoder = decoder
@@ -63,14 +66,16 @@ class Vehicle:
     def open(self, member: Member, topic: str, match: Match, period_ns: int, done: Done) -> None:
         if match != "exact":
             if may_name_topics(topic, match):
-                self._patterns.put(Pattern(self._entity(member), topic, match), period_ns)
+                pattern = Pattern(self._entity(member), topic, match)
+                self._patterns.put(pattern, period_ns)
+                self.reach.put(pattern, period_ns)
             done(None)
             return
         uuri = uuri_of(topic)
         if uuri is None:  # a topic of the realm and not of the vehicle
             done(None)
         else:
-            self.wishes.want(self._entity(member), uuri, period_ns, done)
+            self.reach.want(self._entity(member), uuri, period_ns, done)
 
     def close(self, member: Member, topic: str, match: Match) -> None:
         entity = self._entities.get(member)
@@ -78,16 +83,18 @@ class Vehicle:
             return
         if match != "exact":
             self._patterns.remove(Pattern(entity, topic, match))
+            self.reach.remove(Pattern(entity, topic, match))
         elif (uuri := uuri_of(topic)) is not None:
-            self.wishes.forget(entity, uuri)
+            self.reach.forget(entity, uuri)
 
     def left(self, member: Member) -> None:
         entity = self._entities.pop(member, None)
         if entity is not None:
             del self.members[entity]
-            self.wishes.forget_all(entity)  # also what is not answered yet
+            self.reach.forget_all(entity)  # also what is not answered yet
 
     def _ended(self, entity: UUri, topic: UUri, why: str) -> None:
+        self.reach.ended(entity, topic)
         member = self.members.get(entity)
         if member is not None:
             member.revoked(topic_of(topic), why)
@@ -186,3 +193,4 @@ class Vehicle:
 
     def tick(self, now_ns: int) -> None:
         self.wishes.tick(now_ns)
+        self.reach.tick(now_ns)

@@ -15,14 +15,22 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request
-from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri, any_at
-from ustreamer_wamp.calls import failure_in, refusal_of, stands, subscribe, unsubscribe
+from ustreamer_wamp.calls import (
+    failure_in,
+    refusal_of,
+    stands,
+    subscribe,
+    subscribed_in,
+    unsubscribe,
+    update_in,
+    version_for,
+)
 from ustreamer_wamp.errors import Refusal
 from ustreamer_wamp.realm import Done
 
@@ -88,7 +96,7 @@ class Wishes:
     ) -> None:
         """`authority` is the streamer's own. `send` takes a request and never raises; answers go to `answered`."""
         self._service = UUri(authority, 0, 3, 0)
-        self._update = UUri(authority, 0, 3, _CHANGE)
+        self._updates = frozenset(UUri(authority, 0, version, _CHANGE) for version in (3, 4))
         self._ids = ids
         self._send = send
         self._monotonic_ns = monotonic_ns
@@ -129,6 +137,13 @@ class Wishes:
         wish.failures = 0
         self._tell(wish, None)
         self._look_at(wish)
+
+    def keep(self, entity: UUri, topic: UUri, period_ns: int) -> None:
+        """As `want`, for nobody who waits; and whoever waits for the topic is called, as if it had been answered."""
+        self.want(entity, topic, period_ns, lambda refusal: None)
+        wish = self._wishes.get((entity, topic))
+        if wish is not None:
+            self._tell(wish, None)
 
     def forget_all(self, entity: UUri) -> None:
         """Have `entity` unsubscribe all that it wants."""
@@ -185,9 +200,11 @@ class Wishes:
             )
             self._send(self._request(id, wish.entity, _FETCH, asked.SerializeToString(), version=4))
         elif wish.asked is None:
-            self._send(self._request(id, wish.entity, _UNSUBSCRIBE, unsubscribe(wish.topic)))
+            payload, version = unsubscribe(wish.topic), version_for(wish.topic)
+            self._send(self._request(id, wish.entity, _UNSUBSCRIBE, payload, version))
         else:
-            self._send(self._request(id, wish.entity, _SUBSCRIBE, subscribe(wish.topic, wish.asked)))
+            payload, version = subscribe(wish.topic, wish.asked), version_for(wish.topic)
+            self._send(self._request(id, wish.entity, _SUBSCRIBE, payload, version))
 
     def _request(self, id: UUID, entity: UUri, method: int, payload: bytes, version: int = 3) -> UMessage:
         sink = UUri(self._service.authority_name, 0, version, method)
@@ -215,7 +232,7 @@ class Wishes:
         if wish.asking:
             self._answered_doubt(wish, message)
             return
-        failure = failure_in(message, wish.asked is not None)
+        failure = failure_in(message, wish.topic, is_subscribe=wish.asked is not None)
         if failure is None:
             wish.told = wish.asked
             wish.failures = 0
@@ -246,14 +263,8 @@ class Wishes:
         attributes = message.attributes
         if attributes.commstatus or attributes.source.resource_id != _SUBSCRIBE or attributes.sink is None:
             return
-        answer = pb.SubscriptionResponse()
-        try:
-            answer.ParseFromString(message.payload)
-            topic = UUri.from_pb(answer.topic)
-        except (DecodeError, UStatusError):
-            return
-        entity = attributes.sink.with_resource(0)
-        if answer.HasField("topic") and (entity, topic) not in self._wishes:
+        topic, entity = subscribed_in(message), attributes.sink.with_resource(0)
+        if topic is not None and (entity, topic) not in self._wishes:
             self._counts["calls_answered_late"] += 1
             wish = self._new(entity, topic)
             wish.told = 0
@@ -263,22 +274,16 @@ class Wishes:
 
     def is_update(self, message: UMessage) -> bool:
         """Whether a Notification is one by which uSubscription tells that a subscription has changed."""
-        return message.attributes.source == self._update
+        return message.attributes.source in self._updates
 
     def changed(self, message: UMessage) -> None:
         """Take such a one; what says nothing is ignored."""
-        sink = message.attributes.sink
-        update = pb.Update()
-        try:
-            update.ParseFromString(message.payload)
-            topic = UUri.from_pb(update.topic)
-        except (DecodeError, UStatusError):
-            return
-        wish = None if sink is None else self._wishes.get((sink, topic))
-        if wish is None or wish.wanted is None or wish.told is None:
-            return  # as it was asked to
-        if update.status.state == pb.SubscriptionStatus.UNSUBSCRIBED:
-            wish.doubt = update.status.message or "it has ended at uSubscription"
+        sink, update = message.attributes.sink, update_in(message)
+        wish = None if sink is None or update is None else self._wishes.get((sink, update.topic))
+        if update is None or wish is None or wish.wanted is None or wish.told is None:
+            return  # it says nothing, or what it was asked to do
+        if update.has_ended:
+            wish.doubt = update.why or "it has ended at uSubscription"
             self._look_at(wish)
 
     def _answered_doubt(self, wish: Wish, message: UMessage | None) -> None:

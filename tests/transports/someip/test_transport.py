@@ -561,6 +561,10 @@ def test_the_configured_receivers_are_subscribers_with_their_periods(bench: Benc
     ]
 
 
+def test_the_topics_of_an_endpoint_are_the_events_of_the_network_and_not_ours(bench: Bench) -> None:
+    assert bench.endpoint.topics() == [TOPIC]
+
+
 def test_a_transmitter_sends_to_its_receiver_and_counts_sessions_per_event(bench: Bench) -> None:
     to_first, to_second = map(bench.endpoint.transmitter, (FIRST, SECOND))
     for topic in (DOOR, DOOR, WINDOW):

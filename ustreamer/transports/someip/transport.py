@@ -550,6 +550,15 @@ class SomeipTransport(EndpointTransport):
             for topic in receiver.events
         ]
 
+    def topics(self) -> Sequence[UUri]:
+        """The events of the services that are listed and that we do not offer ourselves."""
+        return [
+            UUri(self._config.authority, each.ue_id, each.major, event.id)
+            for each in self._config.services
+            if not each.offered
+            for event in each.events
+        ]
+
     def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Other devices that subscribe ECUs here, at the uSubscription that service discovery stands for."""
         return None if self._discovering is None else self._discovering.directory(changed)
