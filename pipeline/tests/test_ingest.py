@@ -40,7 +40,7 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 
 FLEET = Fleet(
-    vehicles=3, seconds=15, topics=10, outages=400, killed=50, segment_rows=1_500, start_ms=1_699_999_999_000
+    vehicles=3, seconds=5, topics=10, outages=1_200, killed=50, segment_rows=500, start_ms=1_699_999_999_000
 )
 MIDNIGHT_MS = 12 * 3_600_000.0
 
