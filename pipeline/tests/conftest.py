@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 from tests.made_recordings import Record, write_recording
 from ustreamer_pipeline.session import session
 
-# Compiled for a short life: a suite of 50 tests takes half as long (C1 only).
-QUICK = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "2"}
+# For a short life on a small heap. C1 only halves what a suite takes; its code cache of 48 MB would be swept and compiled
+# anew all the time, and one thread collects with a third of what G1 costs: a fifth less of CPU time together.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+QUICK = {"spark.driver.defaultJavaOptions": QUICK_JAVA, "spark.sql.shuffle.partitions": "2"}
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +27,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     with session("tests", cores=2, memory="1g", settings={**QUICK, **places}) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def quick_java(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What to add to the environment of a process that starts a Spark of its own, as an administrator would."""
+    place = tmp_path_factory.mktemp("conf")
+    (place / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {QUICK_JAVA}\n")
+    return {"SPARK_CONF_DIR": str(place)}
 
 
 @pytest.fixture

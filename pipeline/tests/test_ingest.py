@@ -40,7 +40,7 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 
 FLEET = Fleet(
-    vehicles=3, seconds=15, topics=10, outages=400, killed=50, segment_rows=1_500, start_ms=1_699_999_999_000
+    vehicles=3, seconds=5, topics=10, outages=1_200, killed=50, segment_rows=500, start_ms=1_699_999_999_000
 )
 MIDNIGHT_MS = 12 * 3_600_000.0
 
@@ -218,6 +218,17 @@ def test_as_a_stream_the_tables_are_the_same(
     assert ingest_stream(spark, str(coming), lake, checkpoint).landed == 0
 
 
+@pytest.mark.parametrize("options", [[], ["--stream", "checkpoint"]])
+def test_a_folder_that_is_not_there_is_said_in_a_line(
+    spark: SparkSession, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, lake = tmp_path / "none", tmp_path / "lake"
+    assert cli.main(["ingest", *options, str(missing), str(lake)]) == 69
+    assert capsys.readouterr().err == (
+        f"ustreamer-pipeline ingest: {missing}: expected a folder of recordings, or one of them\n"
+    )
+
+
 class Killed(BaseException):
     """Ends a run where a kill -9 would: nothing after it is done."""
 
@@ -260,24 +271,24 @@ def wait_for(condition: Callable[[], bool], seconds: float = 200.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(400)  # two Sparks of its own, which a busy machine starts in a minute each
+@pytest.mark.timeout(400)  # a Spark of its own, which a busy machine starts in a minute
 def test_a_stream_that_is_killed_goes_on_where_it_was(
-    fleet: Path, tables: dict[str, list[Any]], tmp_path: Path
+    spark: SparkSession,
+    fleet: Path,
+    tables: dict[str, list[Any]],
+    quick_java: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A real process and a real SIGKILL, at the moment when bronze is there and the tables are not."""
     lake = tmp_path / "lake"
-    command = [
-        sys.executable,
-        "-m",
-        "ustreamer_pipeline",
-        "ingest",
-        "--stream",
-        str(tmp_path / "checkpoint"),
-        "--json",
-    ]
-    command += ["--memory", "512m", "--cores", "1", str(fleet), str(lake)]
+    command = ["ingest", "--stream", str(tmp_path / "checkpoint"), "--json", str(fleet), str(lake)]
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-m", "ustreamer_pipeline", *command, "--memory", "512m", "--cores", "1"],
+        env=os.environ | quick_java,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         wait_for((lake / "manifest.jsonl").exists)
@@ -285,9 +296,9 @@ def test_a_stream_that_is_killed_goes_on_where_it_was(
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert '"pending"' in (lake / "manifest.jsonl").read_text(encoding="utf-8")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == len(tables["deliveries"])
+    # The same command, in the session that is here: the checkpoint and the lake are all that it has of the first.
+    assert cli.main(command) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == len(tables["deliveries"])
     assert contents(str(lake)) == tables
 
 

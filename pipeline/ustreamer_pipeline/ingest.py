@@ -22,7 +22,7 @@ from ustreamer_pipeline import compacted
 from ustreamer_pipeline.bronze import from_json, landing
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.layout import SUFFIXES
-from ustreamer_pipeline.manifest import Manifest, Unit, listed, locked
+from ustreamer_pipeline.manifest import Manifest, Unit, listed, locked, there
 from ustreamer_pipeline.rows import EPOCH, day_text
 from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, WIDE, Table
 from ustreamer_pipeline.silver import (
@@ -101,8 +101,9 @@ def ingest_stream(
 
     The checkpoint remembers which finished files were seen, by name. What may still change (open files, copies that were not
     complete) no checkpoint follows; those are looked at again at the end, by the manifest. Files are taken from `folder`
-    and its subfolders.
+    and its subfolders. Raises UnavailableError if it is not there, and what `ingest` raises.
     """
+    there(folder)
     done = Ingested()
 
     def take(batch: "DataFrame", epoch: int) -> None:

@@ -177,12 +177,18 @@ def locked(lake: str) -> Iterator[None]:
         yield
 
 
+def there(folder: str) -> Path:
+    """Where recordings are asked for. Raises UnavailableError if nothing is there."""
+    top = Path(folder)
+    if not top.exists():
+        raise UnavailableError(f"{folder}: expected a folder of recordings, or one of them")
+    return top
+
+
 def listed(folders: Iterable[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
     """(path, size, mtime_ns) of every recording below some folders, or named itself, in order of the path."""
     for folder in folders:
-        top = Path(folder)
-        if not top.exists():
-            raise UnavailableError(f"{folder}: expected a folder of recordings, or one of them")
+        top = there(folder)
         paths = [top] if top.is_file() else sorted(top.rglob("*"))
         for path in paths:
             if path.name.endswith(suffixes):
