@@ -136,9 +136,12 @@ class Stall(NamedTuple):
 
 
 def stalled(
-    servers: Sequence[Server], seconds: float, rounds: int, enough: Callable[[Round], bool] = lambda _: False
+    servers: Sequence[Server],
+    seconds: float,
+    rounds: int,
+    enough: Callable[[Sequence[Round]], bool] = lambda _: False,
 ) -> Stall:
-    """Two of our servers with 100 clients each, of which at the second one ten stop reading; until a round is `enough`."""
+    """Two of our servers with 100 clients each, of which at the second one ten stop reading; until the rounds are `enough`."""
     with readers(servers[0].port, 100) as all_read, readers(servers[1].port, 100) as ten_do_not:
         both = (all_read, ten_do_not)
         for server, each in zip(servers, both, strict=True):
@@ -151,7 +154,7 @@ def stalled(
         for server, each in zip(servers, both, strict=True):
             _fill(server, each)
         measured: list[Round] = []
-        while len(measured) < rounds and not (measured and enough(measured[-1])):
+        while len(measured) < rounds and not enough(measured):
             measured.append(Round(*p99_us(servers, both, seconds)))
         grown = servers[1].rss() - before
         for index in range(STALLED):

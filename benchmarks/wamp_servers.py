@@ -89,7 +89,9 @@ def serve(port: int) -> None:
     from ustreamer.host.clock import SYSTEM_CLOCK
 
     publisher = User(authid="p", ticket=TICKET, publish=("",))
-    config = WampConfig(listen=f"ws://127.0.0.1:{port}/ws", anonymous=True, users=(publisher,))
+    url = f"ws://127.0.0.1:{port}/ws"
+    # Who stands still answers no ping, and would be gone after 40 s.
+    config = WampConfig(listen=url, anonymous=True, users=(publisher,), ping_s=3600)
     Router(config, SYSTEM_CLOCK).server.open()
     threading.Event().wait()
 
