@@ -146,6 +146,12 @@ def test_ids_and_event_groups_are_carried_over() -> None:
     assert service.method_ids == (66, 0x421, 0x422)
 
 
+def test_an_event_that_a_group_lists_twice_is_in_it_once() -> None:
+    groups = [{"eventgroup": 1, "events": ["0x8001", "0x8001"]}, {"eventgroup": 2, "events": ["0x8001"]}]
+    found = imported({"unicast": "10.0.0.1", "services": [{"service": 1, "eventgroups": groups}]})
+    assert found.endpoint.services[0].events == (Event(0x8001, (1, 2)),)
+
+
 def test_what_is_sent_in_segments_is_carried_over() -> None:
     service = of(imported(GATEWAY).endpoint, 0x1234)
 

@@ -87,6 +87,18 @@ def test_a_connection_is_made_and_carries_messages_both_ways(rig: MakeRig, servi
     assert ours.connections.local(service.address) == peer.getpeername()
 
 
+def test_a_short_message_does_not_wait_for_the_acknowledgement_of_the_last_one(
+    rig: MakeRig, service: Service, stack: ExitStack
+) -> None:
+    """As it would by Nagle's algorithm: 40 ms with a peer that delays its acknowledgements."""
+    ours = rig()
+    stack.enter_context(socket.create_connection(ours.listen()))
+    ours.connections.connect(service.address)
+    wait_until(lambda: ours.statistic("established") == 2)
+    opened = [each.socket for each in ours.connections._open.values()]
+    assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened)
+
+
 def test_without_a_connection_a_route_is_closed_and_told_when_it_opens(
     rig: MakeRig, service: Service
 ) -> None:

@@ -231,6 +231,13 @@ def test_a_peer_that_takes_too_much_is_refused(limits: TpLimits, reason: TpReaso
     assert feed(reassembly, *cut(message(bytes(100), 30), 64)) == [None, message(bytes(100), 30)]
 
 
+def test_a_host_has_no_more_room_for_having_many_ports() -> None:
+    reassembly = Reassembly(TpLimits(peer_messages=3, peers=2))
+    outcomes = [feed(reassembly, segment(0, A16, more=True), peer=("10.0.0.9", port)) for port in range(1, 6)]
+    assert outcomes == [[None], [None], [None], [TpReason.TP_PEER_LIMIT], [TpReason.TP_PEER_LIMIT]]
+    assert feed(reassembly, *cut(message(bytes(100)), 64)) == [None, message(bytes(100))]
+
+
 def test_there_is_room_for_a_number_of_peers() -> None:
     reassembly = Reassembly(TpLimits(peers=2))
     outcomes = [
@@ -334,15 +341,16 @@ def test_no_segments_break_a_bound_and_the_books_balance(
     for offset, units, more, session, host, pause in steps:
         now += pause * MS
         part = bytes((session,)) * (16 * units)
-        reassembly.feed(segment(16 * offset, part, more, session), (f"10.0.0.{host}", 1), now)
+        peer = (f"10.0.0.{host}", 1 + session % 2)
+        reassembly.feed(segment(16 * offset, part, more, session), peer, now)
         if pause > 50:
             reassembly.expire(now)
         partials = reassembly._partials
         assert reassembly._bytes == sum(each.cost for each in partials.values()) <= limits.total_bytes
-        assert len(reassembly._peers) <= limits.peers
-        for peer, (number, used) in reassembly._peers.items():
-            of_peer = [each for key, each in partials.items() if key[0] == peer]
-            assert (number, used) == (len(of_peer), sum(each.cost for each in of_peer))
+        assert len(reassembly._hosts) <= limits.peers
+        for name, (number, used) in reassembly._hosts.items():
+            of_host = [each for key, each in partials.items() if key[0][0] == name]
+            assert (number, used) == (len(of_host), sum(each.cost for each in of_host))
             assert number <= limits.peer_messages
             assert used <= limits.peer_bytes
         for each in partials.values():
@@ -351,7 +359,7 @@ def test_no_segments_break_a_bound_and_the_books_balance(
             ends = [start + len(found) for start, found in zip(each.starts, each.parts, strict=True)]
             assert all(end <= start for end, start in zip(ends, each.starts[1:], strict=False))
     reassembly.expire(now + 1_000 * MS)
-    assert (reassembly._bytes, reassembly._peers, reassembly.next_deadline_ns) == (0, {}, None)
+    assert (reassembly._bytes, reassembly._hosts, reassembly.next_deadline_ns) == (0, {}, None)
 
 
 @given(st.binary(max_size=40), st.integers(0, 0xFFFF))

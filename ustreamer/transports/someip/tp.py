@@ -15,7 +15,7 @@ What a `Reassembly` refuses, and what becomes of the message that the segment be
     overlap         part of what it brings is there already, and not the same               given up; a segment at
     inconsistent    two ends, something behind the end, another version or return code      offset 0 begins anew
     segments        more than `segments` pieces                                             given up
-    peer_limit      bytes or messages of this peer                                          given up
+    peer_limit      bytes or messages of this host                                          given up
     limit           bytes or messages in all, or peers                                      given up
     timeout         not complete `timeout_ms` after its first segment                       given up
     given_up        of a message that was given up; a segment at offset 0 begins anew       -
@@ -124,7 +124,8 @@ class Reassembly:
         self._limits = limits
         # In the order of their first segments, which is that of their deadlines.
         self._partials: dict[_Key, _Partial] = {}
-        self._peers: dict[Address, list[int]] = {}  # messages, bytes
+        # Messages and bytes by host: ports are what a sender has as many of as it likes.
+        self._hosts: dict[str, list[int]] = {}
         self._bytes = 0
         # What was given up: its other segments are still to come, and would begin a message that is never complete.
         self._given_up: OrderedDict[_Key, int] = OrderedDict()
@@ -188,16 +189,16 @@ class Reassembly:
         partial = self._partials.get(key)
         new = partial is None
         cost = len(part) + _OVERHEAD + (_EMPTY_COST if new else 0)
-        problem = self._beyond(peer, partial, cost)
+        problem = self._beyond(peer[0], partial, cost)
         if problem is not None:
             self._give_up(key, now_ns)
             return TpRefused(problem[0], peer, f"{_named(message)}: {problem[1]}")
         if partial is None:
             partial = self._partials[key] = _Partial(message, now_ns)
-            self._peers.setdefault(peer, [0, 0])[0] += 1
+            self._hosts.setdefault(peer[0], [0, 0])[0] += 1
             partial.cost = 0
         partial.cost += cost
-        self._peers[peer][1] += cost
+        self._hosts[peer[0]][1] += cost
         self._bytes += cost
         partial.add(offset, part, more)
         if not partial.complete:
@@ -219,17 +220,17 @@ class Reassembly:
         given_up_ns = self._given_up.get(key)
         return given_up_ns is not None and now_ns - given_up_ns < self._limits.timeout_ms * _NS_PER_MS
 
-    def _beyond(self, peer: Address, partial: _Partial | None, cost: int) -> tuple[TpReason, str] | None:
+    def _beyond(self, host: str, partial: _Partial | None, cost: int) -> tuple[TpReason, str] | None:
         limits = self._limits
-        messages, used = self._peers.get(peer, (0, 0))
+        messages, used = self._hosts.get(host, (0, 0))
         if partial is not None and len(partial.parts) >= limits.segments:
             return TpReason.TP_SEGMENTS, f"{len(partial.parts)} segments are there"
         if used + cost > limits.peer_bytes or (partial is None and messages >= limits.peer_messages):
             return TpReason.TP_PEER_LIMIT, f"{used} bytes in {messages} messages of this peer are there"
         if self._bytes + cost > limits.total_bytes:
             return TpReason.TP_LIMIT, f"{self._bytes} bytes of all peers are there"
-        if peer not in self._peers and len(self._peers) >= limits.peers:
-            return TpReason.TP_LIMIT, f"messages of {len(self._peers)} peers are there"
+        if host not in self._hosts and len(self._hosts) >= limits.peers:
+            return TpReason.TP_LIMIT, f"messages of {len(self._hosts)} peers are there"
         return None
 
     def _give_up(self, key: _Key, now_ns: int) -> None:
@@ -242,12 +243,13 @@ class Reassembly:
 
     def _remove(self, key: _Key) -> None:
         partial = self._partials.pop(key)
-        of_peer = self._peers[key[0]]
-        of_peer[0] -= 1
-        of_peer[1] -= partial.cost
+        host = key[0][0]
+        of_host = self._hosts[host]
+        of_host[0] -= 1
+        of_host[1] -= partial.cost
         self._bytes -= partial.cost
-        if not of_peer[0]:
-            del self._peers[key[0]]
+        if not of_host[0]:
+            del self._hosts[host]
 
     # --- deadlines --------------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class TpLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much is kept of what is not complete. Bytes are what it costs in memory, a bit more than the payload.
 
     * `message_bytes`: the longest payload; `segments`: pieces of one message.
-    * `peer_bytes`, `peer_messages`: of one peer. `total_bytes`, `peers`: in all.
+    * `peer_bytes`, `peer_messages`: of one peer, which is a host, whatever ports it sends from. `total_bytes`, `peers`: in all.
     * `timeout_ms`: from the first segment of a message to its last.
     * `waiting_bytes`, `waiting_messages`: payload of what we send and is not sent whole; these bytes are the payload's.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ustreamer.transports.someip.sd.peers import Peer, Peers
+from ustreamer.transports.someip.sd.peers import MAX_PORTS, Host, Peers
 
 SECOND = 1_000_000_000
 
@@ -59,6 +59,54 @@ def test_a_peer_that_was_forgotten_never_hears_a_number_again() -> None:
         ([(0, 11), (0, 10)], [False, True]),
     ],
 )
-def test_a_peer_gets_its_burst_and_then_its_rate(asked: list[tuple[int, int]], granted: list[bool]) -> None:
-    peer = Peer(("10.0.0.1", 30490), 0, 10, 0)
-    assert [peer.may(entries, 5, 10, now) for now, entries in asked] == granted
+def test_a_host_gets_its_burst_and_then_its_rate(asked: list[tuple[int, int]], granted: list[bool]) -> None:
+    host = Host(10, 0)
+    assert [host.may(entries, 5, 10, now) for now, entries in asked] == granted
+
+
+def test_a_host_gets_no_more_by_speaking_from_many_ports() -> None:
+    peers = Peers(100, 10, in_use=lambda _: False)
+    taken = 0
+    for port in range(1, 1_000):
+        peer = peers.heard(("10.0.0.1", port), 0)
+        assert peer is not None
+        taken += peer.may(1, 5, 10, 0)
+    assert (taken, len(peers)) == (10, MAX_PORTS)
+    other = peers.heard(("10.0.0.2", 30490), 0)
+    assert other is not None
+    assert other.may(10, 5, 10, 0)
+
+
+def test_what_a_host_has_in_use_is_not_forgotten_for_its_next_port_nor_for_others() -> None:
+    first = ("10.0.0.2", 30490)
+    peers = Peers(2 * MAX_PORTS, 10, in_use=lambda address: address != first)
+    assert peers.heard(first, 0) is not None
+    found = [peers.heard(("10.0.0.1", port), 0) for port in range(1, 100)]
+    assert [each is not None for each in found] == [True] * MAX_PORTS + [False] * (99 - MAX_PORTS)
+    assert len(peers) == MAX_PORTS + 1
+
+
+def test_the_only_peer_of_a_host_that_makes_room_for_itself_has_earned_nothing() -> None:
+    peers = Peers(1, 10, in_use=lambda _: False)
+    one = peers.heard(("10.0.0.1", 1), 0)
+    assert one is not None
+    assert one.may(10, 5, 10, 0)
+    again = peers.heard(("10.0.0.1", 2), 0)
+    assert again is not None
+    assert not again.may(1, 5, 10, 0)
+
+
+def test_of_the_ports_of_a_host_the_one_that_was_silent_longest_makes_room() -> None:
+    peers = Peers(100, 10, in_use=lambda _: False)
+    known = {port: peers.heard(("10.0.0.1", port), 0) for port in range(MAX_PORTS)}
+    peers.heard(("10.0.0.1", 0), 0)
+    peers.heard(("10.0.0.1", MAX_PORTS), 0)
+    assert peers.heard(("10.0.0.1", 0), 0) is known[0]
+    assert peers.heard(("10.0.0.1", 1), 0) is not known[1]
+
+
+def test_of_hosts_that_are_forgotten_nothing_is_left() -> None:
+    peers = Peers(3, 10, in_use=lambda _: False)
+    for number in range(1_000):
+        peers.heard((f"10.0.{number // 256}.{number % 256}", 30490), 0)
+    assert (len(peers), len(peers._hosts)) == (3, 3)

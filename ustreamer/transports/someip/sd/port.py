@@ -3,6 +3,7 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from struct import Struct, pack
 from typing import Final, NamedTuple
 
@@ -97,9 +98,15 @@ class DiscoveryPort:
             self.unsent += 1
 
     def rejoin(self) -> None:
-        """Be a member of the group again after the link was away: an interface that was made anew has no members."""
+        """Be a member of the group again after the link was away, and send to it: an interface that was made anew is another.
+
+        The kernel has noted its number, which is not that of the new one, for what is sent to groups as well.
+        """
         if self._multicast is not None:
             rejoin(self._multicast, self._group[0], self._own[0])
+        if self._unicast is not None:
+            with suppress(OSError):  # the interface is gone again, and its next coming is another try
+                self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self._interface)
 
     def close(self) -> None:
         """May be repeated."""
