@@ -18,8 +18,20 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from tests.__main__ import ALONE, E2E, LARGEST, PARTS, STREAMERS, code_of, side_by_side
-from tests.__main__ import pytest as pytest_command
+from tests.__main__ import (
+    ALONE,
+    E2E,
+    LARGEST,
+    PARTS,
+    PATIENT,
+    STREAMERS,
+    WAITING,
+    WORKING,
+    code_of,
+    command,
+    environment,
+    side_by_side,
+)
 
 REPO = Path(__file__).resolve().parent.parent
 PLUGINS = sorted(path.parent for path in REPO.glob("plugins/*/pyproject.toml"))
@@ -183,7 +195,7 @@ def test_the_vectors_are_fetched_by_their_hash_and_every_test_knows_where_they_a
 
 
 def test_what_is_skipped_is_told_with_its_reason() -> None:
-    assert "-rs" in pytest_command((), ())
+    assert "-rs" in command((), ())
 
 
 def test_every_folder_of_tests_is_run_once() -> None:
@@ -194,7 +206,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     run = [each for each in places if not each.startswith("--ignore")]
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
     # What is left out in one place is run in another, by its own name.
-    assert sorted(left_out) == sorted([*ALONE, *STREAMERS, E2E, LARGEST])
+    assert sorted(left_out) == sorted([*ALONE, *STREAMERS, *LARGEST, E2E])
     assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])
     assert all((REPO / each).exists() for each in run)
 
@@ -219,14 +231,30 @@ def test_what_is_asked_for_by_its_place_is_all_that_is_run() -> None:
     assert "1 passed" in done.stdout
 
 
-def test_two_parts_run_side_by_side_and_both_are_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_works_takes_what_those_that_wait_leave() -> None:
+    assert [command(where, ())[:3] == list(PATIENT) for where in (*WAITING, *WORKING)] == [False] * 2 + [
+        True
+    ] * 2
+    assert command(WORKING[1], ("-x",))[-2:] == [LARGEST[1], "-x"]
+
+
+def test_bytecode_is_kept_also_where_none_is_to_be_beside_the_sources() -> None:
+    assert environment({"HOME": "/h"}) == {"HOME": "/h"}
+    told = environment({"HOME": "/h", "PYTHONDONTWRITEBYTECODE": "1"})
+    assert told.keys() == {"HOME", "PYTHONPYCACHEPREFIX"}
+    asked = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    done = subprocess.run([sys.executable, "-c", asked], env=told, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", str(REPO / ".pytest_cache" / "bytecode")]
+
+
+def test_parts_run_side_by_side_and_all_are_heard(capfd: pytest.CaptureFixture[str]) -> None:
     # Each waits for the other: one after the other they would never end.
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
         comes = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1); "
         commands = [
             [sys.executable, "-c", comes + f"print('part {number}'); raise SystemExit({number})"]
-            for number in (3, 4)
+            for number in (3, 4, 5)
         ]
 
         def meet() -> None:
@@ -236,10 +264,10 @@ def test_two_parts_run_side_by_side_and_both_are_heard(capfd: pytest.CaptureFixt
 
         waiter = Thread(target=meet)
         waiter.start()
-        assert side_by_side(*commands) == [3, 4]
+        assert side_by_side(*commands) == [3, 4, 5]
         waiter.join()
     said = capfd.readouterr().out
-    assert said.index("part 3") < said.index("part 4")
+    assert said.index("part 3") < said.index("part 4") < said.index("part 5")
 
 
 def test_a_failing_check_stops_make_and_shows_what_it_said(tmp_path: Path) -> None:
