@@ -105,7 +105,7 @@ class Ecu:
         session = self._sessions[address] = self._sessions.get(address, 0) + 1
         self._own.sendto(encode_message(Discovery(entries, reboot=flag), session), address)
 
-    def offer(self, ttl: int = 3, port: int | None = None, service: int = SPEED) -> None:
+    def offer(self, ttl: int = 30, port: int | None = None, service: int = SPEED) -> None:
         where: list[Option] = [Endpoint(self.host, self.address[1] if port is None else port)]
         if self.door is not None:
             where += over(self.door.getsockname())
@@ -126,11 +126,11 @@ class Ecu:
         stream = socket.create_connection(to, WITHIN_S, (self.host, 0))
         return self._stack.enter_context(stream)
 
-    def subscribe_over(self, stream: socket.socket, ttl: int = 3) -> None:
+    def subscribe_over(self, stream: socket.socket, ttl: int = 30) -> None:
         where = over(stream.getsockname())
         self.say(EventgroupEntry(EntryType.SUBSCRIBE, DOORS, 1, 1, 3, ttl, options=where), to="127.0.0.1")
 
-    def subscribe(self, group: int = 1, ttl: int = 3, service: int = DOORS) -> None:
+    def subscribe(self, group: int = 1, ttl: int = 30, service: int = DOORS) -> None:
         where = Endpoint(*self.address)
         entry = EventgroupEntry(EntryType.SUBSCRIBE, service, 1, 1, group, ttl, options=(where,))
         self.say(entry, to="127.0.0.1")
@@ -307,9 +307,9 @@ class Bench:
         answer = response(self.ids.next(), call, said.SerializeToString(), UPayloadFormat.PROTOBUF)
         self.endpoint.send(answer)
 
-    def subscribed(self, ecu: Ecu) -> UUri:
+    def subscribed(self, ecu: Ecu, ttl: int = 30) -> UUri:
         """Have an ECU subscribe the doors; the uEntity that stands for it."""
-        ecu.subscribe()
+        ecu.subscribe(ttl=ttl)
         calls = [self.asked(), self.asked()]
         for call in calls:
             self.grant(call)
@@ -357,12 +357,12 @@ def test_a_service_is_called_where_it_is_offered_and_its_route_opens(bench: Benc
 @pytest.mark.parametrize("how", ["stops", "ttl", "reboots"])
 def test_a_service_that_is_gone_is_not_called_any_more(bench: Bench, how: str) -> None:
     ecu = bench.ecu()
-    ecu.offer(ttl=1)
-    bench.until("sd_found", 1)
+    ecu.offer(ttl=1 if how == "ttl" else 30)
     if how == "stops":
+        bench.until("sd_found", 1)
         ecu.offer(ttl=0)
     elif how == "reboots":
-        ecu.offer(ttl=3)
+        bench.until("sd_found", 1)
         ecu.reboot()
         ecu.say(ServiceEntry(EntryType.FIND, 0x7777, 1, 1, 0, 1))
     bench.until("sd_times_lost", 1)
@@ -373,7 +373,7 @@ def test_a_service_that_is_gone_is_not_called_any_more(bench: Bench, how: str) -
 @pytest.mark.parametrize(("how", "why"), [("stops", "stopped"), ("ttl", "expired"), ("reboots", "rebooted")])
 def test_callers_of_a_service_that_goes_are_told_at_once(bench: Bench, how: str, why: str) -> None:
     ecu = bench.ecu()
-    ecu.offer(ttl=1 if how == "ttl" else 30)
+    ecu.offer(ttl=2 if how == "ttl" else 30)
     bench.until("sd_found", 1)
     call = request(bench.ids.next(), APP, METHOD, b"?", ttl=600_000)
     bench.endpoint.send(call)
@@ -457,14 +457,14 @@ def test_a_topic_is_pending_until_its_ack_and_what_happens_to_it_is_told(bench: 
     asked = ecu.hear_subscribe()
     assert (asked.service, asked.eventgroup, asked.ttl) == (SPEED, 1, 2)
     assert asked.options == (Endpoint(*bench.address),)
-    ecu.answer(asked, 3)
+    ecu.answer(asked, 30)
     assert bench.news() == Told(TOPIC, OWN, Status.SUBSCRIBED)
     assert bench.ask() is Status.SUBSCRIBED
 
     ecu.offer(ttl=0)
     assert bench.news() == Told(TOPIC, OWN, Status.SUBSCRIBE_PENDING)
     ecu.offer()
-    ecu.answer(ecu.hear_subscribe(), 3)
+    ecu.answer(ecu.hear_subscribe(), 30)
     assert bench.news() == Told(TOPIC, OWN, Status.SUBSCRIBED)
 
 
@@ -475,13 +475,13 @@ def test_a_nack_is_told_and_a_reboot_has_it_subscribed_again(bench: Bench) -> No
     ecu.answer(ecu.hear_subscribe(), 0)
     assert bench.news() == Told(TOPIC, OWN, Status.UNSUBSCRIBED)
     ecu.offer()
-    ecu.answer(ecu.hear_subscribe(), 3)
+    ecu.answer(ecu.hear_subscribe(), 30)
     assert bench.news() == Told(TOPIC, OWN, Status.SUBSCRIBED)
 
     ecu.reboot()
     ecu.offer()
     assert bench.news() == Told(TOPIC, OWN, Status.SUBSCRIBE_PENDING)
-    ecu.answer(ecu.hear_subscribe(), 3)
+    ecu.answer(ecu.hear_subscribe(), 30)
     assert bench.news() == Told(TOPIC, OWN, Status.SUBSCRIBED)
     assert bench.count("sd_reboots") == 1
     bench.endpoint.stop_receiving()
@@ -492,7 +492,7 @@ def test_the_last_unsubscribe_stops_the_event_group(bench: Bench) -> None:
     ecu = bench.ecu()
     bench.ask()
     ecu.offer()
-    ecu.answer(ecu.hear_subscribe(), 3)
+    ecu.answer(ecu.hear_subscribe(), 30)
     bench.news()
     answer = bench.call(SERVER.with_resource(2), unsubscribe_request(TOPIC).SerializeToString())
     assert answer.attributes.commstatus is None
@@ -505,7 +505,7 @@ def test_events_come_by_multicast_where_the_ack_says_so(bench: Bench) -> None:
     ecu.offer()
     asked = ecu.hear_subscribe()
     group = (EVENTS, udp_ports(1)[0])
-    ecu.answer(asked, 3, group)
+    ecu.answer(asked, 30, group)
     bench.news()
     ecu.event(b"all", group)
     message = bench.next()
@@ -634,7 +634,7 @@ def test_a_new_subscriber_gets_the_last_value_of_a_field_behind_its_ack(bench: B
 @pytest.mark.parametrize("how", ["ttl", "reboots"])
 def test_a_subscriber_that_is_gone_is_unsubscribed(bench: Bench, how: str) -> None:
     ecu = bench.ecu()
-    bench.subscribed(ecu)
+    bench.subscribed(ecu, ttl=3 if how == "ttl" else 30)
     if how == "reboots":
         ecu.reboot()
         ecu.say(ServiceEntry(EntryType.FIND, 0x7777, 1, 1, 0, 1), to="127.0.0.1")
@@ -741,7 +741,7 @@ def test_an_event_group_over_tcp_is_subscribed_with_our_end_of_a_connection_to_t
     stream = ecu.accept()
     asked = ecu.hear_subscribe()
     assert asked.options == over(stream.getpeername())
-    ecu.answer(asked, 3)
+    ecu.answer(asked, 30)
     assert bench.news() == Told(HOT_TOPIC, OWN, Status.SUBSCRIBED)
     stream.sendall(event(0x8003, b"hot"))
     assert bench.next().payload == b"hot"
@@ -752,7 +752,7 @@ def test_an_event_group_over_tcp_is_subscribed_with_our_end_of_a_connection_to_t
     asked = ecu.hear(
         lambda each: each.type == EntryType.SUBSCRIBE and each.options == over(again.getpeername())
     )
-    ecu.answer(asked, 3)
+    ecu.answer(asked, 30)
     assert bench.news() == Told(HOT_TOPIC, OWN, Status.SUBSCRIBED)
 
 

@@ -380,11 +380,11 @@ def test_an_answer_from_another_host_is_refused_and_the_real_one_taken(bench: Be
 
 def test_a_call_without_an_answer_ends_at_its_ttl_and_a_late_answer_is_counted(bench: Bench) -> None:
     wait_until(lambda: bench.endpoint._sleeping_until_ns > 0)  # the receiving thread has nothing to wait for
-    asked, begun = bench.request(ttl=60), time.monotonic()
+    asked, begun = bench.request(ttl=300), time.monotonic()
     bench.endpoint.send(asked)
     timed_out = bench.ears.next()
 
-    assert 0.04 < time.monotonic() - begun < 2
+    assert 0.25 < time.monotonic() - begun < 10
     assert (timed_out.attributes.reqid, timed_out.attributes.commstatus) == (
         asked.id,
         UCode.DEADLINE_EXCEEDED,
@@ -400,7 +400,7 @@ def test_a_short_call_is_not_kept_waiting_by_a_long_one(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, EVENT)
     bench.ears.next()
     wait_until(lambda: bench.endpoint._sleeping_until_ns > 0)  # asleep until the long one is due
-    short = bench.request(ttl=50)
+    short = bench.request(ttl=300)
     bench.endpoint.send(short)
 
     assert bench.ears.next().attributes.reqid == short.id
@@ -421,6 +421,7 @@ def test_a_full_table_of_calls_is_resource_exhausted(make_bench: MakeBench) -> N
 
 def test_callers_on_several_threads_get_each_their_own_answer(bench: Bench) -> None:
     calls = 4 * 200
+    room = threading.Semaphore(100)  # in a socket's buffer, whatever the kernel has made of its size
 
     def serve() -> None:
         for _ in range(calls):
@@ -432,6 +433,7 @@ def test_callers_on_several_threads_get_each_their_own_answer(bench: Bench) -> N
         for number in range(calls // 4):
             message = request(ids.next(), APP, METHOD, b"%d" % number, ttl=10_000)
             sent.append(message)
+            assert room.acquire(timeout=WITHIN_S)
             bench.endpoint.send(message)
 
     asked: list[list[UMessage]] = [[], [], [], []]
@@ -444,6 +446,7 @@ def test_callers_on_several_threads_get_each_their_own_answer(bench: Bench) -> N
     answered = {}
     for _ in range(calls):
         answer = bench.ears.next()
+        room.release()
         answered[answer.attributes.reqid] = answer.payload
     for thread in threads:
         thread.join(WITHIN_S)

@@ -52,7 +52,7 @@ def offer(
     stream: Address | None = None,
     instance: int = 1,
     major: int = 3,
-    ttl: int = 3,
+    ttl: int = 30,
 ) -> None:
     where: list[Option] = [] if at is None and stream is not None else [Endpoint(*(at or ecu.address))]
     where += [] if stream is None else [Endpoint(*stream, int(Protocol.TCP))]
@@ -90,7 +90,7 @@ def subscribed(bench: Bench, ecu: Ecu, topic: UUri = BEAM, *, instance: int = 1)
     asked = ecu.hear_subscribe()
     assert (asked.service, asked.instance, asked.major) == (LAMPS, instance, 3)
     assert asked.eventgroup == topic.resource_id
-    ecu.answer(asked, 3)
+    ecu.answer(asked, 30)
     assert bench.news() == Told(topic, OWN, Status.SUBSCRIBED)
 
 
@@ -203,7 +203,7 @@ def test_a_service_that_is_offered_over_tcp_alone_is_subscribed_and_called_over_
     stream = ecu.accept()
     asked = ecu.hear_subscribe()
     assert [each.protocol for each in asked.options if isinstance(each, Endpoint)] == [int(Protocol.TCP)]
-    ecu.answer(asked, 3)
+    ecu.answer(asked, 30)
     assert bench.news() == Told(BEAM, OWN, Status.SUBSCRIBED)  # and nothing was told before
     stream.sendall(event(BEAM, b"by tcp"))
     assert bench.next().payload == b"by tcp"
@@ -218,7 +218,8 @@ def test_a_service_that_is_offered_over_tcp_alone_is_subscribed_and_called_over_
 # --- calling ------------------------------------------------------------------------------------------------------------
 
 
-def test_any_method_is_called_when_the_service_is_there(bench: Bench) -> None:
+def test_any_method_is_called_when_the_service_is_there(stack: ExitStack) -> None:
+    bench = Bench(stack, unlisted=True)
     ecu = bench.ecu()
     with pytest.raises(RouteUnavailable, match="not offered at present") as away:
         call(bench)
@@ -313,7 +314,8 @@ def test_offers_from_elsewhere_and_of_a_second_ecu_are_refused(stack: ExitStack)
     assert ecu.receive().payload == b"on?"
 
 
-def test_no_more_services_are_wanted_than_may_be(bench: Bench) -> None:
+def test_no_more_services_are_wanted_than_may_be(stack: ExitStack) -> None:
+    bench = Bench(stack, unlisted={"services": 3, "idle_ms": 3_000})
     for service in range(0x7001, 0x7004):
         with pytest.raises(RouteUnavailable):
             call(bench, UUri("chassis", service, 1, 1))
