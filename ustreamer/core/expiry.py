@@ -105,6 +105,11 @@ class Expiry:
             left_ms = self._left_ms(made_ms, ttl)
         return now_ns + left_ms * _NS_PER_MS if left_ms >= 0 else now_ns - 1
 
+    def calm_wall_ms(self, now_ns: int, ttl: int) -> int | None:
+        """The wall clock, by which alone a ttl (ms) can be judged now; None if a leap of late has to be thought of."""
+        wall_ms = self._wall_ms()
+        return wall_ms if self._is_calm(now_ns, wall_ms, ttl) else None
+
     def _is_calm(self, now_ns: int, wall_ms: int, ttl: int) -> bool:
         """Whether no leap of late can make a message look older than it is."""
         if abs(wall_ms - now_ns // _NS_PER_MS - self._ahead_ms) > LEAP_MS:

@@ -61,6 +61,23 @@ def test_what_one_listener_hears_comes_together_whatever_its_topic() -> None:
     assert (scene.alone, scene.arrivals.received) == ([], 5)
 
 
+def test_what_is_a_message_already_keeps_its_place() -> None:
+    bulk = Bulk()
+    scene = Scene({A: (bulk,), B: (bulk,)})
+    for attributes, payload in ((A, b"1"), (A, b"2"), (None, b"3"), (A, b"4"), (None, b"5")):
+        if attributes is None:
+            scene.arrivals.add(UMessage(UUID(0, 0), B, payload))
+        else:
+            scene.arrivals.attributes.append(attributes)
+            scene.arrivals.datagrams.append(payload)
+    scene.arrivals.deliver()
+    scene.arrivals.add(UMessage(UUID(0, 0), B, b"6"))
+    scene.arrivals.add(UMessage(UUID(0, 0), B, b"7"))
+    scene.arrivals.deliver()
+    scene.arrivals.deliver()
+    assert bulk.helpings == [[b"1", b"2", b"3", b"4", b"5"], [b"6", b"7"]]
+
+
 def test_what_another_hears_is_not_overtaken() -> None:
     bulk, other = Bulk(), Bulk()
     scene = Scene({A: (bulk,), B: (other,)})

@@ -2,7 +2,7 @@
 """Calls over SOME/IP as a stack must treat them: no answers where none belong, and the codes that say what was wrong."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
 import msgspec
@@ -15,7 +15,7 @@ from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.return_codes import Failure, encode_failure, failure_in
 from ustreamer.transports.someip.transport import SomeipTransport
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
-from ustreamer.uprotocol.umessage import UMessage, answer_attributes, request
+from ustreamer.uprotocol.umessage import UMessage, answer_attributes, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
@@ -231,3 +231,71 @@ def test_an_answer_after_the_ttl_is_counted_and_nobody_hears_of_it(bench: Bench)
     assert bench.heard().attributes.type is UMessageType.REQUEST
     counts = bench.endpoint.statistics()
     assert (counts["refused_response_unasked"], counts["calls_expired"]) == (1, 1)
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+class Together:
+    """A listener for many; `helpings` are what came at once."""
+
+    def __init__(self) -> None:
+        self.helpings: SimpleQueue[list[UMessage]] = SimpleQueue()
+
+    def __call__(self, message: UMessage) -> None:
+        self.helpings.put([message])
+
+    def take_all(self, messages: Sequence[UMessage]) -> None:
+        self.helpings.put(list(messages))
+
+    def heard(self, number: int) -> list[UMessage]:
+        found: list[UMessage] = []
+        while len(found) < number:
+            found += self.helpings.get(timeout=WITHIN_S)
+        return found
+
+
+@pytest.fixture
+def together(bench: Bench) -> Together:
+    made = Together()
+    bench.endpoint.unregister_listener(ANY, ANY, bench._heard.put)
+    bench.endpoint.register_listener(ANY, ANY, made)
+    return made
+
+
+def test_calls_that_leave_together_are_answered_each_by_its_own(bench: Bench, together: Together) -> None:
+    transmit_all = bench.endpoint.bulk_transmitter(None)
+    calls = [request(bench.ids.next(), APP, ASK, b"%d" % number, ttl=10_000) for number in range(40)]
+    calls.insert(20, request(bench.ids.next(), APP, TELL, b"told", ttl=10_000))
+    assert transmit_all(calls) == 41
+    came = [bench.received() for _ in calls]
+    assert [each.payload for each in came] == [each.payload for each in calls]
+    asked_of = [each for each in came if each.payload != b"told"]
+    bench.tell(
+        *(
+            encode(msgspec.structs.replace(each, message_type=MessageType.RESPONSE))
+            for each in reversed(asked_of)
+        )
+    )
+    answers = together.heard(41)
+    by_id = {each.id: each.payload for each in calls}
+    for each in answers:
+        each.check()
+        assert each.attributes.reqid is not None
+        asked_for = by_id.pop(each.attributes.reqid)
+        assert each.payload == (b"" if asked_for == b"told" else asked_for)
+    assert not by_id
+    figures = bench.endpoint.statistics()
+    assert (figures["calls_open"], figures["sent"], figures["received"]) == (0, 41, 41)
+
+
+def test_requests_that_came_together_are_answered_together(bench: Bench, together: Together) -> None:
+    bench.tell(*(encode(asked(session=number + 1)) for number in range(40)))
+    requests = together.heard(40)
+    assert len({each.id for each in requests}) == 40
+    answers = [response(bench.ids.next(), each, b"%d" % n) for n, each in enumerate(requests)]
+    assert bench.endpoint.bulk_transmitter(None)(answers) == 40
+    came = [bench.received() for _ in answers]
+    assert [(each.session, each.payload) for each in came] == [(n + 1, b"%d" % n) for n in range(40)]
+    figures = bench.endpoint.statistics()
+    assert (figures["requests_open"], figures["sent"], figures["received"]) == (0, 40, 40)

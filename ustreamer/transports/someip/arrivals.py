@@ -24,6 +24,7 @@ class Arrivals:
         """
         self.attributes: list[UAttributes] = []
         self.datagrams: list[bytes] = []
+        self._ready: list[UMessage] = []  # what came before those
         self.received = 0
         """How many went on together."""
         self._messages = messages
@@ -31,22 +32,35 @@ class Arrivals:
         self._deliver_one = deliver_one
         self._failed = failed
 
+    def add(self, message: UMessage) -> None:
+        """One that is a message already came last."""
+        if self.attributes:
+            self._make()
+        self._ready.append(message)
+
+    def _make(self) -> None:
+        """Make messages of what came last."""
+        self._ready += self._messages(self.attributes, self.datagrams)
+        self.attributes.clear()
+        self.datagrams.clear()
+
     def deliver(self) -> None:
         """Deliver them in their order; those together that follow each other and have one and the same listener."""
-        attributes = self.attributes
-        if not attributes:
+        if self.attributes:
+            self._make()
+        messages = self._ready
+        if not messages:
             return
-        messages = self._messages(attributes, self.datagrams)
+        self._ready = []
         hearing, begin, last = self._hearing, 0, None
         heard_by: tuple[Listener, ...] = ()
-        for number, each in enumerate(attributes):
+        for number, message in enumerate(messages):
+            each = message.attributes
             if each is not last:
                 last, listeners = each, hearing(each)
                 if listeners != heard_by:
                     self._deliver(messages[begin:number], heard_by)
                     begin, heard_by = number, listeners
-        attributes.clear()
-        self.datagrams.clear()
         self._deliver(messages[begin:] if begin else messages, heard_by)
 
     def _deliver(self, messages: Sequence[UMessage], listeners: tuple[Listener, ...]) -> None:

@@ -69,19 +69,19 @@ class Bursts:
                 payload = message.payload
                 length = len(payload) + MIN_LENGTH
                 if (length != size or len(alike) == _MOST) and alike:
-                    sent = self._send(alike, address)
+                    sent = self.send(alike, address)
                     taken += sent
                     if sent < len(alike):
                         return taken
                     alike = []
                 size = length
                 alike.append(pack(head, length, NO_CLIENT, next(sessions) % MAX_SESSION + 1, tail) + payload)
-            return taken + self._send(alike, address)
+            return taken + self.send(alike, address)
 
         return transmit_all
 
-    def _send(self, datagrams: Sequence[bytes], address: Address) -> int:
-        """Send datagrams of one size; how many the kernel took. Those that it does not take have used up their sessions."""
+    def send(self, datagrams: Sequence[bytes], address: Address) -> int:
+        """Send datagrams of one size, 64 at most; how many the kernel took. Events that it does not take have used up their sessions."""
         opened = self._opened
         if opened is None or not datagrams:
             return 0

@@ -10,13 +10,17 @@
 import heapq
 import itertools
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, NamedTuple, TypeVar
+from operator import attrgetter
+from threading import Lock
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.codec import next_session
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 K = TypeVar("K", bound=Hashable)
@@ -57,12 +61,6 @@ class ClientRequest(Struct, frozen=True):
     wants_answer: bool
 
 
-class _Entry(NamedTuple, Generic[V]):
-    value: V
-    deadline_ns: int
-    serial: int
-
-
 class Pending(Generic[K, V]):
     """Open requests with deadlines (monotonic ns): `limit` of them at most. Not locked.
 
@@ -73,7 +71,7 @@ class Pending(Generic[K, V]):
         """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them."""
         self._limit = limit
         self._what = what
-        self._open: dict[K, _Entry[V]] = {}
+        self._open: dict[K, tuple[V, int, int]] = {}  # with deadline and serial
         self._group_of = group_of
         # Not looked for when some are taken out: a service that comes and goes 500 times a second would have thousands of
         # calls of others looked through each time.
@@ -89,7 +87,7 @@ class Pending(Generic[K, V]):
                 UCode.RESOURCE_EXHAUSTED, f"{self._what}: {self._limit} are open, the limit (max_pending)"
             )
         serial = next(self._serials)
-        self._open[key] = _Entry(value, deadline_ns, serial)
+        self._open[key] = value, deadline_ns, serial
         if self._group_of is not None:
             self._groups.setdefault(self._group_of(value), {})[key] = None
         heapq.heappush(self._deadlines, (deadline_ns, serial, key))
@@ -97,7 +95,11 @@ class Pending(Generic[K, V]):
     def get(self, key: K, now_ns: int) -> V | None:
         """The entry's value; None if there is none, or no longer."""
         entry = self._open.get(key)
-        return None if entry is None or entry.deadline_ns <= now_ns else entry.value
+        return None if entry is None or entry[1] <= now_ns else entry[0]
+
+    def deadline_ns(self, key: K) -> int:
+        """The deadline of an entry that is there."""
+        return self._open[key][1]
 
     def close(self, key: K) -> bool:
         """Take an entry out; whether it was there."""
@@ -105,7 +107,7 @@ class Pending(Generic[K, V]):
         if was_open:
             self._take(key)
         if len(self._deadlines) > 2 * len(self._open) + _SLACK:
-            self._deadlines = [(e.deadline_ns, e.serial, key) for key, e in self._open.items()]
+            self._deadlines = [(at_ns, serial, key) for key, (_, at_ns, serial) in self._open.items()]
             heapq.heapify(self._deadlines)
         return was_open
 
@@ -118,14 +120,14 @@ class Pending(Generic[K, V]):
 
     def close_those(self, group: Hashable, are_over: Callable[[K, V], bool]) -> list[V]:
         """Take out the entries of a group that `are_over`, in the order in which they were opened."""
-        keys = [key for key in self._groups.get(group, ()) if are_over(key, self._open[key].value)]
-        values = [self._open[key].value for key in keys]
+        keys = [key for key in self._groups.get(group, ()) if are_over(key, self._open[key][0])]
+        values = [self._open[key][0] for key in keys]
         for key in keys:
             self.close(key)
         return values
 
     def _take(self, key: K) -> V:
-        value = self._open.pop(key).value
+        value = self._open.pop(key)[0]
         if self._group_of is not None:
             group = self._group_of(value)
             keys = self._groups[group]
@@ -136,7 +138,7 @@ class Pending(Generic[K, V]):
 
     def close_all(self) -> list[V]:
         """Take out everything."""
-        values = [entry.value for entry in self._open.values()]
+        values = [value for value, _, _ in self._open.values()]
         self._open.clear()
         self._groups.clear()
         self._deadlines.clear()
@@ -148,7 +150,7 @@ class Pending(Generic[K, V]):
         while self._deadlines:
             deadline_ns, serial, key = self._deadlines[0]
             entry = self._open.get(key)
-            if entry is not None and entry.serial == serial:
+            if entry is not None and entry[2] == serial:
                 return deadline_ns
             heapq.heappop(self._deadlines)
         return None
@@ -158,3 +160,26 @@ class Pending(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._open)
+
+
+class Books:
+    """The open requests of one endpoint, both ways, under one lock: whoever reads or changes them holds it."""
+
+    def __init__(self, limit: int) -> None:
+        """At most `limit` are open each way."""
+        self.lock = Lock()
+        self.takes_calls = True
+        self.calls: Pending[int, Call] = Pending(limit, "requests to SOME/IP services", attrgetter("remote"))
+        self.requests: Pending[UUID, ClientRequest] = Pending(limit, "requests of SOME/IP clients")
+        self._session = 0
+
+    def open_call(self, client: int, call: Call, deadline_ns: int) -> int:
+        """Open a call of this client; its SOME/IP Request ID. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
+        # One counter for all clients: one per client would be 65 536 counters that clients choose. It ends, because
+        # max_pending is less than there are sessions.
+        session = next_session(self._session)
+        while (request_id := client << 16 | session) in self.calls:
+            session = next_session(session)
+        self.calls.open(request_id, call, deadline_ns)
+        self._session = session
+        return request_id

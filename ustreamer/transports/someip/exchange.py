@@ -4,14 +4,13 @@
 The whole decision about input is `Exchange.incoming`, and what deadlines bring is `Exchange.expire`.
 """
 
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from threading import Lock
 from typing import Final, NamedTuple
 
 import msgspec
 
+from ustreamer.core.chain import Transmit
 from ustreamer.core.clock import Clock
 from ustreamer.core.expiry import Expiry
 from ustreamer.transports.someip.addresses import Address, TcpAddress
@@ -22,10 +21,9 @@ from ustreamer.transports.someip.codec import (
     MalformedMessage,
     MessageType,
     SomeIpMessage,
-    next_session,
 )
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.correlation import Call, ClientRequest, Pending
+from ustreamer.transports.someip.correlation import Books, Call, ClientRequest
 from ustreamer.transports.someip.malformed import malformed_answer
 from ustreamer.transports.someip.mapping import (
     REFUSAL_ANSWERS,
@@ -36,13 +34,14 @@ from ustreamer.transports.someip.mapping import (
     response_to,
 )
 from ustreamer.transports.someip.services import Services
+from ustreamer.transports.someip.short_ways import SendAlike, ShortWayIn, ShortWayOut
 from ustreamer.transports.someip.tp import Reassembly, TpReason, TpRefused
 from ustreamer.transports.someip.tp_settings import Segmenting
 from ustreamer.transports.someip.unanswered import connection_gone, no_answer, not_read, service_gone
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, answer_attributes, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
-from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 _NS_PER_MS: Final = 1_000_000
@@ -104,15 +103,10 @@ class Exchange:
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
         self._segments = Reassembly(config.tp)
-        self._lock = Lock()
-        self._takes_calls = True
-        self._session = 0
-        self._calls: Pending[int, Call] = Pending(
-            config.max_pending, "requests to SOME/IP services", attrgetter("remote")
-        )
-        self._requests: Pending[UUID, ClientRequest] = Pending(
-            config.max_pending, "requests of SOME/IP clients"
-        )
+        self._books = books = Books(config.max_pending)
+        self._lock, self._calls, self._requests = books.lock, books.calls, books.requests
+        self.arriving = ShortWayIn(books, self.services, self._ids, clock.monotonic_ns, self._request_ttl_ns)
+        """What comes in by itself, and as before; the rest is for `incoming`."""
 
     # --- in -------------------------------------------------------------------------------------------------------------
 
@@ -181,6 +175,7 @@ class Exchange:
                 self._requests.open(id, asked, self._monotonic_ns() + self._request_ttl_ns)
             except UStatusError:
                 return _refused(message, Refusal.REQUEST_LIMIT)
+        self.arriving.learn(message, attributes)
         return UMessage(id, attributes, message.payload)
 
     def _answer(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
@@ -235,7 +230,7 @@ class Exchange:
     def give_up_calls(self) -> list[UMessage]:
         """Take no call any more, because no answer will be read; what the callers of those that are open are told."""
         with self._lock:
-            self._takes_calls = False
+            self._books.takes_calls = False
             calls = self._calls.close_all()
         return [self._over(call, not_read(call)) for call in calls]
 
@@ -286,6 +281,17 @@ class Exchange:
 
     # --- out ------------------------------------------------------------------------------------------------------------
 
+    def leaving(
+        self,
+        send: SendAlike,
+        send_other: Transmit,
+        wake_by: Callable[[int], None],
+        concerns: Callable[[UMessage], bool],
+    ) -> ShortWayOut:
+        """What sends requests and responses together; `send_other` sends what is not plain, and raises where that fails."""
+        clocks = self._expiry, self._monotonic_ns
+        return ShortWayOut(self._books, self.services, *clocks, send, send_other, wake_by, concerns)
+
     def call(self, message: UMessage) -> Outgoing:
         """Open a call for a valid Request until its ttl runs out (SIP-1).
 
@@ -306,13 +312,12 @@ class Exchange:
             # Looked up where `service_gone` cannot come between: it would not find the call, and nobody else would.
             remote = self.services.remote(attributes.sink)
             address = remote.methods[method]
-            if not self._takes_calls:
+            if not self._books.takes_calls:
                 raise UStatusError(
                     UCode.UNAVAILABLE, f"request {message.id}: the endpoint reads no answers any more"
                 )
-            request_id = self._free_request_id(attributes.source.ue_type)
             call = Call(UMessage(message.id, attributes), remote.service, method, address)
-            self._calls.open(request_id, call, deadline_ns)
+            request_id = self._books.open_call(attributes.source.ue_type, call, deadline_ns)
         return Outgoing(
             request_datagram(message, remote, request_id),
             address,
@@ -321,15 +326,6 @@ class Exchange:
             remote.segmenting.get(call.method),
             method in remote.no_return,
         )
-
-    def _free_request_id(self, client: int) -> int:
-        # One counter for all clients: one per client would be 65 536 counters that clients choose. It ends, because
-        # max_pending is less than there are sessions.
-        while True:
-            self._session = next_session(self._session)
-            request_id = client << 16 | self._session
-            if request_id not in self._calls:
-                return request_id
 
     def sent(self, outgoing: Outgoing) -> int:
         """A request went out: when `expire` looks at it next, which is now if no answer is to come."""

@@ -99,6 +99,16 @@ class RemoteService(Struct, frozen=True):
     """Not: it is there only because somebody has asked for it."""
 
 
+class Way(Struct, frozen=True, gc=False):
+    """Where requests with the same attributes go, and their header around length and request id."""
+
+    message_id: int
+    said: int
+    client: int
+    address: Address
+    ttl: int
+
+
 class OfferedService(Struct, frozen=True):
     """A service that we offer, as requests to us need it."""
 

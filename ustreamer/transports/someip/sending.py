@@ -3,7 +3,7 @@
 
 import errno
 import socket
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 
 from ustreamer.core.chain import BulkTransmit, Transmit
@@ -106,6 +106,10 @@ class Sending:
                 self._segmenter.send(datagram, address, how)
         except OSError as error:
             raise unsent(error, len(datagram) - HEADER_LENGTH, address) from error
+
+    def send_alike(self, datagrams: Sequence[bytes], address: Address) -> int:
+        """Send datagrams of one size, 64 at most, and count them; how many, from the first on, were taken. Raises nothing."""
+        return self._bursts.send(datagrams, address)
 
     def _send_segment(self, datagram: bytes, address: Address) -> None:
         self.sendto(datagram, address)

@@ -22,6 +22,7 @@ from ustreamer.transports.someip.mapping import (
     OfferedService,
     Refusal,
     RemoteService,
+    Way,
     WireEvent,
 )
 from ustreamer.transports.someip.tp_settings import Segmenting
@@ -68,6 +69,8 @@ class Services:
         self.receivers = tuple(_receivers(config, offered, own_authority))
         self._hosts_of_remotes = _hosts(remote)
         self._seek: Callable[[UUri], None] | None = None
+        self.ways: dict[UAttributes, Way] = {}
+        """Where requests go, for `short_ways`; another dict as soon as anything has moved."""
         self._providers = {topic.with_resource(0) for each in self.receivers for topic in each.events}
 
     # --- in -------------------------------------------------------------------------------------------------------------
@@ -83,6 +86,7 @@ class Services:
         self.events.update(events)
         self._remote = _remote(self._authority, services)
         self._hosts_of_remotes = _hosts(services)
+        self.ways = {}
 
     def believe(self, networks: Iterable[IPv4Network]) -> None:
         """Accept requests from these networks as well."""

@@ -100,6 +100,9 @@ class SomeipTransport(EndpointTransport):
         self._groups = Groups(config.bind, config.receive_buffer, self._take_in)
         self._subscribed: SubscribedEvents | None = None
         self._discovering = self._discovery(context)
+        self._leaving = self._exchange.leaving(
+            self._sending.send_alike, self.send, self._wake_by, self._concerns_discovery
+        )
         self._socket: socket.socket | None = None
         self._poller: Poller | None = None
         self._thread: threading.Thread | None = None
@@ -332,6 +335,7 @@ class SomeipTransport(EndpointTransport):
     def _drain(self, opened: socket.socket) -> bool:
         """Take in what has arrived, one round at most; whether there may be more."""
         receive, event_in, arrivals = opened.recvfrom, self._exchange.event, self._arrivals
+        message_in = self._exchange.arriving.message
         attributes_add, datagrams_add = arrivals.attributes.append, arrivals.datagrams.append
         for done in range(_ROUND):
             try:
@@ -344,6 +348,10 @@ class SomeipTransport(EndpointTransport):
             if attributes is not None:
                 attributes_add(attributes)
                 datagrams_add(datagram)
+                continue
+            message = message_in(datagram, address)
+            if message is not None:
+                arrivals.add(message)
             else:
                 arrivals.deliver()  # they came before
                 self._take(datagram, address)
@@ -479,6 +487,9 @@ class SomeipTransport(EndpointTransport):
                 f"{kind.name} {message.id} to {message.attributes.sink}: SOME/IP has no notification to one receiver",
             )
 
+    def _concerns_discovery(self, message: UMessage) -> bool:
+        return self._discovering is not None and self._discovering.concerns(message)
+
     def _stays_here(self, message: UMessage) -> bool:
         """Hand a message to service discovery if it is for a uEntity that lives there; whether it was."""
         discovering = self._discovering
@@ -491,7 +502,7 @@ class SomeipTransport(EndpointTransport):
     def transmitter(self, subscriber: UUri | None) -> Transmit:
         """What sends events to one receiver, or (None) whatever names its own way; NOT_FOUND comes when it is used."""
         if subscriber is None:
-            return self.send
+            return self._leaving.transmit
         known = self._transmitters.get(subscriber)
         if known is not None:
             return known
@@ -506,8 +517,10 @@ class SomeipTransport(EndpointTransport):
         return refuse
 
     def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        if subscriber is None:
+            return self._leaving.transmit_all
         # Only who is a receiver by the configuration: whoever has subscribed may be elsewhere, or gone, by the next burst.
-        receiver = None if subscriber is None else self._receivers.get(subscriber)
+        receiver = self._receivers.get(subscriber)
         burst = None if receiver is None else self._sending.bursts_to(receiver)
         return burst or super().bulk_transmitter(subscriber)
 
