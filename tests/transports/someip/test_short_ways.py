@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.core.clock import ManualClock
+from ustreamer.transports.someip import short_ways
 from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, decode, encode, split
 from ustreamer.transports.someip.config import SomeipEndpoint
@@ -494,7 +495,7 @@ def test_nothing_is_sent_to_a_service_that_has_gone_while_a_helping_was_made() -
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ustreamer.transports.someip.short_ways._KEPT", 4)
+    monkeypatch.setattr(short_ways, "_KEPT", 4)
     story = Story()
     arriving = story.short.exchange.arriving
     for number in range(20):
