@@ -21,6 +21,7 @@ from ustreamer.uprotocol.uuri import ANY, UUri
 log = logging.getLogger("ustreamer.zenoh")
 
 _HELPING: Final = 64  # messages that are taken out of the channel before the first of them goes on
+_KEPT: Final = 4_096  # sources and sinks of which it is remembered whether filters match them
 _PUBLICATION: Final = f"/{NO_SINK}"
 
 
@@ -37,11 +38,35 @@ class Filters(NamedTuple):
         return self.sink.matches(sink) and self.source.matches(message.attributes.source)
 
 
+class Given:
+    """Filters of which a listener has already been given what they match: asked once per source and sink."""
+
+    __slots__ = ("_filters", "_known")
+
+    def __init__(self, filters: tuple[Filters, ...] = ()) -> None:
+        self._filters = filters
+        self._known: dict[tuple[UUri, UUri | None], bool] = {}
+
+    def __len__(self) -> int:
+        """How many filters."""
+        return len(self._filters)
+
+    def has(self, message: UMessage) -> bool:
+        """Whether one of them matches. For one thread, the receiving one."""
+        ends = message.attributes.source, message.attributes.sink
+        known = self._known.get(ends)
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[ends] = any(each.match(message) for each in self._filters)
+        return known
+
+
 class Call(NamedTuple):
-    """A listener, and filters of which the same listener has already been given what they match."""
+    """A listener, and what it has already been given by other filters of its own."""
 
     listener: Listener
-    given: tuple[Filters, ...] = ()
+    given: Given
 
 
 class Reception:
@@ -115,9 +140,14 @@ class Reception:
 
     def _deliver_all(self, messages: list[UMessage]) -> None:
         calls = self._calls
-        if len(messages) > 1 and len(calls) == 1 and not calls[0].given:
-            take_all = for_many(calls[0].listener)
+        if len(messages) > 1 and len(calls) == 1:
+            listener, given = calls[0]
+            take_all = for_many(listener)
             if take_all is not None:
+                if given:
+                    messages = [each for each in messages if not given.has(each)]
+                    if not messages:
+                        return
                 with self._calling:
                     try:
                         take_all(messages)
@@ -146,7 +176,7 @@ class Reception:
     def _deliver(self, message: UMessage) -> None:
         with self._calling:
             for listener, given in self._calls:
-                if given and any(filters.match(message) for filters in given):
+                if given and given.has(message):
                     continue
                 try:
                     listener(message)

@@ -23,7 +23,7 @@ from ustreamer.transports.zenoh.errors import reason
 from ustreamer.transports.zenoh.inbound import Reason
 from ustreamer.transports.zenoh.links import Links, lease_ms
 from ustreamer.transports.zenoh.neighbours import Tokens
-from ustreamer.transports.zenoh.receiving import Call, Filters, Reception
+from ustreamer.transports.zenoh.receiving import Call, Filters, Given, Reception
 from ustreamer.transports.zenoh.replay import Replay
 from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.uprotocol.umessage import UMessage
@@ -267,7 +267,9 @@ class ZenohTransport(EndpointTransport):
         before: dict[Listener, list[Filters]] = {}
         for filters, listener in self._registrations:
             earlier = before.setdefault(listener, [])
-            calls[filters].append(Call(listener, tuple(each for each in earlier if _overlap(each, filters))))
+            calls[filters].append(
+                Call(listener, Given(tuple(each for each in earlier if _overlap(each, filters))))
+            )
             earlier.append(filters)
         for filters, reception in self._receptions.items():
             reception.use(tuple(calls[filters]))
