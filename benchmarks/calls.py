@@ -3,10 +3,10 @@
 
     python -m benchmarks.calls caller-zenoh PORT | server-zenoh PORT
     python -m benchmarks.calls caller-someip PORT TARGET | server-someip PORT
-    python -m benchmarks.calls bare-to-someip ZENOH_PORT PORT ECU | bare-to-zenoh ZENOH_PORT PORT
 
-A caller reads `WINDOW SECONDS` from stdin and prints what it found. The bare forwarder knows one service, one method and one
-caller, whom it takes answers to be for, and keeps no books: a request's id comes back by itself.
+A caller reads `WINDOW SECONDS` from stdin and prints what it found.
+
+In between is a streamer, or a forwarder of `benchmarks.bare_calls`: the bare one, or the blind one, which is there for comparison.
 """
 
 import argparse
@@ -23,22 +23,15 @@ from typing import Any, Final
 from zenoh.handlers import FifoChannel
 
 from benchmarks import links, wire
+from benchmarks.bare_calls import CHANNEL, CLIENT, METHOD, OFFERED, PAYLOAD, TTL_MS
 from benchmarks.children import Child, ChildError, module
 from benchmarks.measure import percentile
 from benchmarks.rigs import CONFIG, Ports, Stage
 
 WINDOW: Final = 64
 
-_METHOD: Final = wire.Address(wire.ECU, wire.SERVICE, wire.MAJOR, 1)
-"""An ECU's, called over Zenoh."""
-_OFFERED: Final = wire.Address(wire.STREAMER, wire.OFFERED, wire.MAJOR, 1)
-"""An application's, called over SOME/IP."""
-_CLIENT: Final = wire.Address(wire.ECU, 0x0077, 1, 0)
-_TTL_MS: Final = 5_000
-_CHANNEL: Final = 1_024
 _STALL_S: Final = 1.0
 _START_S: Final = 30.0
-_PAYLOAD: Final = bytes(48)
 
 _CONFIG: Final = CONFIG.replace(
     f"events = [{{{{ id = {wire.EVENT:#06x} }}}}]\n", "methods = [0x0001]\n", 2
@@ -99,13 +92,13 @@ class Caller:
 
 def caller_zenoh(port: int) -> None:
     session = links.zenoh_client(port)
-    answers = session.declare_subscriber(wire.unicast_key(_METHOD, wire.SUBSCRIBER), FifoChannel(_CHANNEL))
-    put = links.publisher(session, wire.unicast_key(wire.SUBSCRIBER, _METHOD)).put
-    tail = wire.request_tail(wire.SUBSCRIBER, _METHOD, _TTL_MS)
+    answers = session.declare_subscriber(wire.unicast_key(METHOD, wire.SUBSCRIBER), FifoChannel(CHANNEL))
+    put = links.publisher(session, wire.unicast_key(wire.SUBSCRIBER, METHOD)).put
+    tail = wire.request_tail(wire.SUBSCRIBER, METHOD, TTL_MS)
 
     def call(number: int) -> None:
         head = wire.attachment_head(time.time_ns() // 1_000_000, time.monotonic_ns() & 0xFFFF_FFFF_FFFF)
-        put(_PAYLOAD + number.to_bytes(8), attachment=head + tail)
+        put(PAYLOAD + number.to_bytes(8), attachment=head + tail)
 
     caller = Caller(call)
 
@@ -118,11 +111,11 @@ def caller_zenoh(port: int) -> None:
 
 
 def server_zenoh(port: int) -> None:
-    """Answers calls of `_OFFERED` with what they brought; to whom and about what is in the request's attachment."""
+    """Answers calls of `OFFERED` with what they brought; to whom and about what is in the request's attachment."""
     session = links.zenoh_client(port)
-    requests = session.declare_subscriber(wire.unicast_key(_CLIENT, _OFFERED), FifoChannel(_CHANNEL))
-    put = links.publisher(session, wire.unicast_key(_OFFERED, _CLIENT)).put
-    tail = wire.response_tail(_OFFERED, _CLIENT, _TTL_MS)
+    requests = session.declare_subscriber(wire.unicast_key(CLIENT, OFFERED), FifoChannel(CHANNEL))
+    put = links.publisher(session, wire.unicast_key(OFFERED, CLIENT)).put
+    tail = wire.response_tail(OFFERED, CLIENT, TTL_MS)
     links.ready()
     number = 0
     while True:
@@ -138,7 +131,7 @@ def caller_someip(port: int, target: int) -> None:
     sock = links.udp(port, target)
 
     def call(number: int) -> None:
-        body = _PAYLOAD + number.to_bytes(8)
+        body = PAYLOAD + number.to_bytes(8)
         sock.send(
             wire.SOMEIP_HEADER.pack(wire.OFFERED, 1, len(body) + 8, 0x77, number, 1, wire.MAJOR, 0, 0) + body
         )
@@ -162,43 +155,6 @@ def server_someip(port: int) -> None:
         sock.sendto(datagram[:14] + b"\x80" + datagram[15:], address)
 
 
-def bare_to_someip(zenoh_port: int, port: int, ecu: int) -> None:
-    sock, session = links.udp(port, ecu), links.zenoh_peer(zenoh_port)
-    put = links.publisher(session, wire.unicast_key(_METHOD, wire.SUBSCRIBER)).put
-    requests = session.declare_subscriber(wire.unicast_key(wire.SUBSCRIBER, _METHOD), FifoChannel(_CHANNEL))
-    header = wire.SOMEIP_HEADER.pack(wire.SERVICE, 1, len(_PAYLOAD) + 16, 1, 1, 1, wire.MAJOR, 0, 0)
-    attachment = wire.attachment_head(0, 0) + wire.response_tail(_METHOD, wire.SUBSCRIBER, _TTL_MS)
-
-    def back() -> None:
-        while True:
-            put(sock.recv(2_048)[16:], attachment=attachment)
-
-    threading.Thread(target=back, daemon=True).start()
-    links.ready()
-    while True:
-        sock.send(header + requests.recv().payload.to_bytes())
-
-
-def bare_to_zenoh(zenoh_port: int, port: int) -> None:
-    sock, session = links.udp(port), links.zenoh_peer(zenoh_port)
-    put = links.publisher(session, wire.unicast_key(_CLIENT, _OFFERED)).put
-    answers = session.declare_subscriber(wire.unicast_key(_OFFERED, _CLIENT), FifoChannel(_CHANNEL))
-    header = wire.SOMEIP_HEADER.pack(wire.OFFERED, 1, len(_PAYLOAD) + 16, 0x77, 1, 1, wire.MAJOR, 0x80, 0)
-    attachment = wire.attachment_head(0, 0) + wire.request_tail(_CLIENT, _OFFERED, _TTL_MS)
-    callers: list[Any] = []
-
-    def back() -> None:
-        while True:
-            sock.sendto(header + answers.recv().payload.to_bytes(), callers[0])
-
-    threading.Thread(target=back, daemon=True).start()
-    links.ready()
-    while True:
-        datagram, address = sock.recvfrom(2_048)
-        callers[:] = [address]
-        put(datagram[16:], attachment=attachment)
-
-
 # --- the measurement --------------------------------------------------------------------------------------------------
 
 
@@ -217,10 +173,11 @@ def measured(directory: Path, rounds: int = 5, seconds: float = 1.5) -> list[dic
         for to_someip in (True, False):
             name = "to-someip" if to_someip else "to-zenoh"
             rigs = {}
-            ports = Ports.free()
-            ends = (ports.zenoh, ports.someip, *((ports.ecu,) if to_someip else ()))
-            bare = stage.start(f"bare-{name}", module("calls", f"bare-{name}", *ends))
-            rigs["bare"] = _rig(stage, ports, f"bare-{name}", bare, to_someip=to_someip)
+            for kind in ("bare", "blind"):
+                ports = Ports.free()
+                ends = (ports.zenoh, ports.someip, *((ports.ecu,) if to_someip else ()))
+                bare = stage.start(f"{kind}-{name}", module("bare_calls", f"{kind}-{name}", *ends))
+                rigs[kind] = _rig(stage, ports, f"{kind}-{name}", bare, to_someip=to_someip)
             ports = Ports.free()
             streamer = stage.streamer_of(name, _CONFIG, ports)
             rigs["streamer"] = _rig(stage, ports, name, streamer, to_someip=to_someip)
@@ -289,13 +246,13 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         f"{'calls':<24}{'':<10}{'calls/s':>10}{'CPU us/call':>13}{'p50 us, alone':>15}{'p99 us, alone':>15}{'lost':>6}"
     ]
     for each in results:
-        for name in ("bare", "streamer", "ratio"):
+        for name in ("blind", "bare", "streamer", "ratio"):
             found = each[name]
             shown = [
                 f"{found[m]:.2f}" if name == "ratio" else f"{found[m]:.1f}"
                 for m in ("calls_per_s", "cpu_us", "p50_us", "p99_us")
             ]
-            first = each["direction"] if name == "bare" else ""
+            first = each["direction"] if name == "blind" else ""
             lost = f"{found['lost']:.0f}" if "lost" in found else ""
             lines.append(
                 f"{first:<24}{name:<10}{shown[0]:>10}{shown[1]:>13}{shown[2]:>15}{shown[3]:>15}{lost:>6}"
@@ -310,8 +267,6 @@ _ROLES: Final[dict[str, Callable[..., None]]] = {
     "server-zenoh": server_zenoh,
     "caller-someip": caller_someip,
     "server-someip": server_someip,
-    "bare-to-someip": bare_to_someip,
-    "bare-to-zenoh": bare_to_zenoh,
 }
 
 

@@ -134,6 +134,12 @@ def reqid(request: bytes) -> bytes:
     return _field(9, request[3:21])
 
 
+def lsb_of_reqid(response: bytes) -> bytes:
+    """The second half of the reqid in the attachment of a response."""
+    end = response.index(b"\x4a\x12\x09") + 20
+    return response[end - 8 : end]
+
+
 def subscription_request(topic: Address) -> bytes:
     """A SubscriptionRequest of uSubscription v3, without a limit."""
     return _field(1, topic.to_pb())

@@ -68,7 +68,7 @@ def test_calls_are_answered_both_ways_through_both(tmp_path: Path) -> None:
     found = calls.measured(tmp_path, 1, 0.3)
     assert [each["direction"] for each in found] == ["Zenoh calls SOME/IP", "SOME/IP calls Zenoh"]
     for each in found:
-        for subject in ("bare", "streamer", "ratio"):
+        for subject in ("blind", "bare", "streamer", "ratio"):
             assert are_positive(each[subject], "calls_per_s", "cpu_us", "p50_us", "p99_us")
     assert calls.table(found).count("ratio") >= 2
 
