@@ -18,7 +18,7 @@ from typing import Final
 import zenoh
 
 from tests.e2e import wire
-from tests.e2e.peers import Metronome
+from tests.e2e.peers import Metronome, eventually, wait_declared
 from tests.e2e.wire import Attributes, Uri
 
 TOPIC: Final = Uri("hpc.vin1", 0x2222, 1, 0x8001)
@@ -52,6 +52,7 @@ def publish(hz: float, port: int) -> int:
         attributes = Attributes(wire.new_id(), wire.PUBLISH, TOPIC, priority=wire.CS1)
         publisher.put(_STAMP.pack(number, time.monotonic()) + padding, attachment=attributes.attachment)
 
+    eventually(lambda: publisher.matching_status.matching, True)  # type: ignore[attr-defined]
     print("READY", flush=True)
     with Metronome(hz, beat) as metronome:
         sys.stdin.readline()
@@ -69,6 +70,7 @@ def receive(ports: list[int]) -> list[list[tuple[int, float, float]]]:
     sessions = [session(port) for port in ports]
     for index, each in enumerate(sessions):
         each.declare_subscriber(wire.key(TOPIC), partial(note, index))
+        wait_declared(each)
     print("READY", flush=True)
     sys.stdin.readline()
     return heard

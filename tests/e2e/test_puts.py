@@ -163,12 +163,15 @@ def test_of_two_rates_everybody_gets_the_higher_one(make: Make, wishes: Sequence
     began = time.monotonic()
     with Metronome(HZ, stream.beat):
         stream.await_more(3 * HZ)
-    took_s = time.monotonic() - began
+    said_s = time.monotonic() - began
     scene.all_has_come(*gateways)
     for each in scene.listeners:
         times = times_come(each, [id for _, id in stream.sent])
         assert set(times) == {0, 1}
-        assert 30 < sum(times) / took_s < 55
+        came_s = (
+            each.events(scene.topic)[-1].at - began
+        )  # longer, if the machine was busy and some had to wait
+        assert 30 * said_s < sum(times) < 55 * max(said_s, came_s)
 
 
 def test_of_two_that_do_not_look_for_each_other_both_put_it(make: Make) -> None:

@@ -19,7 +19,7 @@ import zenoh
 from tests.e2e import wire
 from tests.e2e.peers import ZenohPeer, eventually
 from tests.e2e.ports import tcp_ports
-from tests.e2e.streamer import StreamerProcess
+from tests.e2e.streamer import StreamerProcess, statistics
 from tests.e2e.subscriber import Subscriber
 from tests.e2e.wire import Uri
 
@@ -70,6 +70,7 @@ class Side:
         self, authority: str, other: str, ports: Ports, other_link: int, directory: Path, usubscription: str
     ) -> None:
         self.authority = authority
+        self._other = other
         self.usubscription = Uri(authority, 0, 3)
         self.ports = ports
         self._directory = directory
@@ -119,6 +120,21 @@ class Side:
     def await_link(self) -> None:
         """Wait until it has been connected to the other side."""
         self.process.stderr.one(lambda line: "link_up" in line and '"link"' in line)
+
+    def await_neighbour(self) -> None:
+        """Wait until it has been told that the other side listens: whatever was asked before is asked again then."""
+
+        def there() -> list[str]:
+            said = [each for each in self.process.log if each["event"] == "neighbours"]
+            return said[-1]["there"] if said else []
+
+        eventually(there, [self._other])
+
+    @property
+    def links(self) -> int:
+        """How many nodes it knows on the network between the streamers."""
+        found: int = statistics(self._directory / "state")["endpoints"]["link"]["links"]
+        return found
 
     def start(self) -> None:
         self.launch()
@@ -213,6 +229,8 @@ class TwoStreamers:
             side.await_ready()
         for side in down:
             side.await_link()
+        for side in (self.near, self.far):
+            side.await_neighbour()
 
     def stop(self) -> None:
         """End both as a supervisor would, once nothing is under way between them; they must have kept their books.
@@ -231,9 +249,12 @@ class TwoStreamers:
     def spy(self) -> Iterator[ZenohPeer]:
         """A stranger on the network between the streamers, who hears all of it.
 
-        Not while a streamer dies: to the other one a link with somebody on it is not down.
+        Not while a streamer dies: to the other one a link with somebody on it is not down. And not before the near side has
+        noticed that somebody came: it asks everything anew then.
         """
+        eventually(lambda: self.near.links, 1)  # an earlier spy may not have gone yet
         with ZenohPeer(self.near.ports.link, "spy") as peer:
+            eventually(lambda: self.near.links, 2)
             probe, asked = self.near.witness, self.far.usubscription.at(wire.FETCH_SUBSCRIBERS)
             probe.wait_answering(asked, seen=lambda: bool(peer.inbox.all()))
             yield peer

@@ -65,7 +65,7 @@ def test_stop_says_how_many_messages_it_could_not_send_in_time(bench: Bench) -> 
         bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
     began = time.monotonic()
     assert streamer.stop(0.05) == 3
-    assert 0.05 <= time.monotonic() - began < 2.0
+    assert 0.05 <= time.monotonic() - began < 4.5  # 5 s is what it waits if it is not told
     assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 3)
     assert leftovers(streamer) == []
 
@@ -78,7 +78,7 @@ def test_stop_waits_for_what_a_filter_holds_back(bench: Bench) -> None:
         "[plugins.throttle]\nmode = 'latest'",
     )
     sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
-    fleet.subscribe(period_ms=100)
+    fleet.subscribe(period_ms=1_500)  # for so long one must be held that is to be seen held
     for payload in (b"first", b"displaced", b"newest"):
         sensor.publish(payload)
     fleet.wait_received(1)

@@ -36,27 +36,34 @@ def killed(directory: Path, life: int, dice: random.Random) -> int:
     return int(struct.unpack_from(">I", said, len(said) // 4 * 4 - 4)[0])
 
 
+def outlived(directory: Path) -> int:
+    """How many were sent by a later life than the one that was offered them."""
+    return sum(by != life for by, life, _ in LINE.iter_unpack((directory / "sent").read_bytes()))
+
+
 def play(directory: Path, kills: int, seed: int) -> str:
-    """So many kills, and a last life that sends the rest; the figures of it."""
+    """So many kills or, where a link was up at most of them, a few more; and a last life that sends the rest. Its figures."""
     dice = random.Random(seed)
-    safe = [killed(directory, life, dice) for life in range(kills)]
+    safe: list[int] = []
+    while len(safe) < kills or (outlived(directory) <= len(safe) < 10 * kills):
+        safe.append(killed(directory, len(safe), dice))
+    kills = len(safe)
     with lived(directory, -1) as last:
         assert last.wait(DEADLINE_S) == 0
     lines = list(LINE.iter_unpack((directory / "sent").read_bytes()))
     everything = [(life, number) for _, life, number in lines]
-    outlived = sum(by != life for by, life, _ in lines)
     unique = list(dict.fromkeys(everything))
     there = set(unique)
     lost = [(life, n) for life, count in enumerate(safe) for n in range(count) if (life, n) not in there]
     repeated = len(everything) - len(unique)
     figures = (
-        f"kills={kills} seed={seed} safe={sum(safe)} sent={len(unique)} outlived={outlived} "
+        f"kills={kills} seed={seed} safe={sum(safe)} sent={len(unique)} outlived={outlived(directory)} "
         f"lost={len(lost)} repeated={repeated}"
     )
     assert lost == [], figures
     assert unique == sorted(unique), figures
     assert repeated <= kills * MAX_REPEATED, figures
-    assert outlived > kills, figures  # or it was about nothing
+    assert outlived(directory) > kills, figures  # or it was about nothing
     return figures
 
 

@@ -37,7 +37,7 @@ users = [
     { authid = "driver", ticket = "t", publish = ["up.wamp_2ehpc.", "com.", "up.car."] },
 ]
 """
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 def until(condition: Callable[[], Any]) -> Any:

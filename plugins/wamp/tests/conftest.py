@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.car import Car
 
 Message = list[Any]
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 BY_NAME = {each.name: each for each in SERIALIZERS}
 ANYBODY = Principal("anonymous", "anonymous", "anonymous", "static", ("",), ("",))

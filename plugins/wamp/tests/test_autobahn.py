@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     from autobahn.wamp.serializer import CBORSerializer, JsonSerializer, MsgPackSerializer
     from autobahn.wamp.types import ComponentConfig, PublishOptions, SubscribeOptions
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 PIPES: list[asyncio.BaseTransport] = []
 """What the clients of a test hold open; autobahn leaves closing to the garbage collector."""
 SERIALIZERS = {"json": JsonSerializer, "msgpack": MsgPackSerializer, "cbor": CBORSerializer}

@@ -43,7 +43,7 @@ def port_of(router: Router) -> int:
 
 
 def get(router: Router, path: str) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port_of(router), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(router), timeout=30)
     connection.request("GET", path)
     response = connection.getresponse()
     body = response.read().decode()
@@ -92,7 +92,7 @@ def test_the_page_may_come_back_and_others_may_not(
     port = port_of(router)
     headers = {"Host": host.format(port=port), "Origin": origin.format(port=port)}
 
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.putrequest("GET", "/ws", skip_host=True)
     handshake = {
         "Upgrade": "websocket",

@@ -32,7 +32,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 HELLO = [1, "realm1", {"roles": {"subscriber": {}}}]
 CLOCK = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
 BY_NAME = {each.name: each for each in SERIALIZERS}
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 if TYPE_CHECKING:
     from tests.conftest import OPENED, Peer
@@ -277,11 +277,11 @@ def test_who_is_gone_without_a_word_is_noticed(start: Start) -> None:
 
 
 def test_who_answers_pings_stays(start: Start) -> None:
-    router = start(ping_s=1, pong_s=1)
+    router = start(ping_s=1, pong_s=2)  # a busy machine may need more than one for a pong
     peer = Peer(router.server.urls[0]).join()
     raw = peer.socket
     seen = time.monotonic()
-    while time.monotonic() < seen + 3:
+    while time.monotonic() < seen + 4:
         with suppress(TimeoutError):
             raw.recv(timeout=0.1)
     assert peer.answer(32, 1, {}, "com.a")[0] == 33
@@ -396,10 +396,10 @@ def test_who_does_not_read_is_not_read_from_and_loses_no_answer(start: Start) ->
     sender = threading.Thread(target=client.socket.sendall, args=(data,))
     sender.start()
     (connection,) = router.server._connections
-    until(lambda: not connection._reading)
+    transport = connection._transport
     assert connection._outbox is not None
-    assert connection._transport is not None
-    assert not connection._transport.is_reading()
+    assert transport is not None
+    until(lambda: not connection._reading and not transport.is_reading())
     waiting = len(connection._outbox._waiting)
     for _ in range(asked):
         assert client.hear()[1].startswith(b"[8,32,5,")

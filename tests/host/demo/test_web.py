@@ -5,11 +5,14 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
+from tests.e2e.peers import LATE_S, Metronome
 from ustreamer.host.cli import parser
 from ustreamer.host.demo import chassis
 from ustreamer.host.demo.vehicle import Vehicle
@@ -41,13 +44,25 @@ def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
             assert first[1] == wheel
             assert 13.9 <= first[4][0]["speed"] <= 15.9
             assert first[5]["source"] == "up://chassis/1234/1/8001"
-            began, events = time.monotonic(), 0
-            while time.monotonic() < began + 2:
-                events += json.loads(client.recv(timeout=30))[1] == wheel
-            assert 16 <= events <= 24
+            assert_comes_at(10, client)
         outcome = vehicle.finish()
     assert outcome.unaccounted == 0
     assert outcome.endpoints["wamp"]["sessions"] == 1
+
+
+def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> None:
+    """Within a fifth: at no more, and at no less but for the time that the machine stood still."""
+    ticks: list[float] = []
+    came: list[tuple[float, float]] = []
+    with Metronome(100, lambda _: ticks.append(time.monotonic())):
+        while len(came) < events:
+            made_ms = UUID(json.loads(client.recv(timeout=30))[5]["id"]).int >> 80
+            came.append((made_ms / 1000, time.time()))
+    stalled_s = sum(gap for gap in (later - earlier for earlier, later in pairwise(ticks)) if gap > LATE_S)
+    # When one passed the gate is told by nobody: behind its making, and before its arrival.
+    (first_made_s, first_came_s), (last_made_s, last_came_s) = came[0], came[-1]
+    assert (events - 1) / (last_came_s - first_made_s) <= 1.2 * hz
+    assert (events - 1) / (last_made_s - first_came_s - stalled_s) >= 0.8 * hz
 
 
 @pytest.fixture(scope="module")

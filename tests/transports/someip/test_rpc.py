@@ -221,7 +221,7 @@ def test_no_failure_is_told_as_0xff_or_as_success(bench: Bench, code: UCode) -> 
 
 
 def test_an_answer_after_the_ttl_is_counted_and_nobody_hears_of_it(bench: Bench) -> None:
-    message = bench.call(ASK, ttl=50)
+    message = bench.call(ASK, ttl=300)
     late = msgspec.structs.replace(bench.received(), message_type=MessageType.RESPONSE)
     expired = bench.heard()
     assert expired.attributes.commstatus is UCode.DEADLINE_EXCEEDED
