@@ -5,14 +5,17 @@ import json
 import math
 import subprocess
 import sys
+from itertools import accumulate, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks import at_rest, calls, fan_out, growth, rates, suite, switching
 from benchmarks.children import REPO
-from benchmarks.rates import NowLast
+from benchmarks.rates import NowLast, Possible
 
 
 def are_positive(found: dict[str, Any], *names: str) -> bool:
@@ -39,6 +42,9 @@ def test_limits_are_measured_live(tmp_path: Path) -> None:
         assert 0 < row["delivered"] <= row["published"] < row["published_hz"] * (row["seconds"] + 0.1) + 2
         # A gate passes no more than its limit, two more, and a tenth (ustreamer_throttle.gate).
         assert row["delivered"] <= row["limit_hz"] * (row["seconds"] + 1.0) + 3
+        assert row["came"] == row["published"]  # the recording has all of them
+        assert 0 < row["possible"] <= row["limit_hz"] * (row["seconds"] + 1.0) + 3
+        assert row["nominal_fidelity"] <= row["fidelity"]
     assert rates.table(rows).count("Hz +-") == len(rows)
 
 
@@ -47,6 +53,43 @@ def test_the_usual_limiter_measures_from_what_passed_last() -> None:
     for ms in (0, 9, 10, 19, 29, 30):
         limiter.see(ms * 1_000_000)
     assert limiter.passed == 3  # 0, 10, 29
+
+
+@given(st.lists(st.integers(0, 400), max_size=11))
+def test_the_ideal_limiter_passes_as_many_as_any_can(gaps: list[int]) -> None:
+    """By trying all choices: N messages take at least N - 1 periods, less 1.1, and less 0.1 from the end of a pause on."""
+    came = list(accumulate(gaps))
+    ideal = Possible(1_000_000_000 / 100)  # a period of 100 ns
+    for now_ns in came:
+        ideal.see(now_ns)
+    starts = [0, *(n + 1 for n, (one, other) in enumerate(pairwise(came)) if other - one > 250)]
+    most = 0
+    for begin, end in pairwise([*starts, len(came)]):
+        its = came[begin:end]
+        most += max(
+            number
+            for number in range(len(its) + 1)
+            if any(conforms(its[0] if its else 0, chosen) for chosen in combinations(its, number))
+        )
+    assert ideal.passed == most
+
+
+def conforms(since: int, chosen: tuple[int, ...]) -> bool:
+    return all(each - since >= number * 100 - 10 for number, each in enumerate(chosen)) and all(
+        later - first >= (position - 1) * 100 - 10
+        for start, first in enumerate(chosen)
+        for position, later in enumerate(chosen[start + 1 :], 1)
+    )
+
+
+def test_a_publisher_that_is_stopped_makes_less_possible_and_a_calm_one_does_not() -> None:
+    calm, stopped = Possible(100), Possible(100)
+    for number in range(1_000):
+        calm.see(number * 10_000_000)
+        stopped.see(
+            max(number, number // 100 * 100 + 4) * 10_000_000
+        )  # the first four of each hundred come late
+    assert (calm.passed, stopped.passed) == (1_000, 960)
 
 
 def test_each_publication_reaches_every_receiver_and_limits_hold_some_back(tmp_path: Path) -> None:

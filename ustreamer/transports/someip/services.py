@@ -57,6 +57,8 @@ class Services:
         self.groups = tuple(dict.fromkeys(group for each in remote for group in each.groups))
         """The multicast groups that events are expected in, by the configuration."""
         self._placed = [each for each in remote if not each.to_be_found]
+        self.senders = tuple(dict.fromkeys(each for each in map(_sender, self._placed) if each is not None))
+        """From where events come over UDP, by the configuration."""
         self._to_be_found = {
             UUri(config.authority, each.ue_id, each.major, 0) for each in remote if each.to_be_found
         }
@@ -191,6 +193,11 @@ class Services:
         return UStatusError(
             UCode.NOT_FOUND, f"topic {topic}: no service is offered for it that has receivers"
         )
+
+
+def _sender(service: Service) -> Address | None:
+    sends = any(service.protocol_of(each) == "udp" for each in service.events)
+    return service.remote_address if sends else None
 
 
 def _event_key(message_id: int, major: int) -> EventKey:

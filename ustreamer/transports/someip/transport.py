@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SOME/IP endpoint: one UDP socket, one thread that receives, and senders on whatever thread calls.
 
+Beside the one socket there are some that only receive, each from one ECU that the configuration names (`direct`).
 What a message means and what becomes of it is decided in `exchange`; here are the socket, the thread and the counters.
 Peers are those of the configuration and, with `sd`, those that service discovery finds (`discovering`).
 """
@@ -27,6 +28,7 @@ from ustreamer.transports.someip.codec import (
 )
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.datagrams import bound
+from ustreamer.transports.someip.direct import Direct
 from ustreamer.transports.someip.discovering import Discovering, Surroundings
 from ustreamer.transports.someip.exchange import Exchange
 from ustreamer.transports.someip.groups import Groups
@@ -98,6 +100,7 @@ class SomeipTransport(EndpointTransport):
             each.subscriber: self._sending.events_to(each, bursts=True) for each in self._receivers.values()
         }
         self._groups = Groups(config.bind, config.receive_buffer, self._take_in)
+        self._direct = Direct(self._take_from)
         self._subscribed: SubscribedEvents | None = None
         self._discovering = self._discovery(context)
         self._leaving = self._exchange.leaving(
@@ -177,7 +180,9 @@ class SomeipTransport(EndpointTransport):
         self._sending.open(opened)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = poller = Poller()
-        poller.add(opened.fileno(), _drained_each_round)
+        senders = self._exchange.services.senders
+        self._direct.open(opened, senders, self._config.receive_buffer, poller)
+        poller.add(opened.fileno(), self._readable if self._direct else _drained_each_round)
         poller.add(self._wake_fd, self._woken)
         self._groups.open(poller)
         try:
@@ -241,6 +246,7 @@ class SomeipTransport(EndpointTransport):
             self._discovering.close()
         self._connections.close()
         self._groups.close()
+        self._direct.close()
         with self._life:
             if self._socket is not None:
                 self._socket.close()
@@ -299,7 +305,7 @@ class SomeipTransport(EndpointTransport):
             self._expire()
             self._sending.run()
             self._connections.on_timer()
-            if self._drain(opened):
+            if not self._direct and self._drain(opened):
                 poller.wait(0)  # who is not in the flood has a turn, too
             else:
                 self._sleep(poller)
@@ -332,6 +338,10 @@ class SomeipTransport(EndpointTransport):
     def _woken(self, events: int) -> None:
         os.eventfd_read(self._wake_fd)
 
+    def _readable(self, events: int) -> None:
+        if self._socket is not None:
+            self._drain(self._socket)
+
     def _drain(self, opened: socket.socket) -> bool:
         """Take in what has arrived, one round at most; whether there may be more."""
         receive, event_in, arrivals = opened.recvfrom, self._exchange.event, self._arrivals
@@ -358,6 +368,19 @@ class SomeipTransport(EndpointTransport):
         arrivals.deliver()
         self._datagrams += _ROUND
         return True
+
+    def _take_from(self, datagrams: list[bytes], sender: Address) -> None:
+        """Take in what has arrived from one sender, in order."""
+        self._datagrams += len(datagrams)
+        arrivals = self._arrivals
+        for datagram, attributes in zip(datagrams, self._exchange.events(datagrams, sender[0]), strict=True):
+            if attributes is not None:
+                arrivals.attributes.append(attributes)
+                arrivals.datagrams.append(datagram)
+            else:
+                arrivals.deliver()  # they came before
+                self._take(datagram, sender)
+        arrivals.deliver()
 
     def _take_in(self, datagram: bytes, address: Address) -> None:
         """Take in what came to a multicast group that ECUs send events in."""
@@ -604,4 +627,4 @@ class SomeipTransport(EndpointTransport):
 
 
 def _drained_each_round(events: int) -> None:
-    """The socket of datagrams is read whether or not the poller has something to say of it."""
+    """Where it is the only socket of datagrams, it is read whether or not the poller has something to say of it."""
