@@ -69,9 +69,19 @@ class Pending(Generic[K, V]):
     From its deadline on an entry is not to be had by `get`; it is there until `expired` hands it out, once.
     """
 
-    def __init__(self, limit: int, what: str, group_of: Callable[[V], Hashable] | None = None) -> None:
-        """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them."""
+    def __init__(
+        self,
+        limit: int,
+        what: str,
+        group_of: Callable[[V], Hashable] | None = None,
+        group_limit: int | None = None,
+    ) -> None:
+        """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them.
+
+        No group has more than `group_limit`.
+        """
         self._limit = limit
+        self._group_limit = limit if group_limit is None else group_limit
         self._what = what
         self._open: dict[K, _Entry[V]] = {}
         self._group_of = group_of
@@ -88,10 +98,16 @@ class Pending(Generic[K, V]):
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED, f"{self._what}: {self._limit} are open, the limit (max_pending)"
             )
+        if self._group_of is not None:
+            keys = self._groups.setdefault(self._group_of(value), {})
+            if len(keys) >= self._group_limit:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED,
+                    f"{self._what}: {len(keys)} of {self._group_of(value)} are open, its share of max_pending",
+                )
+            keys[key] = None
         serial = next(self._serials)
         self._open[key] = _Entry(value, deadline_ns, serial)
-        if self._group_of is not None:
-            self._groups.setdefault(self._group_of(value), {})[key] = None
         heapq.heappush(self._deadlines, (deadline_ns, serial, key))
 
     def get(self, key: K, now_ns: int) -> V | None:

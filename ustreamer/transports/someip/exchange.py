@@ -111,7 +111,10 @@ class Exchange:
             config.max_pending, "requests to SOME/IP services", attrgetter("remote")
         )
         self._requests: Pending[UUID, ClientRequest] = Pending(
-            config.max_pending, "requests of SOME/IP clients"
+            config.max_pending,
+            "requests of SOME/IP clients",
+            lambda asked: asked.address[0],
+            max(1, config.max_pending // 2),
         )
 
     # --- in -------------------------------------------------------------------------------------------------------------
