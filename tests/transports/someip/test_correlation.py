@@ -115,6 +115,21 @@ def test_a_full_table_says_what_is_full_and_how_much_it_holds() -> None:
     assert "c" not in calls
 
 
+def test_no_group_takes_the_room_of_the_others() -> None:
+    calls: Pending[int, str] = Pending(4, "calls", group_of=lambda value: value[0], group_limit=2)
+    for key, value in ((1, "a1"), (2, "a2"), (3, "b1")):
+        calls.open(key, value, 100)
+    with pytest.raises(UStatusError) as full:
+        calls.open(4, "a3", 100)
+    assert full.value.code is UCode.RESOURCE_EXHAUSTED
+    assert full.value.message == "calls: 2 of a are open, its share of max_pending"
+    calls.close(1)
+    calls.open(4, "a3", 100)
+    calls.open(5, "b2", 100)
+    with pytest.raises(UStatusError, match="4 are open, the limit"):
+        calls.open(6, "c1", 100)
+
+
 def test_a_full_table_has_room_again_after_an_answer_and_after_a_deadline() -> None:
     calls = pending(limit=1)
     calls.open("a", "", 100)

@@ -450,6 +450,15 @@ def test_a_request_above_the_limit_is_answered_with_a_failure() -> None:
     )
 
 
+def test_one_client_s_host_does_not_take_all_the_room() -> None:
+    bench = Bench(max_pending=4, clients=["127.0.0.0/8"])
+    outcomes = [
+        bench.exchange.incoming(from_client(session=n), ("127.0.0.9", 4_000 + n)) for n in range(1, 6)
+    ]
+    assert [isinstance(each, Refused) for each in outcomes] == [False, False, True, True, True]
+    bench.accepted(from_client(), CLIENT)
+
+
 REFUSED = {
     "service": ({"service": 0x0778}, Refusal.REQUEST_SERVICE, ReturnCode.E_UNKNOWN_SERVICE),
     "version": ({"interface_version": 3}, Refusal.REQUEST_VERSION, ReturnCode.E_WRONG_INTERFACE_VERSION),

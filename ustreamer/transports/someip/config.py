@@ -284,7 +284,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `client_version`: version of the uEntity that stands for a SOME/IP client, whose header has none.
     * `request_ttl_ms`: how long a SOME/IP client's request may take.
     * `tp`: bounds of what comes and goes in segments.
-    * `max_pending`: open requests, for each direction on its own.
+    * `max_pending`: open requests, for each direction on its own; of those of SOME/IP clients one host has half at most.
     * `receive_buffer`: bytes asked of the kernel, which caps them at net.core.rmem_max without a word.
     """
 

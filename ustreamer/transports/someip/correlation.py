@@ -67,9 +67,19 @@ class Pending(Generic[K, V]):
     From its deadline on an entry is not to be had by `get`; it is there until `expired` hands it out, once.
     """
 
-    def __init__(self, limit: int, what: str, group_of: Callable[[V], Hashable] | None = None) -> None:
-        """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them."""
+    def __init__(
+        self,
+        limit: int,
+        what: str,
+        group_of: Callable[[V], Hashable] | None = None,
+        group_limit: int | None = None,
+    ) -> None:
+        """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them.
+
+        No group has more than `group_limit`.
+        """
         self._limit = limit
+        self._group_limit = limit if group_limit is None else group_limit
         self._what = what
         self._open: dict[K, tuple[V, int, int]] = {}  # with deadline and serial
         self._group_of = group_of
@@ -86,10 +96,16 @@ class Pending(Generic[K, V]):
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED, f"{self._what}: {self._limit} are open, the limit (max_pending)"
             )
+        if self._group_of is not None:
+            keys = self._groups.setdefault(self._group_of(value), {})
+            if len(keys) >= self._group_limit:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED,
+                    f"{self._what}: {len(keys)} of {self._group_of(value)} are open, its share of max_pending",
+                )
+            keys[key] = None
         serial = next(self._serials)
         self._open[key] = value, deadline_ns, serial
-        if self._group_of is not None:
-            self._groups.setdefault(self._group_of(value), {})[key] = None
         heapq.heappush(self._deadlines, (deadline_ns, serial, key))
 
     def get(self, key: K, now_ns: int) -> V | None:
@@ -166,11 +182,13 @@ class Books:
     """The open requests of one endpoint, both ways, under one lock: whoever reads or changes them holds it."""
 
     def __init__(self, limit: int) -> None:
-        """At most `limit` are open each way."""
+        """At most `limit` are open each way; of those of clients, half by one host."""
         self.lock = Lock()
         self.takes_calls = True
         self.calls: Pending[int, Call] = Pending(limit, "requests to SOME/IP services", attrgetter("remote"))
-        self.requests: Pending[UUID, ClientRequest] = Pending(limit, "requests of SOME/IP clients")
+        self.requests: Pending[UUID, ClientRequest] = Pending(
+            limit, "requests of SOME/IP clients", lambda asked: asked.address[0], max(1, limit // 2)
+        )
         self._session = 0
 
     def open_call(self, client: int, call: Call, deadline_ns: int) -> int:
