@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions without a network: what a client sends goes into a real session, and what comes out of a real outbox is read."""
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -171,6 +172,25 @@ class Peer:
 def close_what_was_opened() -> Iterator[None]:
     yield
     OPENED.close()
+
+
+class _Tracebacks(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(f"{record.getMessage()} {record.exc_info and record.exc_info[1]!r}")
+
+
+@pytest.fixture(autouse=True)
+def no_traceback() -> Iterator[list[str]]:
+    """Whatever clients send, nothing may come up to asyncio, which would log it and cut the connection."""
+    handler, logger = _Tracebacks(), logging.getLogger("asyncio")
+    logger.addHandler(handler)
+    yield handler.found
+    logger.removeHandler(handler)
+    assert handler.found == []
 
 
 @pytest.fixture

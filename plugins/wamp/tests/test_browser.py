@@ -84,13 +84,15 @@ def test_values_are_found_shown_plotted_throttled_and_given_up(browser: Browser)
     car = Car()
     try:
         browser.command("Page.navigate", url=car.page)
-        browser.until("document.getElementById('state')?.textContent === 'open'")
+        browser.until("document.getElementById('state')?.textContent === 'connected'")
         # Topics are found by themselves, and a click subscribes.
         browser.until(
             f"[...document.querySelectorAll('.topic')].some((each) => each.textContent === '{WHEEL}')"
         )
+        assert "Click a topic" in browser.run("document.getElementById('cards').innerText")
         browser.run(f"seen.get('{WHEEL}').click()")
         browser.run(f"seen.get('{DOOR}').click()")
+        assert "Click a topic" not in browser.run("document.getElementById('cards').innerText")
         browser.until("/^m.s \\d+/.test(document.querySelector('.card .value').textContent)")
         browser.until("document.querySelectorAll('.card .value')[1].textContent === '03 01'")
         first = browser.run("document.querySelector('.card .value').textContent")
@@ -101,6 +103,9 @@ def test_values_are_found_shown_plotted_throttled_and_given_up(browser: Browser)
             " return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((each) => each); })()"
         )
         browser.until(painted)
+        # How high and how low it goes is written at its side.
+        high, low = (f"+document.querySelector('.plot span:nth-of-type({at})').textContent" for at in (1, 2))
+        browser.until(f"{low} >= 10 && {low} < {high} && {high} <= 19.9")
         # The slider is a SUBSCRIBE with another rate, of the same subscription.
         assert car.gate.open_topics[WHEEL] == 0
         browser.run(
@@ -133,15 +138,20 @@ def test_the_page_says_when_it_is_cut_off_and_comes_back_by_itself(browser: Brow
     url = car.router.server.urls[0]
     try:
         browser.command("Page.navigate", url=car.page)
-        browser.until("document.getElementById('state')?.textContent === 'open'")
+        browser.until("document.getElementById('state')?.textContent === 'connected'")
         browser.run(f"show('{WHEEL}')")
         browser.until("/^m.s/.test(document.querySelector('.card .value').textContent)")
     finally:
         car.close()
-    browser.until("document.getElementById('state').textContent.startsWith('closed')")
+    browser.until("document.getElementById('state').textContent.startsWith('disconnected')")
+    browser.until("document.getElementById('state').textContent.endsWith(', trying again')")
+    assert browser.run("document.getElementById('cards').className") == "stale", (
+        "it shows that this is of before"
+    )
     again = Car(url)
     try:
-        browser.until("document.getElementById('state').textContent === 'open'")
+        browser.until("document.getElementById('state').textContent === 'connected'")
+        assert browser.run("document.getElementById('cards').className") == ""
         before = browser.run(f"cards.get('{WHEEL}').shown.text")
         browser.until(f"cards.get('{WHEEL}').shown.text !== {json.dumps(before)}")
         assert WHEEL in again.gate.open_topics
@@ -153,7 +163,7 @@ def test_the_page_says_why_a_topic_has_ended(browser: Browser) -> None:
     car = Car()
     try:
         browser.command("Page.navigate", url=car.page)
-        browser.until("document.getElementById('state')?.textContent === 'open'")
+        browser.until("document.getElementById('state')?.textContent === 'connected'")
         browser.run(f"show('{WHEEL}')")
         browser.until("/^m.s/.test(document.querySelector('.card .value').textContent)")
 

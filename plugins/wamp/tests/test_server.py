@@ -247,6 +247,49 @@ def test_what_is_no_handshake_is_closed(start: Start, garbage: bytes) -> None:
     until(lambda: router.server.connections == 0)
 
 
+UPGRADE = b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+KEY = b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+CLOSE = b"\x88\x80abcd"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (UPGRADE + b"\r\n" + CLOSE, b"400"),  # what comes at once may be taken for frames of what was refused
+        (UPGRADE + b"\r\n\xff\xff\xff\xff", b"400"),
+        (UPGRADE + KEY + b"Upgrade: websocket\r\n\r\n", b"426"),
+        (UPGRADE + KEY + b"Sec-WebSocket-Protocol: wamp.2.json\r\n\r\n" + CLOSE, b"101"),
+    ],
+)
+def test_a_handshake_is_answered_whatever_comes_with_it(start: Start, sent: bytes, status: bytes) -> None:
+    router = start()
+    host, port = router.server.urls[0].removeprefix("ws://").removesuffix("/ws").split(":")
+    for pieces in ([sent], [sent[:-9], sent[-9:-7], sent[-7:-5], sent[-5:]]):
+        with socket.create_connection((host, int(port))) as client:
+            client.settimeout(DEADLINE_S)
+            answer = b""
+            for each in pieces:
+                client.sendall(each)
+            with suppress(ConnectionResetError):
+                while more := client.recv(4096):
+                    answer += more
+        assert answer.split(b" ")[1] == status
+    until(lambda: router.server.connections == 0)
+
+
+def test_what_goes_up_to_asyncio_is_found(start: Start, no_traceback: list[str]) -> None:
+    router, done = start(), threading.Event()
+
+    def fail() -> None:
+        done.set()
+        raise ValueError("planted")
+
+    router.server.call(fail)
+    assert done.wait(DEADLINE_S)
+    assert "planted" in until(lambda: no_traceback)[0]
+    no_traceback.clear()
+
+
 # --- who is not there ---------------------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ _log.setLevel(logging.CRITICAL)
 
 _BY_NAME: Final = {serializer.subprotocol: serializer for serializer in SERIALIZERS}
 _FIN: Final = 0x80
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 def _framer(opcode: Opcode) -> Callable[[bytes], bytes]:
@@ -133,6 +134,8 @@ class WebSocketConnection(Connection):
         self._protocol = ServerProtocol(
             select_subprotocol=_select, max_size=terms.max_message_bytes, logger=_log
         )
+        self._is_asked = False  # the handshake is whole
+        self._before = b""  # its last bytes so far
         self._fragments: list[bytes] = []
         self._is_text = False
         self._expects_text = False
@@ -140,6 +143,24 @@ class WebSocketConnection(Connection):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
+        if self._is_asked:
+            self._read(data)
+            return
+        # What stands behind a handshake waits for its answer. The protocol would read on, and for a connection that has failed
+        # by then, or was refused, an answer is one too many.
+        known = self._before + data
+        end = known.find(_HEAD_END)
+        if end < 0:
+            self._before = known[-len(_HEAD_END) + 1 :]
+            self._read(data)
+            return
+        self._is_asked = True
+        rest = known[end + len(_HEAD_END) :]
+        self._read(data[: len(data) - len(rest)])
+        if rest and self.session is not None:
+            self._read(rest)
+
+    def _read(self, data: bytes) -> None:
         protocol = self._protocol
         if protocol.reader.eof:
             return
@@ -160,7 +181,7 @@ class WebSocketConnection(Connection):
 
     def _answer(self, request: Request) -> None:
         protocol = self._protocol
-        upgrades = "websocket" in request.headers.get("Upgrade", "").lower()
+        upgrades = any("websocket" in each.lower() for each in request.headers.get_all("Upgrade"))
         page = None if upgrades else self._door.page(request)
         if page is not None:
             protocol.send_response(_page(*page))
