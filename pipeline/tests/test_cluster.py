@@ -157,3 +157,23 @@ def test_a_spark_connect_server_does_the_same(
     check = told("whatif", lake, "--hz", "1")["check"]
     assert (check["differing"], check["rows"]) == (0, len(expected[DELIVERIES.name]))
     assert told("compact", lake, "--until", "2099-12-31")["dates"] == 1
+
+
+def test_a_stream_through_a_spark_connect_server_does_the_same(
+    recordings: Path, environment: dict[str, str], server: str, expected: Any, tmp_path: Path
+) -> None:
+    lake, checkpoint = str(tmp_path / "lake"), str(tmp_path / "checkpoint")
+
+    def ingested() -> Any:
+        command = [sys.executable, "-m", "ustreamer_pipeline", "ingest", "--stream", checkpoint]
+        command += [str(recordings), lake, "--remote", server, "--json"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3_000:]
+        return json.loads(done.stdout)
+
+    first = ingested()
+    assert (first["rows"], first["landed"]) == (len(expected[DELIVERIES.name]), first["files"])
+    assert contents(lake) == expected
+    again = ingested()
+    assert (again["landed"], again["days"]) == (0, 0)
+    assert contents(lake) == expected

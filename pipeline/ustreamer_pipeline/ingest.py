@@ -47,6 +47,8 @@ WAVE_UNITS: Final = 2_000
 _TASK_BYTES: Final = 64 << 20
 UNKNOWN_GATEWAY: Final = "?"
 """Partition of what nobody can say the gateway of; its date is 1970-01-01."""
+STREAMED: Final = ".streamed.jsonl"
+"""In the lake: what the batches of a stream that runs have done."""
 
 Progress = Callable[[str], AbstractContextManager[None]]
 
@@ -104,11 +106,15 @@ def ingest_stream(
     and its subfolders. Raises UnavailableError if it is not there, and what `ingest` raises.
     """
     there(folder)
-    done = Ingested()
+    counts = Path(lake) / STREAMED
+    counts.unlink(missing_ok=True)
 
     def take(batch: "DataFrame", epoch: int) -> None:
+        # With Spark Connect this is a copy, in a process of the server: what it did comes back by a file.
         paths = [unquote(urlparse(row.path).path) for row in batch.collect()]
-        done.add(ingest(spark, paths, lake, progress))
+        taken = ingest(batch.sparkSession, paths, lake, progress)
+        with counts.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(vars(taken))}\n")
 
     files = (
         spark.readStream.format("binaryFile")
@@ -126,6 +132,11 @@ def ingest_stream(
         .start()
     )
     query.awaitTermination()
+    done = Ingested()
+    if counts.exists():
+        for line in counts.read_text(encoding="utf-8").splitlines():
+            done.add(Ingested(**json.loads(line)))
+        counts.unlink()
     rest = ingest(spark, [folder], lake, progress)
     rest.files -= done.files  # those of the stream are counted
     done.add(rest)
