@@ -28,7 +28,7 @@ from ustreamer.core.dispatcher import Dispatcher
 from ustreamer.core.egress import EgressLimits
 from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot
 from ustreamer.core.links import Links
-from ustreamer.core.neighbours import Announcement
+from ustreamer.core.neighbours import Announcement, Who
 from ustreamer.core.puts import Put
 from ustreamer.core.shared import Schedule
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory, SubscriptionWatch
@@ -110,6 +110,7 @@ class EndpointContext(msgspec.Struct, frozen=True):
     `decoder(topic)` is what a plugin has for a topic; ask it once for each, and not while the transport is made. `serves` are the
     authorities that the streamer's uSubscription answers for; `topics()` are those that the configuration names at any endpoint
     (`EndpointTransport.topics`), to be asked for when the transport is opened, not before.
+    `instance` is the streamer's process, as its announcements name it; "" where there is none.
     """
 
     name: str
@@ -118,6 +119,7 @@ class EndpointContext(msgspec.Struct, frozen=True):
     decoder: Callable[[UUri], Decoder | None] = _no_decoder
     serves: tuple[str, ...] = ()
     topics: Callable[[], Collection[UUri]] = tuple
+    instance: str = ""
 
 
 class RouteUnavailable(UStatusError):
@@ -243,6 +245,13 @@ class EndpointTransport(UTransport):
 
         Called before `open`. `changed` runs on a thread of the transport and may take as long as one message. What cannot
         be read is refused and counted; there is a bound to what is kept. A transport that cannot tell never calls it.
+        """
+
+    def believe(self, brings: Callable[[Who, str], bool]) -> None:
+        """Go by `brings(streamer, authority)` where another streamer on this network would do what we do: may it be relied on?
+
+        Whether it can be believed to bring there what `authority` has. Called after `announce` and whenever the answers may have
+        changed, from any thread; `brings` may be asked on any thread and does not wait.
         """
 
     def announce_puts(self, puts: frozenset[Put]) -> None:

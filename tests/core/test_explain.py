@@ -117,7 +117,7 @@ def test_the_access_rule_that_decided_is_named(
 
 def test_what_a_neighbour_forwards_is_left_to_it(world: "World", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Neighbours, "standing", lambda *_: Standing.LEFT)
-    found = explained(world, "chassis", publish(ID, SPEED).attributes)
+    found = explained(world, "backbone", publish(ID, SPEED).attributes)
     assert (found.verdict, steps(found)) == ("left", [("neighbours", False)])
 
 

@@ -127,11 +127,20 @@ class Router:
         return self._access.get(ingress)
 
     def _standing(self, ingress: str, attributes: UAttributes) -> Standing:
+        if self._unicast.get(ingress):
+            return Standing.OURS  # whoever sent it there meant us, and no other streamer has heard it
         sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
+        if sink is not None and attributes.type is UMessageType.RESPONSE and self._answers_us(sink):
+            sink = None
         to = None if sink is None else sink.authority_name
         if sink is not None and to == self._neighbours.authority and self.places.endpoint_of(sink) == SELF:
             to = None  # a service of ours: nobody else hosts it, so only who has brought it can matter
         return self._neighbours.standing(ingress, attributes.source.authority_name, to)
+
+    def _answers_us(self, sink: UUri) -> bool:
+        """Whether only who has forwarded a request can forward its answer, because of who asked."""
+        home = self.places.endpoint_of(sink)
+        return home is not None and bool(self._unicast.get(home))
 
     def _by_sink(self, ingress: str, sink: UUri) -> Decision:
         endpoint = self.places.endpoint_of(sink)

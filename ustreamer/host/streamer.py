@@ -106,8 +106,9 @@ class Streamer:
         self.transports: dict[str, EndpointTransport] = {SELF: inside}
         for name, section in config.endpoints.items():
             kind = kinds[section.transport]
+            me = self._neighbours.me.instance
             context_of_it = EndpointContext(
-                name, config.authority, clock, self.decoder, self.context.serves, self._topics
+                name, config.authority, clock, self.decoder, self.context.serves, self._topics, me
             )
             self.transports[name] = kind.make(section, context_of_it)
         self._paused = PausedDirectory(self._directory())
@@ -277,6 +278,11 @@ class Streamer:
     def _announce(self) -> None:
         for name, transport in self.transports.items():
             transport.announce(self._neighbours.announcements(name))
+        self._rely()
+
+    def _rely(self) -> None:
+        for name, transport in self.transports.items():
+            transport.believe(partial(self._neighbours.believes, name))
 
     def _neighbours_changed(self, name: str, announcements: frozenset[Announcement]) -> None:
         heard = self._neighbours.hear(name, announcements)
@@ -284,6 +290,7 @@ class Streamer:
             return
         self.dispatcher.expect_loops(self._neighbours.loops())
         self.dispatcher.replan()
+        self._rely()
         there = [who.authority for who in self._neighbours.at(name)]
         came, went = ([who.authority for who in each] for each in (heard.came, heard.went))
         log.info("neighbours", extra={"endpoint": name, "came": came, "went": went, "there": there})

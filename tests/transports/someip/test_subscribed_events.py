@@ -96,7 +96,7 @@ def test_an_offer_has_all_that_service_discovery_says_of_it() -> None:
     ]
     offer = Bench(eventgroups=groups).offers[KEY]
     assert offer.discovered_at(("10.0.0.1", 30500), ("10.0.0.1", 30501)) == OfferedService(
-        KEY, 7, ("10.0.0.1", 30500), ("10.0.0.1", 30501), ((1, GROUP), (2, None), (3, None))
+        KEY, 7, ("10.0.0.1", 30500), ("10.0.0.1", 30501), ((1, GROUP), (2, None), (3, None)), (), "hpc.vin1"
     )
     assert (offer.receivers, offer.fields) == (1, frozenset({LIGHT}))
 

@@ -27,7 +27,7 @@ from ustreamer.transports.someip.pacer import segments
 from ustreamer.transports.someip.tcp_door import TcpReason
 from ustreamer.transports.someip.tp import Reassembly, TpReason
 from ustreamer.transports.someip.tp_settings import TpLimits
-from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.transports.someip.transport import OTHER_STREAMER, SomeipTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -899,7 +899,7 @@ def test_every_way_to_be_refused_has_a_counter_from_the_start(bench: Bench) -> N
     counters = bench.endpoint.statistics()
 
     assert {name for name in counters if name.startswith("refused_")} == {
-        f"refused_{reason}" for reason in (*MalformedReason, *Refusal, *TpReason, *TcpReason)
+        f"refused_{reason}" for reason in (*MalformedReason, *Refusal, *TpReason, *TcpReason, OTHER_STREAMER)
     }
     assert set(counters.values()) == {0}
 

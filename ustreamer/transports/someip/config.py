@@ -27,7 +27,7 @@ from ustreamer.transports.someip.sd.section import ServiceDiscovery
 from ustreamer.transports.someip.tcp_settings import Tcp
 from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits, segmenting
 from ustreamer.uprotocol.ustatus import UStatusError
-from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
 # 0xFFFF is the wildcard of uProtocol and means "any" or "service discovery" in SOME/IP.
 Id = Annotated[int, Meta(ge=0x0001, le=0xFFFE)]
@@ -119,7 +119,7 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     For an offered service without service discovery, `remote` and `receivers` are who gets its events. What goes over TCP
     goes to `remote_tcp`, or the same address as over UDP; events of ours over TCP to whichever port the receiver has called
-    from.
+    from. What another streamer offers is this service only if it is `relayed`.
     """
 
     any_method: ClassVar[bool] = False
@@ -136,6 +136,7 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     remote_tcp: str | None = None
     receivers: Receivers = ()
     offered: bool = False
+    relayed: bool = False
     provider: str | None = None
     minor: Annotated[int, Meta(ge=0, le=0xFFFF_FFFE)] = 0
     eventgroups: tuple[Eventgroup, ...] = ()
@@ -152,6 +153,8 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for key in () if self.offered else ("provider", "receivers", "minor"):
             if getattr(self, key):
                 raise ValueError(f"{key}: only for a service with offered = true")
+        if self.offered and self.relayed:
+            raise ValueError("relayed: only for a service that is not offered: it says whose Offer is taken")
         for index, event in enumerate(() if self.offered else self.events):
             if event.tp is not None:
                 raise ValueError(
@@ -285,6 +288,9 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `request_ttl_ms`: how long a SOME/IP client's request may take.
     * `tp`: bounds of what comes and goes in segments.
     * `max_pending`: open requests, for each direction on its own; of those of SOME/IP clients one host has half at most.
+    * `neighbours`: with `sd`, other streamers on this network are looked for, and told of us. A list of own authorities also
+      believes those that are seen nowhere else; False: neither.
+    * `other_streamers`: addresses of streamers that do not say that they are. What comes from there is not carried on.
     * `receive_buffer`: bytes asked of the kernel, which caps them at net.core.rmem_max without a word.
     """
 
@@ -301,6 +307,8 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     # Below 0xFFFF: a request needs a session id that none of the open ones has.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304
+    neighbours: tuple[str, ...] | bool = True
+    other_streamers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.authorities or self.authorities[0] == ANY_AUTHORITY:
@@ -316,12 +324,37 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             )
         for index, network in enumerate(self.clients or ()):
             check_network(f"clients[{index}]", network)
+        self._check_streamers()
         contradiction = self.tp.contradiction()
         if contradiction is not None:
             raise ValueError(f"tp.{contradiction}")
         _distinct("services", _claims(self))
         for index, service in enumerate(self.services):
             self._check_service(f"services[{index}]", service)
+
+    def _check_streamers(self) -> None:
+        names = () if isinstance(self.neighbours, bool) else self.neighbours
+        if names and self.sd is False:
+            raise ValueError(
+                "neighbours: without sd no streamer is heard; expected their addresses in other_streamers"
+            )
+        for name in names:
+            try:
+                check_authority(name, name)
+            except UStatusError as error:
+                raise ValueError(f"neighbours: {error.message}") from error
+            if name == ANY_AUTHORITY:
+                raise ValueError("neighbours: '*' is nobody's own authority; expected names of streamers")
+        for index, host in enumerate(self.other_streamers):
+            check_ip(f"other_streamers[{index}]", host)
+            if host == self.bind and not ipaddress.IPv4Address(host).is_unspecified:
+                raise ValueError(f"other_streamers[{index}]: {host} is this endpoint's own bind")
+        for index, service in enumerate(self.services):
+            for address in () if service.offered else (service.remote, service.remote_tcp):
+                if address is not None and parse_address(address)[0] in self.other_streamers:
+                    raise ValueError(
+                        f"services[{index}]: {address} is a streamer's by other_streamers, and what comes from there is not taken"
+                    )
 
     def _check_service(self, where: str, service: Service) -> None:
         self._check_groups(where, service)

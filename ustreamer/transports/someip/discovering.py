@@ -5,6 +5,7 @@
 
     Send                            sd/port.py
     ServiceFound, ServiceLost       services.py: where requests go, and where events come from
+    StreamersHeard, OfferTurned     neighbours.py: other streamers, and what they do in our place
     Eventgroup...                   usubscription.py: what others subscribe of the ECUs
     Subscription...                 subscribers.py: what ECUs subscribe of us; subscribed_events.py: how it reaches them
     ConnectWanted, PeerRebooted     the TCP connections of the endpoint
@@ -19,13 +20,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ustreamer.core.clock import Clock
 from ustreamer.core.subscriptions import SubscriptionDirectory
+from ustreamer.hookspecs import EndpointContext
 from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.codec import split
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.found_services import FoundServices, key_of, wanted
 from ustreamer.transports.someip.groups import Groups
+from ustreamer.transports.someip.mapping import EventReceiver
+from ustreamer.transports.someip.neighbours import OtherStreamers, streamer_settings
 from ustreamer.transports.someip.offers import Offer
 from ustreamer.transports.someip.poller import Poller
 from ustreamer.transports.someip.sd.actions import (
@@ -35,11 +38,13 @@ from ustreamer.transports.someip.sd.actions import (
     EventgroupRefused,
     EventgroupSubscribed,
     InitialDataAsked,
+    OfferTurned,
     PeerRebooted,
     Refused,
     Send,
     ServiceFound,
     ServiceLost,
+    StreamersHeard,
     Subscription,
     SubscriptionAsked,
     SubscriptionEnded,
@@ -94,9 +99,7 @@ class Discovering:
     def __init__(
         self,
         config: SomeipEndpoint,
-        name: str,
-        own_authority: str,
-        clock: Clock,
+        context: EndpointContext,
         services: Services,
         offers: Mapping[ServiceKey, Offer],
         events: SubscribedEvents,
@@ -104,6 +107,10 @@ class Discovering:
         around: Surroundings,
     ) -> None:
         assert isinstance(config.sd, ServiceDiscovery)
+        name, own_authority, clock = context.name, context.authority, context.clock
+        relayed = [key_of(each) for each in config.services if each.relayed]
+        self._streamer = streamer_settings(config, context, relayed)
+        self.streamers = OtherStreamers(around.wake)
         self._sd, self._clock, self._name = config.sd, clock, name
         self._services, self._offers, self._events, self._around = services, offers, events, around
         self._connections = connections
@@ -167,6 +174,7 @@ class Discovering:
             events=udp,
             initial_data=self._sd.initial_data,
             sd_endpoint_options=self._sd.sd_endpoint_options,
+            streamer=self._streamer,
             timings=self._sd.timings,
             limits=self._sd.limits,
         )
@@ -230,6 +238,17 @@ class Discovering:
                 UCode.RESOURCE_EXHAUSTED, f"{message.id}: {MAX_WAITING} messages for uSubscription wait"
             )
         self._waiting.append(message)
+
+    def is_elsewhere(self, receiver: EventReceiver) -> Callable[[], bool]:
+        """What tells whether another streamer offers the service whose events a configured receiver gets."""
+        who = receiver.subscriber
+        keys = [
+            each for each in self._offers if (each.service, each.major) == (who.ue_type, who.ue_version_major)
+        ]
+        elsewhere = self.streamers.serves_elsewhere
+        return lambda: any(
+            map(elsewhere, keys)
+        )  # one: requests do not name an instance, so none is offered twice
 
     # --- the receiving thread -----------------------------------------------------------------------------------------
 
@@ -310,6 +329,7 @@ class Discovering:
         discovery = self._discovery
         if discovery is None:
             return
+        self._do(self.streamers.follow(discovery, self._clock.monotonic_ns()))
         if self._unlisted is not None:
             changes = self._unlisted.take_changes()
             self._do(self._found.follow(changes, discovery, self._clock.monotonic_ns()))
@@ -380,8 +400,16 @@ class Discovering:
             case PeerRebooted():
                 log.info("someip.rebooted", extra={"endpoint": self._name, "peer": action.peer[0]})
                 self._connections.drop(action.peer[0])
+            case StreamersHeard():
+                self.streamers.heard(action.announcements)
+            case OfferTurned():
+                log.info("someip.offer_turned", extra=self._offer_extra(action))
+                self.streamers.turned(action)
             case ConnectWanted():
                 self._stream_there(TcpAddress(*action.address), [action.key])
+
+    def _offer_extra(self, news: OfferTurned) -> dict[str, object]:
+        return {"endpoint": self._name, "service": str(news.key), "ours": news.ours}
 
     def _tell(self, key: ServiceKey, eventgroup: int, state: State) -> None:
         for message in self.ecus.turned(GroupKey(key, eventgroup), state):

@@ -21,7 +21,7 @@ class Multicast(NamedTuple):
 class Offer(NamedTuple):
     """A service that we offer: its topics on both sides, by event group; which are fields; which groups go by multicast.
 
-    `receivers` is how many the configuration names.
+    `receivers` is how many the configuration names, `authority` whose service it is.
     """
 
     key: ServiceKey
@@ -34,6 +34,7 @@ class Offer(NamedTuple):
     receivers: int
     uses_tcp: bool
     uses_udp: bool
+    authority: str
 
     def group_of(self, topic: UUri) -> int | None:
         return next((group for group, topics in self.eventgroups.items() if topic in topics), None)
@@ -50,6 +51,7 @@ class Offer(NamedTuple):
             udp if self.uses_udp or not self.uses_tcp else None,
             tcp if self.uses_tcp else None,
             groups,
+            authority=self.authority,
         )
 
 
@@ -84,6 +86,7 @@ def _offer(service: Service, own_authority: str) -> Offer:
         receivers=len(service.static_receivers),
         uses_tcp=service.uses("tcp"),
         uses_udp=service.uses("udp"),
+        authority=provider.authority_name,
     )
 
 

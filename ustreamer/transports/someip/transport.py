@@ -16,8 +16,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from ustreamer.core.chain import BulkTransmit, Transmit
+from ustreamer.core.neighbours import Announcement, Who
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
-from ustreamer.hookspecs import EndpointContext, EndpointTransport
+from ustreamer.hookspecs import EndpointContext, EndpointTransport, SubscriberGone
 from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.arrivals import Arrivals
 from ustreamer.transports.someip.codec import (
@@ -34,6 +35,7 @@ from ustreamer.transports.someip.exchange import Exchange
 from ustreamer.transports.someip.groups import Groups
 from ustreamer.transports.someip.listeners import Listeners
 from ustreamer.transports.someip.mapping import (
+    EventReceiver,
     Refusal,
 )
 from ustreamer.transports.someip.offers import offers
@@ -62,6 +64,8 @@ _LARGEST: Final = (
 _JOIN_S: Final = 2.0
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 63
+OTHER_STREAMER: Final = "other_streamer"
+"""Why a message is refused that comes from another streamer: it would go round."""
 
 
 class SomeipTransport(EndpointTransport):
@@ -96,9 +100,6 @@ class SomeipTransport(EndpointTransport):
         services = self._exchange.services
         self._sending = Sending(config.tp, self._connections, context.clock, self._wake_by, services.no_event)
         self._receivers = {each.subscriber: each for each in services.receivers}
-        self._transmitters = {
-            each.subscriber: self._sending.events_to(each, bursts=True) for each in self._receivers.values()
-        }
         self._groups = Groups(config.bind, config.receive_buffer, self._take_in)
         self._direct = Direct(self._take_from)
         self._subscribed: SubscribedEvents | None = None
@@ -106,6 +107,7 @@ class SomeipTransport(EndpointTransport):
         self._leaving = self._exchange.leaving(
             self._sending.send_alike, self.send, self._wake_by, self._concerns_discovery
         )
+        self._transmitters = {each.subscriber: self._events_to(each) for each in self._receivers.values()}
         self._socket: socket.socket | None = None
         self._poller: Poller | None = None
         self._thread: threading.Thread | None = None
@@ -122,6 +124,7 @@ class SomeipTransport(EndpointTransport):
                 *map(str, Refusal),
                 *map(str, TpReason),
                 *map(str, TcpReason),
+                OTHER_STREAMER,
                 *(REASONS if self._discovering is not None else ()),
             ],
             0,
@@ -135,9 +138,7 @@ class SomeipTransport(EndpointTransport):
         self._subscribed = SubscribedEvents(offered, self._sending.events_to)
         return Discovering(
             self._config,
-            context.name,
-            context.authority,
-            context.clock,
+            context,
             self._exchange.services,
             offered,
             self._subscribed,
@@ -421,6 +422,10 @@ class SomeipTransport(EndpointTransport):
             self._discovering.stream_gone(peer, inbound=inbound)
 
     def _take_messages(self, messages: Iterable[SomeIpMessage], address: Address) -> None:
+        if address[0] in self._config.other_streamers:
+            for message in messages:
+                self._count_refusal(OTHER_STREAMER, address, message)
+            return
         incoming = self._exchange.incoming
         for message in messages:
             outcome = incoming(message, address)
@@ -545,7 +550,29 @@ class SomeipTransport(EndpointTransport):
         # Only who is a receiver by the configuration: whoever has subscribed may be elsewhere, or gone, by the next burst.
         receiver = self._receivers.get(subscriber)
         burst = None if receiver is None else self._sending.bursts_to(receiver)
-        return burst or super().bulk_transmitter(subscriber)
+        if receiver is None or burst is None:
+            return super().bulk_transmitter(subscriber)
+        return self._only_ours(receiver, burst)
+
+    def _events_to(self, receiver: EventReceiver) -> Transmit:
+        """What sends to a receiver of the configuration; with service discovery, unless another streamer serves it."""
+        transmit = self._sending.events_to(receiver, bursts=True)
+        if self._discovering is None:
+            return transmit
+        is_elsewhere = self._discovering.is_elsewhere(receiver)
+
+        def transmit_ours(message: UMessage) -> None:
+            if is_elsewhere():
+                raise SubscriberGone(receiver.subscriber)
+            transmit(message)
+
+        return transmit_ours
+
+    def _only_ours(self, receiver: EventReceiver, burst: BulkTransmit) -> BulkTransmit:
+        if self._discovering is None:
+            return burst
+        is_elsewhere = self._discovering.is_elsewhere(receiver)
+        return lambda messages: 0 if is_elsewhere() else burst(messages)
 
     def _send_publish(self, message: UMessage) -> None:
         topic = message.attributes.source
@@ -567,10 +594,36 @@ class SomeipTransport(EndpointTransport):
         self._wake_by(self._exchange.sent(outgoing))
 
     def _send_response(self, message: UMessage) -> None:
-        answer = self._exchange.answer(message)
+        try:
+            answer = self._exchange.answer(message)
+        except UStatusError as error:
+            if (
+                error.code is UCode.NOT_FOUND
+                and self._discovering is not None
+                and self._discovering.streamers.there
+            ):
+                raise SubscriberGone(message.attributes.source) from error  # another one's client asked
+            raise
         if answer is not None:
             self._sending.send(*answer)
             self._exchange.answered(message)
+
+    # --- other streamers ------------------------------------------------------------------------------------------------
+
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        """As the port says, with service discovery."""
+        if self._discovering is not None:
+            self._discovering.streamers.announce(announcements)
+
+    def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+        """As the port says, with service discovery."""
+        if self._discovering is not None:
+            self._discovering.streamers.watch(changed)
+
+    def believe(self, brings: Callable[[Who, str], bool]) -> None:
+        """As the port says, with service discovery: of several that offer a service here, one does."""
+        if self._discovering is not None:
+            self._discovering.streamers.believe(brings)
 
     # --- what the configuration fixes, and counters ---------------------------------------------------------------------
 

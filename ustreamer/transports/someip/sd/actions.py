@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from ustreamer.core.neighbours import Announcement
 from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.settings import ServiceKey
 
@@ -35,6 +36,9 @@ class Refusal(StrEnum):
     SD_SUBSCRIBE_LIMIT = "sd_subscribe_limit"
     SD_SUBSCRIBE_UNDECIDED = "sd_subscribe_undecided"  # who was asked did not answer in time
     SD_ACK_UNASKED = "sd_ack_unasked"
+    SD_RELAYED = "sd_relayed"  # what another streamer offers is no ECU's
+    SD_STREAMER_WORDS = "sd_streamer_words"  # a streamer's option that does not say what it should
+    SD_STREAMER_LIMIT = "sd_streamer_limit"
 
 
 class Refused(Struct, frozen=True):
@@ -144,6 +148,19 @@ class SubscriptionEnded(Struct, frozen=True):
     why: Ended
 
 
+class StreamersHeard(Struct, frozen=True):
+    """All that other streamers announce on the network at present."""
+
+    announcements: frozenset[Announcement]
+
+
+class OfferTurned(Struct, frozen=True):
+    """A service of ours is another streamer's to offer from now on (`ours` is False), or ours again."""
+
+    key: ServiceKey
+    ours: bool
+
+
 Action = (
     Send
     | Refused
@@ -157,4 +174,6 @@ Action = (
     | SubscriptionAsked
     | InitialDataAsked
     | SubscriptionEnded
+    | StreamersHeard
+    | OfferTurned
 )

@@ -471,6 +471,10 @@ class Client:
         else:
             self._desk.deadlines.set(due, now_ns + ttl * NS_PER_S)
 
+    def wants(self, key: ServiceKey, minor: int) -> bool:
+        """Whether an Offer of `key` would be taken."""
+        return any(True for _ in self._fitting(key, minor))
+
     def uses(self, peer: Address) -> bool:
         """Whether something here depends on what is known of `peer`."""
         return peer in self._by_peer

@@ -21,11 +21,11 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable
 from typing import cast
 
+from ustreamer.core.neighbours import Announcement
 from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import SomeIpMessage
 from ustreamer.transports.someip.sd.actions import (
     Action,
-    Ended,
     PeerRebooted,
     Refusal,
     Subscription,
@@ -46,9 +46,12 @@ from ustreamer.transports.someip.sd.eventgroups import State
 from ustreamer.transports.someip.sd.peers import Peer, Peers
 from ustreamer.transports.someip.sd.phases import Phase
 from ustreamer.transports.someip.sd.places import Neighbourhood, shown
+from ustreamer.transports.someip.sd.rivals import Brings
 from ustreamer.transports.someip.sd.server import Server
 from ustreamer.transports.someip.sd.sessions import Heard, numbered
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey, Settings, WantedService
+from ustreamer.transports.someip.sd.streamers import Streamers
+from ustreamer.transports.someip.sd.words import MalformedWords, read_mark
 
 _UNHEARD = {Heard.LATE: Refusal.SD_LATE, Heard.DUPLICATE: Refusal.SD_DUPLICATE}
 
@@ -62,6 +65,8 @@ class Discovery:
         self._desk = Desk(settings, dice, self._number)
         self._server = Server(self._desk)
         self._client = Client(self._desk, self._neighbourhood)
+        streamer = settings.streamer
+        self._streamers = None if streamer is None else Streamers(self._desk, streamer)
         limits = settings.limits
         self._peers = Peers(limits.peers, limits.peer_entries_burst, self._in_use)
         self._multicasts = 0
@@ -74,16 +79,22 @@ class Discovery:
         delay_ns = self._desk.initial_delay()
         self._server.link_up(delay_ns, now_ns)
         self._client.link_up(delay_ns, now_ns)
+        if self._streamers is not None:
+            self._streamers.link_up(delay_ns, now_ns)
         return self._desk.done()
 
     def link_down(self) -> list[Action]:
         """The network is gone; session numbers go on where they were."""
         self._server.link_down()
         self._client.link_down()
+        if self._streamers is not None:
+            self._streamers.link_down()
         return self._desk.done()
 
     def close(self) -> list[Action]:
         """Say goodbye: StopOffers and StopSubscribes."""
+        if self._streamers is not None:
+            self._streamers.close()
         self._client.close()
         self._server.close()
         return self._desk.done()
@@ -155,6 +166,21 @@ class Discovery:
     def disconnected(self, key: ServiceKey) -> list[Action]:
         """The connection is gone, or could not be opened."""
         self._client.disconnected(key)
+        return self._desk.done()
+
+    # --- other streamers ----------------------------------------------------------------------------------------------------
+
+    def announce(self, announcements: frozenset[Announcement], now_ns: int) -> list[Action]:
+        """Tell other streamers these things about us from now on, and no others."""
+        if self._streamers is not None:
+            self._streamers.say(announcements, now_ns)
+        return self._desk.done()
+
+    def believe(self, brings: Brings, now_ns: int) -> list[Action]:
+        """Go by `brings` in giving way to other streamers; to be said again when it may say something else."""
+        if self._server.rivals is not None:
+            self._server.rivals.brings = brings
+            self._server.recheck_all(now_ns)
         return self._desk.done()
 
     # --- in ---------------------------------------------------------------------------------------------------------------
@@ -232,19 +258,48 @@ class Discovery:
     def _rebooted(self, peer: Address, now_ns: int) -> None:
         self._reboots += 1
         self._desk.tell(PeerRebooted(peer))
-        self._server.forget(peer, Ended.REBOOTED)
+        self._server.rebooted(peer, now_ns)
         self._client.rebooted(peer, now_ns)
+        if self._streamers is not None:
+            self._streamers.forget(peer, now_ns)
 
     def _entry(self, entry: Entry, heard: Message, peer: Address, multicast: bool, now_ns: int) -> None:
         if isinstance(entry, ServiceEntry):
             if entry.type == EntryType.FIND:
                 self._server.find(entry, peer, multicast, now_ns)
-            else:
+                if self._streamers is not None:
+                    self._streamers.find(entry, peer, multicast, now_ns)
+            elif not self._is_a_streamers(entry, peer, now_ns):
                 self._client.offer(entry, peer, multicast, heard.initial_data, now_ns)
         elif entry.type == EntryType.SUBSCRIBE:
             self._server.subscribe(entry, peer, multicast, heard.initial_data, now_ns)
         else:
             self._client.answer(entry, peer, multicast, now_ns)
+
+    def _is_a_streamers(self, entry: ServiceEntry, peer: Address, now_ns: int) -> bool:
+        """Whether an Offer is dealt with as another streamer's, and is not to be taken for an ECU's."""
+        streamer = self._settings.streamer
+        if streamer is None or self._streamers is None:
+            return False
+        try:
+            who = read_mark(entry.options)
+        except MalformedWords as error:
+            self._desk.refuse(Refusal.SD_STREAMER_WORDS, peer, str(error))
+            return True
+        if who is None and peer[0] not in streamer.hosts:
+            return False
+        if who is not None:
+            if entry.service == streamer.service:
+                self._streamers.hear(entry, who, peer, now_ns)
+                return True
+            if who != streamer.me and self._server.rival(entry, who, peer, now_ns):
+                return True
+        key = ServiceKey(entry.service, entry.instance, entry.major)
+        if key in streamer.relayed:
+            return False
+        if self._client.wants(key, entry.minor):
+            self._desk.refuse(Refusal.SD_RELAYED, peer, f"Offer of {key} by streamer {who or peer[0]}")
+        return True
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -265,6 +320,7 @@ class Discovery:
         return {
             "sd_peers": len(self._peers),
             "sd_reboots": self._reboots,
+            **({} if self._streamers is None else self._streamers.statistics()),
             **self._server.statistics(),
             **self._client.statistics(),
         }
@@ -276,4 +332,5 @@ class Discovery:
         return numbered(self._multicasts)
 
     def _in_use(self, peer: Address) -> bool:
-        return self._server.uses(peer) or self._client.uses(peer)
+        announces = self._streamers is not None and self._streamers.uses(peer)
+        return announces or self._server.uses(peer) or self._client.uses(peer)

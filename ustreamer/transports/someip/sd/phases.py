@@ -4,6 +4,9 @@
     phase           enters                    sends                                         leaves
     DOWN            at first, link lost       nothing                                       link up
     INITIAL_WAIT    link up, service lost     nothing; answers no Find                      after a random delay
+    LISTENING       then, of an Offer where   a Find: does another streamer offer it?       after a while
+                    streamers look for others
+    STANDBY         one does                  nothing                                       when none does, to INITIAL_WAIT
     REPETITION      first message             after base, 2 base, 4 base ...                after repetitions_max
     MAIN            then                      Offers every cyclic_offer_delay; no Finds     link lost
 
@@ -19,6 +22,8 @@ from ustreamer.transports.someip.sd.settings import Timings
 class Phase(StrEnum):
     DOWN = "down"
     INITIAL_WAIT = "initial_wait"
+    LISTENING = "listening"
+    STANDBY = "standby"
     REPETITION = "repetition"
     MAIN = "main"
 

@@ -28,6 +28,7 @@ class ServiceDiscovery(Struct, frozen=True, forbid_unknown_fields=True):
     * `networks`: from where offers, finds and subscriptions are believed; without it, from the interface's own network.
     * `initial_data`: say that we understand the flag by which a client asks for the present values of fields.
     * `sd_endpoint_options`: believe who speaks for another address than its own.
+    * `streamer_service`: the id that stands for a streamer, by which streamers find each other.
     * `unlisted`: look for services that are in no `services` table, too, when somebody subscribes or calls them.
     """
 
@@ -40,6 +41,7 @@ class ServiceDiscovery(Struct, frozen=True, forbid_unknown_fields=True):
     timings: Timings = Timings()
     limits: Limits = Limits()
     unlisted: bool | Unlisted = False
+    streamer_service: Annotated[int, Meta(ge=1, le=0xFFFE)] = 0xFFFE
 
     def __post_init__(self) -> None:
         check_ip("multicast", self.multicast)

@@ -12,12 +12,14 @@ A subscription of somebody else, by what comes in (phases.py has the table of th
 
 from collections.abc import Hashable, Iterable
 from enum import StrEnum
-from typing import cast
+from typing import Final, cast
 
+from ustreamer.core.neighbours import Who
 from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.actions import (
     Ended,
     InitialDataAsked,
+    OfferTurned,
     Refusal,
     Subscription,
     SubscriptionAsked,
@@ -36,12 +38,18 @@ from ustreamer.transports.someip.sd.desk import NS_PER_MS, NS_PER_S, Desk
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
 from ustreamer.transports.someip.sd.phases import Phase, after
 from ustreamer.transports.someip.sd.places import Places, places, shown
+from ustreamer.transports.someip.sd.rivals import Rivals
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
+from ustreamer.transports.someip.sd.words import mark
+
+_LISTEN_NS: Final = 50_000_000
+"""For how long an answer to a Find may be late: a streamer that is busy needs some ms."""
 
 
 class _Offer:
-    def __init__(self, service: OfferedService) -> None:
+    def __init__(self, service: OfferedService, extra: tuple[Option, ...]) -> None:
         self.service = service
+        self.listened = False
         self.phase = Phase.DOWN
         self.sent = 0
         self.eventgroups = dict(service.eventgroups)
@@ -50,7 +58,7 @@ class _Offer:
             for address, protocol in ((service.udp, Protocol.UDP), (service.tcp, Protocol.TCP))
             if address is not None
         ]
-        self.options: tuple[Option, ...] = (*endpoints, *service.options)
+        self.options: tuple[Option, ...] = (*endpoints, *service.options, *extra)
 
     def entry(self, ttl: int) -> ServiceEntry:
         key = self.service.key
@@ -85,6 +93,9 @@ class Server:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        streamer = desk.settings.streamer
+        self.rivals = None if streamer is None else Rivals(desk, streamer.me, self.recheck)
+        self._extra = () if streamer is None else (mark(streamer.me),)
         self._family = 6 if ":" in desk.settings.own[0] else 4
         self._up = False
         self._offers: dict[ServiceKey, _Offer] = {}
@@ -98,7 +109,7 @@ class Server:
         """Offer a service from now on; one that is offered already is offered anew."""
         if service.key in self._offers:
             self.withdraw(service.key, now_ns)
-        self._offers[service.key] = _Offer(service)
+        self._offers[service.key] = _Offer(service, self._extra)
         if self._up:
             self._start((service.key,), now_ns)
 
@@ -122,13 +133,16 @@ class Server:
         """The link is gone: so is everybody who subscribed."""
         self._up = False
         for key, offer in self._offers.items():
-            offer.phase, offer.sent = Phase.DOWN, 0
+            self._turn(offer, Phase.DOWN)
+            offer.sent = 0
             self._desk.deadlines.cancel((self._offer_due, key))
         for peer in self._answers:
             self._desk.deadlines.cancel((self._answer_due, peer))
         self._answers.clear()
         for peer in list(self._subscribers):
             self.forget(peer, Ended.LINK)
+        if self.rivals is not None:
+            self.rivals.clear()
 
     def close(self) -> None:
         """Say that all offers stop."""
@@ -140,16 +154,82 @@ class Server:
         delay_ns = self._desk.initial_delay() if delay_ns is None else delay_ns
         for key in keys:
             offer = self._offers[key]
-            offer.phase, offer.sent = Phase.INITIAL_WAIT, 0
+            self._turn(offer, Phase.INITIAL_WAIT)
+            offer.sent, offer.listened = 0, False
             self._desk.deadlines.set((self._offer_due, key), now_ns + delay_ns)
 
     def _offer_due(self, key: Hashable, now_ns: int) -> None:
         offer = self._offers[cast(ServiceKey, key)]
+        if offer.sent == 0 and self.rivals is not None and self._waits(offer, self.rivals, now_ns):
+            return
         self._desk.post(None, offer.entry(self._desk.timings.ttl_offer_s))
         offer.sent += 1
         offer.phase, pause_ms = after(offer.sent, self._desk.timings)
         if pause_ms or offer.phase is not Phase.MAIN:
             self._desk.deadlines.set((self._offer_due, key), now_ns + pause_ms * NS_PER_MS)
+
+    # --- other streamers that offer the same --------------------------------------------------------------------------------
+
+    def _waits(self, offer: _Offer, rivals: Rivals, now_ns: int) -> bool:
+        """Whether another streamer offers it, or it is to be asked first."""
+        key = offer.service.key
+        if not offer.listened:
+            offer.phase, offer.listened = Phase.LISTENING, True
+            ttl = self._desk.timings.ttl_find_s
+            self._desk.post(
+                None, ServiceEntry(EntryType.FIND, key.service, key.instance, key.major, ANY_MINOR, ttl)
+            )
+            answered_ns = self._desk.timings.request_response_delay_max_ms * NS_PER_MS + _LISTEN_NS
+            self._desk.deadlines.set((self._offer_due, key), now_ns + answered_ns)
+            return True
+        if rivals.hold(key, offer.service.authority, now_ns):
+            self._stand_by(offer)
+            return True
+        self._turn(offer, Phase.REPETITION)
+        return False
+
+    def rival(self, entry: ServiceEntry, who: Who, peer: Address, now_ns: int) -> bool:
+        """Hear that another streamer offers something, or stops to; whether it is something that we offer."""
+        key = ServiceKey(entry.service, entry.instance, entry.major)
+        offer = self._offers.get(key)
+        if offer is None or self.rivals is None or not self._up:
+            return offer is not None
+        self.rivals.hear(key, who, peer, entry.ttl, now_ns)
+        offers_too = offer.sent and entry.ttl
+        if offers_too and self.rivals.believes(who, offer.service.authority):
+            if self.rivals.comes_first(key, who):
+                self._desk.post(None, offer.entry(0))
+                for subscription in [s for of in self._subscribers.values() for s in of if s.key == key]:
+                    self._end(subscription, Ended.WITHDRAWN)
+                self._stand_by(offer)
+            else:
+                self._answers.setdefault(peer, {})[key] = None
+                self._desk.deadlines.set_earlier((self._answer_due, peer), now_ns + self._desk.answer_delay())
+        return True
+
+    def _stand_by(self, offer: _Offer) -> None:
+        self._desk.deadlines.cancel((self._offer_due, offer.service.key))
+        offer.sent = 0
+        self._turn(offer, Phase.STANDBY)
+
+    def _turn(self, offer: _Offer, phase: Phase) -> None:
+        if (offer.phase is Phase.STANDBY) != (phase is Phase.STANDBY):
+            self._desk.tell(OfferTurned(offer.service.key, phase is not Phase.STANDBY))
+        offer.phase = phase
+
+    def recheck(self, key: ServiceKey, now_ns: int) -> None:
+        """Fewer than before may offer what we stand by for, or somebody is believed no more."""
+        offer = self._offers.get(key)
+        if offer is None or self.rivals is None or offer.phase is not Phase.STANDBY:
+            return
+        due = (self._offer_due, key)
+        if not self.rivals.hold(key, offer.service.authority, now_ns):
+            self._desk.deadlines.set_earlier(due, now_ns + self._desk.initial_delay())
+
+    def recheck_all(self, now_ns: int) -> None:
+        """Others may be believed than before."""
+        for key in self._offers:
+            self.recheck(key, now_ns)
 
     # --- finds ------------------------------------------------------------------------------------------------------------
 
@@ -212,7 +292,7 @@ class Server:
         self, entry: EventgroupEntry, found: Places | str, peer: Address
     ) -> tuple[Refusal, str] | None:
         offer = self._offers.get(_key(entry))
-        if offer is None or offer.phase is Phase.DOWN:
+        if offer is None or offer.phase in {Phase.DOWN, Phase.STANDBY}:
             return Refusal.SD_SUBSCRIBE_UNKNOWN, "not offered"
         if entry.eventgroup not in offer.eventgroups:
             return Refusal.SD_SUBSCRIBE_UNKNOWN, "no such event group"
@@ -299,6 +379,12 @@ class Server:
         self.nack(subscriber.entry, subscription.peer)
         self._end(subscription, Ended.UNDECIDED)
 
+    def rebooted(self, peer: Address, now_ns: int) -> None:
+        """All that `peer` subscribed is over, and it offers nothing."""
+        self.forget(peer, Ended.REBOOTED)
+        if self.rivals is not None:
+            self.rivals.forget(peer, now_ns)
+
     def forget(self, peer: Address, why: Ended) -> None:
         """End all subscriptions of `peer`."""
         for subscription in list(self._subscribers.get(peer, ())):
@@ -320,7 +406,8 @@ class Server:
 
     def uses(self, peer: Address) -> bool:
         """Whether something here depends on what is known of `peer`."""
-        return peer in self._subscribers or peer in self._answers
+        offers_too = self.rivals is not None and self.rivals.uses(peer)
+        return offers_too or peer in self._subscribers or peer in self._answers
 
     def phase(self, key: ServiceKey) -> Phase:
         """The phase of an offer; DOWN if there is none."""
@@ -328,7 +415,12 @@ class Server:
         return Phase.DOWN if offer is None else offer.phase
 
     def statistics(self) -> dict[str, int]:
-        return {"sd_offers": len(self._offers), "sd_subscribers": self._number}
+        standby = sum(offer.phase is Phase.STANDBY for offer in list(self._offers.values()))
+        return {
+            "sd_offers": len(self._offers),
+            "sd_offers_standby": standby,
+            "sd_subscribers": self._number,
+        }
 
 
 def _key(entry: EventgroupEntry) -> ServiceKey:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from ustreamer.core.neighbours import Who
 from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, FOREVER
 from ustreamer.transports.someip.sd.options import Option
@@ -84,7 +85,10 @@ class ServiceKey(Struct, frozen=True, order=True):
 
 
 class OfferedService(Struct, frozen=True):
-    """A service that we offer at `udp`, `tcp` or both. `eventgroups` maps ids to the multicast group used for it, if any."""
+    """A service that we offer at `udp`, `tcp` or both. `eventgroups` maps ids to the multicast group used for it, if any.
+
+    `authority` is whose service it is: what another streamer that offers it has to bring.
+    """
 
     key: ServiceKey
     minor: int = 0
@@ -92,6 +96,7 @@ class OfferedService(Struct, frozen=True):
     tcp: Address | None = None
     eventgroups: tuple[tuple[int, Address | None], ...] = ()
     options: tuple[Option, ...] = ()
+    authority: str = ""
 
     def __post_init__(self) -> None:
         if self.udp is None and self.tcp is None:
@@ -115,6 +120,22 @@ class WantedService(Struct, frozen=True):
         )
 
 
+class Streamer(Struct, frozen=True, kw_only=True):
+    """That we are a streamer, and what we make of others.
+
+    * `me`: as they see us. `service`: the id that stands for a streamer.
+    * `vouched`: own authorities of those that are believed though they are seen on this network only.
+    * `relayed`: services that may be what another streamer offers. All others are an ECU's, or not there.
+    * `hosts`: addresses of streamers that do not say that they are.
+    """
+
+    me: Who
+    service: int
+    vouched: frozenset[str] = frozenset()
+    relayed: frozenset[ServiceKey] = frozenset()
+    hosts: frozenset[str] = frozenset()
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """All that one service discovery is told at its start.
 
@@ -124,6 +145,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     * `initial_data`: say that we understand the flag by which a client asks for the present values of fields.
     * `sd_endpoint_options`: believe an option by which a sender names another address than its own. Whoever believes
       it gives away what the network knows about senders.
+    * `streamer`: look for other streamers, and tell them of us; None: neither.
     """
 
     own: Address
@@ -131,5 +153,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     events: Address
     initial_data: bool = False
     sd_endpoint_options: bool = False
+    streamer: Streamer | None = None
     timings: Timings = Timings()
     limits: Limits = Limits()
