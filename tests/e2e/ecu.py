@@ -63,6 +63,8 @@ class Ecu:
         self.refuses = False
         self.places: dict[Seen, tuple[str, int]] = {}
         """Where, over UDP, an offered service is and a subscriber takes its events."""
+        self.subscribers: dict[tuple[int, int], dict[tuple[str, int], None]] = {}
+        """Where those take their events over UDP that subscribe now, by service and event group."""
         self._listener = _Listener(self)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name=f"ecu {host}", daemon=True)
@@ -189,17 +191,20 @@ class _Listener(ServerServiceListener, ClientServiceListener):  # type: ignore[m
         self._ecu = ecu
 
     def _note(self, seen: Seen, options: Iterable[Any]) -> None:
-        for each in options:
-            if isinstance(each, IPv4EndpointOption) and each.l4proto is L4Protocols.UDP:
-                self._ecu.places[seen] = (str(each.address), each.port)
+        for each in _over_udp(options):
+            self._ecu.places[seen] = each
         self._ecu.seen.add(seen)
 
     def client_subscribed(self, subscription: Any, source: Any) -> None:
         if self._ecu.refuses:
             raise NakSubscription
+        there = self._ecu.subscribers.setdefault((subscription.service_id, subscription.id), {})
+        there.update(dict.fromkeys(_over_udp(subscription.endpoints)))
         self._note(Seen("subscribed", subscription.service_id, subscription.id), subscription.endpoints)
 
     def client_unsubscribed(self, subscription: Any, source: Any) -> None:
+        for each in _over_udp(subscription.endpoints):
+            self._ecu.subscribers[subscription.service_id, subscription.id].pop(each, None)
         self._ecu.seen.add(Seen("unsubscribed", subscription.service_id, subscription.id))
 
     def service_offered(self, service: Any, source: Any) -> None:
@@ -207,6 +212,13 @@ class _Listener(ServerServiceListener, ClientServiceListener):  # type: ignore[m
 
     def service_stopped(self, service: Any, source: Any) -> None:
         self._ecu.seen.add(Seen("stopped", service.service_id))
+
+
+def _over_udp(options: Iterable[Any]) -> list[tuple[str, int]]:
+    over_udp = (
+        each for each in options if isinstance(each, IPv4EndpointOption) and each.l4proto is L4Protocols.UDP
+    )
+    return [(str(each.address), each.port) for each in over_udp]
 
 
 def _sd_socket(address: str, port: int, own: str, multicast: bool) -> socket.socket:

@@ -18,7 +18,7 @@ from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.sd.actions import Refusal
 from ustreamer.transports.someip.sd.codec import FOREVER
 from ustreamer.transports.someip.sd.desk import NS_PER_S, Desk
-from ustreamer.transports.someip.sd.settings import ServiceKey
+from ustreamer.transports.someip.sd.settings import ServiceKey, Streamer
 
 MAX_RIVALS: Final = 16
 """Kept for one service."""
@@ -32,9 +32,10 @@ _Rival = tuple[Address, Who]
 class Rivals:
     """Who else offers what. `lapsed` is called when fewer do, or somebody was in doubt for long enough."""
 
-    def __init__(self, desk: Desk, me: Who, lapsed: Callable[[ServiceKey, int], None]) -> None:
+    def __init__(self, desk: Desk, streamer: Streamer, lapsed: Callable[[ServiceKey, int], None]) -> None:
         self._desk = desk
-        self._me = me
+        self._me = streamer.me
+        self._vouched = streamer.vouched
         self._lapsed = lapsed
         self._there: dict[ServiceKey, dict[_Rival, None]] = {}
         self._doubted_ns: dict[ServiceKey, int] = {}
@@ -78,7 +79,7 @@ class Rivals:
         return (ttl if ttl != FOREVER else 3) * NS_PER_S
 
     def believes(self, who: Who, authority: str) -> bool:
-        return self.brings is None or self.brings(who, authority)
+        return self.brings is None or who.authority in self._vouched or self.brings(who, authority)
 
     def comes_first(self, key: ServiceKey, who: Who) -> bool:
         """Whether it is we who give way if both of us offer it."""

@@ -94,7 +94,7 @@ class Server:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         streamer = desk.settings.streamer
-        self.rivals = None if streamer is None else Rivals(desk, streamer.me, self.recheck)
+        self.rivals = None if streamer is None else Rivals(desk, streamer, self.recheck)
         self._extra = () if streamer is None else (mark(streamer.me),)
         self._family = 6 if ":" in desk.settings.own[0] else 4
         self._up = False
