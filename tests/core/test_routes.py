@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.neighbours import Neighbours
 from ustreamer.core.routes import SELF, Decision, Places, Refused, Router, Target
 from ustreamer.core.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
@@ -221,3 +222,39 @@ def test_an_authority_lives_behind_the_endpoint_that_names_it_or_the_one_for_eve
     authorities: dict[str, str], authority: str, endpoint: str | None
 ) -> None:
     assert Places(authorities, HOSTED).endpoint_of_authority(authority) == endpoint
+
+
+# -------------------------------------------------------------------------------------------------- other streamers there
+
+
+def beside(authority: str = "g2") -> Neighbours:
+    """Ours, and another streamer between zenoh and someip, which comes first for everything in dispute: it is named so."""
+    ours = Neighbours("hpc", "1" * 16)
+    behind = {"zenoh": ["hpc", "cloud"], "someip": ["chassis", "brake"], "wamp": ["dash"]}
+    ours.settle(behind)
+    theirs = Neighbours(authority, "2" * 16)
+    theirs.settle(behind)
+    for endpoint in ("zenoh", "someip"):
+        ours.hear(endpoint, theirs.announcements(endpoint))
+    return ours
+
+
+def with_neighbours() -> Router:
+    return Router(Places(AUTHORITIES, HOSTED), StaticDirectory([]), UNICAST, None, beside("chassis"))
+
+
+def test_what_was_sent_to_us_alone_is_ours_whoever_else_is_there() -> None:
+    asked = request(ID, CHASSIS_METHOD.with_resource(0), UUri("cloud", 7, 1, 1), ttl=100).attributes
+    assert with_neighbours().decide("someip", asked).targets == (Target("zenoh"),)
+
+
+def test_what_everybody_there_hears_is_anothers() -> None:
+    asked = request(ID, CLOUD, CHASSIS_METHOD, ttl=100).attributes
+    assert with_neighbours().decide("zenoh", asked).left
+
+
+def test_an_answer_is_for_whoever_has_forwarded_the_request() -> None:
+    """Which only that one knows, where it is not by the address that who asked is told apart."""
+    asked = request(ID, UUri("chassis", 5, 1, 0), UUri("cloud", 7, 1, 1), ttl=100)
+    answer = response(ID, asked).attributes
+    assert with_neighbours().decide("zenoh", answer).targets == (Target("someip"),)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.transports.someip.sd.network import (
     KEY,
     OTHER,
-    OWN,
     PEER,
     REMOTE,
     SERVICE,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a streamer says of itself, as options of service discovery."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,7 +123,5 @@ def test_no_items_raise_anything_else(items: list[bytes]) -> None:
     for prefix in (b"", b"up-streamer=", b"up-part=", b"up-is=", b"up-carries="):
         option = Configuration(tuple(prefix + item for item in items))
         for read in (read_mark, lambda options: read_part(WHO, options)):
-            try:
+            with suppress(MalformedWords):
                 read((option,))
-            except MalformedWords as error:
-                assert str(error)
