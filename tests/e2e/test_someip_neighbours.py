@@ -32,6 +32,8 @@ from tests.e2e.wire import Uri
 
 Make = Callable[..., Street]
 EACH: Final = 25
+BUSY_S: Final = 2.0
+"""On a quiet machine it is a tenth of this."""
 OFF: Final = "neighbours = false"
 BRIDGE: Final = {"a": [HERE], "b": [offered_for("a")]}
 
@@ -139,9 +141,9 @@ def test_when_the_one_that_offers_ends_the_other_takes_over(make: Make, how: str
     await_way(source, receiver)
     gap_s = gap_of(source, receiver, first.process.kill if how == "killed" else first.process.stop)
     # A ttl, and what it takes to offer and to be subscribed; who says goodbye is not waited for.
-    assert gap_s < (TTL_S if how == "killed" else 0) + 1.0
+    assert gap_s < (TTL_S if how == "killed" else 0) + BUSY_S
     assert offers(second) == 1
-    assert second.there("b") == []
+    second.wait_there("b")
 
 
 def test_one_that_comes_back_leaves_it_to_the_one_that_offers(make: Make) -> None:
