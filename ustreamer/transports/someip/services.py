@@ -48,6 +48,7 @@ class Services:
         self._client_version = config.client_version
         self._request_ttl_ms = config.request_ttl_ms
         self._networks = config.client_networks()
+        self._other_streamers = frozenset(config.other_streamers)
         self._hosts: dict[str, bool] = {}
         self._requesters: dict[tuple[int, int, int, int, int], UAttributes] = {}
         offered = [each for each in config.services if each.offered]
@@ -151,12 +152,13 @@ class Services:
         return host in self._hosts_of_remotes or self.is_client(host)
 
     def is_client(self, host: str) -> bool:
-        """Whether requests of `host` are accepted."""
+        """Whether requests of `host` are accepted; those of other streamers would go round."""
         known = self._hosts.get(host)
         if known is None:
             if len(self._hosts) >= _KEPT:
                 self._hosts.clear()
-            known = self._hosts[host] = any(IPv4Address(host) in network for network in self._networks)
+            among_them = any(IPv4Address(host) in network for network in self._networks)
+            known = self._hosts[host] = among_them and host not in self._other_streamers
         return known
 
     # --- out ------------------------------------------------------------------------------------------------------------
