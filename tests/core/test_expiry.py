@@ -3,6 +3,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -329,3 +330,28 @@ def test_who_has_a_clock_that_was_never_set_is_told_so(world: "World") -> None:
 
 def test_the_grace_is_longer_than_any_usual_ttl_and_shorter_than_a_drive() -> None:
     assert 60 <= GRACE_NS / 1e9 <= 3600
+
+
+@pytest.mark.parametrize("leap_s", [0, 3_600])
+def test_of_many_those_before_the_first_that_is_late_are_in_time_each_when_it_is_asked_for(
+    leap_s: int,
+) -> None:
+    time = ManualClock()
+    clock = time.clock()
+    expiry, now_ms = Expiry(clock), clock.wall_ms()
+    ttls = [None, 0, 100, 50, 100, 10, 100]
+    messages = [
+        UMessage(UUID(now_ms << 16 | 0x7000, 1 << 63 | n), msgspec.structs.replace(EVENT, ttl=ttl))
+        for n, ttl in enumerate(ttls)
+    ]
+    assert list(expiry.in_time(messages)) == messages
+    time.advance(ms=11)
+    time.leap(s=leap_s)
+    asked = expiry.in_time(messages)
+    assert [next(asked) for _ in range(3)] == messages[:3]
+    time.advance(ms=60)
+    assert list(asked) == []
+    assert list(expiry.in_time(messages)) == messages[:3]
+
+
+EVENT = publish(UUID(0, 0), UUri("chassis", 1, 1, 0x8001)).attributes

@@ -15,7 +15,7 @@ import logging
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from threading import Condition, RLock, Thread
 
 import msgspec
@@ -202,7 +202,7 @@ class Lane:
         assert delivery.transmit_all is not None  # as a lane has one
         going: Iterable[UMessage] = messages
         if ageing:
-            going = takewhile(lambda message: not self._is_late(message), messages)
+            going = self._expiry.in_time(messages)
         try:
             taken = delivery.transmit_all(going)
         except Exception as error:  # noqa: BLE001  # as below; how many were sent, nobody knows: rather twice than lost

@@ -64,6 +64,7 @@ _LARGEST: Final = (
 _JOIN_S: Final = 2.0
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 63
+_LONGEST_SLEEP_NS: Final = 1_000_000_000
 OTHER_STREAMER: Final = "other_streamer"
 """Why a message is refused that comes from another streamer: it would go round."""
 
@@ -318,12 +319,14 @@ class SomeipTransport(EndpointTransport):
         """Wait for a datagram, for the next deadline, or to be woken."""
         # In this order, so that a call opened meanwhile either is seen here or sees that it has to wake us.
         self._sleeping_until_ns = _NEVER_NS
+        now_ns = self._monotonic_ns()
+        # Not for longer than this, so that a call need not wake us for the sake of its deadline: 20 us of a call by itself.
+        until_ns = now_ns + _LONGEST_SLEEP_NS
         deadline_ns = self._next_deadline_ns()
-        timeout_s = None
         if deadline_ns is not None:
-            self._sleeping_until_ns = deadline_ns
-            timeout_s = max(0, deadline_ns - self._monotonic_ns()) / _NS_PER_S  # in whole ms, rounded up
-        poller.wait(timeout_s)
+            until_ns = min(until_ns, deadline_ns)
+        self._sleeping_until_ns = until_ns
+        poller.wait(max(0, until_ns - now_ns) / _NS_PER_S)  # in whole ms, rounded up
         self._sleeping_until_ns = 0
 
     def _next_deadline_ns(self) -> int | None:
