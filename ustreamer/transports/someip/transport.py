@@ -373,13 +373,7 @@ class SomeipTransport(EndpointTransport):
         """Take in what has arrived from one sender, in order."""
         self._datagrams += len(datagrams)
         arrivals = self._arrivals
-        found = self._exchange.events(datagrams, sender[0])
-        if None not in found:  # nearly always
-            arrivals.attributes += found
-            arrivals.datagrams += datagrams
-            arrivals.deliver()
-            return
-        for datagram, attributes in zip(datagrams, found, strict=True):
+        for datagram, attributes in zip(datagrams, self._exchange.events(datagrams, sender[0]), strict=True):
             if attributes is not None:
                 arrivals.attributes.append(attributes)
                 arrivals.datagrams.append(datagram)
