@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routes that open and close, and what is put again: against real sessions in this process."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack
 from time import monotonic_ns
 
@@ -371,3 +371,43 @@ def test_many_end_with_their_link(make_bench: MakeBench) -> None:
     alike = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
     assert bench.sender.put_all(alike) == 3
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
+
+
+@pytest.mark.parametrize("together", [list, iter], ids=["alike", "one after the other"])
+def test_many_that_are_alike_go_out_and_are_remembered_as_one_by_one(
+    make_bench: MakeBench, together: Callable[[list[UMessage]], Iterable[UMessage]]
+) -> None:
+    """An iterator is asked for each message when the one before it was sent, and so knows nothing of what is alike."""
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0, ttl=60_000))
+    attributes = numbered(0, ttl=60_000).attributes
+    many = [UMessage(new_id(), attributes, b"x" * n) for n in range(70)]
+    assert bench.sender.put_all(together(many)) == 70
+    assert read(subscriber, 71)[1:] == many
+    remembered = bench.sender._memory.of(bench.sender._headers[attributes].publisher)
+    assert [message for _, message in remembered][1:] == many
+    times_ns = [put_ns for put_ns, _ in remembered]
+    assert times_ns == sorted(times_ns)
+    assert (bench.sender.sent, bench.sender._headers[attributes].publisher.used) == (71, 71)
+
+
+@pytest.mark.parametrize("together", [list, iter], ids=["alike", "one after the other"])
+def test_many_end_at_what_zenoh_refuses(
+    make_bench: MakeBench, together: Callable[[list[UMessage]], Iterable[UMessage]]
+) -> None:
+    bench = make_bench()
+    _subscriber = bench.listen()
+    bench.put(numbered(0))
+    [(attributes, header)] = bench.sender._headers.items()
+    puts: list[bytes] = []
+
+    def put(payload: bytes, *, attachment: bytes) -> None:
+        if len(puts) == 2:
+            raise zenoh.ZError("no")
+        puts.append(payload)
+
+    bench.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
+    alike = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
+    assert bench.sender.put_all(together(alike)) == 2
+    assert (puts, bench.sender.sent, len(bench.sender._memory)) == ([b"1", b"2"], 3, 3)

@@ -24,6 +24,7 @@ VERSION: Final = 1
 VERSION_BYTE: Final = bytes((VERSION,))
 MAX_ATTACHMENT: Final = 16_384  # uProtocol sets no bound; web servers grant as much to a request's header
 _HEAD: Final = Struct("<4sQcQ")  # up to the id's end, as nearly all attachments have it
+_HEAD_SIZE: Final = _HEAD.size
 _BEFORE_MSB: Final = VERSION_BYTE + b"\x0a\x12\x09"
 _BEFORE_LSB: Final = b"\x11"
 _REPEATING: Final = 512  # longer ones are not kept: two full authorities and every number come to about 350
@@ -119,11 +120,22 @@ class InboundReader:
         self._agreed: dict[tuple[str, bytes], UAttributes] = {}
         # Of answers: what is around the reqid, and the attributes without it.
         self._answers: dict[tuple[str, bytes, bytes], UAttributes] = {}
+        self._key, self._tail = "", b""  # what was looked up last, and found
+        self._same: UAttributes | None = None
 
     def read(self, key: str, attachment: bytes | None, payload: bytes) -> UMessage | Refusal:
         """As the function `inbound`."""
         if attachment:
-            agreed = self._agreed.get((key, attachment[_HEAD.size :])) or self._answer(key, attachment)
+            tail = attachment[_HEAD_SIZE:]
+            # Mostly as the one before: to compare is 0.07 us less than to look up, for which both are new and have no hash.
+            if tail == self._tail and key == self._key:
+                agreed: UAttributes | None = self._same
+            else:
+                agreed = self._agreed.get((key, tail))
+                if agreed is not None:
+                    self._key, self._tail, self._same = key, tail, agreed
+                else:
+                    agreed = self._answer(key, attachment)
             if agreed is not None:
                 head, msb, tag, lsb = _HEAD.unpack_from(attachment)
                 if head == _BEFORE_MSB and tag == _BEFORE_LSB:
