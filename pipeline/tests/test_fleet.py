@@ -14,6 +14,8 @@ from tests.made_recordings import NOON_MS, TOPIC, a_row
 from ustreamer_pipeline import cli
 from ustreamer_pipeline.events import found
 from ustreamer_pipeline.fleet import Fleet, Vehicle, write_fleet
+from ustreamer_pipeline.fleet_plan import Plan
+from ustreamer_pipeline.fleet_traffic import Traffic
 from ustreamer_pipeline.layout import DELIVERY, TYPES
 from ustreamer_pipeline.rows import Pool, arrow, rows_of
 from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, QUARANTINE, SUBSCRIPTIONS
@@ -160,13 +162,12 @@ def test_the_gate_decides_again_as_it_was_recorded() -> None:
 
 def test_no_two_messages_of_a_topic_come_at_once_also_where_a_burst_meets_the_end_of_a_segment() -> None:
     """Else their order would not be that of the gate: the one that passes is settled after the one that does not."""
-    vehicle = Vehicle(replace(SMALL, jitter=0.49, outages=0), 0)
-    topic = vehicle._topics[-1]
+    fleet, dice = replace(SMALL, jitter=0.49, outages=0), np.random.default_rng(1)
+    topic = Plan(fleet, "v.hpc", dice).topics[-1]
+    traffic = Traffic(fleet.jitter, fleet.start_ms, Strings(), dice)
+    assert topic.period_ns == 1_000_000
     times = np.concatenate(
-        [
-            vehicle._arrivals(topic, begins, begins + 2_000_000)
-            for begins in range(10**9, 5 * 10**9, 2_000_000)
-        ]
+        [traffic.arrivals(topic, begins, begins + 2_000_000) for begins in range(10**9, 5 * 10**9, 2_000_000)]
     )
     assert len(times) > 4_000 + 10 * 100
     assert np.all(np.diff(times) > 0)

@@ -5,7 +5,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -163,6 +163,14 @@ class Ecu:
         for to in (GROUP, "127.0.0.1"):
             self.say(ServiceEntry(EntryType.FIND, DOORS, 1, 1, 0, 1), to=to)
             self.hear(lambda each: each.type == EntryType.OFFER and each.ttl, (self._own,))
+
+    def forget(self) -> None:
+        """Leave nothing to hear of what came before this."""
+        self.heard.clear()
+        for opened in (self._own, self._group):
+            with suppress(TimeoutError):
+                while True:
+                    opened.recv(65_535)
 
     def hear_subscribe(self) -> EventgroupEntry:
         entry = self.hear(lambda each: each.type == EntryType.SUBSCRIBE and each.ttl)
