@@ -180,7 +180,7 @@ def assert_without_gaps(life: list[int]) -> None:
 def test_a_receiver_that_is_killed_in_mid_message_and_started_again_loses_nothing_and_keeps_the_order(
     tmp_path: Path,
 ) -> None:
-    with running(tmp_path, "replay_ms = 10000, send_buffer = 4000000") as net:
+    with running(tmp_path, "replay_ms = 60000, send_buffer = 4000000") as net:
         lives, count = lives_of_a_receiver(net)
         net.process.stop()
         ledger = net.process.ledger

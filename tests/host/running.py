@@ -89,7 +89,7 @@ class Running:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.server.close(DEADLINE_S)
-        left = self.streamer.stop()
+        left = self.streamer.stop(DEADLINE_S)
         for app in self._apps:
             app.close()
         self._lock.release()
