@@ -66,6 +66,14 @@ def test_what_may_be_sent_at_once_is_sent_in_one_go_and_told_to_taps(make_rig: M
     assert rig.gateways[0].delivery.delivered == 50
 
 
+def test_a_transport_that_never_waits_is_given_all_in_one_go_however_long_it_is(make_rig: MakeRig) -> None:  # noqa: F811
+    wire = Helpings()
+    rig = make_rig(wire)
+    for _ in range(2):
+        offer_all(rig, [publish(each.id, TOPIC, each.payload + bytes(100_000)) for each in events(64)])
+    assert wire.helpings == [64, 64]
+
+
 def test_without_taps_the_books_are_the_same(make_rig: MakeRig) -> None:  # noqa: F811
     rig = make_rig(Datagrams())
     rig.gateways[0].taps = ()

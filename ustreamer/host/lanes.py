@@ -33,7 +33,7 @@ from ustreamer.core.egress import (
 from ustreamer.core.expiry import Expiry
 from ustreamer.core.faults import said
 from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.hookspecs import EndpointTransport, RouteUnavailable, SubscriberGone
+from ustreamer.hookspecs import UNBOUNDED, EndpointTransport, RouteUnavailable, SubscriberGone
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -233,7 +233,9 @@ class Lane:
         """Ask the transport anew what it takes without waiting; not more often than every ms where it said no."""
         if now_ns < self._ask_ns:
             return False
-        self._credit = min(self._transport.room(), _CREDIT)
+        room = self._transport.room()
+        # Cut up, 64 messages of 1 kB from UDP to UDP cost 0.3 us more each: 2.1 in place of 1.8.
+        self._credit = room if room >= UNBOUNDED else min(room, _CREDIT)
         if self._credit < size:
             self._ask_ns = now_ns + _NS_PER_MS
             return False

@@ -106,6 +106,24 @@ def test_more_than_a_system_call_takes_are_several(scene: Scene) -> None:
     assert (kernel.tried, kernel.single) == (3, 0)
 
 
+@pytest.mark.parametrize(("payload", "calls"), [(1_007, 1), (1_024, 2), (1_400, 2), (1_456, 2)])
+def test_more_bytes_than_a_system_call_takes_are_several(scene: Scene, payload: int, calls: int) -> None:
+    kernel = Refusing(scene.socket, 1_472)
+    scene.through(kernel)
+    sent = [message(bytes([number]) * payload) for number in range(64)]
+    assert scene.send(sent) == 64
+    assert [each.payload for each in scene.received(64)] == [each.payload for each in sent]
+    assert (kernel.tried, kernel.single) == (calls, 0)
+    assert scene.bursts.sent == 64
+
+
+def test_of_more_than_one_system_call_the_first_that_is_not_taken_is_the_end(scene: Scene) -> None:
+    kernel = Refusing(scene.socket, 0, errno.ENOBUFS)
+    scene.through(kernel)
+    assert scene.send([message(bytes(1_400))] * 64) == 0
+    assert kernel.tried == 1
+
+
 def test_each_event_counts_its_own_sessions(scene: Scene) -> None:
     topics = [TOPIC, OTHER, TOPIC, TOPIC, OTHER]
     scene.send(message(b"same size", topic) for topic in topics)

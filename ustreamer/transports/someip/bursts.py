@@ -86,7 +86,12 @@ class Bursts:
         if opened is None or not datagrams:
             return 0
         size = len(datagrams[0])
-        if 1 < len(datagrams) <= _MOST_BYTES // size and size <= self.largest:
+        room = _MOST_BYTES // size
+        if 1 < room < len(datagrams) and size <= self.largest:
+            # A round of 64 has no room in one call from 1 kB on.
+            sent = self._send(datagrams[:room], address)
+            return sent if sent < room else sent + self._send(datagrams[room:], address)
+        if 1 < len(datagrams) <= room and size <= self.largest:
             try:
                 opened.sendmsg(datagrams, [(socket.IPPROTO_UDP, _UDP_SEGMENT, _SIZE.pack(size))], 0, address)
             except OSError as error:
