@@ -89,8 +89,8 @@ class Bursts:
         room = _MOST_BYTES // size
         if 1 < room < len(datagrams) and size <= self.largest:
             # A round of 64 has no room in one call from 1 kB on.
-            sent = self._send(datagrams[:room], address)
-            return sent if sent < room else sent + self._send(datagrams[room:], address)
+            sent = self.send(datagrams[:room], address)
+            return sent if sent < room else sent + self.send(datagrams[room:], address)
         if 1 < len(datagrams) <= room and size <= self.largest:
             try:
                 opened.sendmsg(datagrams, [(socket.IPPROTO_UDP, _UDP_SEGMENT, _SIZE.pack(size))], 0, address)
