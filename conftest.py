@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """For every test of every distribution."""
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
-# Two busy cores may hold up any single example for longer than the 200 ms that hypothesis allows it.
-settings.register_profile("house", deadline=None)
+# Two busy cores may hold up any single example for longer than the 200 ms that hypothesis allows it, and all together for longer
+# than the second that it allows their making.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+# Asserts of the shared suite show their values, as those of a test module do. Here, before anybody has imported it.
+pytest.register_assert_rewrite("tests.transports.contract")

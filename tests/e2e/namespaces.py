@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from tests.e2e.cable import NEAR, Cable, alone, obstacle
 from tests.e2e.capture import Capture
 from tests.e2e.ecu import GROUP, Seen
 from tests.e2e.far_side import NETWORK, FarEcu, FarSide, near_link
-from tests.e2e.peers import DEADLINE_S, ECHO, USUBSCRIPTION, ZenohPeer, eventually
+from tests.e2e.peers import DEADLINE_S, ECHO, USUBSCRIPTION, Metronome, ZenohPeer, eventually
 from tests.e2e.plain_ecu import TCP, PlainEcu, endpoint
 from tests.e2e.ports import tcp_ports, udp_ports
 from tests.e2e.segments import cut, joined
@@ -143,6 +144,8 @@ class Outcome(NamedTuple):
     after_link: list[float]
     """From the link's return to the subscription."""
     ledger: dict[str, int]
+    stalled: float
+    """For how long at most this machine kept a thread waiting that had but to look at the clock."""
 
 
 class Play:
@@ -357,8 +360,9 @@ def perform(directory: Path, peers: int, reboots: int) -> Outcome:
         play = Play(directory, stack, peers)
         ecu = play.ecu(2)
         play.streamer_killed(ecu)
+        ticks: list[float] = []
         with StreamerProcess(play.config) as process:
-            with play.app() as app:
+            with play.app() as app, Metronome(50, lambda _: ticks.append(time.monotonic())):
                 play.subscribed_again_by_itself(app, ecu)
                 play.served(app, ecu)
                 play.over_tcp(app)
@@ -381,6 +385,7 @@ def perform(directory: Path, peers: int, reboots: int) -> Outcome:
             after_kill,
             after_link,
             process.ledger,
+            max(later - earlier for earlier, later in pairwise(ticks)),
         )
 
 

@@ -148,7 +148,8 @@ def test_the_demo_shows_every_rate_and_an_honest_ledger_and_records_it(tmp_path:
         assert {"topic", "subscriber", "published_hz", "requested_hz", "delivered_hz"} <= target.keys()
         published, requested = target["published_hz"], target["requested_hz"]
         expected = published if requested is None else min(published, requested)
-        assert target["delivered_hz"] == pytest.approx(expected, rel=0.02)
+        assert target["delivered_hz"] <= 1.02 * expected
+        assert target["delivered_hz"] >= 0.98 * expected or was_held_up(outcome)
     assert any(target["requested_hz"] is None for target in outcome["targets"])
     assert any(target["requested_hz"] is not None for target in outcome["targets"])
     [run] = map(json.loads, run_command("recordings", "check", recordings, "--json").stdout.splitlines())

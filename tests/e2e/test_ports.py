@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports of tests that run side by side: found free now, and used a moment later."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.ports import tcp_ports, udp_ports
+
+
+def test_no_port_is_given_twice() -> None:
+    given = [*tcp_ports(30), *udp_ports(30), *tcp_ports(30)]
+    assert len(set(given)) == len(given)
+
+
+def test_another_process_is_given_other_ports_though_none_is_in_use() -> None:
+    blocks = {port // 100 for port in tcp_ports(120)}
+    assert len(blocks) > 1
+    ask = "from tests.e2e.ports import tcp_ports; print(*tcp_ports(120))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert blocks.isdisjoint(int(port) // 100 for port in done.stdout.split())
