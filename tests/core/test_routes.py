@@ -239,13 +239,13 @@ def beside(authority: str = "g2") -> Neighbours:
     return ours
 
 
-def with_neighbours() -> Router:
-    return Router(Places(AUTHORITIES, HOSTED), StaticDirectory([]), UNICAST, None, beside("chassis"))
+def with_neighbours(authority: str = "chassis") -> Router:
+    return Router(Places(AUTHORITIES, HOSTED), StaticDirectory([]), UNICAST, None, beside(authority))
 
 
 def test_what_was_sent_to_us_alone_is_ours_whoever_else_is_there() -> None:
     asked = request(ID, CHASSIS_METHOD.with_resource(0), UUri("cloud", 7, 1, 1), ttl=100).attributes
-    assert with_neighbours().decide("someip", asked).targets == (Target("zenoh"),)
+    assert with_neighbours("cloud").decide("someip", asked).targets == (Target("zenoh"),)
 
 
 def test_what_everybody_there_hears_is_anothers() -> None:

@@ -39,6 +39,7 @@ from ustreamer.transports.someip.sd.discovery import Discovery
 from ustreamer.transports.someip.sd.options import Configuration
 from ustreamer.transports.someip.sd.phases import Phase
 from ustreamer.transports.someip.sd.rivals import MAX_RIVALS
+from ustreamer.transports.someip.sd.settings import Limits, WantedService
 from ustreamer.transports.someip.sd.words import mark
 
 FIRST, LAST = sorted((1, 2), key=lambda number: weight(who(number), str(KEY)), reverse=True)
@@ -50,8 +51,8 @@ def marked(number: int, ttl: int = 3) -> ServiceEntry:
     return offer(ttl, (*REMOTE, mark(who(number))))
 
 
-def node_of(number: int, **more: Any) -> Node:
-    node = Node(streamer=streamer(number, **more))
+def node_of(number: int, limits: Limits | None = None, **more: Any) -> Node:
+    node = Node(streamer=streamer(number, **more), limits=limits or Limits())
     node.discovery.offer(SERVICE, node.now)
     node.up()
     return node
@@ -121,6 +122,22 @@ def test_who_stands_by_does_not_offer_if_a_third_was_faster() -> None:
     assert node.discovery.offer_phase(KEY) is Phase.STANDBY
 
 
+def test_when_the_link_was_away_nobody_offers_until_that_is_heard_again() -> None:
+    node = standing_by(FIRST)
+    assert of_kind(OfferTurned, node.discovery.link_down()) == [OfferTurned(KEY, ours=True)]
+    node.up()
+    node.wait(500)
+    assert node.discovery.offer_phase(KEY) in {Phase.REPETITION, Phase.MAIN}
+
+
+def test_one_that_we_stand_by_for_is_not_forgotten_for_newcomers() -> None:
+    node = standing_by(FIRST, limits=Limits(peers=2))
+    for number in range(50, 60):
+        node.hear(find(WantedService(7)), of=(f"10.0.0.{number}", 30490))
+    node.hear(session=1)
+    assert node.discovery.statistics()["sd_reboots"] == 1
+
+
 def test_of_two_that_both_offer_one_gives_way_and_its_subscribers_go_with_it() -> None:
     node = offering(LAST)
     [asked] = of_kind(SubscriptionAsked, node.hear(subscribe()))
@@ -140,8 +157,10 @@ def test_and_the_other_one_goes_on_and_tells_it_so() -> None:
 
 
 def test_our_own_offer_at_another_endpoint_is_no_rival() -> None:
-    node = offering(LAST)
+    node = node_of(LAST)
+    node.wait(80)
     node.hear(marked(LAST))
+    node.wait(200)
     assert node.discovery.offer_phase(KEY) in {Phase.REPETITION, Phase.MAIN}
 
 
