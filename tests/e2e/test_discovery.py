@@ -19,6 +19,7 @@ from tests.e2e.wire import Uri
 SPEED: Final = 0x1234
 CLIMATE: Final = 0x3001
 OFFERED: Final = 0x4001
+FAR_AWAY: Final = 0x4002
 PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 OTHER: Final = Uri("chassis", SPEED, 1, 0x8002)
@@ -32,7 +33,7 @@ state_dir = "state"
 
 [endpoints.backbone]
 transport = "zenoh"
-authorities = ["hpc.vin1"]
+authorities = ["hpc.vin1", "cloud"]
 mode = "peer"
 listen = ["tcp/127.0.0.1:{zenoh}"]
 
@@ -74,6 +75,13 @@ events = [{{ id = 0x8001, eventgroup = [1, 3] }}, {{ id = 0x8002, eventgroup = 2
 methods = [0x0001]
 offered = true
 provider = "//hpc.vin1/8401/1/0"
+
+[[endpoints.chassis.services]]
+service = 0x4002
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+offered = true
+provider = "//cloud/8402/1/0"
 
 [plugins.usubscription]
 """
@@ -216,6 +224,29 @@ def test_an_event_in_two_groups_reaches_the_subscribers_of_either(car: Car) -> N
     for ecu in (one, both):
         ecu.data.inbox.one(lambda frame: frame.head.payload == b"last")
         assert len(ecu.data.inbox.all(lambda frame: frame.head.payload == b"once")) == 1
+
+
+def test_an_ecu_that_subscribes_what_another_device_provides_has_it_subscribed_there(car: Car) -> None:
+    topic, usubscription = Uri("cloud", 0x8402, 1, 0x8001), Uri("cloud", 0, 3)
+    with ZenohPeer(car.zenoh, "cloud", 0) as cloud:
+        ecu = car.ecu()
+        ecu.subscribe(FAR_AWAY, 1)
+        asked = cloud.inbox.one(
+            lambda each: each.attributes is not None and each.head.sink == usubscription.at(wire.SUBSCRIBE)
+        )
+        assert asked.head.source == USUBSCRIPTION.at(0)
+        assert asked.payload.startswith(wire.on_topic(topic))
+        cloud.respond(asked, wire.field(1, wire.field(1, wire.SUBSCRIBED)) + wire.field(3, topic.encode()))
+
+        def arrived() -> bool:
+            cloud.publish(topic, b"rain")
+            return bool(ecu.data.inbox.all(lambda frame: frame.head.payload == b"rain"))
+
+        eventually(arrived, True)
+        ecu.unsubscribe(FAR_AWAY, 1)
+        cloud.inbox.one(
+            lambda each: each.attributes is not None and each.head.sink == usubscription.at(wire.UNSUBSCRIBE)
+        )
 
 
 def subscribers(car: Car, topic: Uri) -> list[Uri]:
