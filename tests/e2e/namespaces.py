@@ -23,7 +23,19 @@ from typing import Any, Final, NamedTuple
 from tests.e2e import wire
 from tests.e2e.cable import NEAR, Cable, alone, obstacle
 from tests.e2e.capture import Capture
-from tests.e2e.ecu import GROUP, Seen
+from tests.e2e.car import (
+    CLIMATE,
+    OFFERED,
+    PENDING,
+    PROVIDER,
+    SPEED,
+    CarPorts,
+    configuration,
+    offered,
+    service,
+    state_of,
+)
+from tests.e2e.ecu import Seen
 from tests.e2e.far_side import NETWORK, FarEcu, FarSide, near_link
 from tests.e2e.peers import DEADLINE_S, ECHO, USUBSCRIPTION, Metronome, ZenohPeer, eventually
 from tests.e2e.plain_ecu import TCP, PlainEcu, endpoint
@@ -32,87 +44,30 @@ from tests.e2e.segments import cut, joined
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.wire import Uri
 
-SPEED, CLIMATE, TRUNK, OFFERED, FIRST_SHORT_LIVED = 0x1234, 0x3001, 0x5001, 0x4001, 0x1301
+TRUNK, FIRST_SHORT_LIVED = 0x5001, 0x1301
 APP: Final = 0x10A0
-PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 TRUNK_TOPIC: Final = Uri("chassis", TRUNK, 1, 0x8001)
 LONG: Final = bytes(range(256)) * 20
 KILLS: Final = 3
-PENDING: Final = 1
 _AROUND_S: Final = 100.0
 _ROUND_S: Final = 0.1
 
-_CONFIG: Final = """\
-authority = "hpc.vin1"
-state_dir = "state"
-
-[endpoints.backbone]
-transport = "zenoh"
-authorities = ["hpc.vin1"]
-listen = ["tcp/127.0.0.1:{ports.zenoh}"]
-
-[endpoints.chassis]
-transport = "someip"
-authorities = ["chassis"]
-bind = "{near}"
-port = {ports.data}
-port_tcp = {ports.tcp}
-
-[endpoints.chassis.sd]
-multicast = "{group}"
-port = {ports.sd}
-interface = "{near}"
-
-[endpoints.chassis.sd.timings]
-initial_delay_min_ms = 1
-initial_delay_max_ms = 10
-repetitions_base_delay_ms = 20
-cyclic_offer_delay_ms = 200
-ttl_offer_s = 1
-ttl_subscribe_s = 1
-request_response_delay_min_ms = 1
-request_response_delay_max_ms = 5
-
-[[endpoints.chassis.services]]
-service = 0x1234
-major = 1
-events = [{{ id = 0x8001, eventgroup = 1 }}]
-
-[[endpoints.chassis.services]]
-service = 0x3001
-major = 1
-methods = [0x0001]
-
-[[endpoints.chassis.services]]
-service = 0x5001
-major = 1
-protocol = "tcp"
-events = [{{ id = 0x8001, eventgroup = 1 }}]
-methods = [0x0001]
-
-[[endpoints.chassis.services]]
-service = 0x4001
-major = 1
-events = [
-    {{ id = 0x8001, eventgroup = 1 }},
-    {{ id = 0x8002, eventgroup = 2, protocol = "tcp" }},
-    {{ id = 0x8003, eventgroup = 3, tp = true }},
-]
-methods = [0x0001, {{ id = 0x0002, tp = true }}, {{ id = 0x0003, protocol = "tcp" }}]
-offered = true
-provider = "//hpc.vin1/8401/1/0"
-
-{short_lived}
-[plugins.usubscription]
-"""
-_SHORT_LIVED: Final = """\
-[[endpoints.chassis.services]]
-service = {service}
-major = 1
-events = [{{ id = 0x8001, eventgroup = 1 }}]
-
-"""
+_ONE_EVENT: Final = "events = [{ id = 0x8001, eventgroup = 1 }]"
+_SERVICES: Final = (
+    service(SPEED, _ONE_EVENT),
+    service(CLIMATE, "methods = [0x0001]"),
+    service(TRUNK, _ONE_EVENT, "methods = [0x0001]", 'protocol = "tcp"'),
+    offered(
+        OFFERED,
+        "events = [",
+        "    { id = 0x8001, eventgroup = 1 },",
+        '    { id = 0x8002, eventgroup = 2, protocol = "tcp" },',
+        "    { id = 0x8003, eventgroup = 3, tp = true },",
+        "]",
+        'methods = [0x0001, { id = 0x0002, tp = true }, { id = 0x0003, protocol = "tcp" }]',
+    ),
+)
 
 
 class Ports(NamedTuple):
@@ -159,8 +114,9 @@ class Play:
         self.peers = peers
         self.data_ports: set[int] = set()
         self.config = directory / "namespaces.toml"
-        short_lived = "".join(_SHORT_LIVED.format(service=FIRST_SHORT_LIVED + each) for each in range(peers))
-        text = _CONFIG.format(ports=self.ports, near=NEAR, group=GROUP, short_lived=short_lived)
+        short_lived = [service(FIRST_SHORT_LIVED + each, _ONE_EVENT) for each in range(peers)]
+        ports = CarPorts(self.ports.zenoh, self.ports.tcp, self.ports.data, self.ports.sd)
+        text = configuration(ports, *_SERVICES, *short_lived, host=NEAR)
         self.config.write_text(text, encoding="utf-8")
         capture = directory / "cable.pcapng"
         network = NETWORK.format(0)
@@ -326,13 +282,6 @@ class Play:
             eventually(lambda: state_of(app, TOPIC), wire.SUBSCRIBED)
             self.told(app, ecu, b"link %d" % number)
         return taken
-
-
-def state_of(app: ZenohPeer, topic: Uri) -> int:
-    """What the application is to a topic, as our uSubscription says; it subscribes by asking."""
-    answer = app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(topic))
-    assert answer.head.commstatus in {None, wire.OK}, answer.status
-    return wire.Subscribed.decode(answer.payload).state
 
 
 def receive(connection: socket.socket) -> bytes:

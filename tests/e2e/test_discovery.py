@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ECUs that nobody placed: found, called, subscribed and served by service discovery, with Zenoh on the other side."""
 
-import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,113 +9,36 @@ from typing import Final
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.ecu import GROUP, Ecu, Seen
+from tests.e2e.car import CLIMATE, OFFERED, PENDING, PROVIDER, SPEED, Car, offered, service
+from tests.e2e.ecu import Seen
 from tests.e2e.peers import ECHO, SILENT, USUBSCRIPTION, Sample, ZenohPeer, eventually
-from tests.e2e.ports import tcp_ports, udp_ports
-from tests.e2e.streamer import StreamerProcess
 from tests.e2e.wire import Uri
 
-SPEED: Final = 0x1234
-CLIMATE: Final = 0x3001
-OFFERED: Final = 0x4001
-PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
+FAR_AWAY: Final = 0x4002
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 OTHER: Final = Uri("chassis", SPEED, 1, 0x8002)
 
-PENDING: Final = 1
 FETCH_SUBSCRIBERS: Final = 8
 
-_CONFIG: Final = """\
-authority = "hpc.vin1"
-state_dir = "state"
-
-[endpoints.backbone]
-transport = "zenoh"
-authorities = ["hpc.vin1"]
-mode = "peer"
-listen = ["tcp/127.0.0.1:{zenoh}"]
-
-[endpoints.chassis]
-transport = "someip"
-authorities = ["chassis"]
-bind = "127.0.0.1"
-port = {data}
-
-[endpoints.chassis.sd]
-multicast = "{group}"
-port = {sd}
-interface = "127.0.0.1"
-
-[endpoints.chassis.sd.timings]
-initial_delay_min_ms = 1
-initial_delay_max_ms = 10
-repetitions_base_delay_ms = 20
-cyclic_offer_delay_ms = 200
-ttl_offer_s = 1
-ttl_subscribe_s = 1
-request_response_delay_min_ms = 1
-request_response_delay_max_ms = 5
-
-[[endpoints.chassis.services]]
-service = 0x1234
-major = 1
-events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 1 }}, {{ id = 0x8003, eventgroup = 2 }}]
-
-[[endpoints.chassis.services]]
-service = 0x3001
-major = 1
-methods = [0x0001, 0x0004]
-
-[[endpoints.chassis.services]]
-service = 0x4001
-major = 1
-events = [{{ id = 0x8001, eventgroup = [1, 3] }}, {{ id = 0x8002, eventgroup = 2, field = true }}]
-methods = [0x0001]
-offered = true
-provider = "//hpc.vin1/8401/1/0"
-
-[plugins.usubscription]
-"""
-
-
-class Car:
-    """A streamer with service discovery, an application, and ECUs as they come."""
-
-    _hosts = itertools.count(10)
-
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
-        self._stack = stack
-        [self.zenoh] = tcp_ports(1)
-        self.data, self.sd = udp_ports(2)
-        self.config = directory / "car.toml"
-        self.config.write_text(
-            _CONFIG.format(zenoh=self.zenoh, data=self.data, sd=self.sd, group=GROUP), encoding="utf-8"
-        )
-        self.process = stack.enter_context(StreamerProcess(self.config))
-        self.app = self.another_app()
-
-    def another_app(self) -> ZenohPeer:
-        return self._stack.enter_context(ZenohPeer(self.zenoh, "hpc.vin1"))
-
-    def ecu(self, host: str | None = None) -> Ecu:
-        return self._stack.enter_context(Ecu(host or f"127.0.0.{next(self._hosts)}", self.sd))
-
-    @property
-    def address(self) -> tuple[str, int]:
-        return ("127.0.0.1", self.data)
-
-    def state_of(self, topic: Uri) -> int:
-        """What the application is to a topic, as our uSubscription says."""
-        asked = wire.subscription_request(topic)
-        answer = self.app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), asked)
-        assert answer.head.commstatus in {None, wire.OK}, answer.status
-        return wire.Subscribed.decode(answer.payload).state
+SERVICES: Final = (
+    service(
+        SPEED,
+        "events = [{ id = 0x8001, eventgroup = 1 }, { id = 0x8002, eventgroup = 1 }, { id = 0x8003, eventgroup = 2 }]",
+    ),
+    service(CLIMATE, "methods = [0x0001, 0x0004]"),
+    offered(
+        OFFERED,
+        "events = [{ id = 0x8001, eventgroup = [1, 3] }, { id = 0x8002, eventgroup = 2, field = true }]",
+        "methods = [0x0001]",
+    ),
+    offered(FAR_AWAY, "events = [{ id = 0x8001, eventgroup = 1 }]", provider=Uri("cloud", 0x8402, 1)),
+)
 
 
 @pytest.fixture
 def car(tmp_path: Path) -> Iterator[Car]:
     with ExitStack() as stack:
-        yield Car(stack, tmp_path)
+        yield Car(stack, tmp_path, *SERVICES)
 
 
 def test_a_service_that_is_offered_can_be_called(car: Car) -> None:
@@ -166,7 +88,7 @@ def test_the_last_who_wants_an_event_of_a_group_ends_its_subscription(car: Car) 
 
 
 def test_an_ecu_finds_and_calls_what_we_offer(car: Car) -> None:
-    with ZenohPeer(car.zenoh, "hpc.vin1", PROVIDER.ue_id) as provider:
+    with ZenohPeer(car.ports.zenoh, "hpc.vin1", PROVIDER.ue_id) as provider:
         ecu = car.ecu()
         ecu.find(OFFERED)
         ecu.seen.one(lambda seen: seen == Seen("offered", OFFERED))
@@ -216,6 +138,29 @@ def test_an_event_in_two_groups_reaches_the_subscribers_of_either(car: Car) -> N
     for ecu in (one, both):
         ecu.data.inbox.one(lambda frame: frame.head.payload == b"last")
         assert len(ecu.data.inbox.all(lambda frame: frame.head.payload == b"once")) == 1
+
+
+def test_an_ecu_that_subscribes_what_another_device_provides_has_it_subscribed_there(car: Car) -> None:
+    topic, usubscription = Uri("cloud", 0x8402, 1, 0x8001), Uri("cloud", 0, 3)
+    with ZenohPeer(car.ports.zenoh, "cloud", 0) as cloud:
+        ecu = car.ecu()
+        ecu.subscribe(FAR_AWAY, 1)
+        asked = cloud.inbox.one(
+            lambda each: each.attributes is not None and each.head.sink == usubscription.at(wire.SUBSCRIBE)
+        )
+        assert asked.head.source == USUBSCRIPTION.at(0)
+        assert asked.payload.startswith(wire.on_topic(topic))
+        cloud.respond(asked, wire.field(1, wire.field(1, wire.SUBSCRIBED)) + wire.field(3, topic.encode()))
+
+        def arrived() -> bool:
+            cloud.publish(topic, b"rain")
+            return bool(ecu.data.inbox.all(lambda frame: frame.head.payload == b"rain"))
+
+        eventually(arrived, True)
+        ecu.unsubscribe(FAR_AWAY, 1)
+        cloud.inbox.one(
+            lambda each: each.attributes is not None and each.head.sink == usubscription.at(wire.UNSUBSCRIBE)
+        )
 
 
 def subscribers(car: Car, topic: Uri) -> list[Uri]:

@@ -10,14 +10,13 @@ from threading import Event
 from typing import Final, NamedTuple
 
 from tests.e2e import wire
-from tests.e2e.ecu import GROUP, Ecu, Seen
+from tests.e2e.car import CLIMATE, OFFERED, SPEED, CarPorts, configuration, offered, service
+from tests.e2e.ecu import Ecu, Seen
 from tests.e2e.flood import Flood
 from tests.e2e.peers import ECHO, USUBSCRIPTION, Metronome, ZenohPeer
-from tests.e2e.ports import tcp_ports, udp_ports
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.wire import Uri
 
-SPEED, CLIMATE = 0x1234, 0x3001
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 HZ: Final = 200
 PHASE_S: Final = 1.0
@@ -30,47 +29,15 @@ NOISE_S: Final = 0.005
 MOST_TIMES: Final = 2.0
 MOST_GROWTH: Final = 4_000_000
 
-_CONFIG: Final = """\
-authority = "hpc.vin1"
-state_dir = "state"
-
-[endpoints.backbone]
-transport = "zenoh"
-authorities = ["hpc.vin1"]
-listen = ["tcp/127.0.0.1:{zenoh}"]
-
-[endpoints.chassis]
-transport = "someip"
-authorities = ["chassis"]
-bind = "127.0.0.1"
-port = {data}
-port_tcp = {tcp}
-
-[endpoints.chassis.sd]
-multicast = "{group}"
-port = {sd}
-interface = "127.0.0.1"
-
-[[endpoints.chassis.services]]
-service = 0x1234
-major = 1
-events = [{{ id = 0x8001, eventgroup = 1 }}]
-
-[[endpoints.chassis.services]]
-service = 0x3001
-major = 1
-methods = [0x0001]
-
-[[endpoints.chassis.services]]
-service = 0x4001
-major = 1
-events = [{{ id = 0x8001, eventgroup = 1 }}, {{ id = 0x8002, eventgroup = 2, protocol = "tcp" }}]
-methods = [0x0001, {{ id = 0x0003, protocol = "tcp" }}]
-offered = true
-provider = "//hpc.vin1/8401/1/0"
-
-[plugins.usubscription]
-"""
+SERVICES: Final = (
+    service(SPEED, "events = [{ id = 0x8001, eventgroup = 1 }]"),
+    service(CLIMATE, "methods = [0x0001]"),
+    offered(
+        OFFERED,
+        'events = [{ id = 0x8001, eventgroup = 1 }, { id = 0x8002, eventgroup = 2, protocol = "tcp" }]',
+        'methods = [0x0001, { id = 0x0003, protocol = "tcp" }]',
+    ),
+)
 
 
 class Scene(NamedTuple):
@@ -98,18 +65,24 @@ class Scene(NamedTuple):
 
 @contextmanager
 def running(directory: Path) -> Iterator[Scene]:
-    [zenoh, tcp], [data, sd] = tcp_ports(2), udp_ports(2)
+    ports = CarPorts.free()
     config = directory / "hostile.toml"
-    config.write_text(_CONFIG.format(zenoh=zenoh, tcp=tcp, data=data, sd=sd, group=GROUP), encoding="utf-8")
+    config.write_text(configuration(ports, *SERVICES, timings={}), encoding="utf-8")
     with ExitStack() as stack:
         process = stack.enter_context(StreamerProcess(config))
-        app = stack.enter_context(ZenohPeer(zenoh, "hpc.vin1"))
-        ecu = stack.enter_context(Ecu("127.0.0.10", sd))
+        app = stack.enter_context(ZenohPeer(ports.zenoh, "hpc.vin1"))
+        ecu = stack.enter_context(Ecu("127.0.0.10", ports.sd))
         ecu.offer(SPEED, 1)
         ecu.offer(CLIMATE)
         app.call(USUBSCRIPTION.at(wire.SUBSCRIBE), wire.subscription_request(TOPIC))
         ecu.seen.one(lambda seen: seen == Seen("subscribed", SPEED, 1))
-        yield Scene(process, app, ecu, stack.enter_context(Flood(data, sd, tcp)), ("127.0.0.1", data))
+        yield Scene(
+            process,
+            app,
+            ecu,
+            stack.enter_context(Flood(ports.data, ports.sd, ports.tcp)),
+            ("127.0.0.1", ports.data),
+        )
 
 
 def p99(ages: list[float]) -> float:
