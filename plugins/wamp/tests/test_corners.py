@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Corners that no other test turns: each of these promises could be broken without one of the others failing."""
+
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+from ustreamer_wamp import transport
+from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.connection import Connection, Terms
+from ustreamer_wamp.events import Publication
+from ustreamer_wamp.outbox import OutboxLimits
+from ustreamer_wamp.patterns import Pattern, Patterns
+from ustreamer_wamp.rawsocket import RawSocketConnection
+from ustreamer_wamp.realm import Done, Member, OpenGate
+from ustreamer_wamp.router import Router
+from ustreamer_wamp.session import State
+from ustreamer_wamp.uri import Match
+from websockets.exceptions import WebSocketException
+
+from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.car import SPEED, SPEED_TOPIC, Car, subscribed, until
+    from tests.conftest import OPENED, Hall, Peer
+    from tests.test_hostile_streams import Loop, Socket
+    from tests.test_server import write_certificate
+else:
+    from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed, until
+    from plugins.wamp.tests.conftest import OPENED, Peer
+    from plugins.wamp.tests.test_hostile_streams import Loop, Socket
+    from plugins.wamp.tests.test_server import write_certificate
+
+ENTITY = UUri("wamp.hpc", 0x1_8001, 1, 0)
+
+
+def test_an_event_comes_only_under_ids_that_the_session_holds(car: "Car") -> None:
+    """Autobahn|JS takes an EVENT of an id that it does not know for a violation, and leaves."""
+    exact, wide = car.peer().join(), car.peer().join()
+    one = subscribed(exact, SPEED_TOPIC)
+    other = subscribed(wide, "up.car.", {"match": "prefix"})
+
+    def event() -> Any:
+        car.publish(SPEED, b"x")
+        return wide.hear_within(0.1)  # routing knows of a pattern some ms later
+
+    assert until(event)[1] == other
+    car.publish(SPEED, b"y")
+    for peer, id in ((exact, one), (wide, other)):
+        while (heard := peer.hear())[4] != [b"y"]:
+            assert heard[1] == id
+        assert heard[1] == id
+        assert peer.answer(34, 9, 4711)[0] == 8, "and that was all"
+
+
+class SlowGate(OpenGate):
+    """A gate that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Done] = []
+
+    def open(self, member: Member, topic: str, match: Match, period_ns: int, done: Done) -> None:
+        self.waiting.append(done)
+
+
+def test_an_answer_from_the_vehicle_after_the_end_of_a_session_subscribes_nobody(
+    make_hall: Callable[..., "Hall"], serializer: str
+) -> None:
+    gate = SlowGate()
+    hall = make_hall(gate=gate)
+    client = hall.member(serializer)
+    client.say(32, 1, {}, "com.a")
+    assert client.heard() == []
+    client.session.lost()
+    for done in gate.waiting:
+        done(None)
+    assert client.heard() == []
+    assert len(hall.realm.broker) == 0
+
+
+def test_who_subscribes_again_is_not_told_of_as_another_subscriber(hall: "Hall", serializer: str) -> None:
+    watcher, client = hall.member(serializer), hall.member(serializer)
+    watcher.subscribed("wamp.subscription.on_subscribe")
+    watcher.heard()
+    for _ in range(3):
+        client.subscribed("com.a")
+    assert len(watcher.heard()) == 1
+
+
+def test_ids_in_sequence_begin_again_after_the_last_one(
+    make_hall: Callable[..., "Hall"], serializer: str
+) -> None:
+    client = make_hall(sequential_ids=True).member(serializer)
+    client.session._next_request = 2**53
+    assert client.answer(34, 2**53, 4711)[:3] == [8, 34, 2**53]
+    assert client.answer(34, 1, 4711)[:3] == [8, 34, 1]
+
+
+def test_a_reply_does_not_overtake_what_has_waited(hall: "Hall") -> None:
+    client = hall.member()
+    id = client.subscribed("com.a")
+    client.outbox.pause()
+    hall.member().say(16, 1, {}, "com.a", [1])
+    client.outbox.resume()  # and before it is flushed:
+    client.say(34, 2, id)
+    assert [each[0] for each in client.heard()] == [36, 35]
+
+
+def test_of_several_patterns_of_one_session_the_fastest_counts() -> None:
+    patterns = Patterns(lambda: None)
+    for order in ((5, 0), (0, 5)):
+        for period_ns, topic in zip(order, ("up.car.", "up."), strict=True):
+            patterns.put(Pattern(ENTITY, topic, "prefix"), period_ns)
+        (found,) = patterns.subscribers(SPEED)
+        assert found.period_ns == 0
+
+
+def test_the_policy_close_ends_the_session_of_who_does_not_read(make_hall: Callable[..., "Hall"]) -> None:
+    hall, loop, counts, here = make_hall(), Loop(), Counter[str](), list[Connection]()
+    outbox = OutboxLimits(events=2, policy="close")
+    terms = Terms({"realm1": hall.realm}, lambda: 0, outbox, 65_536, 1, 1, 1, 1, counts)
+    connection = RawSocketConnection(terms, cast("Any", loop), here.append, here.remove, private=True)
+    sock = Socket()
+    connection.connection_made(sock)
+    connection.data_received(b"\x7f\xf1\x00\x00")
+    for message in (b'[1,"realm1",{"roles":{"subscriber":{}}}]', b'[32,1,{},"com.a"]'):
+        connection.data_received(len(message).to_bytes(4, "big") + message)
+    loop.turn()
+    connection.pause_writing()
+    assert connection.session is not None
+    for number in range(3):
+        assert connection.session.state is State.ESTABLISHED
+        hall.realm.spread(Publication(number + 1, "com.a", [number], {}))
+        loop.turn()
+    assert connection.session.state is State.OVER
+    assert counts["sessions_too_slow"] == 1
+    assert len(hall.realm.broker) == 0
+    connection.resume_writing()
+    loop.turn()
+    assert b"wamp.close.killed" in sock.written
+    assert sock.closed
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Router]]:
+    routers: list[Router] = []
+
+    def make(**section: Any) -> Router:
+        config = msgspec.convert(
+            {"anonymous": True, **section}, WampConfig, dec_hook=lambda kind, value: kind(value)
+        )
+        routers.append(Router(config, SYSTEM_CLOCK))
+        routers[-1].server.open()
+        return routers[-1]
+
+    yield make
+    OPENED.close()
+    for each in routers:
+        each.server.close()
+
+
+def test_where_clients_need_a_certificate_nobody_gets_in_without(
+    start: Callable[..., Router], tmp_path: Path
+) -> None:
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    for each in (own, theirs):
+        each.mkdir()
+    server, client = write_certificate(own, "server"), write_certificate(theirs, "client")
+    router = start(listen="wss://127.0.0.1:0/ws", tls={**server, "client_ca": client["certificate"]})
+    context = ssl.create_default_context(cafile=server["certificate"])
+    with pytest.raises((ssl.SSLError, OSError, EOFError, WebSocketException)):
+        Peer(router.server.urls[0], ssl=context).join()
+    assert router.counts["sessions"] == 0
+    context.load_cert_chain(client["certificate"], client["key"])
+    Peer(router.server.urls[0], ssl=context).join()
+    assert router.counts["sessions"] == 1
+
+
+def test_no_more_messages_wait_for_the_loop_than_the_bound(
+    car: "Car", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_INBOX", 0)
+    with pytest.raises(UStatusError, match="0 messages wait already"):
+        car.wamp._leave(ENTITY, car.publish(SPEED, b"x"))
+
+
+def test_of_what_clients_publish_nothing_is_taken_once_the_streamer_stops(car: "Car") -> None:
+    heard: list[object] = []
+    monitor = UUri("wamp.hpc", 0x4711, 1, 0x8000)
+    driver = car.peer().join_publisher("driver")
+    car.wamp._registrations = ()
+    car.wamp.register_listener(monitor, None, heard.append)
+    assert driver.answer(16, 1, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [1])[0] == 17
+    car.wamp._receiving = False
+    driver.answer(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
+    assert (len(heard), car.wamp.counts["refused_stopping"]) == (1, 1)
