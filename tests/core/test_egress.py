@@ -17,10 +17,10 @@ from ustreamer.core.egress import (
     OVERHEAD_BYTES,
     WEIGHTS,
     EgressLimits,
-    EgressQueue,
     Queued,
     retry_delay_ns,
 )
+from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID

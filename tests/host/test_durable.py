@@ -209,7 +209,7 @@ def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: St
     for message in messages:
         life.offer(message)
         life.write_all()
-    waiting = life.lane._queue._classes[1]
+    waiting = life.lane._queue._classes._classes[1]
     assert [item.absent for item in waiting] == [n >= 10 for n in range(100)]
     assert not any(item.message.payload for item in waiting if item.absent)
     life.wire.then = None
@@ -387,7 +387,7 @@ def test_a_record_that_has_rotted_costs_one_message_and_is_said(
         life.write_all()
     env = life.lane._spool._opened()
     with env.begin(write=True) as txn:
-        [key] = [item.ticket for item in life.lane._queue._classes[1] if item.absent][1:2]
+        [key] = [item.ticket for item in life.lane._queue._classes._classes[1] if item.absent][1:2]
         assert key
         value = txn.get(key)
         assert value

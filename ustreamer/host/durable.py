@@ -22,11 +22,13 @@ import msgspec
 
 from ustreamer.core.chain import Delivery
 from ustreamer.core.clock import Clock
-from ustreamer.core.egress import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, EgressQueue, Queued
+from ustreamer.core.egress import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, Queued
+from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.core.expiry import Expiry, left_after_reboot_ms
 from ustreamer.core.ledger import Verdict
 from ustreamer.hookspecs import EndpointTransport
-from ustreamer.host.lanes import Lane, Undelivered
+from ustreamer.host.lane_sending import Undelivered
+from ustreamer.host.lanes import Lane
 from ustreamer.host.spool import Spool, SpoolLimits
 from ustreamer.host.spool_records import Spooled
 from ustreamer.uprotocol.umessage import UMessage
@@ -81,11 +83,11 @@ class _Queue(EgressQueue):
         size = len(message.payload) + OVERHEAD_BYTES
         if not self._lane.has_room(size):
             return [Queued(delivery, message, now_ns, size, attempts, deadline_ns=deadline_ns)]
-        displaced = super().push(delivery, message, now_ns, attempts, deadline_ns)
-        of_its_class = self._classes[message.attributes.priority_class]
-        if of_its_class and of_its_class[-1].ticket is None:  # the newcomer, unless it was turned away
-            self._lane.to_be_written(of_its_class[-1])
-        return displaced
+        return super().push(delivery, message, now_ns, attempts, deadline_ns)
+
+    def _place(self, rank: int, item: Queued) -> None:
+        super()._place(rank, item)
+        self._lane.to_be_written(item)
 
 
 class DurableLane(Lane):
