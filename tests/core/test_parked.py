@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is parked, by itself: by class, by route, and how much of it ends at a time. With a queue: `test_egress`."""
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,10 +19,17 @@ class Counting:
     def __init__(self) -> None:
         self.messages = [0] * CLASSES
         self.bytes = 0
+        self.routes: set[Hashable] = set()
 
     def count_parked(self, rank: int, messages: int, size: int) -> None:
         self.messages[rank] += messages
         self.bytes += size
+
+    def route_closed(self, route: Hashable) -> None:
+        self.routes.add(route)
+
+    def route_gone(self, route: Hashable) -> None:
+        self.routes.remove(route)
 
 
 @pytest.fixture
@@ -52,7 +60,7 @@ def test_no_more_of_what_has_grown_too_old_is_taken_out_than_was_asked_for(
     assert names(parked.take_over(lambda item: True, 4)) == ["CS1.0", "CS1.1", "CS1.2", "CS1.3"]
     assert (parked.messages, parked.number(1), told.messages[1]) == (7, 6, 6)
     assert names(parked.take_over(lambda item: True, 6)) == [f"CS1.{number}" for number in range(4, 10)]
-    assert parked.closed_routes == 1
+    assert (parked.closed_routes, told.routes) == (1, {"S"})
     assert names(parked.take_over(lambda item: True)) == ["CS4.10"]
     assert (parked.messages, parked.bytes, told.bytes, parked.closed_routes) == (0, 0, 0, 0)
 

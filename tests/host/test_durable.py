@@ -130,11 +130,11 @@ def test_a_message_for_two_subscribers_is_kept_for_each(start: Start) -> None:
     first.write_all()
     first.die()
     second = start(Wire())
-    subscribers = []
-    take = second.lane._queue.take(10)
-    subscribers = [item.delivery.subscriber for item in take]
-    assert subscribers == [HERE, THERE]
-    second.lane._queue.put_back(take)
+    queue = second.lane._queue
+    taken = [queue.take(10), queue.take(10)]  # each has a lane of its own
+    assert [[item.delivery.subscriber for item in each] for each in taken] == [[HERE], [THERE]]
+    for each in taken:
+        queue.put_back(each)
 
 
 def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: Start) -> None:
@@ -209,7 +209,7 @@ def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: St
     for message in messages:
         life.offer(message)
         life.write_all()
-    waiting = life.lane._queue._classes._classes[1]
+    waiting = life.lane._queue.common.waiting._classes[1]
     assert [item.absent for item in waiting] == [n >= 10 for n in range(100)]
     assert not any(item.message.payload for item in waiting if item.absent)
     life.wire.then = None
@@ -387,7 +387,7 @@ def test_a_record_that_has_rotted_costs_one_message_and_is_said(
         life.write_all()
     env = life.lane._spool._opened()
     with env.begin(write=True) as txn:
-        [key] = [item.ticket for item in life.lane._queue._classes._classes[1] if item.absent][1:2]
+        [key] = [item.ticket for item in life.lane._queue.common.waiting._classes[1] if item.absent][1:2]
         assert key
         value = txn.get(key)
         assert value

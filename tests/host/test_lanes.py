@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count, pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 import pytest
@@ -180,7 +180,7 @@ class Rig:
     def _note(self, item: Queued, status: UStatus) -> None:
         self.undelivered.append((number(item.message), status, item.attempts))
 
-    def start(self) -> "Rig":
+    def start(self) -> Self:
         self.lane.start()
         return self
 

@@ -46,7 +46,11 @@ class Classes:
 
     def append(self, rank: int, item: Queued) -> None:
         self._classes[rank].append(item)
-        self._count(rank, 1, item.size)
+        size = item.size
+        self.messages += 1  # as `_count`, 0.06 us less
+        self.bytes += size
+        self._class_bytes[rank] += size
+        self._tally.count_waiting(rank, 1, size)
 
     def pop_youngest(self, rank: int) -> Queued:
         """Take out what came last of a class that has something."""

@@ -28,6 +28,18 @@ class EgressLimits(msgspec.Struct, frozen=True):
     spool_messages: int = 100_000
     """In place of `queue_messages` where an endpoint is durable; that is then what may be in memory."""
     spool_bytes: int = 256_000_000
+    subscriber_messages: int | None = None
+    """Of `queue_messages`, or `spool_messages`, how many may wait for one subscriber of a unicast transport; None: half."""
+    subscriber_bytes: int | None = None
+
+    @property
+    def of_a_subscriber(self) -> tuple[int, int]:
+        """How many messages and bytes may wait for one subscriber."""
+        messages, size = self.subscriber_messages, self.subscriber_bytes
+        return (
+            max(1, self.queue_messages // 2) if messages is None else messages,
+            max(1, self.queue_bytes // 2) if size is None else size,
+        )
 
 
 class Queued(msgspec.Struct):
@@ -48,6 +60,8 @@ class Queued(msgspec.Struct):
     """`message` has the attributes only; the rest is on disk."""
     in_hand: bool = False
     """Its lane has asked for the whole message, so that it must not become absent."""
+    crowded_out: bool = False
+    """It had to go because of the bounds of its subscriber, not of those of the endpoint."""
 
 
 def stream_of(delivery: Delivery, message: UMessage) -> Hashable:

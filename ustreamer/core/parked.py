@@ -33,9 +33,15 @@ class _Route(msgspec.Struct):
 
 
 class Tally(Protocol):
-    """Whoever keeps count of all that waits for an endpoint."""
+    """Whoever keeps count of what is parked, and of the routes that it waits for."""
 
     def count_parked(self, rank: int, messages: int, size: int) -> None: ...
+
+    def route_closed(self, route: Hashable) -> None: ...
+
+    def route_gone(self, route: Hashable) -> None:
+        """It has opened, or nothing waits for it any more."""
+        ...
 
 
 class Parked:
@@ -91,7 +97,7 @@ class Parked:
             stream.route = route
         closed = self._routes.get(route)
         if closed is None:
-            closed = self._routes[route] = _Route(try_ns)
+            closed = self._close(route)
         closed.try_ns = try_ns
         self.next_due_ns = min(self.next_due_ns, try_ns)
         closed.streams[rank, name] = stream
@@ -143,7 +149,7 @@ class Parked:
 
     def failed(self, route: Hashable) -> int:
         """Count one more failure in a row of `route`; how many there are."""
-        closed = self._routes.setdefault(route, _Route(0))
+        closed = self._routes.get(route) or self._close(route)
         closed.failures += 1
         return closed.failures
 
@@ -177,7 +183,7 @@ class Parked:
         if closed is None:
             return None
         if not closed.streams:
-            del self._routes[route]
+            self._drop(route)
             return None
         (rank, name), stream = next(iter(closed.streams.items()))
         item = stream.items.popleft()
@@ -188,9 +194,12 @@ class Parked:
 
     def release(self, route: Hashable) -> list[tuple[int, deque[Queued]]]:
         """The route is open: take out what waits for it, by class and stream, those first that were parked first."""
-        closed = self._routes.pop(route, None)
+        closed = self._routes.get(route)
+        if closed is None:
+            return []
+        self._drop(route)
         released = []
-        for (rank, name), stream in closed.streams.items() if closed else ():
+        for (rank, name), stream in closed.streams.items():
             self._count(rank, -len(stream.items), -sum(each.size for each in stream.items))
             del self._streams[rank][name]
             released.append((rank, stream.items))
@@ -205,7 +214,16 @@ class Parked:
         closed = self._routes[stream.route]
         del closed.streams[rank, name]
         if not closed.streams:
-            del self._routes[stream.route]
+            self._drop(stream.route)
+
+    def _close(self, route: Hashable) -> _Route:
+        closed = self._routes[route] = _Route(NEVER_NS)
+        self._tally.route_closed(route)
+        return closed
+
+    def _drop(self, route: Hashable) -> None:
+        del self._routes[route]
+        self._tally.route_gone(route)
 
     def _count(self, rank: int, messages: int, size: int) -> None:
         self.messages += messages

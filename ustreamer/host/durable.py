@@ -26,6 +26,7 @@ from ustreamer.core.egress import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimit
 from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.core.expiry import Expiry, left_after_reboot_ms
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.sender import Sender
 from ustreamer.hookspecs import EndpointTransport
 from ustreamer.host.lane_sending import Undelivered
 from ustreamer.host.lanes import Lane
@@ -85,8 +86,8 @@ class _Queue(EgressQueue):
             return [Queued(delivery, message, now_ns, size, attempts, deadline_ns=deadline_ns)]
         return super().push(delivery, message, now_ns, attempts, deadline_ns)
 
-    def _place(self, rank: int, item: Queued) -> None:
-        super()._place(rank, item)
+    def _place(self, sender: Sender, item: Queued) -> None:
+        super()._place(sender, item)
         self._lane.to_be_written(item)
 
 
@@ -418,7 +419,7 @@ class DurableLane(Lane):
     @property
     def is_failing(self) -> bool:
         """Whether the last send was refused, so that waiting for the lane to empty may take for ever."""
-        return self._failures > 0
+        return self._queue.is_failing
 
     def wait_sent(self, deadline_ns: int) -> bool:
         """Wait until all that can be sent is sent and all else is on disk."""
@@ -437,7 +438,7 @@ class DurableLane(Lane):
     def take_back(self, status: UStatus) -> list[Queued]:
         """Make a dead letter of what only memory has. What is on disk stays there, and is sent no more by this process."""
         with self._lock:
-            waiting = [*self._queue.take_parked(lambda _: True), *self._queue.take(len(self._queue))]
+            waiting = self._queue.take_all()
             given_up = [item for item in waiting if not item.ticket]
             self._resting += len(waiting) - len(given_up)
             for item in given_up:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread of a lane: it sends what waits, and tries again what was refused.
+"""The thread of an endpoint: it sends what waits, each lane in its turn, and tries again what was refused.
 
-A send that is UNAVAILABLE holds up the whole lane; one that is RouteUnavailable parks the messages of its stream, and all
-others go on. What is parked is tried when the transport says that its route is open, or after pauses of its own. What is for a
-subscriber that has ended (SubscriberGone) is nobody's.
+A send that is UNAVAILABLE pauses the lane it came from, that of one subscriber or that of the endpoint; one that is
+RouteUnavailable parks the messages of its stream. All others go on. What is parked is tried when the transport says that its
+route is open, or after pauses of its own. What is for a subscriber that has ended (SubscriberGone) is nobody's.
 """
 
 import logging
@@ -16,6 +16,7 @@ from ustreamer.core.egress import NEVER_NS, EgressLimits, Queued, retry_delay_ns
 from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.core.faults import said
 from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.core.sender import Sender
 from ustreamer.hookspecs import RouteUnavailable, SubscriberGone
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -55,10 +56,8 @@ class Sending:
         self._idle = True
         self._closing = False
         self._over: UStatus | None = None  # said of what is not sent at once, from `try_once` on
-        self._failures = 0
         self._link_ups = 0
-        self._openings = 0
-        self._sweep_ns = NEVER_NS
+        self._opened: set[Hashable] = set()  # routes that have opened since the send that is under way began
         self._told_of_routes = False
         self._retries = 0
         self._reported: set[type[Exception]] = set()
@@ -74,28 +73,29 @@ class Sending:
         while (batch := self._next_batch()) is not None:
             if batch:
                 self._send_all(batch)
-            else:  # before the next batch: what is released goes in front of it
-                self._look_after_parked()
+            else:  # one at a time, and a turn in between: however many there are, they hold up nobody
+                self._look_after()
                 self._send_all(self._taken())
 
     def _next_batch(self) -> list[Queued] | None:
-        """Wait for messages and take some out; none if those that are parked come first, None when the lane closes."""
+        """Wait for messages and take some out; none if a lane is to be looked after first, None when all is to close."""
         # In one go: to give the lock away in between costs a change of threads under load.
         with self._lock:
+            queue = self._queue
+            queue.rest()
             while not self._closing:
-                left_ns = None
-                if self._queue.parked:
-                    until_ns = min(self._queue.next_due_ns, self._sweep_ns)
-                    left_ns = until_ns - self._clock.monotonic_ns()
+                left_ns = queue.next_due_ns
+                if left_ns != NEVER_NS:
+                    left_ns -= self._clock.monotonic_ns()
                     if left_ns <= 0:
                         self._idle = False
                         return []
-                if self._queue.waiting:
+                if queue.has_turns() and (batch := self._taken()):
                     self._idle = False
-                    return self._taken()
+                    return batch
                 self._idle = True
                 self._changed.notify_all()  # for `wait_empty`
-                self._changed.wait(None if left_ns is None else left_ns / _NS_PER_S)
+                self._changed.wait(None if left_ns == NEVER_NS else left_ns / _NS_PER_S)
             return None
 
     def _taken(self) -> list[Queued]:
@@ -105,21 +105,24 @@ class Sending:
             return batch
 
     def _send_all(self, batch: list[Queued]) -> None:
+        """Send what was taken out of one lane."""
+        sender = self._queue.serving
         for position, item in enumerate(batch):
+            assert sender is not None
             if self._closing:
                 self._keep(batch[position:])
                 return
-            if self._queue.parked and self._joined(item):
+            if sender.parked.messages and self._joined(sender, item):
                 continue
-            link_ups, openings = self._link_ups, self._openings
+            link_ups = self._link_ups
             refusal = self._send(item)
             if refusal is None:
-                continue
-            if isinstance(refusal, RouteUnavailable):
-                self._park(item, refusal, openings)
+                sender.failures = 0
+            elif isinstance(refusal, RouteUnavailable):
+                self._park(sender, item, refusal, link_ups)
             elif refusal.code is UCode.UNAVAILABLE:
                 self._keep(batch[position:])
-                self._pause(refusal.status, link_ups)
+                self._pause(sender, refusal.status, link_ups)
                 return
 
     def _send(self, item: Queued) -> UStatusError | None:
@@ -127,6 +130,8 @@ class Sending:
         now_ns = self._clock.monotonic_ns()
         if now_ns > item.deadline_ns:
             return self._expire(item)
+        if self._opened:
+            self._opened.clear()
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or now_ns
         item.last_attempt_ns = now_ns
@@ -142,7 +147,6 @@ class Sending:
         with self._lock:
             self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)
             self._in_air -= 1
-        self._failures = 0
         return None
 
     def _expire(self, item: Queued) -> UStatusError:
@@ -178,103 +182,110 @@ class Sending:
         for item in unsent:
             self._fail(item, Verdict.DEAD_LETTERED, over)
 
-    def _pause(self, status: UStatus, link_ups: int) -> None:
-        """The link takes nothing now: wait before the next try, longer each time in a row, at most until it comes up.
+    # --- lanes that pause -----------------------------------------------------------------------------------------------
 
-        `link_ups` is from before the refused send: a link that came up since then ends the pause before it begins.
+    def _pause(self, sender: Sender, status: UStatus, link_ups: int) -> None:
+        """The lane's receiver takes nothing now: nothing of it is sent for a time, longer each time in a row.
+
+        `link_ups` is from before the refused send: if the link came up since then, it is tried again at once.
         """
-        if not self._failures:
-            log.warning("egress_unavailable", extra={"endpoint": self.name, "reason": str(status)})
         with self._lock:
+            if not self._queue.is_failing:
+                log.warning("egress_unavailable", extra=self._named(sender, status))
             self._retries += 1
-            if link_ups != self._link_ups:
+            if link_ups != self._link_ups or self._over is not None:
                 return
-            self._failures += 1
-            until_ns = self._clock.monotonic_ns() + retry_delay_ns(self._limits, self._failures, self._rng)
-            while not self._ending and link_ups == self._link_ups:
-                left_ns = until_ns - self._clock.monotonic_ns()
-                if left_ns <= 0:
-                    return
-                self._changed.wait(left_ns / _NS_PER_S)
+            sender.failures += 1
+            pause_ns = retry_delay_ns(self._limits, sender.failures, self._rng)
+            self._queue.pause(sender, self._clock.monotonic_ns() + pause_ns)
 
-    @property
-    def _ending(self) -> bool:
-        return self._closing or self._over is not None
+    def _named(self, sender: Sender, status: UStatus) -> dict[str, str]:
+        named = {"endpoint": self.name, "reason": str(status)}
+        return named if sender.subscriber is None else named | {"subscriber": str(sender.subscriber)}
+
+    def _look_after(self) -> None:
+        """Do one thing for a lane whose time has come: try it or one of its routes, or end some that are too old."""
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            sender = self._queue.due(now_ns)
+            if sender is None:
+                return
+            if sender.resume_ns and now_ns >= sender.resume_ns:
+                self._queue.resume(sender)
+            sweeps = sender.parked.messages and now_ns >= sender.sweep_ns
+            routes = [] if sweeps or sender.resume_ns else sender.parked.due(now_ns)
+        if sweeps:
+            self._sweep(sender)
+        elif routes:
+            self._try(sender, routes[0])
+        with self._lock:
+            self._queue.looked_after(sender)
 
     # --- routes that are closed -----------------------------------------------------------------------------------------
 
-    def _joined(self, item: Queued) -> bool:
+    def _joined(self, sender: Sender, item: Queued) -> bool:
         """Whether `item` now waits behind others of its stream."""
         with self._lock:
-            joined = self._queue.join(item)
+            joined = sender.parked.join(item)
             self._in_air -= joined
             return joined
 
-    def _park(self, item: Queued, refusal: RouteUnavailable, openings: int) -> None:
-        """Have `item` wait for its route. `openings` is from before the send: what has opened since is tried at once."""
-        if not self._told_of_routes:
-            self._told_of_routes = True
-            log.warning("route_unavailable", extra={"endpoint": self.name, "reason": str(refusal)})
+    def _park(self, sender: Sender, item: Queued, refusal: RouteUnavailable, link_ups: int) -> None:
+        """Have `item` wait for its route; `link_ups` is from before the send: what has opened since is tried at once."""
         with self._lock:
+            if not self._told_of_routes:
+                self._told_of_routes = True
+                log.warning("route_unavailable", extra=self._named(sender, refusal.status))
             self._retries += 1
-            now_ns = self._clock.monotonic_ns()
-            try_ns = now_ns
-            if openings == self._openings:
-                failures = self._queue.failed(refusal.route)
+            try_ns = self._clock.monotonic_ns()
+            if link_ups == self._link_ups and refusal.route not in self._opened:
+                failures = sender.parked.failed(refusal.route)
                 try_ns += retry_delay_ns(self._limits, failures, self._rng)
-            self._queue.park(item, refusal.route, try_ns)
+            self._queue.park(sender, item, refusal.route, try_ns)
             self._in_air -= 1
-            self._sweep_ns = min(self._sweep_ns, item.deadline_ns + 1)
 
-    def _look_after_parked(self) -> None:
-        if not self._queue.parked:
-            return
-        if self._clock.monotonic_ns() >= self._sweep_ns:
-            self._sweep()
-        with self._lock:
-            due = self._queue.due(self._clock.monotonic_ns())
-        for route in due:
-            if self._closing or not self._tried(route):
-                return
-
-    def _sweep(self) -> None:
+    def _sweep(self, sender: Sender) -> None:
         """End what has grown too old at the head of a parked stream."""
         now_ns = self._clock.monotonic_ns()
         with self._lock:
-            over = self._queue.take_parked(lambda item: now_ns > item.deadline_ns)
+            over = sender.parked.take_over(lambda item: now_ns > item.deadline_ns, _BATCH)
             self._in_air = len(over)
-            ends = (item.deadline_ns + 1 for item in self._queue.parked_heads())
-            self._sweep_ns = max(min(ends, default=NEVER_NS), now_ns + _SWEEP_NS)
+            if len(over) < _BATCH:
+                ends = (item.deadline_ns + 1 for item in sender.parked.heads())
+                sender.sweep_ns = max(min(ends, default=NEVER_NS), now_ns + _SWEEP_NS)
         for item in over:
             self._expire(item)
 
-    def _tried(self, route: Hashable) -> bool:
-        """Try the first message that waits for `route`, and release the others if it is taken; False if the link is down."""
-        while True:
+    def _try(self, sender: Sender, route: Hashable) -> None:
+        """Try the first message that waits for `route`, and release the others if it is taken."""
+        for _ in range(_BATCH):  # those that end otherwise
             with self._lock:
-                item = self._queue.head_of(route)
+                item = None if self._closing else sender.parked.head_of(route)
                 self._in_air = 0 if item is None else 1
             if item is None:
-                return True
-            link_ups, openings = self._link_ups, self._openings
+                return
+            link_ups = self._link_ups
             refusal = self._send(item)
             if refusal is None:
                 with self._lock:
-                    self._queue.release(route)
+                    self._queue.release(sender, route)
                     self._told_of_routes = self._queue.closed_routes > 0
-                return True
+                sender.failures = 0
+                return
             if isinstance(refusal, RouteUnavailable):
-                self._park(item, refusal, openings)
-                return True
+                self._park(sender, item, refusal, link_ups)
+                return
             if refusal.code is UCode.UNAVAILABLE:
                 if self._over is not None:
                     self._fail(item, Verdict.DEAD_LETTERED, self._over)
                     continue
                 with self._lock:
-                    self._queue.park(item, route, self._clock.monotonic_ns())
+                    self._queue.park(sender, item, route, self._clock.monotonic_ns())
                     self._in_air = 0
-                self._pause(refusal.status, link_ups)
-                return False
+                self._pause(sender, refusal.status, link_ups)
+                return
+
+    # --- the transport --------------------------------------------------------------------------------------------------
 
     def _transmit(self, delivery: Delivery, message: UMessage) -> UStatusError | None:
         """Hand `message` to the transport; what it says if it does not take it."""

@@ -10,6 +10,7 @@ would hand the interpreter to each other for every message: 22-32 us of CPU per 
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from heapq import nlargest
 from itertools import accumulate
 
 import msgspec
@@ -20,15 +21,27 @@ from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits, Queued
 from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.core.expiry import Expiry
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.sender import Sender
 from ustreamer.hookspecs import UNBOUNDED, EndpointTransport, SubscriberGone
 from ustreamer.host.lane_sending import Sending, Undelivered
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
+_FULLEST = 3
 _CREDIT = 1 << 16  # bytes: some 250 small messages for one question of 5 us
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
+
+
+class SubscriberLane(msgspec.Struct, frozen=True):
+    """What waits for one subscriber, and how often in a row it was UNAVAILABLE."""
+
+    subscriber: UUri
+    queued: int
+    queued_bytes: int
+    parked: int
+    failures: int
 
 
 class LaneStatistics(msgspec.Struct, frozen=True):
@@ -48,6 +61,12 @@ class LaneStatistics(msgspec.Struct, frozen=True):
     closed_routes: int
     kept: int = 0
     """Of those queued, how many are on disk."""
+    crowded_out: int = 0
+    """Messages that found no room in the bounds of their subscriber."""
+    subscribers: int = 0
+    """For how many subscribers something waits, each in a lane of its own."""
+    fullest: tuple[SubscriberLane, ...] = ()
+    """Those of them with the most messages, three at most."""
 
 
 class Lane(Sending):
@@ -89,7 +108,8 @@ class Lane(Sending):
             size = len(message.payload) + OVERHEAD_BYTES
             queue = self._queue
             if (
-                (not (queue.messages or self._in_air) or self._may_go_first(delivery, message))
+                not self._in_air
+                and (not queue.messages or queue.lets_pass(delivery, message))
                 and (self._credit >= size or self._has_room(size, now_ns))
                 and not (message.attributes.ttl and self._is_late(message))
             ):
@@ -108,12 +128,12 @@ class Lane(Sending):
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
             deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
             displaced = queue.push(delivery, message, now_ns, attempts, deadline_ns)
-            if self._idle:
+            if self._idle and queue.has_turns():
                 self._changed.notify()
             for item in displaced:
-                self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full)
+                self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._why_full(item))
         for item in displaced:
-            self._undelivered(item, self._full)
+            self._undelivered(item, self._why_full(item))
 
     def offer_all(
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
@@ -128,7 +148,9 @@ class Lane(Sending):
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
     ) -> int:
         """Send those, from the first on, that may go first, have room, are not late and are taken; how many."""
-        if delivery.transmit_all is None or self._queue.messages or self._in_air:
+        if delivery.transmit_all is None or self._in_air:
+            return 0
+        if self._queue.messages and not self._queue.is_clear(delivery.subscriber):
             return 0
         size = self._size(messages)
         if self._credit < size:
@@ -182,15 +204,18 @@ class Lane(Sending):
     def _size(messages: Sequence[UMessage]) -> int:
         return sum([len(message.payload) for message in messages]) + OVERHEAD_BYTES * len(messages)
 
+    def _why_full(self, item: Queued) -> UStatus:
+        """Why `item` had to go."""
+        if not item.crowded_out:
+            return self._full
+        bounds = f"{self._queue.own_messages} messages or {self._queue.own_bytes} bytes"
+        text = f"egress queue of subscriber {item.delivery.subscriber} at endpoint {self.name!r} is full ({bounds})"
+        return UStatus(UCode.RESOURCE_EXHAUSTED, text)
+
     @property
     def _full(self) -> UStatus:
         bounds = f"{self._limits.queue_messages} messages or {self._limits.queue_bytes} bytes"
         return UStatus(UCode.RESOURCE_EXHAUSTED, f"egress queue of endpoint {self.name!r} is full ({bounds})")
-
-    def _may_go_first(self, delivery: Delivery, message: UMessage) -> bool:
-        """Whether nothing waits, or is in the air, that `message` must not overtake."""
-        queue = self._queue
-        return not (queue.waiting or self._in_air or (queue.parked and queue.would_join(delivery, message)))
 
     def _has_room(self, size: int, now_ns: int) -> bool:
         """Ask the transport anew what it takes without waiting; not more often than every ms where it said no."""
@@ -213,8 +238,9 @@ class Lane(Sending):
     def route_open(self, route: Hashable) -> None:
         """A route that a send was refused for is open again: what waits for it is tried at once. From any thread."""
         with self._lock:
-            self._openings += 1
-            if self._queue.open(route):
+            if self._in_air:
+                self._opened.add(route)
+            if self._queue.open(route, self._clock.monotonic_ns()):
                 self._changed.notify_all()
 
     def use(self, limits: EgressLimits) -> None:
@@ -228,9 +254,7 @@ class Lane(Sending):
         with self._lock:
             self._link_ups += 1
             self._credit = self._ask_ns = 0  # of another connection
-            self._openings += 1
-            self._failures = 0
-            self._queue.open_all()
+            self._queue.link_up(self._clock.monotonic_ns())
             self._changed.notify_all()
 
     # --- stopping and reading -------------------------------------------------------------------------------------------
@@ -273,7 +297,7 @@ class Lane(Sending):
     def take_back(self, status: UStatus) -> list[Queued]:
         """Make a dead letter of all that waits, but for what is in the air; the caller tells whom it concerns."""
         with self._lock:
-            given_up = [*self._queue.take_parked(lambda _: True), *self._queue.take(len(self._queue))]
+            given_up = self._queue.take_all()
             for item in given_up:
                 self._settle(item, Verdict.DEAD_LETTERED, self._clock.monotonic_ns(), status)
         return given_up
@@ -282,6 +306,7 @@ class Lane(Sending):
         """From now on what is not taken at the first try is a dead letter with `status`."""
         with self._lock:
             self._over = status
+            self._queue.resume_all()
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
@@ -303,6 +328,7 @@ class Lane(Sending):
 
     def statistics(self) -> LaneStatistics:
         with self._lock:
+            lanes = self._queue.lanes()
             return LaneStatistics(
                 endpoint=self.name,
                 queued=self.queued,
@@ -314,4 +340,15 @@ class Lane(Sending):
                 parked=self._queue.parked,
                 closed_routes=self._queue.closed_routes,
                 kept=self.kept,
+                crowded_out=self._queue.crowded_out,
+                subscribers=len(lanes),
+                fullest=tuple(
+                    map(_subscriber_lane, nlargest(_FULLEST, lanes, key=lambda each: each.messages))
+                ),
             )
+
+
+def _subscriber_lane(sender: Sender) -> SubscriberLane:
+    assert sender.subscriber is not None  # as all have but that of the endpoint
+    waiting, parked = sender.messages, sender.parked.messages
+    return SubscriberLane(sender.subscriber, waiting, sender.bytes, parked, sender.failures)
