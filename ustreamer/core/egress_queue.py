@@ -289,6 +289,11 @@ class EgressQueue:
         """Whether the last send to somebody was UNAVAILABLE."""
         return any(sender.failures for sender in self._all())
 
+    @property
+    def can_be_sent(self) -> bool:
+        """Whether something waits for somebody to whom the last send was not UNAVAILABLE."""
+        return any(sender.waiting.messages and not sender.failures for sender in self._all())
+
     def park(self, sender: Sender, item: Queued, route: Hashable, try_ns: int) -> None:
         """Have `item`, which was taken out of this lane, wait for `route`; see `Parked.park`."""
         sender.parked.park(item, route, try_ns)
