@@ -449,6 +449,24 @@ class Delivering(RuleBasedStateMachine):
     def go_away(self, endpoint: str, subscriber: UUri) -> None:
         self.gateway.wires[endpoint].away.add(subscriber)
 
+    @rule(
+        endpoint=st.sampled_from(["south", "west"]),
+        gone=st.sampled_from([1, 2]),
+        copies=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+        priority=priorities,
+    )
+    def publish_while_one_of_two_is_away(
+        self, endpoint: str, gone: int, copies: list[int], priority: UPriority
+    ) -> None:
+        topic = UUri("north", 1, 1, 0x8000)
+        for entity in (1, 2):
+            self.gateway.directory.subscribe(topic, UUri(endpoint, entity, 3, 0))
+        self.go_away(endpoint, UUri(endpoint, gone, 3, 0))
+        nobody = UUri("mars", 1, 1)
+        for each in copies:
+            self.receive([Sketch(UMessageType.PUBLISH, topic, nobody, nobody, priority, None, 0, each)])
+            self.run(endpoint)
+
     @rule(endpoint=endpoints)
     def all_come_back(self, endpoint: str) -> None:
         self.gateway.wires[endpoint].away.clear()
