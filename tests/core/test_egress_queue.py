@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.core.test_egress import NOBODY, OTHER, TOPIC, Nowhere, names, on
 from ustreamer.core.chain import Delivery
@@ -529,8 +529,10 @@ class Story(RuleBasedStateMachine):
         self.each_stream_is_in_order()
 
 
-TestStory = Story.TestCase
-TestStory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+def test_who_makes_room_and_what_is_sent_is_as_a_model_without_lanes_has_it() -> None:
+    run_state_machine_as_test(
+        Story, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+    )
 
 
 @pytest.mark.parametrize("subscriber", [ANN, None])

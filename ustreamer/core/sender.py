@@ -4,7 +4,9 @@
     READY     what waits is sent in turn with the lanes of others (`turns`)
     PAUSED    a send was UNAVAILABLE: nothing is sent before `resume_ns`; later each time in a row
 
-Beside either, single streams may be parked for routes of their own (`parked`). The thread that sends is the endpoint's.
+Beside either, single streams may be parked for routes of their own (`parked`). The thread that sends is the endpoint's: a send
+to one subscriber never waits, so a thread for each would have nothing to wait for. With 100 of them it costs 36 KB of memory for
+each instead of 7, and 1.3 us of CPU per message of a backlog instead of 1.0 (`benchmarks/subscriber_lanes.py`).
 """
 
 from collections.abc import Hashable
