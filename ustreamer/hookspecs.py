@@ -182,8 +182,9 @@ class EndpointTransport(UTransport):
     def transmitter(self, subscriber: UUri | None) -> Transmit:
         """What sends to one subscriber of a unicast transport, or (None) to whoever a message itself names.
 
-        It raises RouteUnavailable where others may be reached meanwhile: the lane then holds only that stream of messages;
-        and SubscriberGone for a publication whose `subscriber` has ended.
+        It raises RouteUnavailable where only some of it cannot be sent: the lane then holds only that stream of messages;
+        UNAVAILABLE where nothing can, which holds up the lane of this `subscriber` and no other; and SubscriberGone for a
+        publication whose `subscriber` has ended. One thread sends for all subscribers: it must not wait for one of them.
         """
         return self.send
 

@@ -14,7 +14,8 @@ from ustreamer.core.access import Access
 from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.egress import EgressLimits, EgressQueue, Queued
+from ustreamer.core.egress import EgressLimits, Queued
+from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.core.ingress import Ingress
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.neighbours import Neighbours

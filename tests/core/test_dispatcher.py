@@ -856,7 +856,7 @@ def test_what_the_link_does_not_take_now_is_kept_and_sent_later(world: "World") 
 
 
 def test_a_full_lane_turns_the_newest_away_and_a_dead_letter_says_so(build: "type[World]") -> None:
-    world = build(limits=EgressLimits(queue_messages=2))
+    world = build(limits=EgressLimits(queue_messages=2, subscriber_messages=2))
     world.directory.subscribe(DEAD_LETTERS, CLOUD)
     world.directory.subscribe(SPEED, DASH)
     messages = [event(world) for _ in range(3)]

@@ -17,10 +17,10 @@ from ustreamer.core.egress import (
     OVERHEAD_BYTES,
     WEIGHTS,
     EgressLimits,
-    EgressQueue,
     Queued,
     retry_delay_ns,
 )
+from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID
@@ -360,8 +360,8 @@ def parked(delivery: Delivery, limits: EgressLimits, *streams: tuple[UUri, int, 
     for topic, rank, number in streams:
         assert queue.push(delivery, on(topic, rank, number), number) == []
         (item,) = queue.take()
-        if not queue.join(item):
-            queue.park(item, "R", 0)
+        if not queue.common.parked.join(item):
+            queue.park(queue.common, item, "R", 0)
     return queue
 
 
@@ -375,8 +375,8 @@ def test_what_is_parked_counts_into_the_bounds_and_cannot_be_taken(delivery: Del
 def test_what_is_released_is_in_front_of_its_class_in_order_of_arrival(delivery: Delivery) -> None:
     queue = parked(delivery, bounded(), (TOPIC, 1, 0), (OTHER, 1, 1), (TOPIC, 1, 2), (TOPIC, 4, 3))
     queue.push(delivery, on(OTHER, 1, 4), 0)
-    assert names([queue.head_of("R")]) == ["CS1.0"]  # type: ignore[list-item]
-    queue.release("R")
+    assert names([queue.common.parked.head_of("R")]) == ["CS1.0"]  # type: ignore[list-item]
+    queue.release(queue.common, "R")
     assert (queue.parked, queue.closed_routes, queue.waiting) == (0, 0, 4)
     assert names(queue.take(9)) == ["CS4.3", "CS1.2", "CS1.1", "CS1.4"]
 
@@ -400,42 +400,45 @@ def test_a_newcomer_displaces_nobody_of_its_own_stream(delivery: Delivery) -> No
 
 def test_a_route_is_due_at_its_time_and_its_failures_count_until_it_opens(delivery: Delivery) -> None:
     queue = parked(delivery, bounded(), (TOPIC, 1, 0))
-    assert queue.failed("R") == 1
+    assert queue.common.parked.failed("R") == 1
     for failures in (2, 3):
-        item = queue.head_of("R")
+        item = queue.common.parked.head_of("R")
         assert item is not None
-        assert queue.failed("R") == failures
-        queue.park(item, "R", 10 * failures)
+        assert queue.common.parked.failed("R") == failures
+        queue.park(queue.common, item, "R", 10 * failures)
         assert queue.next_due_ns <= 10 * failures
-        assert queue.due(10 * failures - 1) == []
-        assert queue.due(10 * failures) == ["R"]
+        assert queue.common.parked.due(10 * failures - 1) == []
+        assert queue.common.parked.due(10 * failures) == ["R"]
+        assert queue.due(10 * failures) is queue.common
+        queue.looked_after(queue.common)
     assert queue.open("R")
-    assert queue.due(0) == ["R"]
-    assert queue.failed("R") == 1
+    assert queue.due(0) is queue.common
+    assert queue.common.parked.due(0) == ["R"]
+    assert queue.common.parked.failed("R") == 1
     assert not queue.open("another")
 
 
 def test_a_route_without_messages_is_forgotten(delivery: Delivery) -> None:
     queue = parked(delivery, bounded(), (TOPIC, 1, 0))
-    assert queue.head_of("R") is not None
-    assert queue.head_of("R") is None
+    assert queue.common.parked.head_of("R") is not None
+    assert queue.common.parked.head_of("R") is None
     assert queue.closed_routes == 0
     queue = parked(delivery, bounded(), (TOPIC, 1, 0), (TOPIC, 1, 1), (OTHER, 1, 2))
-    assert names(queue.take_parked(lambda item: item.received_ns < 1)) == ["CS1.0"]
-    assert sorted(names(list(queue.parked_heads()))) == ["CS1.1", "CS1.2"]
-    assert names(queue.take_parked(lambda item: True)) == ["CS1.1", "CS1.2"]
+    assert names(queue.common.parked.take_over(lambda item: item.received_ns < 1)) == ["CS1.0"]
+    assert sorted(names(list(queue.common.parked.heads()))) == ["CS1.1", "CS1.2"]
+    assert names(queue.common.parked.take_over(lambda item: True)) == ["CS1.1", "CS1.2"]
     assert (len(queue), queue.bytes, queue.closed_routes) == (0, 0, 0)
 
 
 def test_a_stream_may_come_to_wait_for_another_route(delivery: Delivery) -> None:
     queue = parked(delivery, bounded(), (TOPIC, 1, 0), (TOPIC, 1, 1))
-    item = queue.head_of("R")
+    item = queue.common.parked.head_of("R")
     assert item is not None
-    queue.park(item, "S", 5)
+    queue.park(queue.common, item, "S", 5)
     assert queue.closed_routes == 1
-    queue.release("R")
+    queue.release(queue.common, "R")
     assert queue.take(9) == []
-    queue.release("S")
+    queue.release(queue.common, "S")
     assert names(queue.take(9)) == ["CS1.0", "CS1.1"]
 
 
@@ -485,27 +488,27 @@ class ParkedQueue(RuleBasedStateMachine):
             if position == refused_from:
                 self.queue.put_back(batch[position:])
                 return
-            if self.queue.join(item):
+            if self.queue.common.parked.join(item):
                 continue
             if closed and item.message.attributes.source == OTHER:
-                self.queue.park(item, OTHER, 0)
+                self.queue.park(self.queue.common, item, OTHER, 0)
             else:
                 self._send(item)
 
     @rule(opens=st.booleans())
     def tries(self, opens: bool) -> None:
-        item = self.queue.head_of(OTHER)
+        item = self.queue.common.parked.head_of(OTHER)
         if item is None:
             return
         if opens:
             self._send(item)
-            self.queue.release(OTHER)
+            self.queue.release(self.queue.common, OTHER)
         else:
-            self.queue.park(item, OTHER, 0)
+            self.queue.park(self.queue.common, item, OTHER, 0)
 
     @rule(before=st.integers(0, 200))
     def expires(self, before: int) -> None:
-        self._gone(self.queue.take_parked(lambda item: item.received_ns < before))
+        self._gone(self.queue.common.parked.take_over(lambda item: item.received_ns < before))
 
     @invariant()
     def everything_is_in_one_place_and_in_order(self) -> None:
@@ -527,8 +530,8 @@ def test_a_message_keeps_its_deadline_wherever_it_waits(delivery: Delivery) -> N
     queue = EgressQueue(EgressLimits())
     queue.push(delivery, message(1), 77, deadline_ns=99)
     [item] = queue.take()
-    queue.park(item, "route", 5)
-    queue.release("route")
+    queue.park(queue.common, item, "route", 5)
+    queue.release(queue.common, "route")
     [item] = queue.take()
     queue.put_back([item])
     assert [each.deadline_ns for each in queue.take()] == [99]

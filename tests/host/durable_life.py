@@ -86,7 +86,7 @@ def _acknowledge(lane: DurableLane) -> None:
     safe = 0
     while True:
         with lane._lock:
-            first = next(iter(lane._unwritten.values()), None)
+            first = next(iter(lane.unwritten), None)
             if first is not None:
                 safe = NUMBER.unpack(first.message.payload)[1]
         os.write(1, struct.pack(">I", safe))

@@ -113,7 +113,7 @@ class Process:
         return self.lane._write_once()
 
     def write_all(self) -> None:
-        while (self.lane._unwritten or self.lane._gone) and self.write():
+        while (self.lane.unwritten or self.lane._gone) and self.write():
             pass
 
     def die(self) -> None:

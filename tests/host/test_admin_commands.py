@@ -3,6 +3,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,9 @@ import msgspec
 import pytest
 
 from tests.host.running import INSIDE, OUTSIDE, Running, eventually, new_id
+from ustreamer.core.chain import Delivery
+from ustreamer.core.egress import EgressLimits
+from ustreamer.hookspecs import RouteUnavailable
 from ustreamer.host import admin_commands, operations
 from ustreamer.host.cli import main
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
@@ -154,6 +158,25 @@ def test_top_tells_the_ledger_and_what_each_endpoint_counts(running: Running, sa
     found = json.loads(said("top", "--json")[1])
     assert found["ledger"]["dead_lettered"] == 1
     assert (found["unaccounted"], found["dead_letters"]["stored"]) == (0, 1)
+
+
+def test_top_tells_for_whom_most_waits(running: Running, said: Said) -> None:
+    def away(message: UMessage, /) -> None:
+        raise RouteUnavailable("there", "is away")
+
+    lane, ingress = running.streamer._lanes[OUTSIDE], running.streamer.dispatcher.ingress(INSIDE)
+    lane.use(EgressLimits())
+    delivery = Delivery(ingress, lane, SOURCE, CLOUD)
+    delivery.transmit, delivery.transmit_all = away, None
+    for _ in range(3):
+        ingress.ledger.received += 1
+        lane.offer(delivery, publish(new_id(), SOURCE), time.monotonic_ns())
+    eventually(lambda: lane.parked == 3, "all to wait for it")
+    out = said("top")[1]
+    assert re.search(r"^outside: .*crowded_out=0 subscribers=1 ", out, re.MULTILINE)
+    assert f"\n  for {CLOUD}  queued=3 queued_bytes=600 parked=3 failures=0\n" in out
+    [found] = [each for each in json.loads(said("top", "--json")[1])["lanes"] if each["endpoint"] == OUTSIDE]
+    assert [each["subscriber"] for each in found["fullest"]] == [str(CLOUD)]
 
 
 def test_plugins_of_a_running_streamer_are_those_that_are_switched_on(running: Running, said: Said) -> None:

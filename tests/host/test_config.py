@@ -233,6 +233,48 @@ def test_an_endpoint_overrides_the_default_limits_key_by_key() -> None:
     assert config.limits("self") == config.limits("backbone")
 
 
+def test_one_subscriber_may_have_half_of_its_endpoints_queue_or_what_the_file_says() -> None:
+    def of_a_subscriber(*edits: tuple[str, str]) -> tuple[int, int]:
+        return checked(edited(*edits)).limits("chassis").of_a_subscriber
+
+    section = "[plugins.usubscription]"
+    assert of_a_subscriber() == (5_000, 8_000_000)
+    assert of_a_subscriber((section, "[egress.chassis]\nqueue_messages = 7\n" + section)) == (3, 8_000_000)
+    own = "[egress.chassis]\nsubscriber_messages = 9\nsubscriber_bytes = 99\n"
+    assert of_a_subscriber((section, own + section)) == (9, 99)
+    default = ("queue_messages = 10000", "queue_messages = 10000\nsubscriber_messages = 10000")
+    assert of_a_subscriber(default) == (10_000, 8_000_000)
+    assert of_a_subscriber(default, (section, own + section)) == (9, 99)
+
+
+@pytest.mark.parametrize(
+    ("durable", "section", "path", "fix"),
+    [
+        (False, "subscriber_messages = 10001", "egress.chassis.subscriber_messages", "choose at most 10000"),
+        (False, "subscriber_bytes = 16000001", "egress.chassis.subscriber_bytes", "choose at most 16000000"),
+        (
+            False,
+            "queue_messages = 99",
+            "egress.chassis.queue_messages",
+            "add subscriber_messages = 99 or less",
+        ),
+        (True, "subscriber_messages = 100001", "egress.chassis.subscriber_messages", "choose at most 100000"),
+        (True, "subscriber_messages = 100000", None, None),
+        (True, "queue_messages = 99", None, None),
+    ],
+)
+def test_one_subscriber_may_not_have_more_than_its_endpoint(
+    durable: bool, section: str, path: str | None, fix: str | None
+) -> None:
+    text = edited(
+        ("queue_messages = 10000", "queue_messages = 10000\nsubscriber_messages = 200"),
+        ("[plugins.usubscription]", f"[egress.chassis]\n{section}\n[plugins.usubscription]"),
+        *([("port = 30500", "port = 30500\ndurable = true")] if durable else []),
+    )
+    found = [(problem.path, problem.suggestion) for problem in problems_if_any(text)]
+    assert found == ([(path, fix)] if path else [])
+
+
 def test_a_durable_endpoint_keeps_for_a_day_what_has_no_ttl_unless_the_file_says_how_long() -> None:
     def max_age_ms(*edits: tuple[str, str]) -> int:
         durable = ("port = 30500", "port = 30500\ndurable = true")

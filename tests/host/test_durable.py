@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.durable_rig import BOOT, HOUR_MS, LIMITS, Process, Start, with_limits
+from tests.host.durable_rig import BOOT, HOUR_MS, LIMITS, Process, Start, WouldWait, with_limits
 from tests.host.test_lanes import DOWN, Datagrams, Routes, Wire, eventually, number, on
+from ustreamer.core.chain import Delivery
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.egress import EgressLimits
 from ustreamer.core.expiry import left_after_reboot_ms
@@ -130,11 +131,11 @@ def test_a_message_for_two_subscribers_is_kept_for_each(start: Start) -> None:
     first.write_all()
     first.die()
     second = start(Wire())
-    subscribers = []
-    take = second.lane._queue.take(10)
-    subscribers = [item.delivery.subscriber for item in take]
-    assert subscribers == [HERE, THERE]
-    second.lane._queue.put_back(take)
+    queue = second.lane._queue
+    taken = [queue.take(10), queue.take(10)]  # each has a lane of its own
+    assert [[item.delivery.subscriber for item in each] for each in taken] == [[HERE], [THERE]]
+    for each in taken:
+        queue.put_back(each)
 
 
 def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: Start) -> None:
@@ -209,7 +210,7 @@ def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: St
     for message in messages:
         life.offer(message)
         life.write_all()
-    waiting = life.lane._queue._classes[1]
+    waiting = life.lane._queue.common.waiting._classes[1]
     assert [item.absent for item in waiting] == [n >= 10 for n in range(100)]
     assert not any(item.message.payload for item in waiting if item.absent)
     life.wire.then = None
@@ -387,7 +388,7 @@ def test_a_record_that_has_rotted_costs_one_message_and_is_said(
         life.write_all()
     env = life.lane._spool._opened()
     with env.begin(write=True) as txn:
-        [key] = [item.ticket for item in life.lane._queue._classes[1] if item.absent][1:2]
+        [key] = [item.ticket for item in life.lane._queue.common.waiting._classes[1] if item.absent][1:2]
         assert key
         value = txn.get(key)
         assert value
@@ -536,3 +537,91 @@ def test_a_disk_that_raises_what_nobody_foresaw_does_not_end_the_thread(start: S
     eventually(lambda: life.lane.kept == 1, "another try")
     assert raised
     close(life)
+
+
+# ------------------------------------------------------------------------------------------------- lanes of subscribers
+
+ANN, BOB = (UUri("dash", entity, 1, 0) for entity in (1, 2))
+
+
+def test_what_waits_on_disk_for_one_subscriber_is_bounded_and_leaves_room_for_others(start: Start) -> None:
+    life = start(down(), with_limits(queue_messages=10, spool_messages=20, subscriber_messages=6))
+    for n in range(10):
+        life.offer(life.number(n), to=ANN)
+        life.write_all()
+    assert [number(message) for message, _ in life.undelivered] == [6, 7, 8, 9]
+    for _, status in life.undelivered:
+        assert status.code is UCode.RESOURCE_EXHAUSTED
+        assert f"subscriber {ANN} at endpoint 'backbone' is full (6 messages" in status.message
+    for n in range(10, 16):
+        life.offer(life.number(n), to=BOB)
+        life.write_all()
+    assert life.lane.kept == 12
+    important = life.number(20, UPriority.CS5)
+    life.offer(important, to=ANN)
+    life.write_all()
+    assert number(life.undelivered[-1][0]) == 5
+    assert (life.lane.kept, life.lane.counters()["spooled"]) == (12, 12)
+
+
+def test_lanes_come_back_with_their_order_and_bounds(start: Start) -> None:
+    limits = with_limits(spool_messages=100, subscriber_messages=5)
+    first = start(down(), limits)
+    for n in range(5):
+        first.offer(first.number(n), to=ANN)
+        first.offer(first.number(n + 10, UPriority.CS5 if n % 2 else UPriority.CS1), to=BOB)
+    first.write_all()
+    first.die()
+    second = start(down(), limits)
+    assert {each.subscriber: each.queued for each in second.lane.statistics().fullest} == {ANN: 5, BOB: 5}
+    second.offer(second.number(20), to=ANN)
+    assert [number(message) for message, _ in second.undelivered] == [20]
+    second.wire.then = None
+    second.send()
+    assert [n for n in second.sent if n < 10] == list(range(5))
+    assert [n for n in second.sent if n >= 10] == [11, 13, 10, 12, 14]
+
+
+def test_while_the_disk_takes_nothing_one_subscriber_has_no_more_than_half_of_the_memory(
+    start: Start,
+) -> None:
+    life = start(down(), with_limits(queue_messages=10))
+    life.lane._spool.use(SpoolLimits(0, 0))
+    for n in range(8):
+        life.offer(life.number(n), to=ANN)
+    assert not life.write()
+    for n in range(8, 12):
+        life.offer(life.number(n), to=BOB)
+    assert [number(message) for message, _ in life.undelivered] == [5, 6, 7]
+    assert {status.code for _, status in life.undelivered} == {UCode.RESOURCE_EXHAUSTED}
+    assert f"5 messages for subscriber {ANN} wait for the disk" in life.undelivered[0][1].message
+    assert life.lane.statistics().crowded_out == 3
+
+
+def test_a_subscriber_that_is_away_holds_up_no_other_of_a_durable_endpoint(start: Start) -> None:
+    life = start(Wire())
+    away = Delivery(life.gateway, life.lane, None, ANN)
+
+    def refuse(message: UMessage, /) -> None:
+        raise UStatusError(UCode.UNAVAILABLE, "is away")
+
+    away.transmit, away.transmit_all = refuse, None
+    for n in range(0, 40, 2):
+        life.gateway.ledger.received += 1
+        away.offer(life.number(n), life.clock.now_ns)
+        life.offer(life.number(n + 1), to=BOB)
+    life.send()
+    assert life.sent == list(range(1, 40, 2))
+    life.write_all()
+    assert life.lane.wait_sent(1 << 62)  # not for what is on disk for somebody who takes nothing
+    life.offer(life.number(41), to=BOB)
+    life.write_all()
+    with pytest.raises(WouldWait):  # for what can be sent
+        life.lane.wait_sent(1 << 62)
+    life.send()
+    assert life.sent[20:] == [41]
+    life.write_all()
+    life.die()
+    second = start(Wire())
+    second.send()
+    assert second.sent == list(range(0, 40, 2))

@@ -135,7 +135,7 @@ def test_an_endpoint_that_is_durable_no_more_leaves_its_spool_and_says_so(
 def test_a_reload_changes_how_much_may_be_kept(bench: Bench) -> None:
     streamer = start(bench, CAR, dash(), up=False)
     before: StreamerConfig = streamer._config
-    limits = msgspec.structs.replace(before.limits("dash"), spool_messages=2)
+    limits = msgspec.structs.replace(before.limits("dash"), spool_messages=4)  # two for one subscriber
     after = msgspec.structs.replace(before, egress={**before.egress, "dash": limits})
     assert streamer.reload(after) == ["egress.dash.spool_messages"]
     arrive(streamer, 5)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count, pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 import pytest
@@ -20,6 +20,7 @@ from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits, Queued
 from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 from ustreamer.hookspecs import EndpointTransport, RouteUnavailable, SubscriberGone
 from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.lane_sending import Undelivered
 from ustreamer.host.lanes import Lane, LaneStatistics
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request
@@ -168,7 +169,7 @@ class Rig:
         limits: EgressLimits = QUICK,
         clock: Clock = SYSTEM_CLOCK,
         rng: Callable[[], float] = lambda: 0.0,
-        undelivered: Callable[[Queued, UStatus], None] | None = None,
+        undelivered: Undelivered | None = None,
     ) -> None:
         self.wire = wire
         self.undelivered: list[tuple[int, UStatus, int]] = []  # number, status, attempts
@@ -179,7 +180,7 @@ class Rig:
     def _note(self, item: Queued, status: UStatus) -> None:
         self.undelivered.append((number(item.message), status, item.attempts))
 
-    def start(self) -> "Rig":
+    def start(self) -> Self:
         self.lane.start()
         return self
 

@@ -12,7 +12,7 @@ from ustreamer.core.ledger import LedgerSnapshot
 from ustreamer.core.paused import PausedDirectory
 from ustreamer.core.subscriptions import StaticDirectory, Subscription
 from ustreamer.host import own_entity
-from ustreamer.host.lanes import LaneStatistics
+from ustreamer.host.lanes import LaneStatistics, SubscriberLane
 from ustreamer.host.own_entity import OwnEntity
 from ustreamer.host.status import EndpointStatus, Routes, Statistics
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
@@ -44,7 +44,8 @@ class Readings:
         return Routes(endpoints, targets, ())
 
     def statistics(self) -> Statistics:
-        lane = LaneStatistics("backbone", 3, 700, 10, 1, 2, 4, 2, 1, 3)
+        fullest = (SubscriberLane(UUri("dash", 2, 1, 0), 2, 500, 1, 6),)
+        lane = LaneStatistics("backbone", 3, 700, 10, 1, 2, 4, 2, 1, 3, 8, 2, fullest)
         ledger = LedgerSnapshot(22, 17, 2, 2, 1, 0, 0, 0)
         counters = {"backbone": {"received": 5, "refused_key": 1}}
         return Statistics(1_700_000_000_123, ledger, 0, counters, (lane,), self.routes().targets, {})
@@ -145,6 +146,15 @@ def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench:
     assert (lane.endpoint, lane.up, lane.queue_messages, lane.queue_bytes) == ("backbone", False, 3, 700)
     assert (lane.delivered, lane.dead_lettered, lane.expired, lane.retries) == (10, 1, 2, 4)
     assert (lane.parked_messages, lane.closed_routes, lane.kept_messages) == (2, 1, 3)
+    assert (lane.subscriber_lanes, lane.crowded_out) == (2, 8)
+    assert [UUri.from_pb(each.subscriber) for each in lane.fullest] == [UUri("dash", 2, 1, 0)]
+    [fullest] = lane.fullest
+    assert (fullest.queue_messages, fullest.queue_bytes, fullest.parked_messages, fullest.failures) == (
+        2,
+        500,
+        1,
+        6,
+    )
     assert dict(lane.counters) == {"received": 5, "refused_key": 1}
     assert [(UUri.from_pb(t.topic), t.received, t.delivered, t.throttled) for t in found.targets] == [
         (SPEED, 9, 9, 0),

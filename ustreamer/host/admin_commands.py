@@ -122,8 +122,10 @@ def _top(arguments: argparse.Namespace) -> int:
     print(_counted(found["ledger"] | {"unaccounted": found["unaccounted"]}))
     print(f"dead letters: {_counted(found['dead_letters'])}")
     for lane in found["lanes"]:
-        name = lane.pop("endpoint")
+        name, fullest = lane.pop("endpoint"), lane.pop("fullest")
         print(f"{name}: {_counted(lane | found['endpoints'].get(name, {}))}")
+        for each in fullest:
+            print(f"  for {each.pop('subscriber')}  {_counted(each)}")
     for each in found["targets"]:
         counted = {key: each[key] for key in ("received", "delivered", "throttled")}
         print(f"{_target(each)}  {_counted(counted)}")

@@ -77,6 +77,8 @@ class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_age_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | UnsetType = UNSET
     spool_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
     spool_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
+    subscriber_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
+    subscriber_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
 
     def over(self, limits: EgressLimits) -> EgressLimits:
         """`limits` with what is set here in place of theirs."""
@@ -88,6 +90,8 @@ class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "max_age_ms": self.max_age_ms,
             "spool_messages": self.spool_messages,
             "spool_bytes": self.spool_bytes,
+            "subscriber_messages": self.subscriber_messages,
+            "subscriber_bytes": self.subscriber_bytes,
         }
         return msgspec.structs.replace(limits, **{name: v for name, v in values.items() if v is not UNSET})
 
@@ -383,6 +387,8 @@ def _egress(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> dict[st
             )
         if name != DEFAULT:
             limits[name] = _limits(found, name, default)
+        durable = name in endpoints and endpoints[name].durable
+        _check_subscribers_share(found, name, limits[name], "spool" if durable else "queue")
     for name, endpoint in endpoints.items():
         if endpoint.durable:
             set_by = (tables.get(name, {}), tables.get(DEFAULT, {}))
@@ -416,6 +422,25 @@ def _limits(found: Findings, name: str, default: EgressLimits) -> EgressLimits:
             else f"choose at least {limits.retry_first_ms}",
         )
     return limits
+
+
+def _check_subscribers_share(found: Findings, name: str, limits: EgressLimits, queue: str) -> None:
+    """Note where a subscriber may have more than its endpoint; at the key of this section that makes it so."""
+    path: KeyPath = ("egress", name)
+    written = value_at(found.document.data, path)
+    if not isinstance(written, dict):
+        return
+    for unit in ("messages", "bytes"):
+        own, whole = f"subscriber_{unit}", f"{queue}_{unit}"
+        most, all_of_it = getattr(limits, own), getattr(limits, whole)
+        if most is None or most <= all_of_it:
+            continue
+        if own in written:
+            what = f"one subscriber may not have more than all together, {whole} = {all_of_it}"
+            found.note((*path, own), what, f"choose at most {all_of_it}")
+        elif whole in written:
+            what = f"is less than one subscriber may have, {own} = {most} of [egress.{DEFAULT}]"
+            found.note((*path, whole), what, f"add {own} = {all_of_it} or less")
 
 
 def _dead_letters(found: Findings) -> DeadLettersConfig:

@@ -3,8 +3,9 @@
 
 What is sent at once never touches the disk. What still waits after `LINGER_S` is written, in groups, by a thread of the
 lane's own, and removed when its delivery has ended, whatever the verdict. Of what is on disk and too much for memory
-(`queue_messages`, `queue_bytes`) only the attributes stay in memory, and where to find the rest: order, priorities, routes
-and expiry are those of any lane, because it is the same queue.
+(`queue_messages`, `queue_bytes`) only the attributes stay in memory, and where to find the rest: order, priorities, routes,
+expiry and the lanes of subscribers are those of any endpoint, because it is the same queue. On disk there are no lanes: a
+record says whom it is for, and each subscriber's bounds are those of what waits for it in the queue.
 
 A kill loses what was accepted in the last `LINGER_S` and two commits. It repeats at most `MAX_REPEATED` messages, with the
 same ids: those that were sent and not removed yet.
@@ -13,7 +14,6 @@ same ids: those that were sent and not removed yet.
 import logging
 import random
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -22,13 +22,17 @@ import msgspec
 
 from ustreamer.core.chain import Delivery
 from ustreamer.core.clock import Clock
-from ustreamer.core.egress import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, EgressQueue, Queued
+from ustreamer.core.egress import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, Queued
+from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.core.expiry import Expiry, left_after_reboot_ms
 from ustreamer.core.ledger import Verdict
+from ustreamer.core.sender import Sender
 from ustreamer.hookspecs import EndpointTransport
-from ustreamer.host.lanes import Lane, Undelivered
+from ustreamer.host.lane_sending import Undelivered
+from ustreamer.host.lanes import Lane
 from ustreamer.host.spool import Spool, SpoolLimits
 from ustreamer.host.spool_records import Spooled
+from ustreamer.host.unwritten import Unwritten
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
@@ -79,13 +83,18 @@ class _Queue(EgressQueue):
         deadline_ns: int = NEVER_NS,
     ) -> list[Queued]:
         size = len(message.payload) + OVERHEAD_BYTES
-        if not self._lane.has_room(size):
-            return [Queued(delivery, message, now_ns, size, attempts, deadline_ns=deadline_ns)]
-        displaced = super().push(delivery, message, now_ns, attempts, deadline_ns)
-        of_its_class = self._classes[message.attributes.priority_class]
-        if of_its_class and of_its_class[-1].ticket is None:  # the newcomer, unless it was turned away
-            self._lane.to_be_written(of_its_class[-1])
-        return displaced
+        unwritten = self._lane.unwritten
+        crowded_out = not unwritten.has_room_for(delivery.subscriber, size)
+        if crowded_out or not unwritten.has_room(size):
+            self.crowded_out += crowded_out
+            item = Queued(delivery, message, now_ns, size, attempts, deadline_ns=deadline_ns)
+            item.crowded_out = crowded_out
+            return [item]
+        return super().push(delivery, message, now_ns, attempts, deadline_ns)
+
+    def _place(self, sender: Sender, item: Queued) -> None:
+        super()._place(sender, item)
+        self._lane.to_be_written(item)
 
 
 class DurableLane(Lane):
@@ -110,9 +119,7 @@ class DurableLane(Lane):
         self._spool = Spool(spool, _spool_limits(limits))
         self._deliveries = deliveries
         self._boot = _boot() if boot is None else boot
-        # By identity: a message may wait for two subscribers.
-        self._unwritten: dict[int, Queued] = {}
-        self._unwritten_bytes = 0
+        self.unwritten = Unwritten(limits)
         self._writing: set[int] = set()
         self._gone: list[bytes] = []
         self._unremoved = 0  # settled, and still on disk as far as we know
@@ -208,32 +215,32 @@ class DurableLane(Lane):
     def use(self, limits: EgressLimits) -> None:
         with self._lock:
             super().use(limits)
+            self.unwritten.use(limits)
             self._other_limits = limits
             self._work.notify_all()
 
     # --- what waits -----------------------------------------------------------------------------------------------------
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes more may wait for the disk, as far as memory goes."""
-        limits = self._limits
-        return (
-            len(self._unwritten) < limits.queue_messages
-            and self._unwritten_bytes + size <= limits.queue_bytes
-        )
-
     def to_be_written(self, item: Queued) -> None:
         item.ticket = b""
-        self._unwritten[id(item)] = item
-        self._unwritten_bytes += item.size
+        self.unwritten.add(item)
         if self._writer_idle:
             self._writer_idle = False
             self._work.notify()
+
+    def _why_full(self, item: Queued) -> UStatus:
+        subscriber = item.delivery.subscriber
+        if subscriber is None or not item.crowded_out or self.unwritten.has_room_for(subscriber, item.size):
+            return super()._why_full(item)
+        what = f"{self.unwritten.of(subscriber)} messages for subscriber {subscriber} wait for the disk"
+        why = f": {self._refusal.message}" if self._refusal else ""
+        return UStatus(UCode.RESOURCE_EXHAUSTED, f"endpoint {self.name!r}: {what}{why}")
 
     @property
     def _full(self) -> UStatus:
         limits, why = self._limits, self._refusal
         if self._queue.messages < limits.spool_messages and self._queue.bytes < limits.spool_bytes // 2:
-            what = f"{len(self._unwritten)} messages wait for the disk" + (f": {why.message}" if why else "")
+            what = f"{len(self.unwritten)} messages wait for the disk" + (f": {why.message}" if why else "")
         else:
             what = f"its spool is full ({limits.spool_messages} messages or {limits.spool_bytes} bytes)"
         return UStatus(UCode.RESOURCE_EXHAUSTED, f"endpoint {self.name!r}: {what}")
@@ -247,8 +254,7 @@ class DurableLane(Lane):
             self._kept -= 1
             self._remove(ticket)
         elif ticket is not None:
-            del self._unwritten[id(item)]
-            self._unwritten_bytes -= item.size
+            self.unwritten.remove(item)
             self._unremoved += id(item) in self._writing  # it will be on disk, and has ended
 
     def _remove(self, key: bytes) -> None:
@@ -307,13 +313,13 @@ class DurableLane(Lane):
     def _write_on(self) -> None:
         while True:
             with self._lock:
-                while not (self._unwritten or self._gone or self._other_limits or self._hurry.is_set()):
+                while not (self.unwritten or self._gone or self._other_limits or self._hurry.is_set()):
                     self._writer_idle = True
                     self._work.wait()
                 self._writer_idle = False
-                if self._hurry.is_set() and not (self._unwritten or self._gone):
+                if self._hurry.is_set() and not (self.unwritten or self._gone):
                     return
-                urgent = len(self._gone) >= _REMOVED_AT_ONCE or len(self._unwritten) >= _BATCH
+                urgent = len(self._gone) >= _REMOVED_AT_ONCE or len(self.unwritten) >= _BATCH
             if not urgent:
                 self._hurry.wait(LINGER_S)
             if not self._write_once() and self._hurry.wait(_AGAIN_S):
@@ -324,7 +330,7 @@ class DurableLane(Lane):
         with self._lock:
             limits, self._other_limits = self._other_limits, None
             gone, self._gone = self._gone, []
-            batch = self._next_written()
+            batch = self.unwritten.first(_BATCH, _BATCH_BYTES)
             self._writing = set(map(id, batch))
         refusal = None
         keys: list[bytes] = []
@@ -341,7 +347,7 @@ class DurableLane(Lane):
             log.exception("spool_failed", extra={"endpoint": self.name})
             refusal = UStatus(UCode.INTERNAL, f"{type(error).__name__}: {error}")
         if refusal is not None and self._refusal is None:
-            extra = {"endpoint": self.name, "reason": str(refusal), "messages": len(self._unwritten)}
+            extra = {"endpoint": self.name, "reason": str(refusal), "messages": len(self.unwritten)}
             log.error("not_kept", extra=extra)
         with self._lock:
             self._refusal = refusal
@@ -354,16 +360,6 @@ class DurableLane(Lane):
                 self._unremoved = len(self._gone)
             self._changed.notify_all()
         return refusal is None
-
-    def _next_written(self) -> list[Queued]:
-        batch: list[Queued] = []
-        size = 0
-        for item in islice(self._unwritten.values(), _BATCH):
-            size += item.size
-            if batch and size > _BATCH_BYTES:
-                break
-            batch.append(item)
-        return batch
 
     def _record(self, item: Queued) -> tuple[int, Spooled]:
         message, delivery = item.message, item.delivery
@@ -381,10 +377,9 @@ class DurableLane(Lane):
         )
 
     def _written(self, item: Queued, key: bytes) -> None:
-        if self._unwritten.pop(id(item), None) is None:
+        if not self.unwritten.remove(item):
             self._gone.append(key)  # it has ended while it was written, and is in `_unremoved` already
             return
-        self._unwritten_bytes -= item.size
         self._kept += 1
         item.ticket = key
         limits, queue = self._limits, self._queue
@@ -406,7 +401,7 @@ class DurableLane(Lane):
     @property
     def owed(self) -> int:
         """Messages that only memory has."""
-        return len(self._unwritten)
+        return len(self.unwritten)
 
     @property
     def committed(self) -> int:
@@ -416,12 +411,12 @@ class DurableLane(Lane):
     @property
     def is_failing(self) -> bool:
         """Whether the last send was refused, so that waiting for the lane to empty may take for ever."""
-        return self._failures > 0
+        return self._queue.is_failing
 
     def wait_sent(self, deadline_ns: int) -> bool:
         """Wait until all that can be sent is sent and all else is on disk."""
         with self._lock:
-            while self._unwritten or ((self._queue.waiting or self._in_air) and not self.is_failing):
+            while self.unwritten or self._queue.can_be_sent or (self._in_air and not self.is_failing):
                 left_ns = deadline_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
                     return False
@@ -435,7 +430,7 @@ class DurableLane(Lane):
     def take_back(self, status: UStatus) -> list[Queued]:
         """Make a dead letter of what only memory has. What is on disk stays there, and is sent no more by this process."""
         with self._lock:
-            waiting = [*self._queue.take_parked(lambda _: True), *self._queue.take(len(self._queue))]
+            waiting = self._queue.take_all()
             given_up = [item for item in waiting if not item.ticket]
             self._resting += len(waiting) - len(given_up)
             for item in given_up:
@@ -449,7 +444,7 @@ class DurableLane(Lane):
         """What the spool counts, and what of the lane is on its way there."""
         return {
             **self._spool.statistics(),
-            "unwritten": len(self._unwritten),
+            "unwritten": len(self.unwritten),
             "spool_committed": self._committed,
         }
 

@@ -17,6 +17,7 @@ from ustreamer.core.clock import Clock
 from ustreamer.core.dead_letter import USTREAMER, USTREAMER_VERSION
 from ustreamer.core.deliveries import TargetStatistics
 from ustreamer.core.paused import PausedDirectory
+from ustreamer.host.lanes import SubscriberLane
 from ustreamer.host.status import Readings, Routes, Statistics
 from ustreamer.uprotocol.pb import uri as pb_uri
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
@@ -200,6 +201,16 @@ def _target(target: TargetStatistics) -> pb.Target:
     )
 
 
+def _subscriber_lane(lane: SubscriberLane) -> pb.SubscriberLane:
+    return pb.SubscriberLane(
+        subscriber=lane.subscriber.to_pb(),
+        queue_messages=lane.queued,
+        queue_bytes=lane.queued_bytes,
+        parked_messages=lane.parked,
+        failures=lane.failures,
+    )
+
+
 def _statistics(
     found: Statistics, up: Mapping[str, bool], topics: UUri, offset: int
 ) -> pb.FetchStatisticsResponse:
@@ -221,6 +232,9 @@ def _statistics(
                 parked_messages=lane.parked,
                 closed_routes=lane.closed_routes,
                 kept_messages=lane.kept,
+                subscriber_lanes=lane.subscribers,
+                fullest=map(_subscriber_lane, lane.fullest),
+                crowded_out=lane.crowded_out,
             )
             for lane in found.lanes
         ],

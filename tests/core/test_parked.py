@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is parked, by itself: by class, by route, and how much of it ends at a time. With a queue: `test_egress`."""
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.core.test_egress import OTHER, TOPIC, names, on
+from ustreamer.core.chain import Delivery
+from ustreamer.core.egress import CLASSES, NEVER_NS, OVERHEAD_BYTES, Queued
+from ustreamer.core.parked import Parked
+
+if TYPE_CHECKING:
+    from tests.core.conftest import World
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.messages = [0] * CLASSES
+        self.bytes = 0
+        self.routes: set[Hashable] = set()
+
+    def count_parked(self, rank: int, messages: int, size: int) -> None:
+        self.messages[rank] += messages
+        self.bytes += size
+
+    def route_closed(self, route: Hashable) -> None:
+        self.routes.add(route)
+
+    def route_gone(self, route: Hashable) -> None:
+        self.routes.remove(route)
+
+
+@pytest.fixture
+def delivery(world: "World") -> Delivery:
+    return Delivery(world.ingress("chassis"), world.lanes["backbone"], TOPIC)
+
+
+@pytest.fixture
+def told() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def parked(delivery: Delivery, told: Counting) -> Parked:
+    """On TOPIC 0 to 9 of class 1, on OTHER 10 of class 4; for one route each."""
+    waiting = Parked(told)
+    for number in range(10):
+        item = Queued(delivery, on(TOPIC, 1, number), number, OVERHEAD_BYTES)
+        if not waiting.join(item):
+            waiting.park(item, "R", 5)
+    waiting.park(Queued(delivery, on(OTHER, 4, 10), 10, OVERHEAD_BYTES), "S", 7)
+    return waiting
+
+
+def test_no_more_of_what_has_grown_too_old_is_taken_out_than_was_asked_for(
+    parked: Parked, told: Counting
+) -> None:
+    assert names(parked.take_over(lambda item: True, 4)) == ["CS1.0", "CS1.1", "CS1.2", "CS1.3"]
+    assert (parked.messages, parked.number(1), told.messages[1]) == (7, 6, 6)
+    assert names(parked.take_over(lambda item: True, 6)) == [f"CS1.{number}" for number in range(4, 10)]
+    assert (parked.closed_routes, told.routes) == (1, {"S"})
+    assert names(parked.take_over(lambda item: True)) == ["CS4.10"]
+    assert (parked.messages, parked.bytes, told.bytes, parked.closed_routes) == (0, 0, 0, 0)
+
+
+def test_a_route_that_opens_is_due_from_then_on_and_no_earlier_than_others(parked: Parked) -> None:
+    assert (parked.due(4), parked.due(6)) == ([], ["R"])
+    assert parked.open("S", 6)
+    assert parked.due(6) == ["R", "S"]
+    assert parked.next_due_ns == 5
+
+
+def test_what_is_released_comes_by_stream_and_is_counted_no_more(parked: Parked, told: Counting) -> None:
+    [(rank, items)] = parked.release("R")
+    assert (rank, len(items)) == (1, 10)
+    assert (parked.messages, told.messages, parked.below(CLASSES)) == (
+        1,
+        [0, 0, 0, 0, 1, 0, 0],
+        (1, OVERHEAD_BYTES),
+    )
+    assert parked.release("R") == []
+    assert names([parked.pop_youngest(4)]) == ["CS4.10"]
+    assert parked.due(NEVER_NS) == []
