@@ -200,6 +200,21 @@ def test_what_is_no_event_is_taken_from_there_too_in_its_order(bench: Bench) -> 
     assert sum(n for name, n in bench.endpoint.statistics().items() if name.startswith("refused_")) == 2
 
 
+def test_answers_go_their_short_way_from_there_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together with events, and in their order."""
+    taken: list[bytes] = []
+    monkeypatch.setattr(bench.endpoint, "_take", lambda datagram, address: taken.append(datagram))
+    answers = []
+    for _ in range(3):
+        bench.endpoint.send(request(bench.ids.next(), APP, METHOD, b"hi", ttl=30_000))
+        asked = bench.ecu.receive()
+        answers.append(asked[:14] + b"\x80" + asked[15:])
+    bench.ecu.send(bench.endpoint, answers[0], EVENT, *answers[1:], EVENT)
+    kinds = [bench.ears.next().attributes.type.name for _ in range(5)]
+    assert kinds == ["RESPONSE", "PUBLISH", "RESPONSE", "RESPONSE", "PUBLISH"]
+    assert taken == []
+
+
 def test_an_ecu_that_was_away_is_heard_when_it_is_back(bench: Bench, stack: ExitStack) -> None:
     bench.ecu.socket.close()
     for _ in range(3):

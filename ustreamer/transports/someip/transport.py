@@ -376,11 +376,15 @@ class SomeipTransport(EndpointTransport):
     def _take_from(self, datagrams: list[bytes], sender: Address) -> None:
         """Take in what has arrived from one sender, in order."""
         self._datagrams += len(datagrams)
-        arrivals = self._arrivals
+        arrivals, message_in = self._arrivals, self._exchange.arriving.message
         for datagram, attributes in zip(datagrams, self._exchange.events(datagrams, sender[0]), strict=True):
             if attributes is not None:
                 arrivals.attributes.append(attributes)
                 arrivals.datagrams.append(datagram)
+                continue
+            message = message_in(datagram, sender)
+            if message is not None:
+                arrivals.add(message)
             else:
                 arrivals.deliver()  # they came before
                 self._take(datagram, sender)
