@@ -2,7 +2,7 @@
 """Ports on loopback that nobody uses now, below those that the kernel gives to outgoing connections meanwhile.
 
 They are used a moment after they were found free, and tests run side by side: so each process has blocks of its own, and
-gives no port twice.
+gives no port twice. SOME/IP's own ports, and those of the files in configs/, are above.
 """
 
 import random
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final
 
-_RANGE: Final = range(20_000, 32_000)
+_RANGE: Final = range(20_000, 30_000)
 _BLOCK: Final = 100
 _TRIALS: Final = 100
 
