@@ -139,7 +139,9 @@ class Sampler(Generic[T]):
 
     def release(self, now_ns: int) -> T | None:
         """The held item, from `due_ns` on; before that None, and `due_ns` says when to come back."""
-        if self._held is None or not self.gate.admit(now_ns):
+        # A timer from before a change comes too early, and must leave no trace: what is recorded has no such moment. Asked
+        # then, a gate whose tolerance has become less takes it for a clock that stepped back.
+        if self._held is None or now_ns < self.gate.due_ns or not self.gate.admit(now_ns):
             return None
         return self.withdraw()
 
