@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SOME/IP networks on loopback, one for each port of service discovery, ECUs on them, and streamers between them."""
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e import wire
-from tests.e2e.ecu import GROUP, Ecu, Seen
+from tests.e2e.ecu import FAST, GROUP, Ecu, Seen
 from tests.e2e.neighbourhood import Gateway
 from tests.e2e.peers import ECHO, eventually
 from tests.e2e.ports import udp_ports
@@ -18,7 +19,9 @@ from tests.e2e.streamer import StreamerProcess
 SPEED: Final = 0x1234
 EVENT: Final = 0x8001
 EVENTGROUP: Final = 1
-TTL_S: Final = 1
+TTL_S: Final = 5
+"""Longer than a busy machine stands still."""
+_PATIENT: Final = dataclasses.replace(FAST, ANNOUNCE_TTL=TTL_S, SUBSCRIBE_TTL=TTL_S)
 _MOST_ENDPOINTS: Final = 12
 
 _ENDPOINT = """\
@@ -38,7 +41,7 @@ initial_delay_max_ms = 10
 repetitions_base_delay_ms = 20
 cyclic_offer_delay_ms = 200
 ttl_offer_s = {ttl}
-ttl_subscribe_s = 1
+ttl_subscribe_s = 5
 request_response_delay_min_ms = 1
 request_response_delay_max_ms = 5
 {services}
@@ -74,7 +77,7 @@ class Street:
         self._ports = iter(ports[len(networks) :])
 
     def ecu(self, network: str) -> Ecu:
-        return self._last_first.enter_context(Ecu(self._host(), self._sd[network]))
+        return self._last_first.enter_context(Ecu(self._host(), self._sd[network], timings=_PATIENT))
 
     def _host(self) -> str:
         return f"127.0.0.{next(self._hosts) % 200 + 20}"
@@ -86,10 +89,11 @@ class Street:
         more: Mapping[str, str] | None = None,
         *,
         beside: str = "",
+        ttl_s: int = TTL_S,
     ) -> Gateway:
         """Start a streamer and wait for nothing. `services` is what it says of the service, by network; `more` is TOML.
 
-        `beside` are sections of other endpoints.
+        `beside` are sections of other endpoints; `ttl_s` is for how long its Offers are valid.
         """
         host = self._host()
         sections = [f'authority = "{authority}"\nstate_dir = "state-{authority}"\n[plugins.usubscription]']
@@ -102,7 +106,7 @@ class Street:
                     port=next(self._ports),
                     group=GROUP,
                     sd=self._sd[name],
-                    ttl=TTL_S,
+                    ttl=ttl_s,
                     services=text,
                     more=(more or {}).get(name, ""),
                 )

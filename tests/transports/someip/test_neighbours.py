@@ -249,7 +249,10 @@ def test_nor_does_unlisted_take_it_for_one(stack: ExitStack) -> None:
     endpoint.open()
     ecu = Ecu(stack, "127.0.0.7", sd_port)
     call = request(
-        UuidSource(SYSTEM_CLOCK.wall_ms).next(), OPEN.with_resource(0), UUri("chassis", SPEED, 1, 1), ttl=1
+        UuidSource(SYSTEM_CLOCK.wall_ms).next(),
+        OPEN.with_resource(0),
+        UUri("chassis", SPEED, 1, 1),
+        ttl=5_000,
     )
     with pytest.raises(UStatusError):
         endpoint.send(call)
