@@ -531,3 +531,17 @@ def test_latest_every_item_leaves_exactly_once(period: int, tolerance: float, ta
         offered += 1
     left.append(sampler.withdraw())
     assert sorted(item for item in left if item is not None) == list(range(offered))
+
+
+def test_a_timer_from_before_a_lower_tolerance_leaves_no_trace() -> None:
+    gate = Gate(1000, 0.5)
+    sampler = Sampler[str](gate)
+    assert sampler.offer("a", 0) == (True, None)
+    assert sampler.offer("b", 500) == (True, None)
+    assert sampler.offer("c", 600) == (False, None)
+    gate.tolerate(0.0)
+    due = sampler.due_ns
+    assert due == 2000
+    assert sampler.release(900) is None  # more than a period before, as if the clock had stepped back
+    assert sampler.due_ns == due
+    assert sampler.release(due) == "c"
