@@ -49,8 +49,12 @@ class Process:
         *,
         threads: bool = False,
         quick: bool = False,
+        rest_ns: int = 0,
     ) -> None:
-        """With `threads` it runs by itself; `quick` opens the spool without another process that reads it first."""
+        """With `threads` it runs by itself; `quick` opens the spool without another process that reads it first.
+
+        What was sent stays on disk for `rest_ns` of the clock.
+        """
         self.clock = clock or ManualClock()
         self.wire = wire
         self.undelivered: list[tuple[UMessage, UStatus]] = []
@@ -64,6 +68,7 @@ class Process:
             self._kept_delivery,
             lambda: 0.0,
             boot=boot,
+            rest_ns=rest_ns,
         )
         self.gateway = Gateway("chassis", self.lane, self.clock.clock())
         self._kept: dict[tuple[str, UUri | None, UUri | None], Delivery] = {}

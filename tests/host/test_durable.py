@@ -44,8 +44,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         boot: bytes = BOOT,
         *,
         threads: bool = False,
+        rest_ns: int = 0,
     ) -> Process:
-        lives.append(Process(tmp_path, wire, limits, clock, boot, threads=threads, quick=True))
+        life = Process(tmp_path, wire, limits, clock, boot, threads=threads, quick=True, rest_ns=rest_ns)
+        lives.append(life)
         return lives[-1]
 
     yield start
@@ -199,6 +201,23 @@ def test_what_is_delivered_while_it_is_written_is_removed_again(start: Start) ->
     assert (life.lane.kept, life.lane._unremoved, life.lane.counters()["spooled"]) == (0, 3, 3)
     life.write()
     assert (life.lane._unremoved, life.lane.counters()["spooled"]) == (0, 0)
+
+
+def test_what_was_sent_a_moment_ago_is_sent_again_after_a_kill(start: Start) -> None:
+    """A put is taken by a thread of the transport, and is nowhere yet if that is killed."""
+    life = start(down(), rest_ns=1_000)
+    life.offer(*life.numbers(1, 2, 3))
+    life.write()
+    life.wire.then = None
+    life.lane.link_up()
+    life.send()
+    assert (life.sent, life.write(), life.lane.counters()["spooled"]) == ([1, 2, 3], True, 3)
+    life.die()
+    second = start(Wire(), rest_ns=1_000)
+    second.send()
+    assert second.sent == [1, 2, 3]
+    second.clock.now_ns += 1_000
+    assert (second.write(), second.lane.counters()["spooled"]) == (True, 0)
 
 
 # ------------------------------------------------------------------------------------------------ memory and limits

@@ -2,10 +2,10 @@
 """A durable lane: what waits in it is on disk, so that neither a kill nor a power cut ends it.
 
 What is sent at once never touches the disk. What still waits after `LINGER_S` is written, in groups, by a thread of the
-lane's own, and removed when its delivery has ended, whatever the verdict. Of what is on disk and too much for memory
-(`queue_messages`, `queue_bytes`) only the attributes stay in memory, and where to find the rest: order, priorities, routes,
-expiry and the lanes of subscribers are those of any endpoint, because it is the same queue. On disk there are no lanes: a
-record says whom it is for, and each subscriber's bounds are those of what waits for it in the queue.
+lane's own, and removed some ms after its delivery has ended (`removals`), whatever the verdict. Of what is on disk and too much
+for memory (`queue_messages`, `queue_bytes`) only the attributes stay in memory, and where to find the rest: order, priorities,
+routes, expiry and the lanes of subscribers are those of any endpoint, because it is the same queue. On disk there are no lanes:
+a record says whom it is for, and each subscriber's bounds are those of what waits for it in the queue.
 
 A kill loses what was accepted in the last `LINGER_S` and two commits. It repeats at most `MAX_REPEATED` messages, with the
 same ids: those that were sent and not removed yet.
@@ -30,6 +30,7 @@ from ustreamer.core.sender import Sender
 from ustreamer.hookspecs import EndpointTransport
 from ustreamer.host.lane_sending import Undelivered
 from ustreamer.host.lanes import Lane
+from ustreamer.host.removals import REST_NS, Removals
 from ustreamer.host.spool import Spool, SpoolLimits
 from ustreamer.host.spool_records import Spooled
 from ustreamer.host.unwritten import Unwritten
@@ -112,8 +113,12 @@ class DurableLane(Lane):
         rng: Callable[[], float] = random.random,
         expiry: Expiry | None = None,
         boot: bytes | None = None,
+        rest_ns: int = REST_NS,
     ) -> None:
-        """`spool` is its directory, which is touched by `restore` only; `boot` the id of this boot of the machine."""
+        """`spool` is its directory, which is touched by `restore` only; `boot` the id of this boot of the machine.
+
+        What was sent stays on disk for `rest_ns`.
+        """
         self._tell = undelivered
         super().__init__(name, transport, limits, clock, self._told, rng, expiry, queue=_Queue(limits, self))
         self._spool = Spool(spool, _spool_limits(limits))
@@ -121,7 +126,7 @@ class DurableLane(Lane):
         self._boot = _boot() if boot is None else boot
         self.unwritten = Unwritten(limits)
         self._writing: set[int] = set()
-        self._gone: list[bytes] = []
+        self._gone = Removals(clock.monotonic_ns, rest_ns)
         self._unremoved = 0  # settled, and still on disk as far as we know
         self._kept = 0
         self._resting = 0
@@ -146,7 +151,7 @@ class DurableLane(Lane):
             for key, stored in self._stored(rank):
                 item = None if stored is None else self._restored(key, stored, known)
                 if item is None:
-                    self._gone.append(key)
+                    self._gone.add(key, rested=True)
                     continue
                 item.delivery.readmit()
                 self._queue.restore(item)
@@ -259,7 +264,7 @@ class DurableLane(Lane):
 
     def _remove(self, key: bytes) -> None:
         self._unremoved += 1
-        self._gone.append(key)
+        self._gone.add(key)
         if self._writer_idle:
             self._writer_idle = False
             self._work.notify()
@@ -319,9 +324,13 @@ class DurableLane(Lane):
                 self._writer_idle = False
                 if self._hurry.is_set() and not (self.unwritten or self._gone):
                     return
-                urgent = len(self._gone) >= _REMOVED_AT_ONCE or len(self.unwritten) >= _BATCH
-            if not urgent:
-                self._hurry.wait(LINGER_S)
+                linger_s = LINGER_S
+                if len(self._gone) >= _REMOVED_AT_ONCE:
+                    linger_s = min(linger_s, self._gone.left_s)
+                if len(self.unwritten) >= _BATCH:
+                    linger_s = 0.0
+            if linger_s:
+                self._hurry.wait(linger_s)
             if not self._write_once() and self._hurry.wait(_AGAIN_S):
                 return
 
@@ -329,7 +338,7 @@ class DurableLane(Lane):
         """Write some of what waits, and remove what has ended, in one go; False if the disk refuses."""
         with self._lock:
             limits, self._other_limits = self._other_limits, None
-            gone, self._gone = self._gone, []
+            gone = self._gone.take(all_of_them=self._hurry.is_set())
             batch = self.unwritten.first(_BATCH, _BATCH_BYTES)
             self._writing = set(map(id, batch))
         refusal = None
@@ -378,7 +387,7 @@ class DurableLane(Lane):
 
     def _written(self, item: Queued, key: bytes) -> None:
         if not self.unwritten.remove(item):
-            self._gone.append(key)  # it has ended while it was written, and is in `_unremoved` already
+            self._gone.add(key)  # it has ended while it was written, and is in `_unremoved` already
             return
         self._kept += 1
         item.ticket = key
