@@ -17,7 +17,7 @@ CORE: Final = Uri("hpc.vin1", 4, 1)
 START, STOP, ROUTES, STATISTICS = 1, 2, 3, 4
 HZ: Final = 1000
 RELOADS: Final = 20
-STOPS: Final = 10
+STOPS: Final = 20
 
 
 # --------------------------------------------------------------------------------------------- core.ustreamer, by Zenoh
