@@ -9,6 +9,7 @@ import random
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from threading import Lock
 from typing import Final
 
 _RANGE: Final = range(20_000, 30_000)
@@ -49,11 +50,12 @@ def _own() -> Iterator[int]:
 
 
 _ours: Final = _own()
+_taking: Final = Lock()  # outages are played side by side, in threads
 
 
 def _free(kind: socket.SocketKind, count: int) -> list[int]:
     found: list[int] = []
-    with ExitStack() as held:  # all at once, or two could be the same
+    with _taking, ExitStack() as held:  # all at once, or two could be the same
         for _ in range(_TRIALS + count):
             port = next(_ours)
             trial = held.enter_context(socket.socket(socket.AF_INET, kind))

@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.e2e.ports import tcp_ports, udp_ports
@@ -21,3 +22,11 @@ def test_another_process_is_given_other_ports_though_none_is_in_use() -> None:
         [sys.executable, "-c", ask], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert blocks.isdisjoint(int(port) // 100 for port in done.stdout.split())
+
+
+def test_threads_that_ask_at_once_are_given_different_ports() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = [port for ports in pool.map(lambda _: tcp_ports(2), range(100)) for port in ports]
+    assert len(found) == 200
+    # Blocks that are used up are given again from their beginning, but not within so few.
+    assert len(set(found)) == len(found)
