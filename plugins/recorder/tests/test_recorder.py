@@ -21,7 +21,7 @@ from ustreamer_recorder.intake import Intake
 from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.layout import EndCause, GapCause, segment_name
 from ustreamer_recorder.reader import read_segment
-from ustreamer_recorder.recorder import Recorder
+from ustreamer_recorder.recorder import MUCH, Recorder
 from ustreamer_recorder.segments import kept
 
 from ustreamer.core.clock import Clock
@@ -482,3 +482,13 @@ def test_what_a_dead_process_left_is_cut_behind_its_last_whole_block(
     assert (len(data) - 288) % 96 == 0
     assert data.rstrip(b"\0") == whole
     assert [row.seq for row in rows_in(tmp_path)] == [0, 0]
+
+
+def test_where_much_comes_it_is_taken_out_long_before_the_flush(tmp_path: Path) -> None:
+    made = Running(tmp_path, flush_ms=60_000)
+    made.note(MUCH)
+    made.recorder.open()
+    try:
+        eventually(lambda: not made.intake.notes, "all to be taken out")
+    finally:
+        made.close()

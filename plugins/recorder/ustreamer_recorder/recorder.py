@@ -23,6 +23,9 @@ HELPING: Final = 128
 """Notes taken between two pauses: 0.1 ms, so that the threads of the path never wait longer for the interpreter."""
 MANY: Final = 8
 """The same where notes of many rows are among them."""
+MUCH: Final = 500
+"""Rows at once, above which the next are taken out after `SOON_S`, whenever the flush is."""
+SOON_S: Final = 0.02
 _PAUSE_S: Final = 0.001
 _LAST_RUN: Final = 2**63 - 1
 
@@ -49,6 +52,7 @@ class Recorder:
         self._lock = DirectoryLock(directory)
         self._is_ours = self._is_recovered = False
         self._end = Event()
+        self._much_comes = True
         self._thread = Thread(target=self._run, name="recorder", daemon=True)
 
     def open(self) -> None:
@@ -94,8 +98,8 @@ class Recorder:
         journal.tick(Skipped())  # opens the first segment
         ended = False
         while not ended:
-            ended = self._end.wait(self._config.flush_ms / 1000)
             try:
+                ended = self._wait_for_flush(journal)
                 self._drain(journal)
                 journal.count(self._ledger())
                 journal.tick(self._intake.skipped())
@@ -104,10 +108,27 @@ class Recorder:
         journal.finish(self._ledger())
         log.info("recorder.stopped", extra={"rows": journal.next_seq, "skipped": journal.skipped_rows})
 
+    def _wait_for_flush(self, journal: Journal) -> bool:
+        """Wait for as long as rows may stay in memory; whether this is the end.
+
+        Where much comes it is taken out in between: the notes of 200 ms at 500 000 rows/s are 3 MB that the path would write to
+        and find cold, 0.2 us a message.
+        """
+        left_s = self._config.flush_ms / 1000
+        while left_s > 0:
+            pause_s = min(left_s, SOON_S) if self._much_comes else left_s
+            if self._end.wait(pause_s):
+                return True
+            left_s -= pause_s
+            if left_s > 0:
+                self._drain(journal)
+        return False
+
     def _drain(self, journal: Journal) -> None:
         """Take out what is there now; what comes meanwhile waits for the next time."""
         notes, intake = self._intake.notes, self._intake
         left = len(notes)
+        self._much_comes = intake.waiting >= MUCH
         in_a_hurry = self._config.buffer_rows // 4
         while left:
             helping = min(left, MANY if intake.has_helpings else HELPING)
