@@ -3,41 +3,18 @@
 
 import pytest
 
+from tests.transports.someip.tp_messages import cut, message, read
 from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, UnencodableMessage, encode, split
+from ustreamer.transports.someip.codec import MessageType, UnencodableMessage, encode
 from ustreamer.transports.someip.pacer import PATIENCE_NS, RETRY_NS, Pacer, TpFull, segments
 from ustreamer.transports.someip.tp import MAX_OFFSET, Reassembly
-from ustreamer.transports.someip.tp_settings import DEFAULT_SEGMENT, Segmenting, TpLimits
+from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits
 
 PEER: Address = ("10.0.0.2", 30509)
 OTHER: Address = ("10.0.0.3", 30509)
 MS = 1_000_000
 SLOW = Segmenting(segment_bytes=32, separation_us=5_000)
 AT_ONCE = Segmenting(segment_bytes=16)
-
-
-def message(payload: bytes, session: int = 1, **changes: int) -> SomeIpMessage:
-    fields = {
-        "service": 0x1234,
-        "method": 0x8778,
-        "client": 0,
-        "session": session,
-        "interface_version": 1,
-        "message_type": int(MessageType.NOTIFICATION),
-        "return_code": 0,
-        **changes,
-    }
-    return SomeIpMessage(**fields, payload=payload)
-
-
-def read(datagram: bytes) -> SomeIpMessage:
-    (found,), refused = split(datagram)
-    assert refused == []
-    return found
-
-
-def cut(whole: SomeIpMessage, size: int = DEFAULT_SEGMENT) -> list[SomeIpMessage]:
-    return [read(datagram) for datagram in segments(whole, size)]
 
 
 def noise(length: int) -> bytes:
