@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ustreamer.core.clock import Clock, ManualClock
-from ustreamer.core.expiry import GRACE_NS, LEAP_MS, MAX_EPOCHS, Expiry
+from ustreamer.core.expiry import GRACE_NS, LEAP_MS, MAX_EPOCHS, SOON_MS, Expiry
 from ustreamer.core.ledger import Verdict
+from ustreamer.uprotocol.run import Halves, Run
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID
@@ -218,7 +219,8 @@ def test_a_leap_is_said(caplog: pytest.LogCaptureFixture) -> None:
 # ------------------------------------------------------------------------------------------------------------- any story
 
 moments = st.integers(0, 20_000)
-leaps = st.sampled_from([YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, 2_000, -2_000, 1_500])
+# All multiples of 2 s: of two times less than LEAP_MS apart the later one is right, and a ttl below that may be misjudged.
+leaps = st.sampled_from([YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, 2_000, -2_000, 10_000])
 events = st.lists(st.tuples(moments, leaps), max_size=MAX_EPOCHS)
 
 
@@ -347,7 +349,7 @@ def test_of_many_those_before_the_first_that_is_late_are_in_time_each_when_it_is
     assert list(expiry.in_time(messages)) == messages
     time.advance(ms=11)
     time.leap(s=leap_s)
-    asked = expiry.in_time(messages)
+    asked = iter(expiry.in_time(messages))
     assert [next(asked) for _ in range(3)] == messages[:3]
     time.advance(ms=60)
     assert list(asked) == []
@@ -355,3 +357,69 @@ def test_of_many_those_before_the_first_that_is_late_are_in_time_each_when_it_is
 
 
 EVENT = publish(UUID(0, 0), UUri("chassis", 1, 1, 0x8001)).attributes
+
+
+def run_made(made_ms: list[int], ttl: int | None) -> Run:
+    lsbs = [1 << 63 | n for n in range(len(made_ms))]
+    msbs = [made << 16 | 0x7FFF for made in made_ms]  # a counter that would make them look younger
+    return Run(
+        msgspec.structs.replace(EVENT, ttl=ttl), Halves(msbs, lsbs), [b"%d" % n for n in range(len(made_ms))]
+    )
+
+
+@pytest.mark.parametrize("reqids", [None, [UUID(0x7000, 1 << 63 | n) for n in range(5)]])
+@pytest.mark.parametrize("where", [0, 2, 4])
+@pytest.mark.parametrize(
+    ("ttl", "age_ms", "lasts"),
+    [
+        (1_000, 0, True),
+        (1_000, 1_000 - SOON_MS, True),
+        (1_000, 1_001 - SOON_MS, False),
+        (1_000, 1_000, False),
+        (1_000, 1_001, False),
+        (SOON_MS, 0, True),
+        (SOON_MS - 1, 0, False),
+        (SOON_MS - 1, -1, True),  # from the future, so that it is young for longer
+        (0, 10_000_000, True),
+        (None, 10_000_000, True),
+    ],
+)
+def test_a_run_stays_one_if_none_of_it_expires_soon(
+    ttl: int | None, age_ms: int, lasts: bool, where: int, reqids: list[UUID] | None
+) -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    run = run_made([now_ms - (age_ms if n == where else min(age_ms, 0)) for n in range(5)], ttl)
+    run.reqids = reqids
+    found = expiry.in_time(run)
+    assert (found is run) is lasts
+    late = bool(ttl) and ttl is not None and age_ms > ttl
+    assert list(found) == list(run)[: where if late else None]
+
+
+def test_what_stays_a_run_is_in_time_as_long_as_it_was_said_to_be() -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    run = run_made([now_ms - 400, now_ms], 400 + SOON_MS)
+    assert expiry.in_time(run) is run
+    time.advance(ms=SOON_MS)
+    asked = expiry.in_time(run)
+    assert asked is not run
+    assert list(asked) == list(run)
+    time.advance(ms=1)
+    assert list(expiry.in_time(run)) == []
+
+
+def test_of_a_run_that_may_expire_each_is_looked_at_when_it_is_asked_for() -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    run = run_made([now_ms, now_ms, now_ms - 45, now_ms], 50)
+    asked = iter(expiry.in_time(run))
+    assert [next(asked), next(asked)] == list(run)[:2]
+    time.advance(ms=6)
+    assert list(asked) == []
+
+
+def test_of_no_run_nothing_is_in_time() -> None:
+    assert list(Expiry(ManualClock().clock()).in_time(run_made([], 50))) == []
+    assert list(Expiry(ManualClock().clock()).in_time(run_made([], None))) == []
