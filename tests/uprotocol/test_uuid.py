@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """UUID: the specification's vectors (`uuid_*.feature`), and a source of ids that never goes backwards."""
 
+from array import array
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.uprotocol.pb import uuid as pb
@@ -165,3 +166,59 @@ def test_some_ids_at_once_are_as_one_by_one(story: list[tuple[int, int, bool]]) 
         expected = [one.next() for _ in range(count)]
         assert many.some(count) == expected
         assert all(each.is_valid for each in expected)
+
+
+class Draws:
+    """Random bits that tell which id they were drawn for, of one or of many with 64 of each; the top two do not count."""
+
+    def __init__(self) -> None:
+        self._drawn = 0
+
+    def __call__(self, bits: int) -> int:
+        first, count = self._drawn + 1, max(1, bits // 64)
+        self._drawn += count
+        return sum((first + number | 1 << 62) << 64 * number for number in range(count)) & (1 << bits) - 1
+
+
+def halves_and_singly(now: list[int]) -> tuple[UuidSource, UuidSource]:
+    """Two sources of one clock."""
+    return UuidSource(lambda: now[0], Draws()), UuidSource(lambda: now[0], Draws())
+
+
+@settings(max_examples=40)  # of thousands of ids each
+@given(st.integers(0, 0x1000), st.integers(-2, 2), st.integers(-1, 2))
+def test_halves_are_those_of_ids_one_by_one_also_where_the_counter_runs_over(
+    used: int, beyond: int, later_ms: int
+) -> None:
+    now = [1000]
+    many, one = halves_and_singly(now)
+    earlier = many.some(used)
+    assert earlier == [one.next() for _ in range(used)]
+    now[0] += later_ms
+    number = max(0, 0x1000 - used + beyond)  # about as many as the millisecond has left
+    ids = list(map(UUID, *many.halves(number)))
+    assert ids == [one.next() for _ in range(number)]
+    assert all(each.is_valid for each in ids)
+    assert rises([*earlier, *ids, many.next()])
+
+
+def test_more_halves_than_two_milliseconds_have_counts_for_are_valid_and_rise() -> None:
+    many, one = halves_and_singly([1000])
+    msbs, lsbs = many.halves(9000)
+    assert (len(msbs), len(lsbs)) == (9000, 9000)
+    ids = list(map(UUID, msbs, lsbs))
+    assert ids == [one.next() for _ in range(9000)]
+    assert all(each.is_valid for each in ids)
+    assert rises(ids)
+    assert ids[-1].time_ms == 1002
+
+
+def test_no_ids_are_no_halves_and_leave_the_source_as_it_was() -> None:
+    now = [1000]
+    many, one = halves_and_singly(now)
+    assert many.halves(0) == (array("Q"), array("Q"))
+    assert many.some(0) == []
+    now[0] = 500
+    assert many.next() == one.next()
+    assert many.halves(0) == (array("Q"), array("Q"))
+    assert many.next() == one.next()

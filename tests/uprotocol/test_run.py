@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as columns: the sequence that they were made from, for all that are alike and for no others."""
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.answers import run_of_answers
+from ustreamer.uprotocol.run import Halves, Run
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri, any_at
+
+TOPIC = UUri("alpha.vin1", 0x1000A, 1, 0x8001)
+ATTRIBUTES = UAttributes(type=UMessageType.PUBLISH, source=TOPIC, priority=UPriority.CS1, ttl=5)
+uint64 = st.integers(0, 2**64 - 1)
+messages_alike = st.lists(
+    st.builds(UMessage, st.builds(UUID, uint64, uint64), st.just(ATTRIBUTES), st.binary(max_size=4)),
+    min_size=1,
+    max_size=20,
+)
+bound = st.none() | st.integers(-25, 25)
+slices = st.builds(slice, bound, bound, st.none() | st.integers(-4, 4).filter(bool))
+
+
+def numbered(count: int, attributes: UAttributes = ATTRIBUTES) -> list[UMessage]:
+    return [UMessage(UUID(n << 16 | 0x7000, 1 << 63 | n), attributes, b"%d" % n) for n in range(count)]
+
+
+def run_of(messages: list[UMessage]) -> Run:
+    run = Run.of(messages)
+    assert run is not None
+    return run
+
+
+@given(messages_alike)
+def test_a_run_is_the_sequence_of_its_messages(messages: list[UMessage]) -> None:
+    run, number = run_of(messages), len(messages)
+    assert list(run) == messages
+    assert list(run) == messages  # it is not used up
+    assert (len(run), bool(run)) == (number, True)
+    assert list(reversed(run)) == messages[::-1]
+    assert [run[at] for at in range(-number, number)] == messages * 2
+    for beyond in (number, -number - 1):
+        with pytest.raises(IndexError):
+            run[beyond]
+    assert all(each in run for each in messages)
+
+
+@given(messages_alike, slices)
+@example(numbered(3), slice(3, None))
+@example(numbered(3), slice(None, None, -1))
+def test_a_part_of_a_run_is_the_run_of_that_part(messages: list[UMessage], part: slice) -> None:
+    some, expected = run_of(messages)[part], messages[part]
+    assert type(some) is Run
+    assert list(some) == expected
+    assert (len(some), bool(some)) == (len(expected), bool(expected))
+    assert [some[at] for at in range(-len(expected), len(expected))] == expected * 2
+    assert list(some[1:]) == expected[1:]
+
+
+def test_its_messages_share_their_attributes_and_keep_their_payloads() -> None:
+    messages = numbered(3)
+    for run in (run_of(messages), run_of(messages)[:]):
+        assert run.attributes is ATTRIBUTES
+        for each, of in zip(run, messages, strict=True):
+            assert each.attributes is ATTRIBUTES
+            assert each.payload is of.payload
+
+
+def test_the_columns_are_those_of_the_messages() -> None:
+    run = run_of(numbered(3))
+    msbs, lsbs = run.ids.halves()
+    assert list(msbs) == [0x07000, 0x17000, 0x27000]
+    assert list(lsbs) == [1 << 63, 1 << 63 | 1, 1 << 63 | 2]
+    assert list(run.payloads) == [b"0", b"1", b"2"]
+
+
+def test_a_run_says_how_long_it_is_and_what_of() -> None:
+    assert repr(run_of(numbered(3))) == f"<Run of 3, {ATTRIBUTES}>"
+
+
+# --- what is alike --------------------------------------------------------------------------------------------------
+
+
+def test_attributes_that_are_equal_need_not_be_the_same() -> None:
+    messages = [
+        msgspec.structs.replace(each, attributes=msgspec.structs.replace(ATTRIBUTES)) for each in numbered(9)
+    ]
+    assert messages[0].attributes is not messages[1].attributes
+    assert list(run_of(messages)) == messages
+
+
+OTHERS: dict[str, object] = {
+    "type": UMessageType.NOTIFICATION,
+    "source": TOPIC.with_resource(0x8002),
+    "sink": any_at("beta.vin1"),
+    "priority": UPriority.CS2,
+    "ttl": 6,
+    "permission_level": 1,
+    "reqid": UUID(0x7000, 1 << 63),
+    "token": "t",
+    "traceparent": "00-x",
+    "unknown": b"\xfa\x07\x00",
+}
+
+
+@pytest.mark.parametrize("field", OTHERS)
+@pytest.mark.parametrize("position", [0, 1, 4, 8])
+def test_one_that_says_something_else_keeps_them_apart(field: str, position: int) -> None:
+    messages = numbered(9)
+    other = msgspec.structs.replace(ATTRIBUTES, **{field: OTHERS[field]})
+    messages[position] = msgspec.structs.replace(messages[position], attributes=other)
+    assert Run.of(messages) is None
+
+
+def test_answers_are_no_run_even_to_one_request() -> None:
+    answer = msgspec.structs.replace(ATTRIBUTES, type=UMessageType.RESPONSE, reqid=UUID(0x7000, 1 << 63))
+    assert Run.of(numbered(9, answer)) is None
+
+
+def test_what_is_a_run_already_is_left_as_it_is() -> None:
+    run = run_of(numbered(9))
+    assert Run.of(run) is run
+
+
+def test_of_nothing_there_is_no_run() -> None:
+    assert Run.of([]) is None
+    assert Run.of(()) is None
+    assert Run.of(run_of(numbered(9))[9:]) is None
+
+
+# --- ids as their two halves ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(uint64, uint64), max_size=20), slices)
+def test_a_part_of_ids_has_both_halves_of_some(ids: list[tuple[int, int]], part: slice) -> None:
+    msbs, lsbs = [msb for msb, _ in ids], [lsb for _, lsb in ids]
+    halves = Halves(msbs, lsbs)
+    assert halves.halves() == (msbs, lsbs)
+    assert halves.part(part).halves() == (msbs[part], lsbs[part])
+
+
+# --- answers, which differ in their reqid ---------------------------------------------------------------------------
+
+ANSWERING = msgspec.structs.replace(ATTRIBUTES, type=UMessageType.RESPONSE, sink=any_at("beta.vin1"))
+valid_ids = st.builds(
+    lambda time, lsb: UUID(time << 16 | 0x7000, 0b10 << 62 | lsb),
+    st.integers(0, 2**48 - 1),
+    st.integers(0, 2**62 - 1),
+)
+answers_alike = st.lists(
+    st.builds(
+        UMessage,
+        valid_ids,
+        st.builds(lambda reqid: msgspec.structs.replace(ANSWERING, reqid=reqid), valid_ids),
+        st.binary(max_size=4),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def numbered_answers(count: int) -> list[UMessage]:
+    return [
+        msgspec.structs.replace(
+            each, attributes=msgspec.structs.replace(ANSWERING, reqid=UUID(0x7000, 1 << 63 | 100 + n))
+        )
+        for n, each in enumerate(numbered(count))
+    ]
+
+
+def answers_as_run(messages: list[UMessage]) -> Run:
+    run = run_of_answers(messages)
+    assert run is not None
+    return run
+
+
+@given(answers_alike)
+def test_a_run_of_answers_is_the_sequence_of_them_each_with_its_reqid(messages: list[UMessage]) -> None:
+    run, number = answers_as_run(messages), len(messages)
+    assert list(run) == messages
+    assert list(run) == messages  # it is not used up
+    assert (len(run), bool(run)) == (number, True)
+    assert list(reversed(run)) == messages[::-1]
+    assert [run[at] for at in range(-number, number)] == messages * 2
+    for beyond in (number, -number - 1):
+        with pytest.raises(IndexError):
+            run[beyond]
+    assert all(each in run for each in messages)
+    assert Run.of(run) is run
+
+
+@given(answers_alike, slices)
+@example(numbered_answers(3), slice(3, None))
+@example(numbered_answers(3), slice(None, None, -1))
+def test_a_part_of_a_run_of_answers_keeps_their_reqids(messages: list[UMessage], part: slice) -> None:
+    some, expected = answers_as_run(messages)[part], messages[part]
+    assert type(some) is Run
+    assert list(some) == expected
+    assert [some[at] for at in range(-len(expected), len(expected))] == expected * 2
+    # Also of none: what a part is of does not change with its length.
+    assert some.reqids == [each.attributes.reqid for each in expected]
+    assert list(some[1:]) == expected[1:]
+
+
+def test_a_run_of_answers_says_what_they_have_in_common() -> None:
+    run = answers_as_run(numbered_answers(3))
+    assert repr(run) == f"<Run of 3, {ANSWERING}>"
+    assert run.attributes.reqid is None
+    assert run_of(numbered(3)).reqids is None
+    assert run_of(numbered(3))[1:].reqids is None
+
+
+def test_of_no_answers_there_is_no_run() -> None:
+    assert Run.of(answers_as_run(numbered_answers(9))[9:]) is None
