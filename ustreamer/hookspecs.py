@@ -158,7 +158,7 @@ class EndpointTransport(UTransport):
     def room(self) -> int:
         """Bytes that `send` takes from now on without waiting, as long as only the caller sends; 0 if that is not known.
 
-        So much is sent on the thread that a message came in on; the rest gets one of its own. Asked again when 64 KB of it
+        So much is sent on the thread that a message came in on; the rest gets one of its own. Asked again when 256 KB of it
         are used up, but where it is UNBOUNDED, and after the link came up; each payload counts for 200 bytes more.
         """
         return UNBOUNDED if self.inline else 0

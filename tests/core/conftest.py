@@ -4,14 +4,14 @@
 Whatever a test does with a `World`, the ledger law is asserted when the test ends.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple
 
 import pytest
 
 from ustreamer.core.access import Access
-from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
+from ustreamer.core.chain import BulkTransmit, Delivery, Filter, Tap, Transmit
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.dispatcher import Dispatcher
 from ustreamer.core.egress import EgressLimits, Queued
@@ -155,6 +155,28 @@ class ListLane:
         return len(self._queue)
 
 
+class BulkLane(ListLane):
+    """One that takes several at once, and notes what they came as."""
+
+    def __init__(self, name: str, unicast: bool, limits: EgressLimits, world: "World") -> None:
+        super().__init__(name, unicast, limits, world)
+        self.helpings: list[tuple[Sequence[UMessage], Sequence[int], bool]] = []  # times, ageing
+
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        def transmit_all(messages: Iterable[UMessage], /) -> int:
+            raise AssertionError("this lane sends one by one")
+
+        return transmit_all
+
+    def offer_all(
+        self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
+    ) -> None:
+        assert ageing or not any(each.attributes.ttl for each in messages)
+        self.helpings.append((messages, times_ns, ageing))
+        for message, at_ns in zip(messages, times_ns, strict=True):
+            self.offer(delivery, message, at_ns)
+
+
 class Seen(NamedTuple):
     """What a tap was told, but for the times."""
 
@@ -183,6 +205,7 @@ class World:
         duplicate_windows: Mapping[str, int] | None = None,
         neighbours: Neighbours | None = None,
         puts: Puts | None = None,
+        lane: type[ListLane] = ListLane,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
@@ -192,7 +215,7 @@ class World:
         self.seen: list[Seen] = []
         self.times: list[tuple[int, int]] = []
         self.more_times: list[tuple[int, int]] = []
-        self.lanes = {name: ListLane(name, each, limits, self) for name, each in unicast.items()}
+        self.lanes = {name: lane(name, each, limits, self) for name, each in unicast.items()}
         self._ids = UuidSource(self.clock.wall_ms)
         self._timers = TimerQueue()
         self._lock = Lock()
@@ -348,3 +371,9 @@ def holding() -> type[Holding]:
 def answering() -> type[Verdicts]:
     """A filter that gives the verdicts it is made with."""
     return Verdicts
+
+
+@pytest.fixture(scope="session")
+def bulk_lane() -> type[BulkLane]:
+    """For worlds whose lanes take several at once."""
+    return BulkLane

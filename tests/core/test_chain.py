@@ -9,12 +9,13 @@ import pytest
 
 from ustreamer.core.chain import Delivery, Filter
 from ustreamer.core.ledger import Verdict
+from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from tests.core.conftest import Holding, Verdicts, World
+    from tests.core.conftest import BulkLane, Holding, Verdicts, World
 
 TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
 DASH = UUri("dash", 7, 1, 0)
@@ -297,3 +298,84 @@ def test_a_filter_that_does_not_say_what_it_admits_is_named(world: "World") -> N
     with pytest.raises(TypeError, match=r"Forgetful does not say what it admits: define admit\(message"):
         Forgetful().admit(publish(world.id(), TOPIC), 0)
     assert Forgetful().release(0) is None
+
+
+# ------------------------------------------------------------------------------------------------------- many at once
+
+
+@pytest.fixture
+def bulky(build: "type[World]", bulk_lane: "type[BulkLane]") -> "tuple[BulkLane, Delivery, World]":
+    world = build(lane=bulk_lane)
+    lane: BulkLane = world.lanes["backbone"]  # type: ignore[assignment]
+    return lane, Delivery(world.ingress("chassis"), lane, TOPIC), world
+
+
+def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, ageing: bool = False) -> list[int]:
+    """As an ingress does with what has passed the filters; when each came."""
+    world.ingress("chassis").ledger.received += len(messages)
+    times_ns = list(range(len(messages)))
+    delivery.leaving, delivery.leaving_ns = list(messages), list(times_ns)
+    delivery.leave(ageing=ageing)
+    assert (delivery.leaving, delivery.leaving_ns) == ([], [])
+    return times_ns
+
+
+@pytest.mark.parametrize("ageing", [False, True])
+@pytest.mark.parametrize(
+    ("number", "differ", "given"),
+    [
+        (0, False, None),
+        (1, False, None),
+        (2, False, list),
+        (MANY - 1, False, list),
+        (MANY, False, Run),
+        (3 * MANY, False, Run),
+        (MANY, True, list),
+        (3 * MANY, True, list),
+    ],
+)
+def test_many_that_are_alike_leave_as_a_run_and_others_as_they_are(
+    bulky: "tuple[BulkLane, Delivery, World]", number: int, differ: bool, given: type | None, ageing: bool
+) -> None:
+    lane, delivery, world = bulky
+    messages = [publish(world.id(), TOPIC, b"%d" % n, ttl=500 if ageing else None) for n in range(number)]
+    if differ:
+        messages[-1] = publish(messages[-1].id, TOPIC.with_resource(0x8002), b"last")
+    times_ns = leave(world, delivery, messages, ageing=ageing)
+    if given is None:
+        assert lane.helpings == []
+    else:
+        ((together, at_ns, said),) = lane.helpings
+        assert (type(together), list(together)) == (given, messages)
+        assert (at_ns, said) == (times_ns, ageing)
+    world.run()
+    assert lane.messages == messages
+
+
+@pytest.mark.parametrize("ttl", [None, 500])
+@pytest.mark.parametrize("number", [1, 2, MANY - 1, MANY, 3 * MANY])
+def test_a_run_is_taken_as_it_is_however_short(
+    bulky: "tuple[BulkLane, Delivery, World]", number: int, ttl: int | None
+) -> None:
+    lane, delivery, world = bulky
+    run = Run.of([publish(world.id(), TOPIC, b"%d" % n, ttl=ttl) for n in range(number)])
+    assert run is not None
+    world.ingress("chassis").ledger.received += number
+    delivery.take(run, 7)
+    assert delivery.received == number
+    if number > 1:
+        ((together, at_ns, ageing),) = lane.helpings
+        assert together is run
+        assert (list(at_ns), ageing) == ([7] * number, ttl is not None)
+    world.run()
+    assert (lane.messages, delivery.delivered) == (list(run), number)
+    assert [received_ns for received_ns, _ in world.times] == [7] * number
+
+
+def test_an_egress_that_takes_one_by_one_is_given_a_run_so(world: "World", delivery: Delivery) -> None:
+    run = Run.of([publish(world.id(), TOPIC, b"%d" % n) for n in range(2 * MANY)])
+    assert run is not None
+    world.ingress("chassis").ledger.received += len(run)
+    delivery.take(run, 7)
+    world.run()
+    assert world.lanes["backbone"].messages == list(run)

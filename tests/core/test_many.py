@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
+from tests.answers import run_of_answers
+from ustreamer.core.access import Access, AccessRule
 from ustreamer.core.chain import Delivery, Filter
 from ustreamer.core.ledger import Verdict
 from ustreamer.core.routes import Decision, Places, Router
 from ustreamer.hookspecs import PluginContext
+from ustreamer.uprotocol.run import MANY, Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.utransport import BulkListener
@@ -21,9 +24,9 @@ from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from tests.core.conftest import Holding, Sent, Verdicts, World
+    from tests.core.conftest import BulkLane, Holding, ListLane, Sent, Verdicts, World
 
 NS_PER_MS = 1_000_000
 NOW_MS = 1_700_000_000_000
@@ -101,36 +104,68 @@ wishes = st.lists(
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What is wished, and helpings of messages that come one ms after another."""
+    """What is wished, and helpings of messages that come one ms after another; half way there are more wishes."""
 
     wishes: list[tuple[UUri, UUri, int]]
+    later: list[tuple[UUri, UUri, int]]
     helpings: list[list[Sketch]]
-    mode: str
+    mode: str | None
+    """Of the throttle; None is without filters."""
     window: int
+    denied: bool
+    """Whether the second topic may not be sent."""
 
 
+def aged(sketch: Sketch, ages_ms: list[int]) -> list[Sketch]:
+    """As many that differ in their ages only."""
+    return [msgspec.structs.replace(sketch, age_ms=each, valid=True) for each in ages_ms]
+
+
+often = st.builds(
+    Sketch,
+    st.sampled_from([UMessageType.PUBLISH] * 3 + KINDS),
+    st.sampled_from([*CHASSIS[:2], *CHASSIS[:2], SPOOFED]),
+    st.sampled_from(APPS),
+    st.sampled_from([None, 20]),
+    st.just(0),
+    st.just(True),
+    st.sampled_from(["", "", "no reqid", "sink"]),
+)
+alike = st.builds(
+    aged, often, st.lists(st.sampled_from([0] * 9 + [15, 18, 30]), min_size=1, max_size=2 * MANY)
+)
 stories = st.builds(
     Story,
     wishes,
-    st.lists(st.lists(sketches, min_size=1, max_size=12), max_size=5),
-    st.sampled_from(["drop", "latest"]),
-    st.sampled_from([0, 0, 8]),
+    wishes,
+    # What comes again has a plan by then, and after more wishes a third time one that is not stale.
+    st.lists(st.one_of(st.lists(sketches, min_size=1, max_size=12), alike), max_size=3).map(
+        lambda each: each * 3
+    ),
+    st.sampled_from([None, None, "drop", "latest"]),
+    st.sampled_from([0, 0, 0, 8]),
+    st.booleans(),
 )
 
 
-def told(world: "World", story: Story, *, together: bool) -> "World":
-    """The story in a world: each helping as one, or message by message."""
+def told(world: "World", story: Story, way: str) -> "World":
+    """The story in a world: each helping as one, as a run where it is one, or message by message."""
     for wish in story.wishes:
         world.directory.subscribe(*wish)
     number = 0
-    for helping in story.helpings:
+    for turn, helping in enumerate(story.helpings):
+        if turn == len(story.helpings) // 2:
+            for wish in story.later:
+                world.directory.subscribe(*wish)
         messages = [each.message(number + n) for n, each in enumerate(helping)]
         number += len(messages)
-        if together:
-            world.ingress("chassis").take_all(messages)
-        else:
+        if way == "one by one":
             for message in messages:
                 world.receive("chassis", message)
+        else:
+            is_run = way == "runs" and all(each.id.is_valid for each in messages)
+            run = Run.of(messages) or run_of_answers(messages) if is_run else None
+            world.ingress("chassis").take_all(run or messages)
         world.check()
         world.time.advance(ms=1)
         world.fire()
@@ -140,22 +175,24 @@ def told(world: "World", story: Story, *, together: bool) -> "World":
     return world
 
 
-def throttled(world: "type[World]", story: Story) -> "World":
+def throttled(world: "type[World]", story: Story, lane: "type[ListLane]") -> "World":
     made: list[World] = []
 
     def schedule(when_ns: int, action: object) -> None:
         made[0]._schedule(when_ns, action)  # type: ignore[arg-type]
 
     plugin = ThrottlePlugin(
-        msgspec.convert({"mode": story.mode}, ThrottleConfig),
+        msgspec.convert({"mode": story.mode or "drop"}, ThrottleConfig),
         PluginContext("hpc", (), None, None, schedule),  # type: ignore[arg-type]
     )
 
     def filters(delivery: Delivery) -> "Iterable[Filter]":
-        found = plugin.ustreamer_filters(delivery)
+        found = plugin.ustreamer_filters(delivery) if story.mode else None
         return () if found is None else (found,)
 
-    made.append(world(filters, duplicate_windows={"chassis": story.window}))
+    rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
+    access = {"chassis": Access("chassis", rules)} if story.denied else {}
+    made.append(world(filters, duplicate_windows={"chassis": story.window}, access=access, lane=lane))
     return made[0]
 
 
@@ -168,13 +205,23 @@ def verdicts(world: "World") -> Counter[tuple[UMessage, Verdict]]:
 
 @settings(max_examples=150, deadline=None)
 @given(story=stories)
-def test_many_at_once_end_as_they_would_one_by_one(story: Story, unchecked: "type[World]") -> None:
-    one, many = (told(throttled(unchecked, story), story, together=each) for each in (False, True))
+@pytest.mark.parametrize("way", ["lists", "runs"])
+def test_many_at_once_end_as_they_would_one_by_one(
+    story: Story, unchecked: "type[World]", bulk_lane: "type[BulkLane]", way: str
+) -> None:
+    one = told(throttled(unchecked, story, bulk_lane), story, "one by one")
+    many = told(throttled(unchecked, story, bulk_lane), story, way)
     assert many.books() == one.books()
     assert many.dispatcher.refused() == one.dispatcher.refused()
+    assert targets(many) == targets(one)
     assert verdicts(many) == verdicts(one)
     for name, lane in many.lanes.items():
         assert streams(lane.sent) == streams(one.lanes[name].sent)
+
+
+def targets(world: "World") -> Counter[object]:
+    """What each target has counted."""
+    return Counter(world.ingress("chassis").targets())
 
 
 def streams(sent: "list[Sent]") -> dict[object, list[UMessage]]:
@@ -241,6 +288,75 @@ def test_answers_to_one_requester_have_one_plan(
     bad = msgspec.structs.replace(wrong.attributes, reqid=UUID(1, 1))
     ingress.take_all([UMessage(world.id(), bad), UMessage(world.id(), bad)])
     assert ingress.refused["invalid"] == 2
+
+
+def test_a_run_of_answers_has_the_plan_that_one_of_them_made(
+    bulky: "World", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To whatever request they are, and is handed on as it is."""
+    ingress, first = bulky.ingress("chassis"), answers(bulky, 1)
+    ingress.dispatch(first[0])
+    monkeypatch.setattr(Router, "decide", None)
+    sent = answers(bulky, 5)
+    run = run_of_answers(sent)
+    assert run is not None
+    ingress.take_all(run)
+    [(given, _, ageing)] = helped(bulky)
+    assert (given is run, ageing) == (True, True)
+    bulky.run()
+    assert bulky.lanes["backbone"].messages == [*first, *sent]
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "answers as most are": {},
+    "without ttl": {"ttl": None},
+    "ttl 0": {"ttl": 0},
+    "too short a ttl": {"ttl": 1},
+    "no sink": {"sink": None},
+    "no priority of an answer": {"priority": UPriority.CS1},
+    "no answers": {"type": UMessageType.REQUEST},
+    "nobody there": {"sink": UUri("mars", 1, 1, 0)},
+    "of somebody else": {"source": SPOOFED.with_resource(1)},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_run_of_answers_ends_as_each_would(
+    build: "type[World]",
+    bulk_lane: "type[BulkLane]",
+    changes: dict[str, object],
+    window: int,
+    known: bool,
+) -> None:
+    """With a plan and without one, in time and too late, and where they are not valid."""
+    ends = []
+    for together in (True, False):
+        world = build(duplicate_windows={"chassis": window}, lane=bulk_lane)
+        ingress = world.ingress("chassis")
+        like, *sent = (
+            UMessage(each.id, msgspec.structs.replace(each.attributes, **changes), b"%d" % n)
+            for n, each in enumerate(answers(world, 7))
+        )
+        if known:
+            ingress.dispatch(like)
+        world.time.advance(ms=3)
+        run = run_of_answers(sent)
+        assert run is not None
+        if together:
+            ingress.take_all(run)
+        else:
+            for each in sent:
+                ingress.dispatch(each)
+        world.run()
+        numbers = [each.payload for each in world.lanes["backbone"].messages]
+        ours = {like.payload, *(each.payload for each in sent)}  # dead letters have ids of their own
+        told = Counter((each.message.payload, each.verdict) for each in world.seen)
+        told = Counter({each: number for each, number in told.items() if each[0] in ours})
+        assert told.total() + ingress.refused["invalid"] == 6 + known
+        ends.append((numbers, told, world.books(), ingress.refused, targets(world)))
+    assert ends[0] == ends[1]
 
 
 def test_answers_go_where_the_authority_lives_after_a_change_of_places(world: "World") -> None:
@@ -338,3 +454,165 @@ def test_what_a_filter_holds_is_let_go_in_its_place(build: "type[World]", holdin
     world.run()
     assert world.lanes["backbone"].messages == messages[-1:]
     assert world.verdicts().count(Verdict.THROTTLED) == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def a_run(world: "World", number: int = 4, ttl: int | None = None, topic: UUri = CHASSIS[0]) -> Run:
+    run = Run.of([publish(world.id(), topic, b"%d" % n, ttl=ttl) for n in range(number)])
+    assert run is not None
+    return run
+
+
+def helped(world: "World", lane: str = "backbone") -> "list[tuple[Sequence[UMessage], Sequence[int], bool]]":
+    """What a lane was given at once since this was last asked."""
+    found: BulkLane = world.lanes[lane]  # type: ignore[assignment]
+    helpings, found.helpings = found.helpings, []
+    return helpings
+
+
+@pytest.fixture
+def bulky(build: "type[World]", bulk_lane: "type[BulkLane]") -> "World":
+    return build(lane=bulk_lane)
+
+
+@pytest.mark.parametrize("ttl", [None, 500])
+def test_a_run_that_all_goes_on_is_handed_on_as_it_is(bulky: "World", ttl: int | None) -> None:
+    """To each target, with one look at the clock."""
+    for app in (APPS[0], APPS[2], APPS[3]):
+        bulky.directory.subscribe(CHASSIS[0], app)
+    ingress = bulky.ingress("chassis")
+    first = a_run(bulky, ttl=ttl)
+    ingress.take_all(first)
+    for lane in ("backbone", "dash"):
+        assert all(messages is not first for messages, *_ in helped(bulky, lane))  # there was no plan yet
+    reading = bulky.clock.monotonic_ns
+
+    def ticking() -> int:
+        bulky.time.now_ns += 1
+        return reading()
+
+    ingress._monotonic_ns = ticking
+    before_ns, run = bulky.time.now_ns, a_run(bulky, ttl=ttl)
+    ingress.take_all(run)
+    assert bulky.time.now_ns == before_ns + 1
+    given = [*helped(bulky), *helped(bulky, "dash")]
+    assert len(given) == 3
+    for messages, times_ns, ageing in given:
+        assert messages is run
+        assert (list(times_ns), ageing) == ([before_ns + 1] * 4, ttl is not None)
+    assert bulky.books().received == 2 * 4 * 3
+    bulky.run()
+    assert bulky.lanes["backbone"].messages == [*first, *run]
+    assert bulky.verdicts() == [Verdict.DELIVERED] * 24
+
+
+def test_a_run_of_one_is_as_that_one(bulky: "World") -> None:
+    bulky.directory.subscribe(CHASSIS[0], APPS[0])
+    sent = [a_run(bulky, 1) for _ in range(3)]
+    for each in sent:
+        bulky.ingress("chassis").take_all(each)
+    bulky.run()
+    assert helped(bulky) == []
+    assert bulky.lanes["backbone"].messages == [*sent[0], *sent[1], *sent[2]]
+
+
+@pytest.mark.parametrize("age_ms", [19, 20, 21])
+@pytest.mark.parametrize("where", [0, 2, 4])
+def test_of_a_run_those_that_are_too_old_expire_and_the_others_go_on(
+    bulky: "World", age_ms: int, where: int
+) -> None:
+    bulky.directory.subscribe(CHASSIS[0], APPS[0])
+    ingress = bulky.ingress("chassis")
+    ingress.take_all(a_run(bulky, ttl=20))
+    bulky.run()
+    bulky.time.advance(ms=1_000)
+    now_ms = bulky.clock.wall_ms()
+    msbs = [(now_ms - (age_ms if n == where else 0)) << 16 | 0x7000 for n in range(5)]
+    attributes = a_run(bulky, ttl=20).attributes
+    run = Run(attributes, Halves(msbs, [1 << 63 | n for n in range(5)]), [b"%d" % n for n in range(5)])
+    ingress.take_all(run)
+    bulky.run()
+    verdicts = {each.message.id: each.verdict for each in bulky.seen}
+    expected = [Verdict.EXPIRED if age_ms > 20 and n == where else Verdict.DELIVERED for n in range(5)]
+    assert [verdicts[each.id] for each in run] == expected
+    # By the ingress, so that no target has to do with it.
+    late = [each.delivery for each in bulky.seen if each.verdict is Verdict.EXPIRED]
+    assert late == [None] * expected.count(Verdict.EXPIRED)
+    (target,) = ingress.targets()
+    assert target.received == 4 + expected.count(Verdict.DELIVERED)
+
+
+def test_a_run_that_nobody_wants_is_in_the_books_one_by_one(bulky: "World") -> None:
+    for _ in range(2):
+        bulky.ingress("chassis").take_all(a_run(bulky))
+    assert bulky.verdicts() == [Verdict.NO_SUBSCRIBER] * 8
+    assert helped(bulky) == []
+
+
+def test_a_run_that_is_denied_or_spoofed_goes_nowhere(
+    build: "type[World]", bulk_lane: "type[BulkLane]"
+) -> None:
+    rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
+    world = build(access={"chassis": Access("chassis", rules)}, lane=bulk_lane)
+    for topic in (CHASSIS[1], SPOOFED):
+        world.directory.subscribe(topic, APPS[0])
+    for _ in range(2):
+        for topic in (CHASSIS[1], SPOOFED):
+            world.ingress("chassis").take_all(a_run(world, topic=topic))
+    one_by_one = build(access={"chassis": Access("chassis", rules)}, lane=bulk_lane)
+    for _ in range(2):
+        for topic in (CHASSIS[1], SPOOFED):
+            for each in a_run(one_by_one, topic=topic):
+                one_by_one.receive("chassis", each)
+    assert world.dispatcher.refused() == one_by_one.dispatcher.refused()
+    assert Counter(world.verdicts()) == Counter(one_by_one.verdicts())
+    assert helped(world) == []
+
+
+def test_a_run_goes_by_the_wishes_of_its_time(bulky: "World") -> None:
+    """The plan of the one before it is not used when the directory has changed."""
+    bulky.directory.subscribe(CHASSIS[0], APPS[0])
+    ingress, runs = bulky.ingress("chassis"), [a_run(bulky) for _ in range(4)]
+    ingress.take_all(runs[0])
+    bulky.directory.subscribe(CHASSIS[0], APPS[2])
+    ingress.take_all(runs[1])
+    bulky.directory.unsubscribe(CHASSIS[0], APPS[0])
+    ingress.take_all(runs[2])
+    bulky.directory.unsubscribe(CHASSIS[0], APPS[2])
+    ingress.take_all(runs[3])
+    bulky.run()
+    assert bulky.lanes["backbone"].messages == [*runs[0], *runs[1]]
+    assert bulky.lanes["dash"].messages == [*runs[1], *runs[2]]
+    assert bulky.verdicts().count(Verdict.NO_SUBSCRIBER) == 4
+
+
+def test_of_a_run_each_is_asked_about_where_there_is_a_filter(
+    build: "type[World]", bulk_lane: "type[BulkLane]", answering: "type[Verdicts]"
+) -> None:
+    asked = answering([None, Verdict.THROTTLED] * 4)
+    world = build(lambda delivery: (asked,) if delivery.endpoint == "dash" else (), lane=bulk_lane)
+    for app in (APPS[0], APPS[2]):
+        world.directory.subscribe(CHASSIS[0], app)
+    runs = [a_run(world), a_run(world)]
+    for each in runs:
+        world.ingress("chassis").take_all(each)
+    world.run()
+    everything = [*runs[0], *runs[1]]
+    assert [message for message, _ in asked.asked] == everything
+    assert world.lanes["backbone"].messages == everything
+    assert world.lanes["dash"].messages == everything[::2]
+
+
+def test_of_runs_that_are_taken_once_none_goes_twice(
+    build: "type[World]", bulk_lane: "type[BulkLane]"
+) -> None:
+    world = build(duplicate_windows={"chassis": 100}, lane=bulk_lane)
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    first, second = a_run(world), a_run(world)
+    for each in (first, second, first, second[1:3]):
+        world.ingress("chassis").take_all(each)
+    world.run()
+    assert world.lanes["backbone"].messages == [*first, *second]
+    assert world.ingress("chassis").refused["duplicate"] == 6

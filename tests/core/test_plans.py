@@ -2,13 +2,15 @@
 """What shares a plan is decided about alike."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ustreamer.core.access import Access, AccessRule
-from ustreamer.core.plans import plan_key
+from ustreamer.core.plans import plan_key, plan_key_of
 from ustreamer.core.routes import Decision, Places, Refused, Router
 from ustreamer.core.subscriptions import StaticDirectory
+from ustreamer.uprotocol.run import Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID
@@ -79,3 +81,35 @@ def test_answers_share_a_plan_and_whatever_is_no_valid_answer_does_not() -> None
     for change in changes:
         other = msgspec.structs.replace(answer, **change)
         assert plan_key(other) is other
+
+
+reqids = st.lists(
+    st.builds(lambda number: UUID(number << 16 | 0x7000, 0b10 << 62 | number), st.integers(0, 2**48 - 1)),
+    min_size=1,
+    max_size=9,
+)
+
+
+@given(attributes, st.none() | reqids)
+def test_a_run_has_the_key_that_each_of_its_messages_has(
+    of_all: UAttributes, named: list[UUID] | None
+) -> None:
+    of_all, number = msgspec.structs.replace(of_all, reqid=None), 3 if named is None else len(named)
+    run = Run(of_all, Halves([0x7000] * number, [1 << 63] * number), [b""] * number, named)
+    keys = [plan_key(each.attributes) for each in run]
+    # Where a key is the attributes themselves, those of answers differ, and no two are the same.
+    if type(keys[0]) is tuple or named is None:
+        assert [plan_key_of(run)] * number == keys
+    else:
+        assert plan_key_of(run) == keys[0]
+    if named is None:
+        assert plan_key_of(run) is of_all
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_of_answers_has_the_key_of_their_ends(named: bool) -> None:
+    answer = UAttributes(
+        type=UMessageType.RESPONSE, source=METHODS[0], sink=CALLERS[0], priority=UPriority.CS4
+    )
+    run = Run(answer, Halves([0x7000], [1 << 63]), [b""], [UUID(0x7000, 1 << 63)] if named else None)
+    assert plan_key_of(run) == ((METHODS[0], CALLERS[0]) if named else answer)

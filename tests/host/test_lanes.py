@@ -1080,9 +1080,9 @@ def test_while_a_buffer_has_room_a_message_is_sent_on_the_thread_of_the_caller(m
 def test_a_buffer_that_has_room_is_asked_once_for_many_messages(make_rig: MakeRig) -> None:
     wire = Buffered(then_room=1 << 40)
     rig = make_rig(wire).start()
-    rig.offer(*events(1000))
-    assert len(rig.sent) == 1000
-    assert wire.asked == -(-small(1000) // (1 << 16))  # for 64 KB each time, however much room there is
+    rig.offer(*events(3000))
+    assert len(rig.sent) == 3000
+    assert wire.asked == -(-small(3000) // (1 << 18))  # for 256 KB each time, however much room there is
 
 
 def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig) -> None:
@@ -1103,7 +1103,7 @@ def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig)
 def test_a_message_that_the_buffer_has_no_room_for_goes_to_the_lanes_own_thread(make_rig: MakeRig) -> None:
     wire = Buffered(then_room=1 << 40)
     rig = make_rig(wire).start()
-    large = msgspec.structs.replace(event(0), payload=bytes(1 << 16))
+    large = msgspec.structs.replace(event(0), payload=bytes(1 << 18))
     rig.offer(large)
     assert rig.lane.wait_empty(soon())
     assert rig.sent == [0]

@@ -2,9 +2,11 @@
 """A lane that is offered many messages at once: what it sends, keeps and loses is what it would one by one."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
+from ustreamer_recorder.helping import Helping
+from ustreamer_recorder.intake import Intake
 
 from tests.host.test_lanes import (
     DOWN,
@@ -21,12 +23,14 @@ from tests.host.test_lanes import (
     eventually,
     make_rig,  # noqa: F401  a fixture
 )
-from ustreamer.core.chain import BulkTransmit
+from ustreamer.core.chain import BulkTransmit, Delivery, Tap
 from ustreamer.core.clock import ManualClock
 from ustreamer.core.egress import OVERHEAD_BYTES
 from ustreamer.core.ledger import Verdict
+from ustreamer.host.lanes import Lane
+from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.umessage import UMessage, publish
-from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 
@@ -135,14 +139,14 @@ def test_no_more_is_sent_at_once_than_there_is_room_for(make_rig: MakeRig) -> No
 def test_what_is_more_than_one_question_is_good_for_is_sent_at_once_all_the_same(make_rig: MakeRig) -> None:  # noqa: F811
     wire = Buffered(then_room=1 << 20)
     rig = make_rig(wire)
-    offer_all(rig, [publish(each.id, TOPIC, each.payload + bytes(1_000)) for each in events(64)])
+    offer_all(rig, [publish(each.id, TOPIC, each.payload + bytes(5_000)) for each in events(64)])
     assert (rig.sent, rig.lane.queued, wire.asked) == (list(range(64)), 0, 2)
 
 
 def test_what_is_longer_than_any_credit_is_queued_in_its_place(make_rig: MakeRig) -> None:  # noqa: F811
     rig = make_rig(Buffered(then_room=1 << 20))
     messages = events(4)
-    messages[2] = publish(messages[2].id, TOPIC, messages[2].payload + bytes(100_000))
+    messages[2] = publish(messages[2].id, TOPIC, messages[2].payload + bytes(300_000))
     offer_all(rig, messages)
     assert (rig.sent, rig.lane.queued) == ([0, 1], 2)
     rig.start().wait_settled(4)
@@ -197,3 +201,137 @@ def test_none_or_one_is_no_helping(make_rig: MakeRig, count: int) -> None:  # no
     rig = make_rig(wire)
     offer_all(rig, events(count))
     assert (wire.helpings, rig.sent) == ([], list(range(count)))
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def a_run(messages: Sequence[UMessage]) -> Run:
+    run = Run.of(messages)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [4] * 3, [0, 1, 2, 1_000], [65_000] * 128])
+def test_a_run_is_as_large_as_its_messages(sizes: list[int]) -> None:
+    messages = [publish(event(0).id, TOPIC, bytes(size)) for size in sizes]
+    expected = sum(size + OVERHEAD_BYTES for size in sizes)
+    assert Lane._size(messages) == expected
+    assert Lane._size(a_run([event(0), *messages])[1:]) == expected
+
+
+@pytest.mark.parametrize("number", [MANY - 1, MANY, 3 * MANY])
+@pytest.mark.parametrize("room", [0, 1, MANY - 1, MANY + 1, 100])
+def test_a_run_is_sent_queued_and_counted_as_its_messages(
+    make_rig: MakeRig,  # noqa: F811
+    number: int,
+    room: int,
+) -> None:
+    rig = make_rig(Buffered(room * (OVERHEAD_BYTES + 4)))
+    offer_all(rig, events(number))
+    at_once = min(room, number)
+    assert (rig.sent, rig.lane.queued) == (list(range(at_once)), number - at_once)
+    assert [n for n, *_ in rig.verdicts] == rig.sent
+    # What is left of the room is good for as many more.
+    more = max(room - number, 0)
+    for n in range(2):
+        rig.offer(event(number + n))
+    assert len(rig.sent) == at_once + min(more, 2)
+
+
+@pytest.mark.parametrize("taken", [1, MANY - 1, MANY])
+def test_of_a_run_what_the_transport_does_not_take_goes_one_by_one(
+    make_rig: MakeRig,  # noqa: F811
+    taken: int,
+) -> None:
+    wire = Helpings(*[OK] * taken, DOWN)
+    rig = make_rig(wire)
+    offer_all(rig, events(2 * MANY))
+    assert (wire.helpings, rig.verdicts) == (
+        [taken],
+        [(n, Verdict.DELIVERED, None, 1) for n in rig.sent],
+    )
+    rig.start().wait_settled(2 * MANY)
+    assert rig.sent == list(range(2 * MANY))
+
+
+# ------------------------------------------------------------------------------------------------- what taps are not told
+
+
+class Notes:
+    """A tap that is told of many at once; what it was told of them."""
+
+    def __init__(self) -> None:
+        self.together: list[list[bytes]] = []
+        self.alone: list[bytes] = []
+
+    def __call__(
+        self,
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        arrived_ns: int,
+        received_ns: int,
+        first_attempt_ns: int,
+        settled_ns: int,
+    ) -> None:
+        self.alone.append(message.payload)
+
+    def delivered(self, messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]) -> None:
+        assert len(messages) == len(times_ns)
+        self.together.append([each.payload for each in messages])
+
+
+class Nothing(Helpings):
+    """Takes none of many, and each by itself."""
+
+    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+        def transmit_all(messages: Iterable[UMessage], /) -> int:
+            self.helpings.append(0)
+            return 0
+
+        return transmit_all
+
+
+def tapped(rig: Rig, tap: Tap, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """Have this tap alone; what it fails with, for which a streamer would switch it off."""
+    failed: list[Exception] = []
+    gateway = rig.gateways[0]
+    gateway.taps = (tap,)
+    monkeypatch.setattr(gateway, "tap_failed", lambda tap, error: failed.append(error))
+    return failed
+
+
+@pytest.mark.parametrize("number", [2, MANY, 3 * MANY])
+def test_where_none_of_many_is_taken_no_tap_is_told_of_nothing(
+    make_rig: MakeRig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    wire, tap = Nothing(), Notes()
+    rig = make_rig(wire)
+    failed = tapped(rig, tap, monkeypatch)
+    offer_all(rig, events(number))
+    assert (wire.helpings, tap.together, failed) == ([0], [], [])
+    assert rig.sent == list(range(number))
+    assert len(tap.alone) == number
+
+
+@pytest.mark.parametrize("number", [2, MANY])
+def test_the_recorder_outlives_it_that_none_of_many_is_taken(
+    make_rig: MakeRig,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    wire = Nothing()
+    rig = make_rig(wire)
+    intake = Intake(1_000, rig._clock.monotonic_ns, TOPIC, None)
+    failed = tapped(rig, intake.tap("chassis"), monkeypatch)
+    offer_all(rig, events(number))
+    assert (wire.helpings, failed, intake.waiting) == ([0], [], number)
+    rig.gateways[0].delivery.transmit_all = Datagrams.bulk_transmitter(wire, None)  # and goes on
+    offer_all(rig, events(number))
+    assert [len(each) for each in intake.notes if isinstance(each, Helping)] == [number]
+    assert (failed, intake.waiting) == ([], 2 * number)

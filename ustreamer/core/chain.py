@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeGuard, runtime_checkable
 
 from ustreamer.core.faults import described
 from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -133,7 +134,7 @@ class BulkTransmit(Protocol):
     """Sends messages to one target, in their order, and stops at the first that is not taken; how many were. Raises nothing.
 
     What is not taken is offered again by itself, and then says why. Ids and attributes are valid. The iterable is asked for
-    each message just before it is sent, and ends when the next is too old.
+    each message just before it is sent, and ends when the next is too old; a `Run` with a ttl is good for `SOON_MS`.
     """
 
     def __call__(self, messages: Iterable[UMessage], /) -> int: ...
@@ -266,8 +267,17 @@ class Delivery:
         """Hand what is `leaving` to the egress, as the second half of `offer` for each; `ageing`: some may have a ttl."""
         messages, self.leaving = self.leaving, []
         times_ns, self.leaving_ns = self.leaving_ns, []
+        self._hand_over(messages, times_ns, ageing=ageing)
+
+    def take(self, run: Run, now_ns: int) -> None:
+        """As `offer` of each, where there is no filter. Called under the owner's lock."""
+        self.received += len(run)
+        self._hand_over(run, [now_ns] * len(run), ageing=bool(run.attributes.ttl))
+
+    def _hand_over(self, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool) -> None:
         if self._bulk is not None and len(messages) > 1:
-            self._bulk.offer_all(self, messages, times_ns, ageing=ageing)
+            alike = Run.of(messages) if len(messages) >= MANY else None
+            self._bulk.offer_all(self, alike or messages, times_ns, ageing=ageing)
             return
         for message, at_ns in zip(messages, times_ns, strict=True):
             self._egress.offer(self, message, at_ns)

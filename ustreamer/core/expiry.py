@@ -19,12 +19,16 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from ustreamer.core.clock import Clock
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.umessage import UMessage
 
 log = logging.getLogger("ustreamer.clock")
 
 LEAP_MS: Final = 1_000
 """Wall and monotonic clock that drift apart by more than this between two observations: a leap."""
+
+SOON_MS: Final = 100
+"""What is sent together is sent within this time, or looked at again."""
 
 GRACE_NS: Final = 600_000_000_000
 """How long after a leap the old time counts at least: so long others may take to leap too (10 min; or the ttl)."""
@@ -91,8 +95,20 @@ class Expiry:
         # Most are not, and then neither an observation nor the past is needed.
         return self._wall_ms() > made_ms + ttl and self._left_ms(made_ms, ttl) < 0
 
-    def in_time(self, messages: Iterable[UMessage]) -> Iterator[UMessage]:
-        """Messages up to the first that is expired, each looked at when it is asked for: `is_expired`, 0.3 us cheaper."""
+    def in_time(self, messages: Iterable[UMessage]) -> Iterable[UMessage]:
+        """Messages up to the first that is expired, each looked at when it is asked for: `is_expired`, 0.3 us cheaper.
+
+        A run stays one if no message of it is expired within SOON_MS: then whoever sends it has so long.
+        """
+        if type(messages) is Run and messages and self._lasts(messages):
+            return messages
+        return self._each_in_time(messages)
+
+    def _lasts(self, run: Run) -> bool:
+        ttl = run.attributes.ttl
+        return not ttl or self._wall_ms() + SOON_MS <= (min(run.ids.halves()[0]) >> 16) + ttl
+
+    def _each_in_time(self, messages: Iterable[UMessage]) -> Iterator[UMessage]:
         wall_ms, is_expired = self._wall_ms, self.is_expired
         for message in messages:
             ttl = message.attributes.ttl

@@ -18,11 +18,12 @@ from ustreamer.core.dead_letter import DeadLetter, dead_letter_topic
 from ustreamer.core.deliveries import Deliveries, TargetStatistics
 from ustreamer.core.faults import Faults, described
 from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.core.plans import Plan, PlanKey, plan_key
+from ustreamer.core.plans import Plan, PlanKey, plan_key, plan_key_of
 from ustreamer.core.puts import Share
 from ustreamer.core.recent import RecentIds
 from ustreamer.core.routes import LEFT, SELF, Decision, Refused, Router, Target
 from ustreamer.core.shared import Shared
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -101,11 +102,13 @@ class Ingress:
 
         Locks, clocks and counters are for all of them: 0.5 us a message instead of 0.85, and a lane and a transport save more.
         They came before this is called, so one version of the directory and one time are right for all. Only filters, which
-        count by time, are told that of each message.
+        count by time, are told that of each message. And what is alike and all goes on is decided about once (`_take_run`).
         """
         plans, leaving = self._plans, []
         received, ageing = 0, False
         with self._lock:
+            if type(messages) is Run and self._take_run(messages):
+                return
             now_ns, wall_ms = self._monotonic_ns(), self._wall_ms()
             version = self._directory.version
             try:
@@ -148,6 +151,25 @@ class Ingress:
                 self.ledger.received += received
                 for delivery in leaving:
                     delivery.leave(ageing=ageing)
+
+    def _take_run(self, run: Run) -> bool:
+        """Take messages all of which go on; False, and nothing has changed, if each has to be looked at.
+
+        That is where no plan is at hand, a filter counts them, or one may be too old: 0.35 us a message, and 0.05 so.
+        """
+        attributes = run.attributes
+        plan = self._plans.get(plan_key_of(run))
+        if plan is None or plan.version != self._directory.version or not plan.deliveries:
+            return False
+        if any(delivery.admits for delivery in plan.deliveries):
+            return False
+        if attributes.ttl and self._wall_ms() > (min(run.ids.halves()[0]) >> 16) + attributes.ttl:
+            return False
+        now_ns = self._monotonic_ns()
+        self.ledger.received += len(run) * len(plan.deliveries)
+        for delivery in plan.deliveries:
+            delivery.take(run, now_ns)
+        return True
 
     # --- plans --------------------------------------------------------------------------------------------------------
 

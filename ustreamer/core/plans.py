@@ -7,6 +7,7 @@ import msgspec
 
 from ustreamer.core.chain import Delivery
 from ustreamer.core.routes import Decision
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.uuri import UUri
 
@@ -33,6 +34,14 @@ def plan_key(attributes: UAttributes) -> PlanKey:
     ):
         return attributes
     return attributes.source, sink
+
+
+def plan_key_of(run: Run) -> PlanKey:
+    """As `plan_key` of each message of a run."""
+    attributes = run.attributes
+    if run.reqids is None:
+        return attributes
+    return plan_key(msgspec.structs.replace(attributes, reqid=run.reqids[0]))
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):

@@ -24,12 +24,13 @@ from ustreamer.core.ledger import Verdict
 from ustreamer.core.sender import Sender
 from ustreamer.hookspecs import UNBOUNDED, EndpointTransport, SubscriberGone
 from ustreamer.host.lane_sending import Sending, Undelivered
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
-_CREDIT = 1 << 16  # bytes: some 250 small messages for one question of 5 us
+_CREDIT = 1 << 18  # bytes: some 1 000 small messages for one question of 5 us
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 
@@ -196,13 +197,15 @@ class Lane(Sending):
         if taken < len(messages):
             messages, times_ns = messages[:taken], times_ns[:taken]
             size = self._size(messages)
-        self._credit -= size
-        delivery.settle_delivered(self.ledger, messages, times_ns)
+        if taken:
+            self._credit -= size
+            delivery.settle_delivered(self.ledger, messages, times_ns)
         return taken
 
     @staticmethod
     def _size(messages: Sequence[UMessage]) -> int:
-        return sum([len(message.payload) for message in messages]) + OVERHEAD_BYTES * len(messages)
+        sizes = messages.sizes if type(messages) is Run else [len(each.payload) for each in messages]
+        return sum(sizes) + OVERHEAD_BYTES * len(sizes)
 
     def _why_full(self, item: Queued) -> UStatus:
         """Why `item` had to go."""

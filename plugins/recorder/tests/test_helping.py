@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from ustreamer_recorder.segments import SegmentFile, kept
 
 from ustreamer.core.chain import Delivery
 from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.uprotocol.run import Halves, Run
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.uuid import UUID
@@ -308,3 +310,52 @@ def test_a_disk_that_fails_in_the_middle_of_a_helping_leaves_no_row_uncounted(
     assert missing + len(seqs) == 69
     assert seqs == sorted(set(seqs))
     assert bench.journal.next_seq == 69
+
+
+@pytest.mark.parametrize("number", [1, 2, 8, 128])
+@pytest.mark.parametrize("apart_ns", [0, 1])
+def test_a_run_makes_the_note_that_its_messages_make(bench: "Bench", number: int, apart_ns: int) -> None:
+    delivery = bench.delivery()
+    messages = [bench.message(payload=bytes(n % 5)) for n in range(number)]
+    run, times_ns = Run.of(messages), [1_000 + n * apart_ns for n in range(number)]
+    assert run is not None
+    of_run, of_messages = (helping_of(each, delivery, times_ns, 2_000) for each in (run, messages))
+    assert of_run is not None
+    assert of_run == of_messages
+    assert (list(of_run.msbs), list(of_run.lsbs)) == (
+        [each.id.msb for each in messages],
+        [each.id.lsb for each in messages],
+    )
+    assert list(of_run.sizes) == [n % 5 for n in range(number)]
+    assert [of_run.time_ns(n) for n in range(number)] == times_ns
+    assert (of_run.attributes, of_run.delivery, of_run.settled_ns) == (
+        messages[0].attributes,
+        delivery,
+        2_000,
+    )
+
+
+@pytest.mark.parametrize("msb", [1 << 64, -1])
+def test_a_run_with_a_number_without_room_in_a_row_is_no_note(bench: "Bench", msb: int) -> None:
+    attributes = bench.message().attributes
+    run = Run(attributes, Halves([0x7000, msb], [1 << 63] * 2), [b"", b""])
+    assert helping_of(run, bench.delivery(), [1, 1], 1) is None
+
+
+@pytest.mark.parametrize("number", [1, 2, 8, 128])
+def test_a_run_of_answers_is_a_note_for_each_with_its_own_request(bench: "Bench", number: int) -> None:
+    delivery = bench.delivery(topic=None)
+    asked = [request(bench.message().id, APP, METHOD, ttl=500) for _ in range(number)]
+    messages = [response(bench.message().id, each, bytes(n % 5)) for n, each in enumerate(asked)]
+    ids = Halves([each.id.msb for each in messages], [each.id.lsb for each in messages])
+    like = msgspec.structs.replace(messages[0].attributes, reqid=None)
+    run = Run(like, ids, [each.payload for each in messages], [each.id for each in asked])
+    assert list(run) == messages
+    assert helping_of(run, delivery, [1] * number, 1) is None
+    leave(bench, delivery, run)
+    assert helpings(bench) == []
+    bench.drain()
+    assert [(row.id, row.request, row.size) for row in rows(bench)] == [
+        (each.id, each.attributes.reqid, n % 5) for n, each in enumerate(messages)
+    ]
+    assert {row.verdict for row in rows(bench)} == {Verdict.DELIVERED}

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from ustreamer.core.chain import Delivery
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 
@@ -43,17 +44,17 @@ def helping_of(
     messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int], settled_ns: int
 ) -> Helping | None:
     """The columns of messages that came in the order of `times_ns`; None if their attributes or a number keep them apart."""
-    attributes = messages[0].attributes
-    if [each.attributes for each in messages].count(attributes) < len(messages):
+    run = Run.of(messages)
+    if run is None or run.reqids is not None:
         return None
-    ids = [each.id for each in messages]
+    msbs, lsbs = run.ids.halves()
     try:
         return Helping(
-            attributes,
+            run.attributes,
             delivery,
-            array("Q", [each.msb for each in ids]),
-            array("Q", [each.lsb for each in ids]),
-            array("I", [len(each.payload) for each in messages]),
+            array("Q", msbs),
+            array("Q", lsbs),
+            run.sizes,
             times_ns[0] if times_ns[0] == times_ns[-1] else array("Q", times_ns),
             settled_ns,
         )

@@ -3,14 +3,17 @@
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import count
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ustreamer.transports.someip.bursts import Bursts, PlainEvent
-from ustreamer.transports.someip.codec import SomeIpMessage, decode
+from ustreamer.transports.someip.codec import MAX_SESSION, SomeIpMessage, decode
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
@@ -19,10 +22,12 @@ TOPIC, OTHER, LARGE = (UUri("hpc", 0x9077, 1, 0x8001 + number) for number in ran
 WITHIN_S = 30.0
 
 
-def events() -> dict[UUri, PlainEvent]:
-    """Those of TOPIC and OTHER; LARGE is none of them."""
+def events(first: int = 0) -> dict[UUri, PlainEvent]:
+    """Those of TOPIC and OTHER, of which so many were sent before; LARGE is none of them."""
     tail = bytes.fromhex("01020200")
-    return {topic: (bytes.fromhex(f"0777{topic.resource_id:04x}"), tail, count()) for topic in (TOPIC, OTHER)}
+    return {
+        topic: (bytes.fromhex(f"0777{topic.resource_id:04x}"), tail, count(first)) for topic in (TOPIC, OTHER)
+    }
 
 
 def message(payload: bytes, topic: UUri = TOPIC) -> UMessage:
@@ -175,3 +180,138 @@ def test_nothing_is_sent_when_it_is_not_open(scene: Scene) -> None:
     scene.bursts.close()
     assert scene.send([message(b"1")] * 3) == 0
     assert scene.send([]) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+class Kernel:
+    """A socket that takes so many datagrams, single or of one burst, and then refuses one call."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.taken: list[list[bytes]] = []
+        self.refused = 0
+
+    def sendmsg(self, datagrams: list[bytes], *_: object) -> None:
+        self._take(datagrams)
+
+    def sendto(self, datagram: bytes, address: tuple[str, int]) -> None:
+        self._take([datagram])
+
+    def _take(self, datagrams: list[bytes]) -> None:
+        if len(datagrams) > self.room and not self.refused:
+            self.refused += 1
+            raise OSError(errno.ENOBUFS, "full")
+        self.room -= len(datagrams)
+        self.taken.append(list(datagrams))
+
+
+def alike(payloads: Sequence[bytes], topic: UUri = TOPIC) -> Run:
+    made = Run.of([message(each, topic) for each in payloads])
+    assert made is not None
+    return made
+
+
+class Way:
+    """One way to send bursts, and what the kernel had of it."""
+
+    def __init__(self, room: int, first: int) -> None:
+        self.bursts, self.kernel = Bursts(), Kernel(room)
+        self.bursts.open(self.kernel)  # type: ignore[arg-type]
+        self.send = self.bursts.sender(events(first), ("127.0.0.1", 1))
+
+
+A_RUN = st.tuples(
+    st.sampled_from([TOPIC, TOPIC, OTHER, LARGE]),
+    st.one_of(
+        st.tuples(st.sampled_from([0, 1, 8, 1_007, 1_400, 1_456, 1_457]), st.integers(1, 150)).map(
+            lambda each: [each[0]] * each[1]
+        ),
+        st.lists(st.sampled_from([0, 8, 9, 1_400]), min_size=1, max_size=20),
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    runs=st.lists(A_RUN, min_size=1, max_size=3),
+    room=st.sampled_from([10_000] * 3 + [0, 1, 63, 64, 65, 100, 130]),
+    first=st.sampled_from([0, 7, MAX_SESSION - 100, MAX_SESSION - 1, MAX_SESSION]),
+)
+def test_a_run_is_sent_as_its_messages_are_byte_for_byte_until_one_is_refused(
+    runs: list[tuple[UUri, list[int]]], room: int, first: int
+) -> None:
+    columns, rows = Way(room, first), Way(room, first)
+    for topic, sizes in runs:
+        run = alike([bytes([number]) * size for number, size in enumerate(sizes)], topic)
+        assert columns.send(run) == rows.send(iter(list(run)))
+        assert columns.kernel.taken == rows.kernel.taken
+        assert columns.bursts.sent == rows.bursts.sent == sum(map(len, columns.kernel.taken))
+        if rows.kernel.refused:
+            break  # how many sessions are used up by what is not taken, is not promised
+
+
+def sessions(taken: list[list[bytes]]) -> list[int]:
+    return [decode(each)[0].session for burst in taken for each in burst]
+
+
+def test_after_the_session_65535_of_a_run_comes_1() -> None:
+    way = Way(10_000, MAX_SESSION - 2)
+    assert way.send(alike([b"1", b"2", b"3", b"4"])) == 4
+    assert sessions(way.kernel.taken) == [65_534, 65_535, 1, 2]
+
+
+@pytest.mark.parametrize(("room", "taken"), [(0, 0), (63, 0), (64, 64), (127, 64), (128, 128), (150, 150)])
+def test_of_a_run_that_is_not_all_taken_those_before_the_refused_call_are(room: int, taken: int) -> None:
+    """And no session is sent twice when the rest is tried again."""
+    way, run = Way(room, 0), alike([b"%03d" % number for number in range(150)])
+    assert way.send(run) == taken
+    way.kernel.room = 10_000
+    if taken < len(run):
+        assert way.send(run[taken:]) == len(run) - taken
+    payloads = [each[16:] for burst in way.kernel.taken for each in burst]
+    assert payloads == list(run.payloads)
+    assert way.bursts.sent == 150
+    assert sessions(way.kernel.taken) == sorted(set(sessions(way.kernel.taken)))
+
+
+def test_a_run_of_another_way_or_of_nothing_is_not_sent_and_uses_no_session() -> None:
+    way = Way(10_000, 0)
+    assert way.send(alike([b"1", b"2"], LARGE)) == 0
+    assert way.send(alike([b"1", b"2"])[:0]) == 0
+    assert way.send(alike([b"3"])) == 1
+    assert (sessions(way.kernel.taken), way.bursts.sent) == ([1], 1)
+
+
+def test_a_run_of_one_size_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That its messages need not be made is what it is for."""
+
+    def made(_: Run) -> Iterator[UMessage]:
+        raise AssertionError("messages were made")
+
+    way, run = Way(10_000, 0), alike([b"1", b"2"])
+    monkeypatch.setattr(Run, "__iter__", made)
+    assert way.send(run) == 2
+
+
+def test_a_run_goes_through_a_real_socket_as_bursts(scene: Scene) -> None:
+    kernel = Refusing(scene.socket, 1_472)
+    scene.through(kernel)
+    run = alike([b"%03d" % number for number in range(150)])
+    assert scene.send(run) == 150
+    arrived = scene.received(150)
+    assert [(each.payload, each.session) for each in arrived] == [
+        (payload, number + 1) for number, payload in enumerate(run.payloads)
+    ]
+    assert (kernel.tried, kernel.single) == (3, 0)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EMSGSIZE])
+def test_a_run_that_the_kernel_does_not_cut_goes_one_by_one(scene: Scene, code: int) -> None:
+    kernel = Refusing(scene.socket, 18, code)
+    scene.through(kernel)
+    run = alike([b"%03d" % number for number in range(70)])
+    assert scene.send(run) == 70
+    assert [each.session for each in scene.received(70)] == list(range(1, 71))
+    assert (kernel.tried, kernel.single) == (1, 70)

@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count
 
 import pytest
 
@@ -14,17 +15,25 @@ from tests.transports.someip.test_transport import (
     OPEN_DOOR,
     REQUEST,
     TOPIC,
+    WITHIN_S,
     Bench,
+    Held,
     Peer,
     wait_until,
 )
 from ustreamer.transports.someip import direct
+from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.datagrams import bound
 from ustreamer.transports.someip.direct import MAX_SOCKETS, Direct, accept_only, beside
+from ustreamer.transports.someip.exchange import Exchange
+from ustreamer.transports.someip.helpings import Helping
 from ustreamer.transports.someip.mapping import Refusal
 from ustreamer.transports.someip.poller import Poller
-from ustreamer.uprotocol.umessage import request
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.columns import FULL
+from ustreamer.uprotocol.run import Run
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.uuri import ANY, UUri
 
 METHOD = UUri.parse("//chassis/CD/4/B")
 APP = UUri.parse("//device1/3AB/1/0")
@@ -114,8 +123,8 @@ def test_if_it_cannot_be_had_all_is_as_it_was(stack: ExitStack, monkeypatch: pyt
     monkeypatch.setattr(direct, "accept_only", refused)
     endpoint, ecu, poller = own(stack), peer(stack), Poller()
     stack.callback(poller.close)
-    sockets = Direct(lambda datagrams, sender: None)
-    sockets.open(endpoint, [ecu.address], BUFFER, poller)
+    sockets = Direct(lambda helping: None, lambda datagram, sender: None)
+    sockets.open(endpoint, [ecu.address], BUFFER, poller, Helping())
     assert len(sockets) == 0
     ecu.socket.sendto(b"1", endpoint.getsockname())
     assert found(endpoint) == [b"1"]
@@ -126,31 +135,52 @@ def test_there_are_so_many_and_the_others_come_to_the_own_one(stack: ExitStack) 
     endpoint, poller = own(stack), Poller()
     stack.callback(poller.close)
     ecus = [peer(stack) for _ in range(MAX_SOCKETS + 2)]
-    taken: list[tuple[bytes, tuple[str, int]]] = []
+    taken: list[tuple[bytes, Address | None]] = []
 
-    def take(datagrams: Sequence[bytes], sender: tuple[str, int]) -> None:
-        taken.extend((each, sender) for each in datagrams)
+    def take(helping: Helping) -> None:
+        taken.extend((each, helping.sender) for each in helping.datagrams())
 
-    sockets = Direct(take)
+    sockets = Direct(take, lambda datagram, sender: taken.append((datagram, sender)))
     stack.callback(sockets.close)
-    sockets.open(endpoint, [each.address for each in (*ecus, *ecus)], BUFFER, poller)
+    sockets.open(endpoint, [each.address for each in (*ecus, *ecus)], BUFFER, poller, Helping())
     assert len(sockets) == MAX_SOCKETS
     for each in ecus:
         each.socket.sendto(str(each).encode(), endpoint.getsockname())
     poller.wait(0)
-    assert sorted(taken) == sorted((str(each).encode(), each.address) for each in ecus[:MAX_SOCKETS])
+    assert len(taken) == MAX_SOCKETS
+    assert set(taken) == {(str(each).encode(), each.address) for each in ecus[:MAX_SOCKETS]}
     assert found(endpoint) == [str(each).encode() for each in ecus[MAX_SOCKETS:]]
     sockets.close()
     assert len(sockets) == 0
+
+
+def test_what_comes_alone_goes_on_alone_and_what_piles_up_together_in_its_order(stack: ExitStack) -> None:
+    endpoint, ecu, poller = own(stack), peer(stack), Poller()
+    stack.callback(poller.close)
+    taken: list[list[bytes]] = []
+    sockets = Direct(
+        lambda helping: taken.append(helping.datagrams()), lambda datagram, _: taken.append([datagram])
+    )
+    stack.callback(sockets.close)
+    sockets.open(endpoint, [ecu.address], BUFFER, poller, Helping())
+    number = count(1)
+    for came in (1, 1, 4, 3, 1, 2):
+        for _ in range(came):
+            ecu.socket.sendto(b"%d" % next(number), endpoint.getsockname())
+        poller.wait(0)
+    together = [[b"1"], [b"2"], [b"3"], [b"4", b"5", b"6"], [b"7", b"8", b"9"], [b"10"], [b"11"], [b"12"]]
+    assert taken == together
 
 
 def test_what_icmp_says_of_something_sent_is_no_end_of_receiving(stack: ExitStack) -> None:
     endpoint, ecu, poller = own(stack), peer(stack), Poller()
     stack.callback(poller.close)
     taken: list[bytes] = []
-    sockets = Direct(lambda datagrams, sender: taken.extend(datagrams))
+    sockets = Direct(
+        lambda helping: taken.extend(helping.datagrams()), lambda datagram, _: taken.append(datagram)
+    )
     stack.callback(sockets.close)
-    sockets.open(endpoint, [ecu.address], BUFFER, poller)
+    sockets.open(endpoint, [ecu.address], BUFFER, poller, Helping())
     ecu.socket.close()
     for _ in range(3):
         endpoint.sendto(b"is there anybody?", ecu.address)
@@ -237,3 +267,100 @@ def test_a_flood_of_one_sender_keeps_nobody_else_from_being_heard(bench: Bench) 
         bench.second.send(bench.endpoint, OPEN_DOOR)
     kinds = [bench.ears.next().attributes.type.name for _ in range(2_020)]
     assert (kinds.count("PUBLISH"), kinds.count("REQUEST")) == (2_000, 20)
+
+
+class Typed(Held):
+    """Notes as what it was given them, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: list[type] = []
+
+    def take_all(self, messages: Sequence[UMessage]) -> None:
+        self.types.append(type(messages))
+        super().take_all(messages)
+
+
+def heard_together(
+    bench: Bench, datagrams: Sequence[bytes], sender: Peer | None = None
+) -> tuple[Typed, dict[str, int], list[UMessage]]:
+    """One event by itself and then these are sent while that one is heard; who hears, the counters, the messages."""
+    sender = sender or bench.ecu
+    held, another = Typed(), bench.another(bench.config())
+    for sink in (None, ANY):
+        another.register_listener(ANY, sink, held)
+    another.open()
+    assert len(another._direct) == 1
+    sender.send(another, EVENT)
+    assert held.entered.wait(WITHIN_S)
+    sender.send(another, *datagrams)
+    held.go.set()
+    wait_until(lambda: another.statistics()["datagrams"] == 1 + len(datagrams))
+    another.stop_receiving()  # so that all that was counted has been heard
+    messages = []
+    while not held.is_quiet():
+        messages.append(held.next())
+    assert messages[0].payload == b"hello"
+    return held, dict(another.statistics()), messages[1:]
+
+
+def numbered(number: int, size: int = 5) -> bytes:
+    """An event with its number as payload."""
+    payload = number.to_bytes(2).rjust(size, b"\0")
+    return EVENT[:4] + (8 + size).to_bytes(4) + EVENT[8:16] + payload
+
+
+def test_a_burst_of_equal_events_comes_as_runs_in_its_order(bench: Bench) -> None:
+    sent = [numbered(number) for number in range(2 * FULL + 20)]
+    held, statistics, heard = heard_together(bench, sent)
+    assert [each.payload for each in heard] == [each[16:] for each in sent]
+    assert [each.attributes.source for each in heard] == [TOPIC] * len(sent)
+    ids = [each.id for each in heard]
+    assert ids == sorted(set(ids))
+    assert (held.helpings, held.types) == ([FULL, FULL, 20], [Run] * 3)
+    assert (statistics["datagrams"], statistics["received"]) == (1 + len(sent), 1 + len(sent))
+
+
+def test_equal_events_are_decided_about_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of each helping is looked at."""
+    looked_at: list[bytes] = []
+    event = Exchange.event
+
+    def looking(exchange: Exchange, datagram: bytes, host: str) -> UAttributes | None:
+        looked_at.append(datagram)
+        return event(exchange, datagram, host)
+
+    monkeypatch.setattr(Exchange, "event", looking)
+    held, _, heard = heard_together(bench, [numbered(number) for number in range(FULL + 20)])
+    assert (held.helpings, len(heard), len(looked_at)) == ([FULL, 20], FULL + 20, 1 + 2)
+
+
+def test_a_burst_that_comes_by_the_own_socket_goes_on_as_runs_too(bench: Bench) -> None:
+    sent = [numbered(number, 5 + number % 2) for number in range(100)]  # of more than one size
+    held, statistics, heard = heard_together(bench, sent, bench.second)
+    assert [each.payload for each in heard] == [each[16:] for each in sent]
+    assert set(held.types) == {Run}
+    assert sum(held.helpings) == len(sent)
+    assert (statistics["datagrams"], statistics["received"]) == (1 + len(sent), 1 + len(sent))
+
+
+def test_what_comes_behind_a_burst_does_not_overtake_it_and_all_is_counted(bench: Bench) -> None:
+    burst = [numbered(number) for number in range(FULL + 10)]
+    others = [numbered(500, 6), OPEN_DOOR, *[numbered(600 + number) for number in range(20)], b"short"]
+    held, statistics, heard = heard_together(bench, [*burst, *others, numbered(700)])
+    expected = [*burst, *others[:-1], numbered(700)]
+    assert [each.payload for each in heard] == [each[16:] for each in expected]
+    assert (held.helpings[0], held.types[0]) == (FULL, Run)
+    assert statistics["datagrams"] == 1 + len(expected) + 1
+    assert statistics["received"] == 1 + len(expected)
+    assert sum(n for name, n in statistics.items() if name.startswith("refused_")) == 1
+
+
+def test_a_burst_that_nobody_hears_is_counted_as_that(bench: Bench) -> None:
+    another = bench.another(bench.config())
+    another.open()
+    bench.ecu.send(another, *[EVENT] * 50)
+    wait_until(lambda: another.statistics()["datagrams"] == 50)
+    another.stop_receiving()
+    statistics = another.statistics()
+    assert (statistics["received"], statistics["unheard"]) == (0, 50)

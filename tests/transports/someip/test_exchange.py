@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every decision of a SOME/IP endpoint about what comes in, goes out and comes too late, on a clock moved by hand."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.transports.someip.test_helpings import Loop, loop  # noqa: F401  a fixture
 from ustreamer.core.clock import ManualClock
 from ustreamer.transports.someip.addresses import Address, TcpAddress
 from ustreamer.transports.someip.codec import (
+    HEADER_LENGTH,
     MessageType,
     ReturnCode,
     SomeIpMessage,
@@ -23,6 +26,8 @@ from ustreamer.transports.someip.exchange import Exchange, Refused
 from ustreamer.transports.someip.mapping import Refusal
 from ustreamer.transports.someip.pacer import segments
 from ustreamer.transports.someip.tp import TpReason
+from ustreamer.uprotocol.columns import FULL
+from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -729,3 +734,157 @@ def test_ids_of_what_comes_in_are_valid_and_rise(bench: Bench) -> None:
     ids: list[UUID] = [bench.accepted(event, ECU).id for _ in range(5_000)]
 
     assert ids == sorted(set(ids))
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+TWO_EVENTS = [SERVICES[0] | {"events": [{"id": 0x80CD}, {"id": 0x80CE}]}, SERVICES[1]]
+HOSTS = st.sampled_from([ECU[0]] * 5 + [STRANGER[0]])
+FLAWS: dict[str, Callable[[bytes], bytes]] = {
+    "none": lambda event: event,
+    "another event": lambda event: event[:3] + b"\xce" + event[4:],
+    "an unknown event": lambda event: event[:3] + b"\xcf" + event[4:],
+    "another service": lambda event: b"\x07\x77" + event[2:],
+    "a length too small": lambda event: event[:7] + bytes([event[7] - 1]) + event[8:],
+    "a length too large": lambda event: event[:7] + bytes([event[7] + 1]) + event[8:],
+    "another protocol version": lambda event: event[:12] + b"\x02" + event[13:],
+    "another interface version": lambda event: event[:13] + b"\x05" + event[14:],
+    "a request": lambda event: event[:14] + b"\x00" + event[15:],
+    "a segment": lambda event: event[:14] + b"\x22" + event[15:],
+    "a return code": lambda event: event[:15] + b"\x01" + event[16:],
+    "a byte more": lambda event: event + b"\xff",
+    "a byte more and told so": lambda event: event[:7] + bytes([event[7] + 1]) + event[8:] + b"\xff",
+    "no whole header": lambda event: event[: HEADER_LENGTH - 1],
+    "nothing at all": lambda event: b"",
+}
+
+
+class Plate(msgspec.Struct, frozen=True):
+    """Events of one topic and one size, of which all, or one, may have a flaw."""
+
+    number: int
+    size: int
+    flaw: str
+    where: int | None
+
+    def datagrams(self) -> list[bytes]:
+        """Each of another client and session, and with another payload."""
+        return [
+            FLAWS[self.flaw if self.where is None or self.where % self.number == number else "none"](
+                encode(
+                    SomeIpMessage(
+                        0x00CD,
+                        0x80CD,
+                        number % 3,
+                        number + 1,
+                        4,
+                        MessageType.NOTIFICATION,
+                        0,
+                        number.to_bytes(2)[-self.size :].rjust(self.size, b"p") if self.size else b"",
+                    )
+                )
+            )
+            for number in range(self.number)
+        ]
+
+
+PLATES = st.builds(
+    Plate,
+    st.one_of(st.integers(1, 3 * MANY), st.sampled_from([MANY - 1, MANY, FULL - 1, FULL])),
+    st.sampled_from([0, 1, 4, 8, 1_400, 1_456, 1_457]),
+    st.sampled_from(["none"] * 5 + list(FLAWS)),
+    st.one_of(st.none(), st.integers(0, FULL)),
+)
+
+
+def check_ids(exchange: Exchange, messages: Sequence[UMessage]) -> None:
+    """They are valid and rise, and so does the next one."""
+    ids = [each.id for each in messages]
+    assert all(each.is_valid for each in ids)
+    following = exchange._ids.next()
+    assert [*ids, following] == sorted({*ids, following})
+
+
+@settings(max_examples=300, deadline=None)
+@given(plates=st.lists(PLATES, min_size=1, max_size=3), host=HOSTS)
+def test_a_helping_that_is_a_run_says_what_its_datagrams_say_one_by_one(
+    loop: Loop,  # noqa: F811
+    plates: list[Plate],
+    host: str,
+) -> None:
+    exchange, oracle = (Bench(services=TWO_EVENTS).exchange for _ in range(2))
+    for plate in plates:
+        datagrams = plate.datagrams()
+        run = exchange.alike(loop.helped(datagrams, [host] * len(datagrams)))
+        expected = [oracle.event(each, host) for each in datagrams]
+        sizes, firsts = set(map(len, datagrams)), set(expected)
+        is_run = (
+            len(datagrams) >= MANY
+            and max(sizes) <= 1_472
+            and len(sizes) == len(firsts) == 1
+            and None not in firsts
+        )
+        assert isinstance(run, Run) == (run is not None) == is_run
+        if run is not None:
+            assert [each.attributes for each in run] == expected
+            assert [each.payload for each in run] == [each[HEADER_LENGTH:] for each in datagrams]
+            check_ids(exchange, run)
+
+
+@pytest.mark.parametrize("flaw", [each for each in FLAWS if each != "none"])
+@pytest.mark.parametrize("where", [0, MANY // 2, MANY - 1])
+def test_one_that_is_different_makes_a_helping_no_run(
+    bench: Bench,
+    loop: Loop,  # noqa: F811
+    flaw: str,
+    where: int,
+) -> None:
+    assert bench.exchange.alike(loop.helped(Plate(MANY, 4, "none", None).datagrams())) is not None
+    assert bench.exchange.alike(loop.helped(Plate(MANY, 4, flaw, where).datagrams())) is None
+
+
+TOPICS = [0x80CD, 0x80CE]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    helpings=st.lists(
+        st.one_of(
+            st.lists(st.tuples(st.sampled_from(TOPICS), st.binary(max_size=4)), max_size=3 * MANY),
+            st.lists(st.tuples(st.just(TOPICS[0]), st.binary(max_size=4)), max_size=3 * MANY),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_messages_made_together_are_those_made_one_by_one(helpings: list[list[tuple[int, bytes]]]) -> None:
+    exchange = Bench(services=TWO_EVENTS).exchange
+    for helping in helpings:
+        datagrams = [
+            encode(SomeIpMessage(0x00CD, event, 0, 1, 4, MessageType.NOTIFICATION, 0, payload))
+            for event, payload in helping
+        ]
+        found = [exchange.event(each, ECU[0]) for each in datagrams]
+        attributes = [each for each in found if each is not None]
+        assert len(attributes) == len(datagrams)
+        made = exchange.messages(attributes, datagrams)
+        assert isinstance(made, Run) == (len(datagrams) >= MANY and len(set(attributes)) == 1)
+        assert [(each.attributes, each.payload) for each in made] == [
+            (each, payload) for each, (_, payload) in zip(attributes, helping, strict=True)
+        ]
+        singles = [exchange.message(*each) for each in zip(attributes, datagrams, strict=True)]
+        assert [(each.attributes, each.payload) for each in singles] == [
+            (each.attributes, each.payload) for each in made
+        ]
+        check_ids(exchange, [*made, *singles])
+        check_ids(exchange, made)
+
+
+@pytest.mark.parametrize("number", [1, MANY - 1, MANY])
+def test_from_many_on_messages_of_one_event_are_a_run(bench: Bench, number: int) -> None:
+    datagrams = Plate(number, 4, "none", None).datagrams()
+    (attributes,) = {bench.exchange.event(each, ECU[0]) for each in datagrams}
+    assert attributes is not None
+    made = bench.exchange.messages([attributes] * number, datagrams)
+    assert isinstance(made, Run) == (number >= MANY)
+    assert [each.payload for each in made] == [each[HEADER_LENGTH:] for each in datagrams]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,15 +17,19 @@ from tests.transports.contract import (
     new_id,
     response_from,
 )
+from ustreamer.transports.zenoh import inbound as inbound_module
 from ustreamer.transports.zenoh.inbound import (
     MAX_ATTACHMENT,
     VERSION_BYTE,
+    Attachments,
     InboundReader,
     Reason,
     Refusal,
     inbound,
 )
 from ustreamer.transports.zenoh.keys import NO_SINK, message_key
+from ustreamer.uprotocol.columns import columns
+from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.ustatus import UCode
@@ -357,3 +361,409 @@ def test_an_answer_says_what_it_says_whatever_came_before_it(attachments: list[b
     reader = InboundReader()
     for attachment in attachments * 2:
         assert reader.read(A_KEY, attachment, b"x") == inbound(A_KEY, attachment, b"x")
+
+
+# --- many that say the same -----------------------------------------------------------------------------------------
+
+HEAD_SIZE = 21
+TAIL = P[HEAD_SIZE:]
+
+
+def alike(count: int, tail: bytes = TAIL) -> list[bytes]:
+    """Attachments that differ in their ids only."""
+    return [VERSION_BYTE + encode(new_id(), PUBLICATION.attributes)[:20] + tail for _ in range(count)]
+
+
+def numbers(count: int) -> list[bytes]:
+    """A payload for each."""
+    return [b"%d" % number for number in range(count)]
+
+
+def acquainted(key: str = P_KEY, attachment: bytes = P) -> InboundReader:
+    """A reader that has seen what is to come once."""
+    reader = InboundReader()
+    reader.read(key, attachment, b"")
+    return reader
+
+
+def one_by_one(key: str, attachments: Sequence[bytes], payloads: Sequence[bytes]) -> list[UMessage | Refusal]:
+    reader = acquainted(key, attachments[0])
+    return [reader.read(key, *sample) for sample in zip(attachments, payloads, strict=True)]
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 127, 128, 129])
+def test_many_that_are_alike_are_a_run_of_what_they_are_one_by_one(count: int) -> None:
+    attachments, payloads = alike(count), numbers(count)
+    run = acquainted().run(P_KEY, attachments, payloads)
+    assert run is not None
+    assert list(run) == one_by_one(P_KEY, attachments, payloads)
+    assert [each.id.is_valid for each in run] == [True] * count
+    # As they came, for whoever says the same.
+    assert type(run.ids) is Attachments
+    assert all(each is came for each, came in zip(run.ids.each, attachments, strict=True))
+    assert all(each is came for each, came in zip(run.payloads, payloads, strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sink": any_at("beta.vin1")}, {"source": TOPIC.with_authority("")}, {"unknown": b"\xfa\x07\x00"}]
+)  # fmt: skip
+def test_a_run_says_what_the_key_confirms_as_each_would(changes: dict[str, object]) -> None:
+    first = stated(PUBLICATION, **changes)
+    attachments, payloads = alike(9, first[HEAD_SIZE:]), numbers(9)
+    reader = acquainted(P_KEY, first)
+    read = reader.read(P_KEY, first, b"")
+    assert isinstance(read, UMessage)
+    run = reader.run(P_KEY, attachments, payloads)
+    assert run is not None
+    assert run.attributes is read.attributes
+    assert list(run) == one_by_one(P_KEY, attachments, payloads)
+
+
+def test_what_was_never_read_or_on_another_key_only_is_no_run() -> None:
+    attachments, payloads = alike(9), numbers(9)
+    assert InboundReader().run(P_KEY, attachments, payloads) is None
+    reader = acquainted()
+    assert reader.run(P_KEY.replace("8001", "8002"), attachments, payloads) is None
+    assert reader.run(P_KEY, alike(9, TAIL + b"\x28\x05"), payloads) is None
+
+
+@pytest.mark.parametrize("change", [{"token": "t"}, {"traceparent": "00-x"}])
+def test_what_has_something_of_its_own_is_no_run_however_often_it_came(change: dict[str, object]) -> None:
+    for message, key in ((PUBLICATION, P_KEY), (ANSWER, A_KEY)):
+        first = stated(message, **change)
+        reader = acquainted(key, first)
+        assert reader.run(key, [first] * 9, numbers(9)) is None
+
+
+@pytest.mark.parametrize("message", [PUBLICATION, NOTIFICATION, ANSWER], ids=["event", "told", "answer"])
+def test_whatever_names_a_request_is_a_run_of_what_it_is_one_by_one(message: UMessage) -> None:
+    """Whether it may name one is for the dispatcher to say, as of each."""
+    first, key = stated(message, reqid=new_id()), key_of(message)
+    reader, attachments = acquainted(key, first), [first] * 4 + [stated(message, reqid=new_id())] * 5
+    run = reader.run(key, attachments, numbers(9))
+    assert run is not None
+    assert list(run) == one_by_one(key, attachments, numbers(9))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 20, 21])
+def test_what_ends_before_its_attributes_is_no_run_not_even_if_all_do(size: int) -> None:
+    reader = acquainted()
+    reader.read(P_KEY, P[:size], b"")
+    assert reader.run(P_KEY, [P[:size]] * 9, numbers(9)) is None
+
+
+def at(position: int, byte: int) -> Callable[[bytes], bytes]:
+    return lambda sound: sound[:position] + bytes([byte]) + sound[position + 1 :]
+
+
+FLAWS: dict[str, Callable[[bytes], bytes]] = {
+    "no version": lambda sound: sound[1:],
+    **{f"version {version}": at(0, version) for version in (0, 2, 255)},
+    **{f"byte {position} of the frame is {byte}": at(position, byte) for position in (1, 2, 3, 12) for byte in (0, 0x13, 255)},
+    "the halves the other way round": lambda sound: at(3, 0x11)(at(12, 0x09)(sound)),
+    **{f"UUID version {version}": at(5, version << 4) for version in range(16) if version != 7},
+    **{f"UUID variant {top:x}": at(20, top) for top in (0x00, 0x3F, 0x7F, 0x40, 0xC0, 0xFF)},
+    "another resource": lambda _: attachment_of(publish(new_id(), TOPIC.with_resource(0x8002))),
+    "another ttl": lambda sound: sound + b"\x28\x05",
+    "a tail that ends early": lambda sound: sound[:-1],
+    "another last byte": lambda sound: sound[:-1] + bytes([sound[-1] ^ 1]),
+    "another first byte of the tail": lambda sound: at(HEAD_SIZE, sound[HEAD_SIZE] ^ 1)(sound),
+    "a token": lambda _: stated(PUBLICATION, token="t"),
+    "a head and nothing else": lambda sound: sound[:HEAD_SIZE],
+    "less than a head": lambda sound: sound[: HEAD_SIZE - 1],
+    "a version and nothing else": lambda sound: sound[:1],
+    "nothing": lambda _: b"",
+    "a byte before": lambda sound: b"\x01" + sound,
+    "twice": lambda sound: sound * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAWS)
+@pytest.mark.parametrize("count", [8, 128])
+def test_one_flaw_anywhere_and_it_is_no_run(name: str, count: int) -> None:
+    reader, payloads, attachments = acquainted(), numbers(count), alike(count)
+    for position in {0, 1, count // 2, count - 1}:
+        flawed = [*attachments]
+        flawed[position] = FLAWS[name](flawed[position])
+        assert reader.run(P_KEY, flawed, payloads) is None
+        if position > 0:  # nor does it help if another is as much shorter as it is longer
+            flawed[0] = attachments[0][: len(attachments[0]) * 2 - len(flawed[position])]
+            assert reader.run(P_KEY, flawed, payloads) is None
+    assert reader.run(P_KEY, attachments, payloads) is not None
+
+
+@pytest.mark.parametrize("version", range(0x70, 0x80))
+@pytest.mark.parametrize("variant", [0x80, 0x9F, 0xA0, 0xBF])
+def test_every_valid_id_may_be_in_a_run(version: int, variant: int) -> None:
+    attachments = [at(5, version)(at(20, variant)(each)) for each in alike(8)]
+    run = acquainted().run(P_KEY, attachments, numbers(8))
+    assert run is not None
+    assert all(each.id.is_valid for each in run)
+
+
+@st.composite
+def helpings(draw: st.DrawFn) -> list[bytes]:
+    """Attachments that say the same, of which some may have a few bytes changed, taken out or put in."""
+    attachments = alike(draw(st.integers(8, 140)))
+    for _ in range(draw(st.integers(0, 3))):
+        number = draw(st.integers(0, len(attachments) - 1))
+        data = bytearray(attachments[number])
+        position = draw(st.integers(0, len(data)))
+        taken_out = draw(st.integers(0, 2))
+        data[position : position + taken_out] = draw(
+            st.binary(min_size=taken_out, max_size=taken_out) | st.binary(max_size=2)
+        )
+        attachments[number] = bytes(data)
+    return attachments
+
+
+@settings(max_examples=300)
+@given(helpings())
+def test_a_run_is_what_is_read_one_by_one_and_there_is_one_for_all_that_is_sound(
+    attachments: list[bytes],
+) -> None:
+    payloads = numbers(len(attachments))
+    run = acquainted().run(P_KEY, attachments, payloads)
+    read = [inbound(P_KEY, *sample) for sample in zip(attachments, payloads, strict=True)]
+    sound = all(
+        isinstance(each, UMessage)
+        and each.id.is_valid
+        and each.attributes == PUBLICATION.attributes
+        and attachment_of(each) == came
+        for each, came in zip(read, attachments, strict=True)
+    )
+    assert (run is not None) is sound
+    if run is not None:
+        assert list(run) == read
+
+
+@given(st.integers(0, 140), st.integers(0, 60), st.integers(0, 140), st.integers(0, 140))
+def test_ids_in_attachments_are_those_that_are_read(count: int, tail: int, begin: int, end: int) -> None:
+    heads = [VERSION_BYTE + encode(new_id(), PUBLICATION.attributes)[:20] for _ in range(count)]
+    ids = [read_id(each) for each in heads]
+    attachments = Attachments([head + bytes(tail) for head in heads], bytes(tail))
+    for each, expected in ((attachments, ids), (attachments.part(slice(begin, end)), ids[begin:end])):
+        assert list(map(UUID, *each.halves())) == expected
+        assert each.tail == bytes(tail)
+    assert attachments.part(slice(begin, end)).each == attachments.each[begin:end]
+
+
+def read_id(head: bytes) -> UUID:
+    return UUID(int.from_bytes(head[4:12], "little"), int.from_bytes(head[13:21], "little"))
+
+
+@given(st.integers(1, 20), st.slices(20))
+def test_a_run_of_attachments_is_a_sequence_as_any_other(count: int, part: slice) -> None:
+    attachments, payloads = alike(count), numbers(count)
+    run = acquainted().run(P_KEY, attachments, payloads)
+    assert run is not None
+    read = one_by_one(P_KEY, attachments, payloads)
+    assert [run[at] for at in range(-count, count)] == read * 2
+    some = run[part]
+    assert type(some) is Run
+    assert list(some) == read[part]
+    assert list(run[count:]) == []
+    assert [each.id for each in run] == [read_id(each) for each in attachments]
+
+
+# --- answers that differ in their reqid -----------------------------------------------------------------------------
+
+AT = A.find(REQID_PREFIX, HEAD_SIZE)
+"""Where the reqid of an answer begins; 20 bytes on, it ends."""
+
+
+def answers_alike(count: int, like: bytes = A) -> list[bytes]:
+    """Attachments that differ in their ids and reqids only."""
+    begin = like.find(REQID_PREFIX, HEAD_SIZE)
+    heads = [VERSION_BYTE + encode(new_id(), ANSWER.attributes)[:20] for _ in range(count)]
+    return [head + like[HEAD_SIZE:begin] + reqid_field(new_id()) + like[begin + 20 :] for head in heads]
+
+
+LIKES = {
+    "in the middle": A,
+    "at the end": B,
+    "without ttl": stated(ANSWER, ttl=None),
+    "with an error": stated(ANSWER, commstatus=UCode.INTERNAL),
+    "of a later revision": stated(ANSWER, unknown=b"\xfa\x07\x00"),
+    "without authorities": stated(
+        ANSWER, source=METHOD.with_authority(""), sink=REMOTE_CLIENT.with_authority("")
+    ),
+}
+
+
+@pytest.mark.parametrize("like", LIKES.values(), ids=LIKES)
+@pytest.mark.parametrize("count", [1, 8, 9, 127, 128, 129])
+def test_answers_that_are_alike_are_a_run_of_what_they_are_one_by_one(like: bytes, count: int) -> None:
+    attachments, payloads = answers_alike(count, like), numbers(count)
+    run = acquainted(A_KEY, like).run(A_KEY, attachments, payloads)
+    assert run is not None
+    assert list(run) == one_by_one(A_KEY, attachments, payloads)
+    assert run.reqids is not None
+    assert (len(run), len(run.reqids), run.attributes.reqid) == (count, count, None)
+    assert all(each.id.is_valid for each in run)
+    assert all(each.is_valid for each in run.reqids)
+    assert len(set(run.reqids)) == count
+    assert all(each is came for each, came in zip(run.payloads, payloads, strict=True))
+
+
+def test_answers_of_which_none_was_read_or_on_another_key_only_are_no_run() -> None:
+    attachments, payloads = answers_alike(9), numbers(9)
+    assert InboundReader().run(A_KEY, attachments, payloads) is None
+    reader = acquainted(A_KEY, A)
+    assert (
+        reader.run(key_of(response_from(METHOD.with_resource(2), REMOTE_CLIENT)), attachments, payloads)
+        is None
+    )
+    assert reader.run(A_KEY, answers_alike(9, B), payloads) is None
+    assert reader.run(A_KEY, attachments, payloads) is not None
+
+
+@pytest.mark.parametrize(
+    "cut", [HEAD_SIZE, AT, AT + 1, AT + 3, AT + 4, AT + 12, AT + 19, AT + 20, len(A) - 1]
+)
+def test_answers_that_all_end_early_are_no_run(cut: int) -> None:
+    reader = acquainted(A_KEY, A)
+    attachments = [each[:cut] for each in answers_alike(9)]
+    assert reader.run(A_KEY, attachments, numbers(9)) is None
+
+
+@pytest.mark.parametrize("cut", range(1, 21))
+@pytest.mark.parametrize("count", [8, 9, 128])
+def test_answers_that_all_end_within_their_reqid_are_no_run(count: int, cut: int) -> None:
+    """Also where what is read of the next one instead would do."""
+    reader = acquainted(A_KEY, B)
+    attachments = [at(4, 0x80)(at(6, 0x80)(at(7, 0x80)(each)))[:-cut] for each in answers_alike(count, B)]
+    assert reader.run(A_KEY, attachments, numbers(count)) is None
+
+
+def moved(sound: bytes) -> bytes:
+    """With the reqid last, where it says the same."""
+    return sound[:AT] + sound[AT + 20 :] + sound[AT : AT + 20]
+
+
+FLAWS_OF_ANSWERS: dict[str, Callable[[bytes], bytes]] = {
+    "no version": lambda sound: sound[1:],
+    **{f"version {version}": at(0, version) for version in (0, 2, 255)},
+    **{f"byte {position} of the frame is {byte}": at(position, byte) for position in (1, 2, 3, 12) for byte in (0, 0x13, 255)},
+    **{f"byte {position} of the reqid is {byte}": at(AT + position, byte) for position in (0, 1, 2, 11) for byte in (0, 0x13, 255)},
+    "the halves of the reqid the other way round": lambda sound: at(AT + 2, 0x11)(at(AT + 11, 0x09)(sound)),
+    "a reqid that is another id": at(AT, 0x0A),
+    **{f"id of version {version}": at(5, version << 4) for version in range(16) if version != 7},
+    **{f"reqid of version {version}": at(AT + 4, version << 4) for version in range(16) if version != 7},
+    **{f"id of variant {top:x}": at(20, top) for top in (0x00, 0x3F, 0x7F, 0x40, 0xC0, 0xFF)},
+    **{f"reqid of variant {top:x}": at(AT + 19, top) for top in (0x00, 0x3F, 0x7F, 0x40, 0xC0, 0xFF)},
+    "the reqid at another place": moved,
+    "the reqid twice": lambda sound: sound[: AT + 20] + sound[AT:],
+    "two reqids": lambda sound: sound + reqid_field(new_id()),
+    "no reqid": lambda sound: sound[:AT] + sound[AT + 20 :],
+    "another byte before": at(AT - 1, A[AT - 1] ^ 1),
+    "another first byte before": at(HEAD_SIZE, A[HEAD_SIZE] ^ 1),
+    "another byte behind": at(AT + 20, A[AT + 20] ^ 1),
+    "another last byte": at(len(A) - 1, A[-1] ^ 1),
+    "another ttl": lambda _: stated(response_from(METHOD, REMOTE_CLIENT), ttl=5001),
+    "another method": lambda _: attachment_of(response_from(METHOD.with_resource(2), REMOTE_CLIENT)),
+    "more behind": lambda sound: sound + b"\x28\x05",
+    "a field that is unknown": lambda sound: sound + b"\xfa\x07\x00",
+    "a token": lambda _: stated(response_from(METHOD, REMOTE_CLIENT), token="t"),
+    "a tail that ends early": lambda sound: sound[:-1],
+    "the end within the reqid": lambda sound: sound[: AT + 10],
+    "a head and nothing else": lambda sound: sound[:HEAD_SIZE],
+    "a version and nothing else": lambda sound: sound[:1],
+    "nothing": lambda _: b"",
+    "a byte before all": lambda sound: b"\x01" + sound,
+    "twice": lambda sound: sound * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAWS_OF_ANSWERS)
+@pytest.mark.parametrize("count", [MANY, 128])
+def test_one_flaw_in_any_answer_and_they_are_no_run(name: str, count: int) -> None:
+    reader, payloads, attachments = acquainted(A_KEY, A), numbers(count), answers_alike(count)
+    for position in {0, 1, count // 2, count - 1}:
+        flawed = [*attachments]
+        flawed[position] = FLAWS_OF_ANSWERS[name](flawed[position])
+        assert flawed[position] != attachments[position]
+        assert reader.run(A_KEY, flawed, payloads) is None
+        if position > 0:  # nor does it help if another is as much shorter as it is longer
+            flawed[0] = attachments[0][: len(attachments[0]) * 2 - len(flawed[position])]
+            assert reader.run(A_KEY, flawed, payloads) is None
+    assert reader.run(A_KEY, attachments, payloads) is not None
+
+
+@pytest.mark.parametrize("version", range(0x70, 0x80))
+@pytest.mark.parametrize("variant", [0x80, 0x9F, 0xA0, 0xBF])
+def test_every_valid_reqid_may_be_in_a_run(version: int, variant: int) -> None:
+    attachments = [at(AT + 4, version)(at(AT + 19, variant)(each)) for each in answers_alike(8)]
+    run = acquainted(A_KEY, A).run(A_KEY, attachments, numbers(8))
+    assert run is not None
+    assert list(run) == one_by_one(A_KEY, attachments, numbers(8))
+
+
+@st.composite
+def helpings_of_answers(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
+    """One that was read, and such as it: of some, bytes are changed, taken out or put in, or what looks like a reqid."""
+    like = draw(st.sampled_from(list(LIKES.values())))
+    attachments = answers_alike(draw(st.integers(MANY, 140)), like)
+    for _ in range(draw(st.integers(0, 2))):
+        number = draw(st.integers(0, len(attachments) - 1))
+        data = bytearray(attachments[number])
+        begin = like.find(REQID_PREFIX, HEAD_SIZE)
+        around = st.integers(begin, min(begin + 20, len(data)))
+        position = draw(st.integers(0, len(data)) | around)
+        taken_out = draw(st.sampled_from([0, 1, 2, 20]))
+        data[position : position + taken_out] = draw(
+            st.binary(min_size=taken_out, max_size=taken_out)
+            | st.binary(max_size=2)
+            | st.sampled_from(PIECES)
+        )
+        attachments[number] = bytes(data)
+    return like, attachments
+
+
+@settings(max_examples=300, deadline=None)
+@given(helpings_of_answers())
+def test_a_run_of_answers_is_what_is_read_one_by_one_and_there_is_one_for_all_that_is_sound(
+    helping: tuple[bytes, list[bytes]],
+) -> None:
+    like, attachments = helping
+    payloads = numbers(len(attachments))
+    reader = acquainted(A_KEY, like)
+    run = reader.run(A_KEY, attachments, payloads)
+    read = [inbound(A_KEY, *sample) for sample in zip(attachments, payloads, strict=True)]
+    begin = like.find(REQID_PREFIX, HEAD_SIZE)
+    expected = inbound(A_KEY, like, b"")
+    assert isinstance(expected, UMessage)
+
+    def is_sound(each: UMessage | Refusal, came: bytes) -> bool:
+        """All that it says, and the way it says it, is that of the first but for id and reqid, which are valid."""
+        if isinstance(each, Refusal) or each.attributes.reqid is None:
+            return False
+        reqid = each.attributes.reqid
+        stated = VERSION_BYTE + encode(each.id, ANSWER.attributes)[:20]
+        whole = stated + like[HEAD_SIZE:begin] + reqid_field(reqid) + like[begin + 20 :]
+        attributes = msgspec.structs.replace(expected.attributes, reqid=reqid)
+        return each.id.is_valid and reqid.is_valid and came == whole and each.attributes == attributes
+
+    sound = all(is_sound(*each) for each in zip(read, attachments, strict=True))
+    assert (run is not None) is sound
+    if run is not None:
+        assert list(run) == read
+
+
+def test_halves_of_attachments_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counting(record: str, records: bytes) -> Sequence[tuple[int, ...]]:
+        asked.append(record)
+        return columns(record, records)
+
+    monkeypatch.setattr(inbound_module, "columns", counting)
+    each = alike(20)
+    attachments = Attachments(each, TAIL)
+    first = attachments.halves()
+    assert attachments.halves() is first
+    assert len(asked) == 1
+    part = attachments.part(slice(3, 9))
+    assert list(map(UUID, *part.halves())) == [read_id(one) for one in each[3:9]]
+    assert list(map(UUID, *attachments.halves())) == [read_id(one) for one in each]
+    assert (part.tail, len(asked)) == (TAIL, 2)

@@ -3,7 +3,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.transports.contract import TOPIC
@@ -41,7 +41,8 @@ class Notes:
             self.noted.append((PUBLISHERS[publisher], self.now_ns, message))
         heads, origin = [head(number) for number in numbers], ORIGINS[publisher]
         if together:
-            self.memory.note(origin, [self.now_ns] * count, heads, payloads)
+            tail = b"what they have in common" * (count % 3)
+            self.memory.note(origin, self.now_ns, [each + tail for each in heads], payloads)
             return
         for each, payload in zip(heads, payloads, strict=True):
             self.memory.note_one(origin, self.now_ns, each, payload)
@@ -58,6 +59,12 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 600), st.integers(1, 60_000), st.integers(1, 100))
+@example([(16, 0, 0, False, 0), (47, 1, 0, False, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1)
+@example(
+    [(62, 4, 0, True, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1
+)  # the first fills nearly all by itself
+@example([(128, 0, 0, True, 0), (1, 0, 0, False, 0)], 128, 60_000, 1)
+@example([(67, 4, 1, False, 0), (1, 1, 1, False, 0), (1, 1, 0, True, 0)], 190, 64 * 201, 100)
 def test_the_newest_are_known_within_all_bounds(
     story: list[tuple[int, int, int, bool, int]], messages: int, size: int, window_ms: int
 ) -> None:
@@ -113,3 +120,109 @@ def test_an_answer_is_known_with_its_own_reqid() -> None:
 def answer(number: int) -> UMessage:
     asked = request(UUID(0x7000, 1 << 63 | number), CALLER, TOPIC.with_resource(1), ttl=5)
     return response(UUID(number, 1 << 63 | number), asked, b"%d" % number)
+
+
+# --- blocks of several parts ----------------------------------------------------------------------------------------
+
+WINDOW_MS = 6_400
+BLOCK_MS = WINDOW_MS // 64
+TAILS = [b"", b"t", b"a much longer tail, of another topic", b"", b"\x01\x0a\x12\x09"]
+
+
+def tailed(notes: Notes, count: int, tail: bytes, publisher: int = 0) -> None:
+    """Note some together, with this tail behind their heads."""
+    first = len(notes.noted)
+    messages = [
+        UMessage(UUID(number, 1 << 63 | number), ATTRIBUTES, b"%d" % number * (number % 3))
+        for number in range(first, first + count)
+    ]
+    notes.noted += [(PUBLISHERS[publisher], notes.now_ns, each) for each in messages]
+    heads = [head(each.id.msb) + tail for each in messages]
+    notes.memory.note(ORIGINS[publisher], notes.now_ns, heads, [each.payload for each in messages])
+
+
+@pytest.mark.parametrize("turn", range(len(TAILS)))
+def test_parts_of_one_block_have_a_time_a_tail_and_a_publisher_each(turn: int) -> None:
+    notes = Notes(messages=64 * 200, ms=WINDOW_MS)
+    for number, tail in enumerate(TAILS[turn:] + TAILS[:turn]):
+        tailed(notes, 1 + number * 3 % 5, tail, number % 2)
+        notes.now_ns += 1 + number
+        notes.note(number, 5, (number + 1) % 2, together=False)
+        notes.now_ns += NS_PER_MS
+    assert notes.known() == notes.noted
+    assert len(notes.memory._blocks) == 1
+    assert len({put_ns for _, put_ns, _ in notes.noted}) > 5
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 9), st.sampled_from(TAILS), st.integers(0, 1), st.integers(0, NS_PER_MS * BLOCK_MS)
+        ),
+        max_size=30,
+    ),
+    st.sampled_from([64, 64 * 7, 64 * 200]),
+)
+def test_tails_and_times_are_kept_apart_in_blocks_of_any_size(
+    story: list[tuple[int, bytes, int, int]], messages: int
+) -> None:
+    notes = Notes(messages=messages, ms=WINDOW_MS)
+    for count, tail, publisher, pause_ns in story:
+        tailed(notes, count, tail, publisher)
+        notes.now_ns += pause_ns
+    known = notes.known()
+    assert known == notes.noted[len(notes.noted) - len(known) :]
+    assert len(known) >= min(len(notes.noted), messages - messages // 64 - 9)
+
+
+@pytest.mark.parametrize("late_ns", [0, 1, BLOCK_MS * NS_PER_MS])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_block_is_as_old_as_the_newest_in_it(late_ns: int, together: bool) -> None:
+    """What is older than the window is known until all of its block is."""
+    notes = Notes(messages=64 * 200, ms=WINDOW_MS)
+    begun_ns = notes.now_ns
+    tailed(notes, 3, b"t")
+    notes.now_ns += late_ns
+    notes.note(2, 5, 1, together=together)
+    # The edge of the window belongs to it, and the next message is no part of the block.
+    notes.now_ns = begun_ns + late_ns + WINDOW_MS * NS_PER_MS
+    notes.note(1, 5, 0, together=together)
+    assert notes.known() == notes.noted
+    notes.now_ns += 1
+    notes.note(1, 5, 0, together=together)
+    assert notes.known() == notes.noted[5:]
+
+
+def test_the_edge_of_the_window_belongs_to_it_also_where_a_block_gets_full() -> None:
+    notes = Notes(messages=64 * 200, ms=WINDOW_MS)
+    begun_ns = notes.now_ns
+    tailed(notes, 3, b"t")
+    notes.now_ns = begun_ns + WINDOW_MS * NS_PER_MS
+    tailed(notes, 200, b"")
+    assert notes.known() == notes.noted
+    notes.now_ns += 1
+    tailed(notes, 200, b"")
+    assert notes.known() == notes.noted[3:]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("size", [0, 500])
+def test_bytes_are_bounded_while_nobody_looks(size: int, together: bool) -> None:
+    notes = Notes(messages=64 * 200, bytes=64 * 1_000)
+    for _ in range(50):
+        notes.note(10, size, 0, together=together)
+        assert len(notes.memory) <= 64 * 1_000 // (size + OVERHEAD_BYTES)
+    assert len(notes.memory) > 50
+    known = notes.known()
+    assert known == notes.noted[len(notes.noted) - len(known) :]
+
+
+def test_what_comes_later_than_a_64th_of_the_window_is_another_block() -> None:
+    notes = Notes(messages=64 * 200, ms=WINDOW_MS)
+    begun_ns = notes.now_ns
+    tailed(notes, 3, b"t")
+    notes.now_ns += BLOCK_MS * NS_PER_MS + 1
+    tailed(notes, 3, b"")
+    notes.now_ns = begun_ns + WINDOW_MS * NS_PER_MS + 1
+    tailed(notes, 1, b"")
+    assert notes.known() == notes.noted[3:]

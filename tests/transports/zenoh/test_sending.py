@@ -9,22 +9,66 @@ import msgspec
 import pytest
 import zenoh
 
+from tests.answers import run_of_answers
 from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id, wait_until
 from tests.transports.zenoh.nets import CLOCK, free_locator, plain_session
 from ustreamer.core.clock import Clock
+from ustreamer.core.expiry import SOON_MS
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import sending
-from ustreamer.transports.zenoh.inbound import inbound
+from ustreamer.transports.zenoh.inbound import VERSION_BYTE, Attachments, InboundReader, inbound
+from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.links import Links
 from ustreamer.transports.zenoh.replay import Replay
 from ustreamer.transports.zenoh.sending import Sender
+from ustreamer.uprotocol.run import Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer.uprotocol.wire import encode_tail
+from ustreamer.uprotocol.uuri import any_at
+from ustreamer.uprotocol.wire import encode, encode_tail
 
 LONG_AGO = 0
+
+Together = Callable[[list[UMessage]], Iterable[UMessage]]
+
+
+def in_halves(messages: list[UMessage]) -> Run:
+    """A run whose ids are halves, as those of messages that were made here."""
+    run = Run.of(messages)
+    assert run is not None
+    assert type(run.ids) is Halves
+    return run
+
+
+def as_attached(messages: list[UMessage], **changes: object) -> Run:
+    """A run that came in over Zenoh; `changes`: said on the wire besides, and not to be said by us."""
+    attributes = messages[0].attributes
+    stated = msgspec.structs.replace(attributes, **changes)
+    attachments = [VERSION_BYTE + encode(each.id, stated) for each in messages]
+    key, reader = message_key(attributes.source, attributes.sink, ALPHA), InboundReader()
+    reader.read(key, attachments[0], b"")
+    run = reader.run(key, attachments, [each.payload for each in messages])
+    assert run is not None
+    assert run.attributes == attributes
+    assert type(run.ids) is Attachments
+    return run
+
+
+def as_attached_otherwise(messages: list[UMessage]) -> Run:
+    """With a sink on publications, as some streamers put it, which is not ours to say."""
+    return as_attached(messages, sink=any_at(REMOTE_CLIENT.authority_name))
+
+
+RUNS: dict[str, Callable[[list[UMessage]], Run]] = {
+    "halves": in_halves,
+    "attachments as ours": as_attached,
+    "attachments of another tail": as_attached_otherwise,
+}
+TOGETHER: dict[str, Together] = {"a list": list, "one after the other": iter, **RUNS}
+every_way = pytest.mark.parametrize("together", TOGETHER.values(), ids=TOGETHER)
+every_run = pytest.mark.parametrize("run_of", RUNS.values(), ids=RUNS)
 
 
 class Bench:
@@ -356,7 +400,8 @@ def test_many_end_at_the_first_that_cannot_be_put(make_bench: MakeBench) -> None
     assert bench.sender.sent == 3
 
 
-def test_many_end_with_their_link(make_bench: MakeBench) -> None:
+@every_way
+def test_many_end_with_their_link(make_bench: MakeBench, together: Together) -> None:
     bench = make_bench()
     _subscriber = bench.listen()
     bench.put(numbered(0))
@@ -369,13 +414,16 @@ def test_many_end_with_their_link(make_bench: MakeBench) -> None:
 
     bench.sender._headers[attributes] = msgspec.structs.replace(header, put=put)
     alike = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
-    assert bench.sender.put_all(alike) == 3
+    assert bench.sender.put_all(together(alike)) == 3
+    assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
+    assert [each.payload for each in remembered(bench)] == [b"0", b"1", b"2", b"3"]
+    assert bench.sender.put_all(together(alike)) == 0
     assert (puts, bench.sender.sent) == ([b"1", b"2", b"3"], 4)
 
 
-@pytest.mark.parametrize("together", [list, iter], ids=["alike", "one after the other"])
+@every_way
 def test_many_that_are_alike_go_out_and_are_remembered_as_one_by_one(
-    make_bench: MakeBench, together: Callable[[list[UMessage]], Iterable[UMessage]]
+    make_bench: MakeBench, together: Together
 ) -> None:
     """An iterator is asked for each message when the one before it was sent, and so knows nothing of what is alike."""
     bench = make_bench()
@@ -392,10 +440,8 @@ def test_many_that_are_alike_go_out_and_are_remembered_as_one_by_one(
     assert (bench.sender.sent, bench.sender._headers[attributes].publisher.used) == (71, 71)
 
 
-@pytest.mark.parametrize("together", [list, iter], ids=["alike", "one after the other"])
-def test_many_end_at_what_zenoh_refuses(
-    make_bench: MakeBench, together: Callable[[list[UMessage]], Iterable[UMessage]]
-) -> None:
+@every_way
+def test_many_end_at_what_zenoh_refuses(make_bench: MakeBench, together: Together) -> None:
     bench = make_bench()
     _subscriber = bench.listen()
     bench.put(numbered(0))
@@ -411,3 +457,381 @@ def test_many_end_at_what_zenoh_refuses(
     alike = [UMessage(new_id(), attributes, b"%d" % n) for n in range(1, 9)]
     assert bench.sender.put_all(together(alike)) == 2
     assert (puts, bench.sender.sent, len(bench.sender._memory)) == ([b"1", b"2"], 3, 3)
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def remembered(bench: Bench) -> list[UMessage]:
+    [publisher] = bench.sender._publishers.values()
+    return [message for _, message in bench.sender._memory.of(publisher)]
+
+
+class Puts:
+    """Stands for Zenoh's put at a route, which has been open: what it is given, until it has had enough."""
+
+    def __init__(self, bench: Bench, attributes: UAttributes, listener: object) -> None:
+        self.listener = listener  # kept, or the route closes
+        self.each: list[tuple[bytes, bytes]] = []
+        self.most: int | None = None
+        self.last = self.at_ns = 0
+        self.links = bench.links
+        header = bench.sender._headers[attributes]
+        bench.sender._headers[attributes] = msgspec.structs.replace(header, put=self)
+        header.publisher.put = self
+
+    def __call__(self, payload: bytes, *, attachment: bytes) -> None:
+        if len(self.each) == self.most:
+            raise zenoh.ZError("no")
+        self.each.append((payload, attachment))
+        self.at_ns = monotonic_ns()
+        self.links.up = len(self.each) != self.last
+
+
+def opened(bench: Bench) -> tuple[UAttributes, Puts]:
+    """A route that is open, at which nothing really goes out any more."""
+    subscriber = bench.listen()
+    first = numbered(0)
+    bench.put(first)
+    return first.attributes, Puts(bench, first.attributes, subscriber)
+
+
+def alike(attributes: UAttributes, count: int) -> list[UMessage]:
+    return [UMessage(new_id(), attributes, b"%d" % n * (n % 3)) for n in range(count)]
+
+
+@every_run
+@pytest.mark.parametrize("count", [1, 8, 127, 128, 129])
+def test_a_run_is_put_and_remembered_as_a_list_and_as_one_by_one(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run], count: int
+) -> None:
+    bench = make_bench()
+    attributes, puts = opened(bench)
+    messages = alike(attributes, count)
+    before = remembered(bench)
+    run = run_of(messages)
+    assert bench.sender.put_all(run) == count
+    assert bench.sender.put_all(messages) == count
+    for message in messages:
+        bench.sender.put(message)
+    expected = [(each.payload, VERSION_BYTE + encode(each.id, attributes)) for each in messages]
+    assert puts.each == expected * 3
+    assert remembered(bench) == [*before, *messages * 3]
+    assert bench.sender.sent == 1 + 3 * count
+    # Other parts of it, too.
+    assert bench.sender.put_all(run[count // 2 :]) == count - count // 2
+    assert bench.sender.put_all(run[count:]) == 0
+    assert puts.each == [*expected * 3, *expected[count // 2 :]]
+    assert remembered(bench) == [*before, *messages * 3, *messages[count // 2 :]]
+
+
+@every_way
+def test_many_are_remembered_as_put_when_the_last_one_was(make_bench: MakeBench, together: Together) -> None:
+    """A link that was lost while they were put has lost some of them, whenever it was."""
+    bench = make_bench()
+    attributes, puts = opened(bench)
+    assert bench.sender.put_all(together(alike(attributes, 20))) == 20
+    last_ns, now_ns = puts.at_ns, monotonic_ns()
+    [publisher] = bench.sender._publishers.values()
+    times_ns = {put_ns for put_ns, _ in bench.sender._memory.of(publisher)[1:]}
+    assert len(times_ns) == 1
+    assert last_ns <= min(times_ns) <= now_ns
+
+
+def test_payloads_and_attachments_that_say_what_we_would_are_put_as_they_came(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    attributes, puts = opened(bench)
+    run = as_attached(alike(attributes, 20))
+    assert type(run.ids) is Attachments
+    bench.sender.put_all(run)
+    for came, (payload, attachment) in zip(
+        zip(run.payloads, run.ids.each, strict=True), puts.each, strict=True
+    ):
+        assert (payload, attachment) == came
+        assert payload is came[0]
+        assert attachment is came[1]
+
+
+def test_what_is_attached_and_not_ours_to_say_is_not_put(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    attributes, puts = opened(bench)
+    run = as_attached_otherwise(alike(attributes, 20))
+    assert type(run.ids) is Attachments
+    bench.sender.put_all(run)
+    assert [payload for payload, _ in puts.each] == run.payloads
+    assert {attachment[21:] for _, attachment in puts.each} == {encode_tail(attributes)}
+    assert run.ids.tail != encode_tail(attributes)
+
+
+@every_run
+@pytest.mark.parametrize("how", ["refused", "link down"])
+@pytest.mark.parametrize("taken", [0, 1, 7, 19, 20])
+def test_a_run_ends_where_a_put_does(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run], how: str, taken: int
+) -> None:
+    """As many as were put are counted and remembered, also if that is none or all."""
+    bench = make_bench()
+    attributes, puts = opened(bench)
+    if how == "refused":
+        puts.most = taken
+    else:
+        puts.last = taken
+        bench.links.up = taken > 0
+    messages, before = alike(attributes, 20), remembered(bench)
+    assert bench.sender.put_all(run_of(messages)) == taken
+    assert [payload for payload, _ in puts.each] == [each.payload for each in messages[:taken]]
+    assert bench.sender.sent == 1 + taken
+    assert remembered(bench) == before + messages[:taken]
+    assert bench.links.up is (how == "refused")
+
+
+@every_run
+def test_a_run_that_cannot_go_is_left_to_put(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run]
+) -> None:
+    bench = make_bench()
+    messages = alike(numbered(0).attributes, 20)
+    assert bench.sender.put_all(run_of(messages)) == 0  # never put before
+    assert not bench.took(numbered(0))
+    assert bench.sender.put_all(run_of(messages)) == 0  # nobody listens
+    assert (bench.sender.sent, len(bench.sender._memory)) == (0, 0)
+    with pytest.raises(RouteUnavailable):
+        bench.sender.put(messages[0])
+
+
+@every_run
+def test_where_nothing_is_remembered_a_run_is_counted(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run]
+) -> None:
+    bench = make_bench(ms=0)
+    attributes, puts = opened(bench)
+    assert bench.sender.put_all(run_of(alike(attributes, 20))) == 20
+    assert (len(puts.each), bench.sender.sent, len(bench.sender._memory)) == (20, 21, 0)
+
+
+@every_run
+def test_a_run_that_may_have_been_lost_is_put_again(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run]
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    first = numbered(0)
+    bench.put(first)
+    messages = alike(first.attributes, 200)
+    assert bench.sender.put_all(run_of(messages)) == 200
+    assert bench.sender.put_all(messages[:3]) == 3
+    sent = [first, *messages, *messages[:3]]
+    assert read(subscriber, len(sent)) == sent
+    bench.forget(subscriber)
+    assert bench.sender.put_all(run_of(messages)) == 0
+    assert read(bench.listen(), len(sent)) == sent
+    wait_until(lambda: bench.sender.replayed == len(sent), "the count")
+
+
+# --- runs of answers ------------------------------------------------------------------------------------------------
+
+
+def answers_in_halves(messages: list[UMessage]) -> Run:
+    run = run_of_answers(messages)
+    assert run is not None
+    return run
+
+
+def answers_as_attached(messages: list[UMessage]) -> Run:
+    """A run that came in over Zenoh."""
+    attachments = [VERSION_BYTE + encode(each.id, each.attributes) for each in messages]
+    attributes, reader = messages[0].attributes, InboundReader()
+    key = message_key(attributes.source, attributes.sink, ALPHA)
+    reader.read(key, attachments[0], b"")
+    run = reader.run(key, attachments, [each.payload for each in messages])
+    assert run is not None
+    assert run.reqids is not None
+    return run
+
+
+RUNS_OF_ANSWERS = {"halves": answers_in_halves, "attachments": answers_as_attached}
+every_run_of_answers = pytest.mark.parametrize("run_of", RUNS_OF_ANSWERS.values(), ids=RUNS_OF_ANSWERS)
+KINDS_OF_ANSWERS: dict[str, dict[str, object]] = {
+    "with ttl": {},
+    "without ttl": {"ttl": None},
+    "failed": {"commstatus": UCode.INTERNAL, "payload_format": UPayloadFormat.PROTOBUF},
+    "reqid last": {"payload_format": UPayloadFormat.UNSPECIFIED},
+}
+
+
+def opened_for_answers(bench: Bench, **changes: object) -> Puts:
+    """As `opened`, with an answer like those to come."""
+    subscriber = bench.listen()
+    first = answered(0, **changes)
+    bench.put(first)
+    common = msgspec.structs.replace(first.attributes, reqid=None)
+    header = bench.sender._headers_of_answers[common]
+    # As `Puts` does with attributes of which no part is a reqid.
+    bench.sender._headers[common] = header
+    puts = Puts(bench, common, subscriber)
+    bench.sender._headers_of_answers[common] = bench.sender._headers.pop(common)
+    return puts
+
+
+@every_run_of_answers
+@pytest.mark.parametrize("changes", KINDS_OF_ANSWERS.values(), ids=KINDS_OF_ANSWERS)
+@pytest.mark.parametrize("count", [1, 8, 127, 128, 129])
+def test_a_run_of_answers_is_put_and_remembered_as_a_list_and_as_one_by_one(
+    make_bench: MakeBench,
+    run_of: Callable[[list[UMessage]], Run],
+    changes: dict[str, object],
+    count: int,
+) -> None:
+    bench = make_bench()
+    puts = opened_for_answers(bench, **changes)
+    messages = [answered(n, **changes) for n in range(count)]
+    before, run = remembered(bench), run_of(messages)
+    assert bench.sender.put_all(run) == count
+    assert bench.sender.put_all(messages) == count
+    for message in messages:
+        bench.sender.put(message)
+    expected = [(each.payload, VERSION_BYTE + encode(each.id, each.attributes)) for each in messages]
+    assert puts.each == expected * 3
+    assert remembered(bench) == [*before, *messages * 3]
+    assert bench.sender.sent == 1 + 3 * count
+    assert bench.sender.put_all(run[count // 2 :]) == count - count // 2
+    assert bench.sender.put_all(run[count:]) == 0
+    assert puts.each == [*expected * 3, *expected[count // 2 :]]
+    assert remembered(bench) == [*before, *messages * 3, *messages[count // 2 :]]
+
+
+@every_run_of_answers
+def test_answers_that_were_never_put_before_are_left_to_put(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run]
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    messages = [answered(n) for n in range(9)]
+    assert bench.sender.put_all(run_of(messages)) == 0
+    bench.put(answered(9, ttl=1_000))
+    assert bench.sender.put_all(run_of(messages)) == 0
+    assert (bench.sender.sent, len(bench.sender._memory)) == (1, 1)
+    bench.put(messages[0])
+    assert bench.sender.put_all(run_of(messages[1:])) == 8
+    assert read(subscriber, 10)[1:] == messages
+
+
+@every_run_of_answers
+@pytest.mark.parametrize("how", ["refused", "link down"])
+@pytest.mark.parametrize("taken", [0, 1, 7, 19, 20])
+def test_a_run_of_answers_ends_where_a_put_does(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run], how: str, taken: int
+) -> None:
+    bench = make_bench()
+    puts = opened_for_answers(bench)
+    if how == "refused":
+        puts.most = taken
+    else:
+        puts.last = taken
+        bench.links.up = taken > 0
+    messages, before = [answered(n) for n in range(20)], remembered(bench)
+    assert bench.sender.put_all(run_of(messages)) == taken
+    assert [payload for payload, _ in puts.each] == [each.payload for each in messages[:taken]]
+    assert bench.sender.sent == 1 + taken
+    assert remembered(bench) == before + messages[:taken]
+
+
+@every_run_of_answers
+def test_a_run_of_answers_that_may_have_been_lost_is_put_again(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run]
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    messages = [answered(n) for n in range(200)]
+    bench.put(messages[0])
+    assert bench.sender.put_all(run_of(messages[1:])) == 199
+    assert read(subscriber, 200) == messages
+    bench.forget(subscriber)
+    assert bench.sender.put_all(run_of(messages)) == 0
+    assert read(bench.listen(), 200) == messages
+
+
+# --- runs that take long --------------------------------------------------------------------------------------------
+
+SOON_NS = SOON_MS * 1_000_000
+
+
+class Waits:
+    """A put that waits: the clock of the sender goes on by so much at each."""
+
+    def __init__(self, bench: Bench, puts: Puts, each_ns: int) -> None:
+        self.now_ns = CLOCK.monotonic_ns()
+        self.each_ns = each_ns
+        self._puts = puts
+        bench.sender._monotonic_ns = lambda: self.now_ns
+        for headers in (bench.sender._headers, bench.sender._headers_of_answers):
+            for attributes, header in headers.items():
+                headers[attributes] = msgspec.structs.replace(header, put=self)
+
+    def __call__(self, payload: bytes, *, attachment: bytes) -> None:
+        self.now_ns += self.each_ns
+        self._puts(payload, attachment=attachment)
+
+
+@pytest.mark.parametrize("kind", ["events", "answers"])
+@pytest.mark.parametrize(
+    ("ttl", "each_ns", "taken"),
+    [
+        (60_000, SOON_NS // 4, 5),
+        (60_000, SOON_NS // 19, 20),
+        (60_000, SOON_NS, 2),
+        (60_000, SOON_NS + 1, 1),
+        (60_000, 0, 20),
+        (0, 2 * SOON_NS, 20),
+        (None, 2 * SOON_NS, 20),
+    ],
+)
+def test_a_run_with_a_ttl_ends_when_its_puts_have_taken_too_long(
+    make_bench: MakeBench, kind: str, ttl: int | None, each_ns: int, taken: int
+) -> None:
+    """It was looked at once, and is good for so long; what is left is looked at again."""
+    bench = make_bench()
+    if kind == "answers":
+        puts = opened_for_answers(bench, ttl=ttl)
+        messages = [answered(n, ttl=ttl) for n in range(20)]
+        run = answers_in_halves(messages)
+    else:
+        subscriber = bench.listen()
+        first = numbered(0, ttl=ttl)
+        bench.put(first)
+        puts = Puts(bench, first.attributes, subscriber)
+        messages = alike(first.attributes, 20)
+        run = in_halves(messages)
+    before = remembered(bench)
+    Waits(bench, puts, each_ns)
+    assert bench.sender.put_all(run) == taken
+    assert [payload for payload, _ in puts.each] == [each.payload for each in messages[:taken]]
+    assert bench.sender.sent == 1 + taken
+    assert remembered(bench) == before + messages[:taken]
+
+
+class _LockThatWaits:
+    """Another sender has it for so long."""
+
+    def __init__(self, waits: Waits, ns: int) -> None:
+        self._waits, self._ns = waits, ns
+
+    def __enter__(self) -> None:
+        self._waits.now_ns += self._ns
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ttl", "ns", "taken"), [(60_000, SOON_NS, 20), (60_000, SOON_NS + 1, 0), (None, 2 * SOON_NS, 20)]
+)
+def test_what_another_sender_takes_long_for_counts_too(
+    make_bench: MakeBench, ttl: int | None, ns: int, taken: int
+) -> None:
+    bench = make_bench()
+    puts = opened_for_answers(bench, ttl=ttl)
+    waits = Waits(bench, puts, 0)
+    bench.sender._lock = _LockThatWaits(waits, ns)  # type: ignore[assignment]
+    assert bench.sender.put_all(answers_in_halves([answered(n, ttl=ttl) for n in range(20)])) == taken
+    assert len(puts.each) == taken

@@ -37,6 +37,7 @@ from ustreamer.transports.zenoh.links import Links
 from ustreamer.transports.zenoh.receiving import Filters, Reception
 from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol.columns import FULL
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -582,7 +583,7 @@ def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
         assert alone.wait(1) == [other]  # so all before it wait in the channel, but for those in hand
         inbox.go.set()
         assert inbox.wait(300) == sent
-        assert 1 < inbox.largest <= 64
+        assert 1 < inbox.largest <= FULL
         assert receiver.statistics()["received"] == 301
 
 

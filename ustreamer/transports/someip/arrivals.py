@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.utransport import Listener, for_many
@@ -13,7 +14,7 @@ class Arrivals:
 
     def __init__(
         self,
-        messages: Callable[[Sequence[UAttributes], Sequence[bytes]], list[UMessage]],
+        messages: Callable[[Sequence[UAttributes], Sequence[bytes]], Sequence[UMessage]],
         hearing: Callable[[UAttributes], tuple[Listener, ...]],
         deliver_one: Callable[[UMessage], None],
         failed: Callable[[Exception, UMessage], None],
@@ -35,24 +36,35 @@ class Arrivals:
     def add(self, message: UMessage) -> None:
         """One that is a message already came last."""
         if self.attributes:
-            self._make()
+            self._ready += self._make()
         self._ready.append(message)
 
-    def _make(self) -> None:
-        """Make messages of what came last."""
-        self._ready += self._messages(self.attributes, self.datagrams)
+    def _make(self) -> Sequence[UMessage]:
+        """Messages of what came last."""
+        made = self._messages(self.attributes, self.datagrams)
         self.attributes.clear()
         self.datagrams.clear()
+        return made
 
     def deliver(self) -> None:
         """Deliver them in their order; those together that follow each other and have one and the same listener."""
         if self.attributes:
-            self._make()
-        messages = self._ready
-        if not messages:
+            made = self._make()
+            if not self._ready:
+                self.deliver_all(made)
+                return
+            self._ready += made
+        messages, self._ready = self._ready, []
+        if messages:
+            self.deliver_all(messages)
+
+    def deliver_all(self, messages: Sequence[UMessage]) -> None:
+        """As `deliver`, of messages that came when nothing was waiting for it."""
+        hearing = self._hearing
+        if type(messages) is Run:
+            self._deliver(messages, hearing(messages.attributes))
             return
-        self._ready = []
-        hearing, begin, last = self._hearing, 0, None
+        begin, last = 0, None
         heard_by: tuple[Listener, ...] = ()
         for number, message in enumerate(messages):
             each = message.attributes

@@ -9,12 +9,15 @@ import errno
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice, repeat
 from struct import Struct
 from typing import Final
 
 from ustreamer.core.chain import BulkTransmit
 from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import MAX_SESSION, MIN_LENGTH
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
@@ -28,6 +31,7 @@ PlainEvent = tuple[bytes, bytes, Iterator[int]]
 
 _UDP_SEGMENT: Final = 103  # linux/udp.h; not in the socket module
 _SIZE: Final = Struct("H")
+_SIZES: Final = 256
 _MOST: Final = 64  # UDP_MAX_SEGMENTS of the oldest kernels that have it
 _MOST_BYTES: Final = 65_507
 _LARGEST: Final = (
@@ -35,6 +39,12 @@ _LARGEST: Final = (
 )
 _CANNOT: Final = {errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
 """The kernel, or the device on the way, does not cut datagrams of this size."""
+
+
+@lru_cache(_SIZES)
+def _datagram(payload: int) -> Struct:
+    """An event with a payload of this size."""
+    return Struct(f"{EVENT_HEADER.format}{payload}s")
 
 
 class Bursts:
@@ -57,10 +67,31 @@ class Bursts:
 
     def sender(self, events: Mapping[UUri, PlainEvent], address: Address) -> BulkTransmit:
         """What sends these events to one receiver; it stops at any other."""
+        pack = EVENT_HEADER.pack
+
+        def transmit_run(run: Run) -> int:
+            event = events.get(run.attributes.source)
+            payloads, sizes = run.payloads, run.sizes
+            size = sizes[0]
+            if event is None or sizes.count(size) < len(sizes):
+                return transmit_all(iter(run))
+            head, tail, counted = event
+            fields = map(repeat, (head, size + MIN_LENGTH, NO_CLIENT))
+            sessions = [each % MAX_SESSION + 1 for each in islice(counted, len(payloads))]
+            datagrams = list(map(_datagram(size).pack, *fields, sessions, repeat(tail), payloads))
+            taken = 0
+            for begin in range(0, len(datagrams), _MOST):
+                going = datagrams[begin : begin + _MOST]
+                sent = self.send(going, address)
+                taken += sent
+                if sent < len(going):
+                    break
+            return taken
 
         def transmit_all(messages: Iterable[UMessage], /) -> int:
+            if type(messages) is Run and messages:
+                return transmit_run(messages)
             taken, alike, size = 0, list[bytes](), 0
-            pack = EVENT_HEADER.pack
             for message in messages:
                 event = events.get(message.attributes.source)
                 if event is None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets that one sender only can reach, so that nobody asks who has sent what comes in there.
+"""Sockets that one sender only can reach, so that what it sends comes in by itself: many alike, whatever others send meanwhile.
 
-To be told the sender with every datagram (`recvfrom`, not `recv`) is 0.2 us of the 0.4 that taking it in costs. A socket that is
-connected to the address at which a service lives gets from the kernel what comes from there, and nothing else; what comes from
-anywhere else, another port of the same host among them, goes to the endpoint's own socket, as does all of whom no more such
-sockets are made for.
+A socket that is connected to the address at which a service lives gets from the kernel what comes from there, and nothing else;
+what comes from anywhere else, another port of the same host among them, goes to the endpoint's own socket, as does all of whom no
+more such sockets are made for. And a flood from one sender fills a buffer that is its own.
 
 * Before a socket is connected it is bound, and in between anybody reaches it. So it has a filter in the kernel (classic BPF),
   from before it is bound until it is closed, that reads the sender of every datagram.
@@ -22,13 +21,13 @@ from struct import Struct
 from typing import Final
 
 from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.helpings import Helping
 from ustreamer.transports.someip.poller import Poller
 
 log = logging.getLogger("ustreamer.someip")
 
 MAX_SOCKETS: Final = 8
 """The kernel may have to look at all sockets of one address for every datagram."""
-_ROUND: Final = 64
 _LARGEST: Final = 65_535
 _SO_ATTACH_FILTER: Final = 26  # asm-generic/socket.h
 _INSTRUCTION: Final = Struct(
@@ -83,15 +82,31 @@ def beside(own: Sequence[socket.socket], sender: Address, buffer: int) -> socket
     return opened
 
 
+def _first(opened: socket.socket) -> bytes | None:
+    """The datagram that has come first, if there is one."""
+    try:
+        return opened.recv(_LARGEST)
+    except OSError:  # nothing, or what ICMP has said of something that was sent: gone with having been told
+        return None
+
+
 class Direct:
     """The sockets of one endpoint. Belongs to its receiving thread, but for `open` and `close`."""
 
-    def __init__(self, take: Callable[[list[bytes], Address], None]) -> None:
-        """`take` is given what one sender's socket had, some datagrams in their order, and the sender."""
+    def __init__(self, take: Callable[[Helping], None], take_one: Callable[[bytes, Address], None]) -> None:
+        """`take` is given what one sender's socket had: some datagrams, all from that sender; `take_one` what came alone."""
         self._take = take
+        self._take_one = take_one
         self._sockets: list[socket.socket] = []
 
-    def open(self, own: socket.socket, senders: Iterable[Address], buffer: int, poller: Poller) -> None:
+    def open(
+        self,
+        own: socket.socket,
+        senders: Iterable[Address],
+        buffer: int,
+        poller: Poller,
+        helping: Helping,
+    ) -> None:
         """Have a socket for each of the first few; what one cannot be had for comes to `own`, as if there were none."""
         for sender in list(dict.fromkeys(senders))[:MAX_SOCKETS]:
             try:
@@ -100,21 +115,23 @@ class Direct:
                 log.info("someip.no_direct", extra={"sender": "{}:{}".format(*sender), "reason": str(error)})
                 continue
             self._sockets.append(opened)
-            poller.add(opened.fileno(), self._reader(opened, sender))
+            poller.add(opened.fileno(), self._reader(opened, sender, helping))
 
-    def _reader(self, opened: socket.socket, sender: Address) -> Callable[[int], None]:
+    def _reader(self, opened: socket.socket, sender: Address, helping: Helping) -> Callable[[int], None]:
+        fd, calm = opened.fileno(), True
+
         def read(events: int) -> None:
-            arrived: list[bytes] = []
-            add, receive = arrived.append, opened.recv
-            for _ in range(_ROUND):  # the poller says so again if there is more
-                try:
-                    add(receive(_LARGEST))
-                except BlockingIOError:
-                    break
-                except OSError:  # what ICMP has said of something that was sent; gone with having been told
-                    continue
-            if arrived:
-                self._take(arrived, sender)
+            nonlocal calm
+            # What comes alone goes on alone, before anybody asks whether there is more: a p50 of 30 us less at 1 000/s.
+            if calm and (datagram := _first(opened)) is not None:
+                self._take_one(datagram, sender)
+            try:
+                number = helping.take(fd)  # the poller says so again if there is more
+            except OSError:  # as in `_first`
+                return
+            calm = number < 2
+            if number:
+                self._take(helping)
 
         return read
 

@@ -24,6 +24,7 @@ from ustreamer.transports.someip.codec import (
 )
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.correlation import Books, Call, ClientRequest
+from ustreamer.transports.someip.helpings import Helping
 from ustreamer.transports.someip.malformed import malformed_answer
 from ustreamer.transports.someip.mapping import (
     REFUSAL_ANSWERS,
@@ -38,6 +39,7 @@ from ustreamer.transports.someip.short_ways import SendAlike, ShortWayIn, ShortW
 from ustreamer.transports.someip.tp import Reassembly, TpReason, TpRefused
 from ustreamer.transports.someip.tp_settings import Segmenting
 from ustreamer.transports.someip.unanswered import connection_gone, no_answer, not_read, service_gone
+from ustreamer.uprotocol.run import MANY, Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, answer_attributes, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -47,6 +49,8 @@ from ustreamer.uprotocol.uuri import UUri
 _NS_PER_MS: Final = 1_000_000
 
 _EVENT_HEADER: Final = Struct(">II4xI")
+_AROUND_REQUEST_ID: Final = ">8sI4s"
+"""A header: what messages of one kind and one size have in common, and in the middle of it their request ids."""
 _REQUEST_ID, _REQUEST_ID_AT = Struct(">I"), 8
 _LENGTH_FROM: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
 
@@ -122,25 +126,39 @@ class Exchange:
         attributes = events.get((message_id, rest))
         return attributes if length == len(datagram) - _LENGTH_FROM else None
 
-    def events(self, datagrams: Sequence[bytes], host: str) -> list[UAttributes | None]:
-        """As `event` of each, in one go: 0.1 us instead of 0.15."""
-        expected = self._events.get(host)
-        if expected is None:
-            return [None] * len(datagrams)
-        found: list[UAttributes | None] = []
-        add, look_up, unpack = found.append, expected.get, _EVENT_HEADER.unpack_from
-        for datagram in datagrams:
-            if len(datagram) < HEADER_LENGTH:
-                add(None)
-                continue
-            message_id, length, rest = unpack(datagram)
-            add(look_up((message_id, rest)) if length == len(datagram) - _LENGTH_FROM else None)
-        return found
+    def message(self, attributes: UAttributes, datagram: bytes) -> UMessage:
+        """Of a datagram of which `event` has the attributes."""
+        return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
 
-    def messages(self, attributes: Sequence[UAttributes], datagrams: Sequence[bytes]) -> list[UMessage]:
-        """Of datagrams of which `event` has the attributes, in their order."""
+    def messages(self, attributes: Sequence[UAttributes], datagrams: Sequence[bytes]) -> Sequence[UMessage]:
+        """Of datagrams of which `event` has the attributes, in their order; a run if those are the same."""
         payloads = [datagram[HEADER_LENGTH:] for datagram in datagrams]
+        if len(payloads) >= MANY and attributes.count(attributes[0]) == len(payloads):
+            return Run(attributes[0], Halves(*self._ids.halves(len(payloads))), payloads)
         return list(map(UMessage, self._ids.some(len(payloads)), attributes, payloads))
+
+    def alike(self, helping: Helping) -> Sequence[UMessage] | None:
+        """The messages of a helping all of which are of one kind and size; None if each has to be looked at.
+
+        That is: events of one topic, or answers of one method, or requests of one; as `event` and `messages`, or as
+        `arriving.message`, of each.
+        """
+        number = len(helping)
+        columns = helping.alike(_AROUND_REQUEST_ID) if number >= MANY else None
+        if columns is None:
+            return None
+        begins, request_ids, ends, payloads = columns
+        begin, end = begins[0], ends[0]
+        if begins.count(begin) < number or ends.count(end) < number:
+            return None
+        sender = helping.sender
+        if sender is not None:
+            attributes = self.event(begin + bytes(4) + end + payloads[0], sender[0])
+            if attributes is not None:
+                ids = Halves(*self._ids.halves(number))
+                return Run(attributes, ids, payloads, size=len(payloads[0]))
+        senders = helping.senders() if sender is None else [sender] * number
+        return self.arriving.messages(begin + bytes(4) + end, request_ids, payloads, senders)
 
     def incoming(self, message: SomeIpMessage, address: Address) -> UMessage | Refused | None:
         """Decide about a message from `address`; None for a segment of one that is not complete yet."""

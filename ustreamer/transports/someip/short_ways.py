@@ -25,10 +25,11 @@ from ustreamer.transports.someip.codec import (
 from ustreamer.transports.someip.correlation import Books, Call, ClientRequest
 from ustreamer.transports.someip.mapping import Way
 from ustreamer.transports.someip.services import Services
+from ustreamer.uprotocol.run import Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, check_attributes
 from ustreamer.uprotocol.umessage import UMessage, answer_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuid import UUID, UuidSource
 
 _NS_PER_MS: Final = 1_000_000
 _KEPT: Final = 4_096  # of each kind; clients choose them
@@ -105,6 +106,81 @@ class ShortWayIn:
             return None
         return self._request(attributes, message_id, request_id, said, datagram, address)
 
+    def messages(
+        self,
+        header: bytes,
+        request_ids: Sequence[int],
+        payloads: Sequence[bytes],
+        senders: Sequence[Address],
+    ) -> Sequence[UMessage] | None:
+        """As `message` of each of some that have this header, but for their request ids, and payloads of one size.
+
+        None, and nothing is changed, if `message` says so of one of them.
+        """
+        message_id, length, _, said = _HEADER.unpack(header)
+        if length != MIN_LENGTH + len(payloads[0]):
+            return None
+        if said & ~_MAJOR == _RESPONSE:
+            return self._answers(message_id, request_ids, payloads, {host for host, _ in senders})
+        client = request_ids[0] >> 16
+        attributes = self._requests.get((message_id, client, said))
+        if attributes is None or [each >> 16 for each in request_ids].count(client) < len(request_ids):
+            return None
+        if not all(self._services.is_client(host) for host in {host for host, _ in senders}):
+            return None
+        return self._new_requests(attributes, message_id, request_ids, said, payloads, senders)
+
+    def _answers(
+        self, message_id: int, request_ids: Sequence[int], payloads: Sequence[bytes], hosts: set[str]
+    ) -> Sequence[UMessage] | None:
+        number, calls = len(request_ids), self._books.calls
+        if len(hosts) > 1 or len(set(request_ids)) < number:
+            return None
+        with self._books.lock:
+            now_ns = self._monotonic_ns()
+            answered: list[Call] = []
+            for request_id in request_ids:
+                call = calls.get(request_id, now_ns)
+                if (
+                    call is None
+                    or call.remote[0] not in hosts
+                    or call.service << 16 | call.method != message_id
+                ):
+                    return None
+                answered.append(call)
+            for request_id in request_ids:
+                calls.close(request_id)
+        likes = [self._likenesses.of(call.request) for call in answered]
+        reqids = [call.request.id for call in answered]
+        if likes.count(likes[0]) == number:
+            return Run(likes[0], Halves(*self._ids.halves(number)), payloads, reqids)
+        attributes = [
+            msgspec.structs.replace(like, reqid=reqid) for like, reqid in zip(likes, reqids, strict=True)
+        ]
+        return list(map(UMessage, self._ids.some(number), attributes, payloads))
+
+    def _new_requests(
+        self,
+        attributes: UAttributes,
+        message_id: int,
+        request_ids: Sequence[int],
+        said: int,
+        payloads: Sequence[bytes],
+        senders: Sequence[Address],
+    ) -> Sequence[UMessage] | None:
+        halves = self._ids.halves(len(request_ids))
+        ids, requests = list(map(UUID, *halves)), self._books.requests
+        with self._books.lock:
+            deadline_ns = self._monotonic_ns() + self._request_ttl_ns
+            for number, (id, request_id, address) in enumerate(zip(ids, request_ids, senders, strict=True)):
+                try:
+                    requests.open(id, _asked(message_id, request_id, said, address), deadline_ns)
+                except UStatusError:
+                    for opened in ids[:number]:
+                        requests.close(opened)
+                    return None
+        return Run(attributes, Halves(*halves), payloads)
+
     def _answer(self, message_id: int, request_id: int, datagram: bytes, host: str) -> UMessage | None:
         books = self._books
         with books.lock:
@@ -125,15 +201,7 @@ class ShortWayIn:
         datagram: bytes,
         address: Address,
     ) -> UMessage | None:
-        asked = ClientRequest(
-            message_id >> 16,
-            message_id & 0xFFFF,
-            request_id >> 16,
-            request_id & 0xFFFF,
-            said >> 16 & 0xFF,
-            address,
-            said >> 8 & 0xFF == MessageType.REQUEST,
-        )
+        asked = _asked(message_id, request_id, said, address)
         id = self._ids.next()
         with self._books.lock:
             try:
@@ -141,6 +209,18 @@ class ShortWayIn:
             except UStatusError:
                 return None
         return UMessage(id, attributes, datagram[HEADER_LENGTH:])
+
+
+def _asked(message_id: int, request_id: int, said: int, address: Address) -> ClientRequest:
+    return ClientRequest(
+        message_id >> 16,
+        message_id & 0xFFFF,
+        request_id >> 16,
+        request_id & 0xFFFF,
+        said >> 16 & 0xFF,
+        address,
+        said >> 8 & 0xFF == MessageType.REQUEST,
+    )
 
 
 class SendAlike(Protocol):
@@ -187,6 +267,8 @@ class ShortWayOut:
 
     def transmit_all(self, messages: Iterable[UMessage], /) -> int:
         """As `BulkTransmit` says."""
+        if type(messages) is Run and messages:
+            return self._transmit_run(messages)
         taken = 0
         run: list[UMessage] = []
         way: Way | None = None
@@ -208,6 +290,15 @@ class ShortWayOut:
                 return taken
             taken += 1
         return taken + self._flush(run, way)
+
+    def _transmit_run(self, run: Run) -> int:
+        way = self._way(run[0])
+        if way is None:
+            return self.transmit_all(iter(run))
+        if way is not _ANSWERS:
+            return self._call(list(run), way)
+        reqids, commstatus = run.reqids, run.attributes.commstatus
+        return 0 if reqids is None else self._answer(reqids, [commstatus] * len(run), run.payloads)
 
     def _way(self, message: UMessage) -> Way | None:
         attributes = message.attributes
@@ -250,7 +341,14 @@ class ShortWayOut:
         """Send messages of one way; how many."""
         if way is None or not run:
             return 0
-        return self._answer(run) if way is _ANSWERS else self._call(run, way)
+        if way is not _ANSWERS:
+            return self._call(run, way)
+        said = [each.attributes for each in run]
+        return self._answer(
+            [each.reqid for each in said],
+            [each.commstatus for each in said],
+            [each.payload for each in run],
+        )
 
     def _call(self, run: Sequence[UMessage], way: Way) -> int:
         books, ttl = self._books, way.ttl
@@ -287,21 +385,24 @@ class ShortWayOut:
             self._wake_by(first_ns)
         return sent
 
-    def _answer(self, run: Sequence[UMessage]) -> int:
+    def _answer(
+        self,
+        reqids: Sequence[UUID | None],
+        commstatuses: Sequence[UCode | None],
+        payloads: Sequence[bytes],
+    ) -> int:
         requests = self._books.requests
         datagrams: list[bytes] = []
         addresses: list[Address] = []
         closed = []
         with self._books.lock:
             now_ns = self._monotonic_ns()
-            for message in run:
-                reqid = message.attributes.reqid
+            for reqid, commstatus, payload in zip(reqids, commstatuses, payloads, strict=True):
                 asked = None if reqid is None else requests.get(reqid, now_ns)
-                if reqid is None or asked is None or not self._is_plain(message, asked):
+                if reqid is None or asked is None or not self._is_plain(commstatus, asked):
                     break
                 closed.append((reqid, asked, requests.deadline_ns(reqid)))
                 requests.close(reqid)
-                payload = message.payload
                 header = _HEADER.pack(
                     asked.service << 16 | asked.method,
                     len(payload) + MIN_LENGTH,
@@ -315,9 +416,8 @@ class ShortWayOut:
                 requests.open(reqid, asked, deadline_ns)
         return sent
 
-    def _is_plain(self, message: UMessage, asked: ClientRequest) -> bool:
-        """Whether it is a success for a client that wants to know, in one datagram."""
-        commstatus = message.attributes.commstatus
+    def _is_plain(self, commstatus: UCode | None, asked: ClientRequest) -> bool:
+        """Whether an answer is a success for a client that wants to know, in one datagram."""
         return (
             (commstatus is None or commstatus is UCode.OK)
             and asked.wants_answer

@@ -33,6 +33,7 @@ from ustreamer.transports.someip.direct import Direct
 from ustreamer.transports.someip.discovering import Discovering, Surroundings
 from ustreamer.transports.someip.exchange import Exchange
 from ustreamer.transports.someip.groups import Groups
+from ustreamer.transports.someip.helpings import Helping
 from ustreamer.transports.someip.listeners import Listeners
 from ustreamer.transports.someip.mapping import (
     EventReceiver,
@@ -47,6 +48,7 @@ from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
 from ustreamer.transports.someip.tcp_connection import listening
 from ustreamer.transports.someip.tcp_door import TcpReason
 from ustreamer.transports.someip.tp import TpReason
+from ustreamer.uprotocol.columns import FULL
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -55,9 +57,6 @@ from ustreamer.uprotocol.uuri import UUri
 
 log = logging.getLogger("ustreamer.someip")
 
-_ROUND: Final = (
-    64  # datagrams between two looks at deadlines and at being stopped: 0.2 ms plus the listeners'
-)
 _LARGEST: Final = (
     65_535  # costs as much as 2 048: the buffer comes from the heap, and what is not used goes back
 )
@@ -102,7 +101,10 @@ class SomeipTransport(EndpointTransport):
         self._sending = Sending(config.tp, self._connections, context.clock, self._wake_by, services.no_event)
         self._receivers = {each.subscriber: each for each in services.receivers}
         self._groups = Groups(config.bind, config.receive_buffer, self._take_in)
-        self._direct = Direct(self._take_from)
+        self._direct = Direct(self._take_helping, self._take_in)
+        self._helping: Helping
+        self._calm = True
+        """Of late, what came to the endpoint's own socket came alone."""
         self._subscribed: SubscribedEvents | None = None
         self._discovering = self._discovery(context)
         self._leaving = self._exchange.leaving(
@@ -176,6 +178,12 @@ class SomeipTransport(EndpointTransport):
             raise UStatusError(UCode.UNAVAILABLE, f"endpoint {self._name!r} was closed; make a new one")
         if self._socket is not None:
             return
+        try:
+            self._helping = Helping()  # first, as nothing is open yet
+        except OSError as error:
+            raise UStatusError(
+                UCode.UNAVAILABLE, f"endpoint {self._name!r} cannot receive: {error.strerror}"
+            ) from error
         opened = bound((self._config.bind, self._config.port))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
         self._socket = opened
@@ -183,7 +191,7 @@ class SomeipTransport(EndpointTransport):
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = poller = Poller()
         senders = self._exchange.services.senders
-        self._direct.open(opened, senders, self._config.receive_buffer, poller)
+        self._direct.open(opened, senders, self._config.receive_buffer, poller, self._helping)
         poller.add(opened.fileno(), self._readable if self._direct else _drained_each_round)
         poller.add(self._wake_fd, self._woken)
         self._groups.open(poller)
@@ -347,21 +355,36 @@ class SomeipTransport(EndpointTransport):
             self._drain(self._socket)
 
     def _drain(self, opened: socket.socket) -> bool:
-        """Take in what has arrived, one round at most; whether there may be more."""
-        receive, event_in, arrivals = opened.recvfrom, self._exchange.event, self._arrivals
-        message_in = self._exchange.arriving.message
-        attributes_add, datagrams_add = arrivals.attributes.append, arrivals.datagrams.append
-        for done in range(_ROUND):
+        """Take in what has arrived, one helping at most; whether there may be more."""
+        if self._calm:  # as in `Direct`
             try:
-                datagram, address = receive(_LARGEST)
+                datagram, address = opened.recvfrom(_LARGEST)
             except BlockingIOError:
-                arrivals.deliver()
-                self._datagrams += done
                 return False
+            self._take_in(datagram, address)
+        number = self._helping.take(opened.fileno())
+        self._calm = number < 2
+        if number:
+            self._take_helping(self._helping)
+        return number == FULL
+
+    def _take_helping(self, helping: Helping) -> None:
+        """Take in what has arrived together, in order."""
+        self._datagrams += len(helping)
+        alike = self._exchange.alike(helping)
+        if alike is None:
+            self._take_each(helping)
+        else:
+            self._arrivals.deliver_all(alike)
+
+    def _take_each(self, helping: Helping) -> None:
+        arrivals, event_in = self._arrivals, self._exchange.event
+        message_in = self._exchange.arriving.message
+        for datagram, address in zip(helping.datagrams(), helping.senders(), strict=True):
             attributes = event_in(datagram, address[0])
             if attributes is not None:
-                attributes_add(attributes)
-                datagrams_add(datagram)
+                arrivals.attributes.append(attributes)
+                arrivals.datagrams.append(datagram)
                 continue
             message = message_in(datagram, address)
             if message is not None:
@@ -370,36 +393,23 @@ class SomeipTransport(EndpointTransport):
                 arrivals.deliver()  # they came before
                 self._take(datagram, address)
         arrivals.deliver()
-        self._datagrams += _ROUND
-        return True
-
-    def _take_from(self, datagrams: list[bytes], sender: Address) -> None:
-        """Take in what has arrived from one sender, in order."""
-        self._datagrams += len(datagrams)
-        arrivals, message_in = self._arrivals, self._exchange.arriving.message
-        for datagram, attributes in zip(datagrams, self._exchange.events(datagrams, sender[0]), strict=True):
-            if attributes is not None:
-                arrivals.attributes.append(attributes)
-                arrivals.datagrams.append(datagram)
-                continue
-            message = message_in(datagram, sender)
-            if message is not None:
-                arrivals.add(message)
-            else:
-                arrivals.deliver()  # they came before
-                self._take(datagram, sender)
-        arrivals.deliver()
 
     def _take_in(self, datagram: bytes, address: Address) -> None:
-        """Take in what came to a multicast group that ECUs send events in."""
+        """Take in what came alone, or to a multicast group that ECUs send events in."""
         self._datagrams += 1
+        self._take_one(datagram, address)
+
+    def _take_one(self, datagram: bytes, address: Address) -> None:
+        """As `_take_each` of one, with no wait for another."""
         attributes = self._exchange.event(datagram, address[0])
-        if attributes is None:
-            self._take(datagram, address)
+        if attributes is not None:
+            self._deliver(self._exchange.message(attributes, datagram))
             return
-        self._arrivals.attributes.append(attributes)
-        self._arrivals.datagrams.append(datagram)
-        self._arrivals.deliver()
+        message = self._exchange.arriving.message(datagram, address)
+        if message is None:
+            self._take(datagram, address)
+        else:
+            self._deliver(message)
 
     def _take(self, datagram: bytes, address: Address) -> None:
         messages, malformed = split(datagram)

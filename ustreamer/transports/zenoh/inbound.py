@@ -6,6 +6,7 @@ the same source and sink: access rules of a Zenoh network are written for keys, 
 otherwise would pass by them. Whether the attributes suit their message type is for the dispatcher to say.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from struct import Struct
 from typing import Final, final
@@ -13,6 +14,8 @@ from typing import Final, final
 import msgspec
 
 from ustreamer.transports.zenoh.keys import read_key
+from ustreamer.uprotocol.columns import columns, numbers
+from ustreamer.uprotocol.run import Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError, invalid
@@ -27,6 +30,12 @@ _HEAD: Final = Struct("<4sQcQ")  # up to the id's end, as nearly all attachments
 _HEAD_SIZE: Final = _HEAD.size
 _BEFORE_MSB: Final = VERSION_BYTE + b"\x0a\x12\x09"
 _BEFORE_LSB: Final = b"\x11"
+_ID_FRAME: Final = _BEFORE_MSB[1:]
+_REQID_FRAME: Final = REQID_PREFIX
+_ID_TAG: Final = 11
+"""Where in either field the tag of the second half is, whatever the id is."""
+_VERSION_7: Final = bytes(range(0x70, 0x80))
+_VARIANT: Final = bytes(range(0x80, 0xC0))
 _REPEATING: Final = 512  # longer ones are not kept: two full authorities and every number come to about 350
 
 
@@ -107,6 +116,51 @@ def _filled(sink: UUri | None, by_key: UUri | None) -> UUri | None:
     return sink.with_authority(by_key.authority_name)
 
 
+class Attachments:
+    """Ids as attachments have them, all of which have the same tail."""
+
+    __slots__ = ("_halves", "each", "tail")
+
+    def __init__(self, each: Sequence[bytes], tail: bytes) -> None:
+        self.each = each
+        self.tail = tail
+        self._halves: tuple[Sequence[int], Sequence[int]] | None = None
+
+    def halves(self) -> tuple[Sequence[int], Sequence[int]]:
+        if self._halves is None:
+            msbs, lsbs = numbers(f"<4xQxQ{len(self.tail)}x", b"".join(self.each))
+            self._halves = msbs, lsbs
+        return self._halves
+
+    def part(self, part: slice) -> "Attachments":
+        return Attachments(self.each[part], self.tail)
+
+
+def _have_valid_heads(joined: bytes, size: int) -> bool:
+    """Whether attachments of this size, joined, all begin with a `_HEAD` whose id is valid.
+
+    Looked at byte by byte, each of all of them: 0.02 us an attachment, and 0.15 by comparing numbers.
+    """
+    return joined[::size].count(VERSION) == len(joined) // size and _have_valid_ids(
+        joined, size, 1, _ID_FRAME
+    )
+
+
+def _have_valid_reqids(joined: bytes, size: int, at: int) -> bool:
+    """The same of reqids, each of which is to be a field of its own, at this place."""
+    return _have_valid_ids(joined, size, at, _REQID_FRAME)
+
+
+def _have_valid_ids(joined: bytes, size: int, at: int, frame: bytes) -> bool:
+    number = len(joined) // size
+    for place, byte in (*enumerate(frame), (_ID_TAG, _BEFORE_LSB[0])):
+        if joined[at + place :: size].count(byte) < number:
+            return False
+    # The wire has the halves of an id with their lowest byte first: the version is above the counter, the variant is on top.
+    versions, variants = joined[at + 4 :: size], joined[at + 19 :: size]
+    return not versions.translate(None, _VERSION_7) and not variants.translate(None, _VARIANT)
+
+
 class InboundReader:
     """`inbound`, with the work done once per distinct header and key: 0.5 us where both were seen before together.
 
@@ -141,6 +195,39 @@ class InboundReader:
                 if head == _BEFORE_MSB and tag == _BEFORE_LSB:
                     return UMessage(UUID(msb, lsb), agreed, payload)
         return self._read_first(key, attachment, payload)
+
+    def run(self, key: str, attachments: Sequence[bytes], payloads: Sequence[bytes]) -> Run | None:
+        """As `read` of samples of one key, if all say the same as one that was read before, and each has a valid id."""
+        tail, number = attachments[0][_HEAD_SIZE:], len(attachments)
+        agreed = self._agreed.get((key, tail))
+        if agreed is None:
+            return self._run_of_answers(key, attachments, payloads)
+        if [each[_HEAD_SIZE:] for each in attachments].count(tail) < number:
+            return None
+        if not _have_valid_heads(b"".join(attachments), _HEAD_SIZE + len(tail)):
+            return None
+        return Run(agreed, Attachments(attachments, tail), payloads)
+
+    def _run_of_answers(
+        self, key: str, attachments: Sequence[bytes], payloads: Sequence[bytes]
+    ) -> Run | None:
+        """The same of answers, which may differ in their reqid."""
+        first, number = attachments[0], len(attachments)
+        begin = first.find(REQID_PREFIX, _HEAD_SIZE)
+        end = begin + REQID.size
+        before, behind = first[_HEAD_SIZE:begin], first[end:]
+        like = None if begin < 0 or end > len(first) else self._answers.get((key, before, behind))
+        if like is None or list(map(len, attachments)).count(len(first)) < number:
+            return None
+        joined, size = b"".join(attachments), len(first)
+        befores = [each[_HEAD_SIZE:begin] for each in attachments]
+        if befores.count(before) < number or [each[end:] for each in attachments].count(behind) < number:
+            return None
+        if not _have_valid_heads(joined, size) or not _have_valid_reqids(joined, size, begin):
+            return None
+        record = f"<4xQxQ{len(before)}x3xQxQ{len(behind)}x"
+        msbs, lsbs, reqid_msbs, reqid_lsbs = columns(record, joined)
+        return Run(like, Halves(msbs, lsbs), payloads, list(map(UUID, reqid_msbs, reqid_lsbs)))
 
     def _answer(self, key: str, attachment: bytes) -> UAttributes | None:
         """The attributes of an answer that differs from one of before in its reqid only; None if it is none."""

@@ -6,21 +6,25 @@ whose queue is bounded (a forwarder to UDP made 153 000 msg/s; 36 000 with a cal
 """
 
 import logging
+from collections.abc import Sequence
+from itertools import islice
 from threading import RLock, Thread, current_thread
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import zenoh
 from zenoh.handlers import FifoChannel
 
 from ustreamer.transports.zenoh.inbound import InboundReader, Reason, Refusal
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
+from ustreamer.uprotocol.columns import FULL
+from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.utransport import Listener, for_many
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 log = logging.getLogger("ustreamer.zenoh")
 
-_HELPING: Final = 64  # messages that are taken out of the channel before the first of them goes on
+_HELPING: Final = FULL
 _KEPT: Final = 4_096  # sources and sinks of which it is remembered whether filters match them
 _PUBLICATION: Final = f"/{NO_SINK}"
 
@@ -61,6 +65,35 @@ class Given:
             known = self._known[ends] = any(each.match(message) for each in self._filters)
         return known
 
+    def without(self, messages: Sequence[UMessage]) -> Sequence[UMessage]:
+        """Those that have not been given."""
+        if type(messages) is Run:
+            return [] if self.has(messages[0]) else messages
+        return [each for each in messages if not self.has(each)]
+
+
+class _Came(NamedTuple):
+    """Samples that were taken out of the channel together: the key, attachment and payload of each; of a delete no payload."""
+
+    keys: list[zenoh.KeyExpr]
+    headers: list[bytes | None]
+    payloads: list[bytes | None]
+
+
+def _columns(samples: Sequence[zenoh.Sample]) -> _Came:
+    """A comprehension for each column: 0.2 us a sample less than one loop for all."""
+    attachments = [each.attachment for each in samples]
+    payloads: list[bytes | None] = [each.payload.to_bytes() for each in samples]
+    if b"" in payloads:
+        for number, each in enumerate(samples):
+            if each.kind == zenoh.SampleKind.DELETE:
+                payloads[number] = None
+    return _Came(
+        [each.key_expr for each in samples],
+        [None if each is None else each.to_bytes() for each in attachments],
+        payloads,
+    )
+
 
 class Call(NamedTuple):
     """A listener, and what it has already been given by other filters of its own."""
@@ -83,7 +116,7 @@ class Reception:
         self._skips_publications = filters.sink == ANY
         self._endpoint = endpoint
         self._queue = queue
-        self._read = InboundReader().read
+        self._reader = InboundReader()
         self._reported: set[type[Exception]] = set()
         self._calling = RLock()
         self._subscriber: zenoh.Subscriber[zenoh.Handler[zenoh.Sample]] | None = None
@@ -123,29 +156,45 @@ class Reception:
     # --- on the receiving thread --------------------------------------------------------------------------------------
 
     def _run(self, samples: "zenoh.Handler[zenoh.Sample]") -> None:
-        recv, try_recv, take = samples.recv, samples.try_recv, self._take
+        recv, try_recv = samples.recv, samples.try_recv
         open = True
         while open:
-            messages: list[UMessage] = []
+            came: list[zenoh.Sample] = []
             try:
-                sample: zenoh.Sample | None = recv()
-                while sample is not None:
-                    message = take(sample)
-                    if message is not None:
-                        messages.append(message)
-                    sample = try_recv() if len(messages) < _HELPING else None
+                came.append(recv())
+                came.extend(
+                    islice(iter(try_recv, None), _HELPING - 1)
+                )  # which keeps what it has got if it fails
             except zenoh.ZError:  # undeclared or session closed, and nothing left in the channel
                 open = False
-            self._deliver_all(messages)
+            columns = _columns(came)
+            self._deliver_all(self._run_of(columns) or self._messages(columns))
 
-    def _deliver_all(self, messages: list[UMessage]) -> None:
+    def _run_of(self, came: "_Came") -> Run | None:
+        """What samples are that are alike, without looking at each; None if they are not."""
+        keys, headers, payloads = came
+        if len(keys) < MANY or keys.count(keys[0]) < len(keys) or None in headers or None in payloads:
+            return None
+        key = str(keys[0])
+        if self._skips_publications and key.endswith(_PUBLICATION):
+            return None
+        run = self._reader.run(key, cast("list[bytes]", headers), cast("list[bytes]", payloads))
+        if run is not None:
+            self.received += len(run)
+        return run
+
+    def _messages(self, came: "_Came") -> list[UMessage]:
+        taken = map(self._take, map(str, came.keys), came.headers, came.payloads)
+        return [message for message in taken if message is not None]
+
+    def _deliver_all(self, messages: Sequence[UMessage]) -> None:
         calls = self._calls
         if len(messages) > 1 and len(calls) == 1:
             listener, given = calls[0]
             take_all = for_many(listener)
             if take_all is not None:
                 if given:
-                    messages = [each for each in messages if not given.has(each)]
+                    messages = given.without(messages)
                     if not messages:
                         return
                 with self._calling:
@@ -157,16 +206,14 @@ class Reception:
         for message in messages:
             self._deliver(message)
 
-    def _take(self, sample: zenoh.Sample) -> UMessage | None:
-        key = str(sample.key_expr)
+    def _take(self, key: str, header: bytes | None, payload: bytes | None) -> UMessage | None:
+        """The message that a sample is, if it is one; a delete has no payload."""
         if self._skips_publications and key.endswith(_PUBLICATION):
             return None
-        attachment = sample.attachment
-        header = None if attachment is None else attachment.to_bytes()
-        message = self._read(key, header, sample.payload.to_bytes())
+        message = self._reader.read(key, header, payload or b"")
         if type(message) is Refusal:
             self._refuse(message)
-        elif not message.payload and sample.kind == zenoh.SampleKind.DELETE:
+        elif payload is None:
             self._refuse(Refusal(Reason.DELETE, f"a delete of {key!r}; messages are puts"))
         else:
             self.received += 1

@@ -8,8 +8,8 @@ objects each, which go as a whole.
 
 from array import array
 from collections import deque
-from collections.abc import Hashable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import accumulate, islice, pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -57,28 +57,39 @@ class Origin(NamedTuple):
         return UMessage(UUID(msb, lsb), attributes, kept[REQID.size :])
 
 
+class _Part(NamedTuple):
+    """Some messages in a row, put at one time; their heads have a size, and what is behind the id there is in the origin, too."""
+
+    origin: Origin
+    put_ns: int
+    number: int
+    head: int
+
+
 class _Block(msgspec.Struct, frozen=True, gc=False):
     """Messages in the order of putting. `heads` and `payloads` are joined, `sizes` are those of the payloads."""
 
-    origins: tuple[Origin, ...]
-    put_ns: Sequence[int]
+    parts: tuple[_Part, ...]
     heads: bytes
     sizes: Sequence[int]
     payloads: bytes
 
     @property
     def bytes(self) -> int:
-        return len(self.payloads) + OVERHEAD_BYTES * len(self.put_ns)
+        return len(self.payloads) + OVERHEAD_BYTES * len(self.sizes)
 
-    def of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
-        ends = pairwise(accumulate(self.sizes, initial=0))
-        return [
-            (put_ns, origin.message(msb, lsb, self.payloads[begin:end]))
-            for origin, put_ns, (_, msb, _, lsb), (begin, end) in zip(
-                self.origins, self.put_ns, HEAD.iter_unpack(self.heads), ends, strict=True
-            )
-            if origin.publisher is publisher
-        ]
+    @property
+    def newest_ns(self) -> int:
+        return self.parts[-1].put_ns
+
+    def of(self, publisher: Hashable) -> Iterator[tuple[int, UMessage]]:
+        at, payloads = 0, pairwise(accumulate(self.sizes, initial=0))
+        for part in self.parts:
+            for begin, end in islice(payloads, part.number):
+                if part.origin.publisher is publisher:
+                    _, msb, _, lsb = HEAD.unpack_from(self.heads, at)
+                    yield part.put_ns, part.origin.message(msb, lsb, self.payloads[begin:end])
+                at += part.head
 
 
 class Memory:
@@ -91,7 +102,7 @@ class Memory:
         self._block_bytes = replay.bytes // _PART
         # In blocks; what may be there besides is less than a block.
         self._most_messages = replay.messages - self._block_messages + 1
-        self._most_bytes = replay.bytes - (self._block_bytes if self._block_bytes > OVERHEAD_BYTES else 0)
+        self._most_bytes = replay.bytes - (self._block_bytes if self._block_bytes >= OVERHEAD_BYTES else 0)
         self._block_ns = self._window_ns // _PART
         self._blocks: deque[_Block] = deque()
         self._messages = self._bytes = 0  # in blocks
@@ -100,38 +111,47 @@ class Memory:
         self._begin()
 
     def _begin(self) -> None:
-        self._origins: list[Origin] = []
-        self._put_ns: list[int] = []
+        self._parts: list[_Part] = []
         self._heads: list[bytes] = []
+        self._sizes = array("I")
         self._payloads: list[bytes] = []
         self._fresh_bytes = 0
 
     def __len__(self) -> int:
-        return self._messages + len(self._put_ns)
+        return self._messages + len(self._sizes)
 
     def note(
-        self, origin: Origin, put_ns: Sequence[int], heads: Sequence[bytes], payloads: Sequence[bytes]
+        self,
+        origin: Origin,
+        put_ns: int,
+        heads: Sequence[bytes],
+        payloads: Sequence[bytes],
+        sizes: Sequence[int] | None = None,
     ) -> None:
-        """Remember messages of one publisher with the same attributes, each as HEAD and payload."""
-        self._begin_anew_if_old(put_ns[0])
-        self._origins += [origin] * len(put_ns)
-        self._put_ns += put_ns
+        """Remember some messages of one publisher with the same attributes.
+
+        Each as its HEAD, with or without the tail behind it, but all the same; and as its payload, of one of `sizes`.
+        """
+        self._begin_anew_if_old(put_ns)
+        self._parts.append(_Part(origin, put_ns, len(heads), len(heads[0])))
         self._heads += heads
+        sizes = list(map(len, payloads)) if sizes is None else sizes
+        self._sizes.extend(sizes)
         self._payloads += payloads
-        self._noted(put_ns[-1], sum(map(len, payloads)) + OVERHEAD_BYTES * len(payloads))
+        self._noted(put_ns, sum(sizes) + OVERHEAD_BYTES * len(sizes))
 
     def note_one(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
         """As `note`, of one."""
         self._begin_anew_if_old(put_ns)
-        self._origins.append(origin)
-        self._put_ns.append(put_ns)
+        self._parts.append(_Part(origin, put_ns, 1, len(head)))
         self._heads.append(head)
+        self._sizes.append(len(payload))
         self._payloads.append(payload)
         self._noted(put_ns, len(payload) + OVERHEAD_BYTES)
 
     def _noted(self, now_ns: int, size: int) -> None:
         self._fresh_bytes += size
-        if len(self._put_ns) >= self._block_messages or self._fresh_bytes > self._block_bytes:
+        if len(self._sizes) >= self._block_messages or self._fresh_bytes > self._block_bytes:
             self._close()
             self._forget(now_ns)
         elif now_ns > self._forget_ns:
@@ -139,23 +159,16 @@ class Memory:
 
     def _begin_anew_if_old(self, now_ns: int) -> None:
         if now_ns > self._until_ns:
-            if self._put_ns:
+            if self._sizes:
                 self._close()
             self._until_ns = now_ns + self._block_ns
 
     def _close(self) -> None:
         """Make a block of the newest."""
-        payloads = self._payloads
-        block = _Block(
-            tuple(self._origins),
-            array("q", self._put_ns),
-            b"".join(self._heads),
-            array("I", map(len, payloads)),
-            b"".join(payloads),
-        )
+        block = _Block(tuple(self._parts), b"".join(self._heads), self._sizes, b"".join(self._payloads))
         self._blocks.append(block)
-        self._forget_ns = min(self._forget_ns, block.put_ns[-1] + self._window_ns)
-        self._messages += len(payloads)
+        self._forget_ns = min(self._forget_ns, block.newest_ns + self._window_ns)
+        self._messages += len(self._sizes)
         self._bytes += block.bytes
         self._begin()
 
@@ -165,17 +178,19 @@ class Memory:
         while blocks and (
             self._messages > self._most_messages
             or self._bytes > self._most_bytes
-            or blocks[0].put_ns[-1] < now_ns - self._window_ns
+            or blocks[0].newest_ns < now_ns - self._window_ns
         ):
-            if len(blocks) == 1 and not self._put_ns:
-                break
+            if len(blocks) == 1 and not self._sizes:
+                self._forget_ns = -1  # it fills the bounds by itself: the next message takes its place
+                return
             block = blocks.popleft()
-            self._messages -= len(block.put_ns)
+            self._messages -= len(block.sizes)
             self._bytes -= block.bytes
-        self._forget_ns = blocks[0].put_ns[-1] + self._window_ns if blocks else _NEVER_NS
+        self._forget_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
 
     def of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
         """What is remembered of a publisher, each with the time when it was put, in order."""
-        if self._put_ns:
+        if self._sizes:
             self._close()
+            self._forget_ns = -1  # with the next message that may be more than the bounds
         return [each for block in self._blocks for each in block.of(publisher)]

@@ -8,6 +8,9 @@ lost its subscribers is put once more when they are back, before anything newer,
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
+from itertools import repeat
+from struct import Struct
 from threading import Event, Lock
 from typing import Final
 
@@ -15,13 +18,14 @@ import msgspec
 import zenoh
 from zenoh.handlers import Callback
 
-from ustreamer.core.expiry import Expiry
+from ustreamer.core.expiry import SOON_MS, Expiry
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh.errors import reason
-from ustreamer.transports.zenoh.inbound import VERSION_BYTE
+from ustreamer.transports.zenoh.inbound import VERSION_BYTE, Attachments
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.links import Links
 from ustreamer.transports.zenoh.replay import HEAD, Memory, Origin, Replay
+from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
     UMessageType,
@@ -31,7 +35,7 @@ from ustreamer.uprotocol.uattributes import (
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer.uprotocol.wire import around_reqid, encode_tail, reqid_field
+from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, around_reqid, encode_tail, reqid_field
 
 PRIORITIES: Final = {
     UPriority.UNSPECIFIED: zenoh.Priority.DATA_LOW,
@@ -50,6 +54,7 @@ _HEADERS: Final = 8192
 _VERSION_AND_TAGS: Final = (
     VERSION_BYTE + b"\x0a\x12\x09"
 )  # then the id's two halves, as in `ustreamer.uprotocol.wire`
+_TAILS: Final = 256
 _POLL_S: Final = 0.005
 _NS_PER_MS: Final = 1_000_000
 
@@ -92,6 +97,39 @@ class _Header(msgspec.Struct, frozen=True, gc=False):
             return self.tail, b""
         reqid = reqid_field(attributes.reqid)
         return self.tail + reqid + self.behind, reqid
+
+    def attachments(self, run: Run) -> Sequence[bytes]:
+        """Those of a run; as they came, if they say what we would."""
+        ids, reqids, tail = run.ids, run.reqids, repeat(self.tail)
+        if type(ids) is Attachments and reqids is None and ids.tail == self.tail:
+            return ids.each
+        msbs, lsbs = ids.halves()
+        head = repeat(_VERSION_AND_TAGS), msbs, repeat(b"\x11"), lsbs
+        if reqids is None or self.behind is None:
+            return list(map(_attachment(len(self.tail)).pack, *head, tail))
+        pack = _answers_attachment(len(self.tail), len(self.behind)).pack
+        reqid = repeat(REQID_PREFIX), [id.msb for id in reqids], repeat(b"\x11"), [id.lsb for id in reqids]
+        return list(map(pack, *head, tail, *reqid, repeat(self.behind)))
+
+    def kept(self, attachments: Sequence[bytes], payloads: Sequence[bytes]) -> Sequence[bytes]:
+        """The payloads of messages with these attachments as they are remembered: behind their reqid, if they have one."""
+        if self.behind is None:
+            return payloads
+        begin = HEAD.size + len(self.tail)
+        reqid = slice(begin, begin + REQID.size)
+        return [each[reqid] + payload for each, payload in zip(attachments, payloads, strict=True)]
+
+
+@lru_cache(_TAILS)
+def _attachment(tail: int) -> Struct:
+    """An attachment whose tail is so long."""
+    return Struct(f"{HEAD.format}{tail}s")
+
+
+@lru_cache(_TAILS)
+def _answers_attachment(tail: int, behind: int) -> Struct:
+    """An attachment with so much before its reqid and behind it."""
+    return Struct(f"{HEAD.format}{tail}s{REQID.format[1:]}{behind}s")
 
 
 class Sender:
@@ -150,27 +188,26 @@ class Sender:
 
         In one go, so that Zenoh sends them together: put one by one, with other work in between, its sending thread woke up
         for every fourth message, which cost as much as the message itself (4 us).
+
+        All are remembered as put when the last one was. What was put earlier may so be put again without need, but what a link
+        has lost is not missed.
         """
-        if isinstance(messages, list) and _are_alike(messages):
-            return self._put_alike(messages)
+        if type(messages) is Run:
+            return self._put_run(messages)
         header: _Header | None = None
         attributes: UAttributes | None = None
         tail = reqid = b""
-        times, heads, payloads = (
-            list[int](),
-            list[bytes](),
-            list[bytes](),
-        )  # of one run of the same attributes
+        heads, payloads = list[bytes](), list[bytes]()  # of one run of the same header
         with self._lock:
-            before, links, monotonic_ns, pack = self.sent, self._links, self._monotonic_ns, HEAD.pack
+            before, links, pack = self.sent, self._links, HEAD.pack
             for message in messages:
                 if message.attributes is not attributes:
                     attributes = message.attributes
                     found = self._ready(attributes)
                     if found is not header:
                         if header is not None:
-                            self._note(header, times, heads, payloads)
-                            times, heads, payloads = [], [], []
+                            self._note(header, heads, payloads)
+                            heads, payloads = [], []
                         header = found
                     if header is not None:
                         tail, reqid = header.told(attributes)
@@ -178,44 +215,45 @@ class Sender:
                     break
                 id, payload = message.id, message.payload
                 head = pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
-                now_ns = monotonic_ns()
                 try:
                     header.put(payload, attachment=head + tail)
                 except zenoh.ZError:
                     break
-                times.append(now_ns)
                 heads.append(head)
                 payloads.append(reqid + payload)  # which copies nothing where there is none
-            if times and header is not None:
-                self._note(header, times, heads, payloads)
+            if header is not None:
+                self._note(header, heads, payloads)
             return self.sent - before
 
-    def _put_alike(self, messages: Sequence[UMessage]) -> int:
-        """As `put_all`, where nearly all is the same: between two puts there is nothing but the clock.
+    def _put_run(self, run: Run) -> int:
+        """As `put_all`, where nearly all is the same: between two puts there is nothing.
 
         The longer that is, the more often Zenoh's thread finds all sent, goes to sleep, and is woken by the next put.
         """
-        pack, monotonic_ns, times = HEAD.pack, self._monotonic_ns, list[int]()
-        ids = [each.id for each in messages]
-        heads = [pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb) for id in ids]
-        payloads = [each.payload for each in messages]
+        # From here on: another sender may wait at a put with the lock.
+        soon_ns = self._monotonic_ns() + SOON_MS * _NS_PER_MS
         with self._lock:
-            header = self._ready(messages[0].attributes)
-            if header is None:
+            ageing, answers = bool(run.attributes.ttl), run.reqids is not None
+            header = self._sendable(
+                (self._headers_of_answers if answers else self._headers).get(run.attributes)
+            )
+            if header is None or (ageing and self._monotonic_ns() > soon_ns):
                 return 0
-            links, put, tail, noted = self._links, header.put, header.tail, times.append
+            links, put, attachments = self._links, header.put, header.attachments(run)
+            left = zip(run.payloads, attachments, strict=True)
+            failed = 0
             try:
-                for payload, attachment in zip(payloads, [head + tail for head in heads], strict=True):
-                    now_ns = monotonic_ns()
+                for payload, attachment in left:
                     put(payload, attachment=attachment)
-                    noted(now_ns)
-                    if not links.up:  # the put may have waited until its link was given up
+                    # The put may have waited: until its link was given up, or the next message is too old.
+                    if not links.up or (ageing and self._monotonic_ns() > soon_ns):
                         break
             except zenoh.ZError:
-                pass
-            taken = len(times)
-            if taken:
-                self._note(header, times, heads[:taken], payloads[:taken])
+                failed = 1
+            taken = len(attachments) - failed - sum(1 for _ in left)
+            sent = attachments[:taken]
+            kept = header.kept(sent, run.payloads[:taken])
+            self._note(header, sent, kept, None if answers else run.sizes[:taken])
             return taken
 
     def _known(self, attributes: UAttributes) -> _Header | None:
@@ -226,8 +264,11 @@ class Sender:
         return self._headers_of_answers.get(_alike(attributes)) if reqid.is_valid else None
 
     def _ready(self, attributes: UAttributes) -> _Header | None:
-        """What was put before and can be put now: with a link, and somebody who listens."""
-        header = self._known(attributes)
+        """What was put before and can be put now."""
+        return self._sendable(self._known(attributes))
+
+    def _sendable(self, header: _Header | None) -> _Header | None:
+        """A header, if there is one, with a link and somebody who listens."""
         links = self._links
         if header is None or not links.up or not (header.publisher.open or links.multicast):
             return None
@@ -265,14 +306,20 @@ class Sender:
             self._memory.note_one(header.origin, now_ns, head, reqid + payload)
 
     def _note(
-        self, header: _Header, put_ns: Sequence[int], heads: Sequence[bytes], payloads: Sequence[bytes]
+        self,
+        header: _Header,
+        heads: Sequence[bytes],
+        payloads: Sequence[bytes],
+        sizes: Sequence[int] | None = None,
     ) -> None:
-        """These have been put."""
+        """These, if any, have been put."""
+        if not heads:
+            return
         publisher = header.publisher
-        self.sent += len(put_ns)
+        self.sent += len(heads)
         publisher.used = self.sent
         if self._memory.is_on:
-            self._memory.note(header.origin, put_ns, heads, payloads)
+            self._memory.note(header.origin, self._monotonic_ns(), heads, payloads, sizes)
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
@@ -432,13 +479,3 @@ def _alike(attributes: UAttributes) -> UAttributes:
 def _matches(publisher: zenoh.Publisher) -> bool:
     # The stubs call the status a bool; it is an object, and always true.
     return bool(publisher.matching_status.matching)  # type: ignore[attr-defined]
-
-
-def _are_alike(messages: Sequence[UMessage]) -> bool:
-    """Whether all have the same attributes, and those repeat."""
-    if not messages:
-        return False
-    attributes = messages[0].attributes
-    return attributes.reqid is None and [each.attributes for each in messages].count(attributes) == len(
-        messages
-    )
