@@ -7,7 +7,7 @@ from struct import Struct, error
 import pytest
 
 from ustreamer.uprotocol import columns as module
-from ustreamer.uprotocol.columns import FULL, columns
+from ustreamer.uprotocol.columns import FULL, columns, numbers
 
 FORMATS = [
     "<Q",
@@ -36,6 +36,15 @@ def test_columns_are_what_row_by_row_gives(record: str) -> None:
         assert list(columns(record, memoryview(bytearray(records)))) == expected
 
 
+@pytest.mark.parametrize("record", ["<Q", "<4xQxQ", "<4xQxQ23x"])
+def test_numbers_are_columns_too(record: str) -> None:
+    size = Struct(record).size
+    for number in (0, 1, 8, FULL - 1, FULL, FULL + 1):
+        records = BYTES[: number * size]
+        expected = [list(column) for column in columns(record, records)]
+        assert [column.tolist() for column in numbers(record, records)] == expected
+
+
 @pytest.mark.parametrize("record", FORMATS)
 def test_of_no_records_every_column_is_empty(record: str) -> None:
     fields = len(Struct(record).unpack(bytes(Struct(record).size)))
@@ -51,5 +60,5 @@ def test_records_are_whole(number: int) -> None:
 def test_what_is_kept_of_formats_is_bounded() -> None:
     for padding in range(600):
         columns(f"<B{padding}x", bytes(FULL * (1 + padding)))
-    for kept in (module._one, module._all, module._width):
-        assert kept.cache_info().currsize <= 256
+    for kept, most in ((module._one, 256), (module._all, 64), (module._width, 256)):
+        assert kept.cache_info().currsize <= most

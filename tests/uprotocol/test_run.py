@@ -49,6 +49,22 @@ def test_a_run_is_the_sequence_of_its_messages(messages: list[UMessage]) -> None
     assert all(each in run for each in messages)
 
 
+@given(messages_alike)
+def test_the_sizes_of_a_run_are_those_of_its_payloads(messages: list[UMessage]) -> None:
+    run = run_of(messages)
+    expected = [len(each.payload) for each in messages]
+    assert run.sizes.tolist() == run.sizes.tolist() == expected
+    assert run[1:].sizes.tolist() == expected[1:]
+
+
+def test_a_size_that_all_are_known_to_have_is_that_of_each() -> None:
+    messages = [UMessage(each.id, ATTRIBUTES, b"four") for each in numbered(5)]
+    run = run_of(messages)
+    known = Run(run.attributes, run.ids, run.payloads, size=4)
+    assert known.sizes == run.sizes
+    assert known.sizes.tolist() == [4] * 5
+
+
 @given(messages_alike, slices)
 @example(numbered(3), slice(3, None))
 @example(numbered(3), slice(None, None, -1))

@@ -10,6 +10,7 @@ from typing import Any, Final
 FULL: Final = 128
 """As many records as a full helping has: what comes at saturation."""
 _KEPT: Final = 256
+_WHOLE: Final = 64  # of these each is 12 KB, and others choose the sizes
 
 
 def columns(record: str, records: bytes | memoryview) -> Sequence[tuple[Any, ...]]:
@@ -37,7 +38,7 @@ def _one(record: str) -> Struct:
     return Struct(record)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_WHOLE)
 def _all(record: str) -> Struct:
     order, fields = record[0], record[1:]
     return Struct(order + fields * FULL)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from ustreamer.transports.zenoh.inbound import (
     inbound,
 )
 from ustreamer.transports.zenoh.keys import NO_SINK, message_key
-from ustreamer.uprotocol.columns import columns
+from ustreamer.uprotocol import columns
 from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
@@ -753,11 +754,11 @@ def test_a_run_of_answers_is_what_is_read_one_by_one_and_there_is_one_for_all_th
 def test_halves_of_attachments_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def counting(record: str, records: bytes) -> Sequence[tuple[int, ...]]:
+    def counting(record: str, records: bytes) -> "list[array[int]]":
         asked.append(record)
-        return columns(record, records)
+        return columns.numbers(record, records)
 
-    monkeypatch.setattr(inbound_module, "columns", counting)
+    monkeypatch.setattr(inbound_module, "numbers", counting)
     each = alike(20)
     attachments = Attachments(each, TAIL)
     first = attachments.halves()
