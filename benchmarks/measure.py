@@ -109,6 +109,16 @@ def run(rig: Rig, load: Load) -> Round:
     )
 
 
+def at_saturation(rig: Rig, load: Load) -> tuple[float, float]:
+    """CPU us a message of the forwarder, and messages/s. Raises ChildError if nothing arrives."""
+    before, after = _saturated(rig, load)
+    messages = after.received - before.received
+    if not messages:
+        raise ChildError(f"{rig.direction}, {rig.subject}: nothing in {load.saturated_s:g} s of full flow")
+    cpu_us = _cpu_spent(before, after)[0] / messages / _US
+    return cpu_us, messages * _NS_PER_S / (after.at_ns - before.at_ns)
+
+
 def _cpu_spent(before: Sample, after: Sample) -> tuple[int, ...]:
     return tuple(now - then for then, now in zip(before.cpu_ns, after.cpu_ns, strict=True))
 

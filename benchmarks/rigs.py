@@ -215,9 +215,13 @@ class Stage:
         directory.mkdir()
         path = directory / "streamer.toml"
         path.write_text(config.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
-        streamer = self.start(name, [console_script("ustreamer"), "run", str(path), "--log", "json"])
+        streamer = self.start(name, self.command(path))
         self._streamers.append(streamer)
         return streamer
+
+    def command(self, path: Path) -> list[str]:
+        """What runs a streamer with the configuration at `path`."""
+        return [console_script("ustreamer"), "run", str(path), "--log", "json"]
 
     def bare(self) -> tuple[Rig, Rig]:
         """Each direction through a bare forwarder of its own."""

@@ -35,9 +35,8 @@ def run_of(messages: list[UMessage]) -> Run:
     return run
 
 
-@given(messages_alike)
-def test_a_run_is_the_sequence_of_its_messages(messages: list[UMessage]) -> None:
-    run, number = run_of(messages), len(messages)
+def is_the_sequence(run: Run, messages: list[UMessage]) -> None:
+    number = len(messages)
     assert list(run) == messages
     assert list(run) == messages  # it is not used up
     assert (len(run), bool(run)) == (number, True)
@@ -47,6 +46,11 @@ def test_a_run_is_the_sequence_of_its_messages(messages: list[UMessage]) -> None
         with pytest.raises(IndexError):
             run[beyond]
     assert all(each in run for each in messages)
+
+
+@given(messages_alike)
+def test_a_run_is_the_sequence_of_its_messages(messages: list[UMessage]) -> None:
+    is_the_sequence(run_of(messages), messages)
 
 
 @given(messages_alike)
@@ -196,16 +200,8 @@ def answers_as_run(messages: list[UMessage]) -> Run:
 
 @given(answers_alike)
 def test_a_run_of_answers_is_the_sequence_of_them_each_with_its_reqid(messages: list[UMessage]) -> None:
-    run, number = answers_as_run(messages), len(messages)
-    assert list(run) == messages
-    assert list(run) == messages  # it is not used up
-    assert (len(run), bool(run)) == (number, True)
-    assert list(reversed(run)) == messages[::-1]
-    assert [run[at] for at in range(-number, number)] == messages * 2
-    for beyond in (number, -number - 1):
-        with pytest.raises(IndexError):
-            run[beyond]
-    assert all(each in run for each in messages)
+    run = answers_as_run(messages)
+    is_the_sequence(run, messages)
     assert Run.of(run) is run
 
 

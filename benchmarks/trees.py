@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks.trees BEFORE AFTER`: two checkouts of the streamer in turns, and the bare forwarder of each direction beside them.
+
+For a change, on a machine that changes its speed within a minute: many short rounds at saturation, in an order that is drawn
+anew for each, of which the least and the first quartile count. AFTER may be `.`; `--recorded` has the recorder on in both.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from benchmarks.board import Board
+from benchmarks.children import Child, ChildError
+from benchmarks.measure import Load, at_saturation
+from benchmarks.rigs import Ports, Rig, Stage, Subject
+
+_PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
+_MAIN: Final = "import sys; from ustreamer.host.cli import main; sys.exit(main())"
+_LOAD: Final = Load(warm_up_s=0.1, saturated_s=0.3)
+DIRECTIONS: Final = ("someip-zenoh", "zenoh-someip", "zenoh-zenoh")
+
+
+class Trees(Stage):
+    """A stage whose streamers run from the checkout `tree`."""
+
+    def __init__(self, directory: Path, payload: int) -> None:
+        super().__init__(directory, payload)
+        self.tree = Path()
+        self._made = 0
+
+    def command(self, path: Path) -> list[str]:
+        """-P, or the working directory would come before the checkout."""
+        places = [self.tree, *(self.tree / "plugins" / each for each in _PLUGINS)]
+        found = ":".join(str(each.absolute()) for each in places)
+        options = ["run", str(path), "--log", "json"]
+        return ["/usr/bin/env", f"PYTHONPATH={found}", sys.executable, "-P", "-c", _MAIN, *options]
+
+    def streamer_of(self, name: str, config: str, ports: Ports) -> Child:
+        self._made += 1
+        return super().streamer_of(f"{name}-{self._made}", config, ports)
+
+    def _board(self, name: str) -> Board:
+        self._made += 1
+        return super()._board(f"{name}-{self._made}")
+
+    def rig(self, direction: str, subject: Subject) -> Rig:
+        if direction == "zenoh-zenoh":
+            return self.between_zenohs(subject)
+        rigs = self.bare() if subject is Subject.BARE else self.streamer(subject)
+        return rigs[DIRECTIONS.index(direction)]
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Of many rounds: CPU us a message of the forwarder, messages/s."""
+
+    least_us: float
+    quartile_us: float
+    median_us: float
+    most_per_s: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[tuple[float, float]]) -> "Figures":
+        """Of the CPU us a message and the messages/s of each round."""
+        spent = sorted(cpu_us for cpu_us, _ in rounds)
+        most = max(per_s for _, per_s in rounds)
+        return cls(spent[0], spent[len(spent) // 4], median(spent), most)
+
+
+def compared(
+    directory: Path, trees: Sequence[Path], direction: str, payload: int, rounds: int, subject: Subject
+) -> dict[str, Figures]:
+    """Raises ChildError if a process ends, or nothing comes through."""
+    with Trees(directory, payload) as stage:
+        rigs = [("bare", stage.rig(direction, Subject.BARE))]
+        for name, stage.tree in zip(("before", "after"), trees, strict=True):
+            rigs.append((name, stage.rig(direction, subject)))
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in rigs}
+        for number in range(-1, rounds):
+            for name, rig in random.sample(rigs, len(rigs)):
+                result = at_saturation(rig, _LOAD)
+                if number >= 0:
+                    found[name].append(result)
+    return {name: Figures.of(each) for name, each in found.items()}
+
+
+def table(direction: str, found: dict[str, Figures]) -> str:
+    lines = [f"{direction:<16}{'CPU us: least':>14}{'quartile':>10}{'median':>8}{'most/s':>10}"]
+    lines += [
+        f"{name:<16}{each.least_us:>14.2f}{each.quartile_us:>10.2f}{each.median_us:>8.2f}{each.most_per_s:>10.0f}"
+        for name, each in found.items()
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.trees", description=__doc__)
+    parser.add_argument("trees", nargs=2, type=Path, metavar="TREE")
+    parser.add_argument("--direction", choices=DIRECTIONS, nargs="+", default=DIRECTIONS)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--payload", type=int, default=64)
+    parser.add_argument("--recorded", action="store_true")
+    options = parser.parse_args(argv)
+    for tree in options.trees:
+        if not (tree / "ustreamer" / "host" / "cli.py").is_file():
+            # It would be measured all the same: what is installed.
+            parser.error(f"{tree}: expected a checkout of the streamer, found no ustreamer/host/cli.py")
+    subject = Subject.RECORDED if options.recorded else Subject.STREAMER
+    for direction in options.direction:
+        with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
+            try:
+                found = compared(
+                    Path(directory), options.trees, direction, options.payload, options.rounds, subject
+                )
+            except ChildError as error:
+                print(error, file=sys.stderr)
+                return 1
+        print(table(direction, found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
