@@ -500,21 +500,14 @@ def alike(attributes: UAttributes, count: int) -> list[UMessage]:
     return [UMessage(new_id(), attributes, b"%d" % n * (n % 3)) for n in range(count)]
 
 
-@every_run
-@pytest.mark.parametrize("count", [1, 8, 127, 128, 129])
-def test_a_run_is_put_and_remembered_as_a_list_and_as_one_by_one(
-    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run], count: int
-) -> None:
-    bench = make_bench()
-    attributes, puts = opened(bench)
-    messages = alike(attributes, count)
-    before = remembered(bench)
-    run = run_of(messages)
+def is_put_as_one_by_one(bench: Bench, puts: Puts, run: Run, messages: list[UMessage]) -> None:
+    """A run, its messages as a list and one by one, and other parts of it: the same puts, and the same is remembered."""
+    before, count = remembered(bench), len(messages)
     assert bench.sender.put_all(run) == count
     assert bench.sender.put_all(messages) == count
     for message in messages:
         bench.sender.put(message)
-    expected = [(each.payload, VERSION_BYTE + encode(each.id, attributes)) for each in messages]
+    expected = [(each.payload, VERSION_BYTE + encode(each.id, each.attributes)) for each in messages]
     assert puts.each == expected * 3
     assert remembered(bench) == [*before, *messages * 3]
     assert bench.sender.sent == 1 + 3 * count
@@ -523,6 +516,17 @@ def test_a_run_is_put_and_remembered_as_a_list_and_as_one_by_one(
     assert bench.sender.put_all(run[count:]) == 0
     assert puts.each == [*expected * 3, *expected[count // 2 :]]
     assert remembered(bench) == [*before, *messages * 3, *messages[count // 2 :]]
+
+
+@every_run
+@pytest.mark.parametrize("count", [1, 8, 127, 128, 129])
+def test_a_run_is_put_and_remembered_as_a_list_and_as_one_by_one(
+    make_bench: MakeBench, run_of: Callable[[list[UMessage]], Run], count: int
+) -> None:
+    bench = make_bench()
+    attributes, puts = opened(bench)
+    messages = alike(attributes, count)
+    is_put_as_one_by_one(bench, puts, run_of(messages), messages)
 
 
 @every_way
@@ -685,19 +689,7 @@ def test_a_run_of_answers_is_put_and_remembered_as_a_list_and_as_one_by_one(
     bench = make_bench()
     puts = opened_for_answers(bench, **changes)
     messages = [answered(n, **changes) for n in range(count)]
-    before, run = remembered(bench), run_of(messages)
-    assert bench.sender.put_all(run) == count
-    assert bench.sender.put_all(messages) == count
-    for message in messages:
-        bench.sender.put(message)
-    expected = [(each.payload, VERSION_BYTE + encode(each.id, each.attributes)) for each in messages]
-    assert puts.each == expected * 3
-    assert remembered(bench) == [*before, *messages * 3]
-    assert bench.sender.sent == 1 + 3 * count
-    assert bench.sender.put_all(run[count // 2 :]) == count - count // 2
-    assert bench.sender.put_all(run[count:]) == 0
-    assert puts.each == [*expected * 3, *expected[count // 2 :]]
-    assert remembered(bench) == [*before, *messages * 3, *messages[count // 2 :]]
+    is_put_as_one_by_one(bench, puts, run_of(messages), messages)
 
 
 @every_run_of_answers
