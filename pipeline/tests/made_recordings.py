@@ -69,3 +69,44 @@ def write_recording(
         writer.add(event)
     writer.flush(0, NOON_MS)
     return writer.abandon() if still_open else writer.close(cause)
+
+
+def signed(value: int) -> int:
+    return value - (value >> 63 << 64)
+
+
+def expected(row: Row) -> dict[str, object]:
+    """What the frame RECORDED is to say of a row, of a file whose clock never leapt."""
+    target = row.target
+    return {
+        "seq": row.seq,
+        "id_msb": signed(row.id.msb),
+        "id_lsb": signed(row.id.lsb),
+        "verdict": row.verdict,
+        "type": row.type,
+        "source": row.source,
+        "sink": row.sink,
+        "priority": row.priority,
+        "size": row.size,
+        "arrived_ns": row.arrived_ns,
+        "received_ns": row.received_ns,
+        "received_us": NOON_MS * 1000 + row.received_ns // 1000,
+        "first_attempt_ns": row.first_attempt_ns,
+        "settled_ns": row.settled_ns,
+        "attempts": row.attempts,
+        "flags": row.held + 2 * (row.ttl_ms is not None),
+        "ttl_ms": row.ttl_ms or 0,
+        "code": 255 if row.code is None else row.code,
+        "reason": row.reason,
+        "epoch": row.epoch,
+        "request_msb": signed(row.request.msb) if row.request else 0,
+        "request_lsb": signed(row.request.lsb) if row.request else 0,
+        "ingress": target.ingress,
+        "egress": target.egress,
+        "topic": target.topic,
+        "subscriber": target.subscriber,
+        "delivery": target.delivery,
+        "period_ns": target.period_ns,
+        "tuned_ns": target.tuned_ns,
+        "fault": None,
+    }

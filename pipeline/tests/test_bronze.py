@@ -183,13 +183,13 @@ def test_what_an_older_reader_refused_is_looked_at_again_by_one_that_knows_more(
         before.setattr("ustreamer_pipeline.segments.LAYOUTS", frozenset({0}))
         before.setattr(manifest_module, "LAYOUTS", frozenset({0}))
         landed = land(str(path), lake)
-        assert landed.refused == "layout 1: this version reads 0"
+        assert landed.refused == "layout 2: this version reads 0"
         made = noted(landed)
         assert not made.is_new(landed.path, landed.size, landed.mtime_ns)
     assert made.is_new(landed.path, landed.size, landed.mtime_ns)
     assert made.note(land(str(path), lake))
     assert made.refused == []
-    monkeypatch.setattr("ustreamer_pipeline.segments.LAYOUTS", frozenset({1, 2}))
+    monkeypatch.setattr("ustreamer_pipeline.segments.LAYOUTS", frozenset({1, 2, 3}))
     assert land(str(path), lake).segment is not None
 
 

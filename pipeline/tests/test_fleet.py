@@ -16,7 +16,7 @@ from ustreamer_pipeline.events import found
 from ustreamer_pipeline.fleet import Fleet, Vehicle, write_fleet
 from ustreamer_pipeline.fleet_plan import Plan
 from ustreamer_pipeline.fleet_traffic import Traffic
-from ustreamer_pipeline.layout import DELIVERY, TYPES
+from ustreamer_pipeline.layout import DELIVERY, LAYOUT, TYPES
 from ustreamer_pipeline.rows import Pool, arrow, rows_of
 from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, QUARANTINE, SUBSCRIPTIONS
 from ustreamer_pipeline.segment_writer import (
@@ -73,7 +73,7 @@ def test_the_writer_makes_the_bytes_that_the_recorders_own_makes(count: int) -> 
     """The same content in the same blocks. A long text, which takes several records, and one of the extremes are in it."""
     long = "//" + "x" * 400 + "/1/1/8001"
     targets = [TargetText(1, 1, "chassis", "backbone", TOPIC, None, 10, 5), TargetText(7, 0, "ü", None, long)]
-    header = Header("hpc.vin1", 77, 3, 1, 5, NOON_MS, 2**33)
+    header = Header("hpc.vin1", 77, 3, LAYOUT, 5, NOON_MS, 2**33)
     theirs = bytearray()
     recorder = SegmentEncoder(SegmentHeader("hpc.vin1", 77, 3, 5, NOON_MS, 2**33, 0), theirs.extend)
     recorder.now = 9, NOON_MS + 1
@@ -112,7 +112,7 @@ def test_the_writer_makes_the_bytes_that_the_recorders_own_makes(count: int) -> 
 
 
 def test_an_answer_stands_in_the_block_of_its_row() -> None:
-    header = Header("g", 1, 0, 1, 0, NOON_MS, 0)
+    header = Header("g", 1, 0, LAYOUT, 0, NOON_MS, 0)
     row, answer = cells(empty(DELIVERY, 1)), cells(empty(4, 1))
     rows = np.concatenate([row] * 2_048 + [answer] + [row] * 10)
     data = encode(header, [rows], mono_ns=0, wall_ms=0)

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from tests.made_recordings import MS, NOON_MS, ROW, TARGET, TOPIC, Record, a_row
+from tests.made_recordings import MS, NOON_MS, ROW, TARGET, TOPIC, Record, a_row, expected
 from ustreamer_pipeline.events import found
 from ustreamer_pipeline.layout import ANCHOR, CELL, DELIVERY, HEADER
 from ustreamer_pipeline.rows import Pool, arrow, rows_of
@@ -53,10 +53,6 @@ def columns(segment: Segment) -> list[dict[str, object]]:
     return [row for batch in arrow(rows, pool, 0, "g") for row in batch.to_pylist()]
 
 
-def signed(value: int) -> int:
-    return value - (value >> 63 << 64)
-
-
 def any_row(dice: random.Random, seq: int, targets: list[Target]) -> Row:
     """A row with every field at chance, extremes included."""
     texts = [None, "//a.very.long.authority/" + "x" * dice.randrange(200), TOPIC, "//ä.ö/1/1/0"]
@@ -82,42 +78,6 @@ def any_row(dice: random.Random, seq: int, targets: list[Target]) -> Row:
         dice.random() < 0.5,
         dice.choice([None, UUID(dice.getrandbits(63) | 1, dice.getrandbits(64))]),
     )
-
-
-def expected(row: Row) -> dict[str, object]:
-    target = row.target
-    return {
-        "seq": row.seq,
-        "id_msb": signed(row.id.msb),
-        "id_lsb": signed(row.id.lsb),
-        "verdict": row.verdict,
-        "type": row.type,
-        "source": row.source,
-        "sink": row.sink,
-        "priority": row.priority,
-        "size": row.size,
-        "arrived_ns": row.arrived_ns,
-        "received_ns": row.received_ns,
-        "received_us": NOON_MS * 1000 + row.received_ns // 1000,
-        "first_attempt_ns": row.first_attempt_ns,
-        "settled_ns": row.settled_ns,
-        "attempts": row.attempts,
-        "flags": row.held + 2 * (row.ttl_ms is not None),
-        "ttl_ms": row.ttl_ms or 0,
-        "code": 255 if row.code is None else row.code,
-        "reason": row.reason,
-        "epoch": row.epoch,
-        "request_msb": signed(row.request.msb) if row.request else 0,
-        "request_lsb": signed(row.request.lsb) if row.request else 0,
-        "ingress": target.ingress,
-        "egress": target.egress,
-        "topic": target.topic,
-        "subscriber": target.subscriber,
-        "delivery": target.delivery,
-        "period_ns": target.period_ns,
-        "tuned_ns": target.tuned_ns,
-        "fault": None,
-    }
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -295,7 +255,7 @@ def header_with(data: bytes, offset: int, form: str, value: object) -> bytes:
         (lambda data: data[:287], "287 bytes of a header"),
         (lambda data: bytes(5_000), "288 bytes of a header, or zeros"),
         (lambda data: b"PK" + data[2:], "begins with b'PK"),
-        (lambda data: header_with(data, 8, "<H", 2), "layout 2: this version reads 1"),
+        (lambda data: header_with(data, 8, "<H", 3), "layout 3: this version reads 1, 2"),
         (lambda data: data[:100] + b"?" + data[101:], "does not match its checksum"),
         (lambda data: header_with(data, 10, "<H", 64), "does not match its checksum"),
         (lambda data: header_with(data, 14, "<H", 0), "does not match its checksum"),

@@ -15,6 +15,7 @@ from ustreamer_pipeline.layout import (
     ENDS,
     GAP,
     GAP_CAUSES,
+    HELPING,
     NO_CODE,
     PAYLOAD,
     PAYLOAD_BYTES,
@@ -160,6 +161,10 @@ class _Reader:
         }
         return COUNTERS_TABLE, time_us, row
 
+    def helping(self, record: Any, position: int) -> Found:
+        """One that could not be unfolded."""
+        raise _Unknown(f"{record['rows']} rows in {record['records']} records: no HELPING is like that")
+
 
 _KINDS: Final = {
     SUBSCRIPTION: _Reader.subscription,
@@ -167,6 +172,7 @@ _KINDS: Final = {
     CONFIG: _Reader.config,
     GAP: _Reader.gap,
     COUNTERS: _Reader.counters,
+    HELPING: _Reader.helping,
 }
 
 

@@ -19,7 +19,18 @@ from ustreamer_throttle.gate import DEFAULT_TOLERANCE
 
 from ustreamer_pipeline.fleet_plan import NS, RESPONSE, RUN_NS, Fleet, Plan
 from ustreamer_pipeline.fleet_traffic import DEAD_LETTERED, EXPIRED, MAX_AGE_NS, Traffic
-from ustreamer_pipeline.layout import ANSWER, COUNTERS, DEAD_LETTER, DELIVERY, END, SUBSCRIPTION, TYPES
+from ustreamer_pipeline.layout import (
+    ANSWER,
+    COUNTERS,
+    DEAD_LETTER,
+    DELIVERY,
+    END,
+    LAYOUT,
+    SUBSCRIPTION,
+    TYPES,
+    Ints,
+    Records,
+)
 from ustreamer_pipeline.schemas import VERDICTS
 from ustreamer_pipeline.segment_writer import (
     Strings,
@@ -31,7 +42,7 @@ from ustreamer_pipeline.segment_writer import (
     one,
     preamble,
 )
-from ustreamer_pipeline.segments import Header, Ints, Records
+from ustreamer_pipeline.segments import Header
 
 __all__ = ["Fleet", "Vehicle", "write_fleet", "write_vehicle"]
 
@@ -95,7 +106,7 @@ class Vehicle:
         return rows + 2 * self._fleet.requests_hz
 
     def _segment(self, number: int, begins: int, ends: int, *, last: bool) -> tuple[Header, bytes]:
-        header = Header(self.gateway, self.run, number, 1, begins, self._wall_ms(begins), self.next_seq)
+        header = Header(self.gateway, self.run, number, LAYOUT, begins, self._wall_ms(begins), self.next_seq)
         made = [self._carried]
         requests = [self._carried_requests]
         for topic in self._plan.topics:

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from ustreamer_throttle.gate import DEFAULT_TOLERANCE, Gate
 
+from ustreamer_pipeline.layout import Ints
 from ustreamer_pipeline.segment_writer import TargetText
-from ustreamer_pipeline.segments import Ints
 
 NS: Final = 1_000_000_000
 RUN_NS: Final = 1_000_000_000

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ustreamer_pipeline.fleet_plan import NS, RESPONSE, RUN_NS, Line, Topic
-from ustreamer_pipeline.layout import DELIVERY, HAS_TTL, NO_CODE
+from ustreamer_pipeline.layout import DELIVERY, HAS_TTL, NO_CODE, Ints, Records
 from ustreamer_pipeline.schemas import VERDICTS
 from ustreamer_pipeline.segment_writer import Strings, empty
-from ustreamer_pipeline.segments import Ints, Records
 
 DELIVERED, THROTTLED, EXPIRED, DEAD_LETTERED, NO_SUBSCRIBER = (
     VERDICTS.index(name) for name in ("DELIVERED", "THROTTLED", "EXPIRED", "DEAD_LETTERED", "NO_SUBSCRIBER")

@@ -5,8 +5,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-LAYOUTS: Final = frozenset({1})
+Records = npt.NDArray[np.void]
+Ints = npt.NDArray[np.int64]
+
+LAYOUT: Final = 2
+"""The layout of what is made here: 2 has HELPINGs, 1 had none."""
+LAYOUTS: Final = frozenset({1, 2})
 """The layouts that this version reads. Any other is refused: a change that a reader would get wrong has a new number."""
 
 CELL: Final = 96
@@ -16,13 +22,16 @@ MAGIC: Final = b"USEG\r\n\x1a\n"
 BLOCK_MAGIC: Final = int.from_bytes(b"UBLK", "little")
 SUFFIXES: Final = (".useg", ".useg.open")
 
-STRING, TARGET, DELIVERY, ANSWER, SUBSCRIPTION, DEAD_LETTER, PAYLOAD, ANCHOR, GAP, CONFIG, COUNTERS, END = (
-    range(1, 13)
-)
+STRING, TARGET, DELIVERY, ANSWER, SUBSCRIPTION, DEAD_LETTER = range(1, 7)
+PAYLOAD, ANCHOR, GAP, CONFIG, COUNTERS, END, HELPING = range(7, 14)
 """Kinds: the first byte of a record."""
 
 HELD: Final = 1
 HAS_TTL: Final = 2
+TIMES: Final = 4
+SIZES: Final = 8
+"""Flags; the last two are a HELPING's alone."""
+HELPING_ROWS: Final = 1_024
 PAYLOAD_KEPT: Final = 1
 NO_CODE: Final = 255
 NO_LIMIT_OF_ATTEMPTS: Final = 65_535
@@ -205,6 +214,26 @@ TYPES: Final = {
             "wall_ms": (16, "<i8"),
             "next_seq": (24, "<i8"),
             "next_change": (32, "<i8"),
+        },
+    ),
+    HELPING: _record(
+        CELL,
+        {
+            **_KIND,
+            "flags": (1, "u1"),
+            "rows": (2, "<u2"),
+            "type": (4, "u1"),
+            "priority": (5, "u1"),
+            "records": (6, "<u2"),
+            "seq": (8, "<i8"),
+            "time_ns": (16, "<i8"),
+            "settled_ns": (24, "<i8"),
+            "target": (32, "<u4"),
+            "source": (36, "<u4"),
+            "sink": (40, "<u4"),
+            "ttl_ms": (44, "<u4"),
+            "epoch": (48, "<u4"),
+            "size": (52, "<u4"),
         },
     ),
 }

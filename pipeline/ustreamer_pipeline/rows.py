@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from ustreamer_pipeline.layout import ANSWER, DELIVERY, STRINGS_MAX
+from ustreamer_pipeline.layout import ANSWER, DELIVERY, STRINGS_MAX, Ints, Records
 from ustreamer_pipeline.schemas import RECORDED
-from ustreamer_pipeline.segments import Ints, Records, Segment
+from ustreamer_pipeline.segments import Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,8 +25,9 @@ from ustreamer_pipeline.layout import (
     STRING_BYTES,
     TARGET,
     TYPES,
+    Records,
 )
-from ustreamer_pipeline.segments import Header, Records
+from ustreamer_pipeline.segments import Header
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from ustreamer_pipeline.helpings import unfolded
 from ustreamer_pipeline.layout import (
     ANCHOR,
     BLOCK_MAGIC,
@@ -27,6 +28,8 @@ from ustreamer_pipeline.layout import (
     STRINGS_MAX,
     TARGET,
     TYPES,
+    Ints,
+    Records,
 )
 
 RAW_MAX: Final = 4_096
@@ -34,9 +37,6 @@ RAW_MAX: Final = 4_096
 
 _NAME: Final = re.compile(r"([0-9a-f]{16})-(\d{6,})\.useg(\.open)?")
 _US_PER_MS: Final = 1_000
-
-Records = npt.NDArray[np.void]
-Ints = npt.NDArray[np.int64]
 
 
 class Refused(ValueError):
@@ -84,7 +84,7 @@ class Fault:
 class Segment:
     """The believed part of a recording.
 
-    `cells` are its records in order, 96 bytes each, and `offsets` where each stood. `length` is where the last whole block
+    `cells` are its records in order, 96 bytes each, HELPINGs unfolded, and `offsets` where each stood. `length` is where the last whole block
     ends. `torn`: something is behind it that no whole block follows, as after a kill or in a copy that is not complete.
     """
 
@@ -220,8 +220,7 @@ def read_segment(buffer: bytes | memoryview, name: str) -> Segment:
     length = HEADER + CELL * at
     return Segment(
         header,
-        cells[where],
-        HEADER + CELL * where,
+        *unfolded(cells[where], HEADER + CELL * where),
         length,
         next_seq,
         torn=any(buffer[length:]) if len(buffer) - length < CELL else bool(np.any(_bytes(buffer, length))),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is delivered together is one note, and the recording does not show it: bytes are those of notes made one by one."""
+"""What is delivered together is one note and one HELPING, and who reads does not see it: rows are those of notes made one by one."""
 
 import errno
 import itertools
@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from ustreamer_recorder.events import Gap, Row
 from ustreamer_recorder.helping import Helping, helping_of
 from ustreamer_recorder.intake import row_of
+from ustreamer_recorder.journal import ROW_BYTES
 from ustreamer_recorder.layout import HEADER, RECORD, GapCause
+from ustreamer_recorder.reader import Block, blocks, header_of
 from ustreamer_recorder.segments import SegmentFile, kept
 
 from ustreamer.core.chain import Delivery
@@ -60,15 +62,20 @@ def one_by_one(bench: "Bench") -> None:
     bench.drain()
 
 
-def files(bench: "Bench") -> list[bytes]:
-    return [each.path.read_bytes() for each in kept(bench.directory)]
+def told(bench: "Bench") -> list[Row | Gap]:
+    """All but where a file ends and another begins, and what it says once more. No row is missing between two blocks."""
+    for file in kept(bench.directory):
+        data = file.path.read_bytes()
+        found = [each.header for each in blocks(data, header_of(file.path)) if isinstance(each, Block)]
+        assert all(before.next_seq == after.first_seq for before, after in itertools.pairwise(found))
+    return [each for each in bench.events() if isinstance(each, (Row, Gap))]
 
 
 def rows(bench: "Bench") -> list[Row]:
     return [each for each in bench.events() if isinstance(each, Row)]
 
 
-# ---------------------------------------------------------------------------------------------- the oracle, byte for byte
+# ------------------------------------------------------------------------------------------------ the oracle, row for row
 
 STORIES = st.lists(
     st.one_of(
@@ -106,7 +113,7 @@ def test_helpings_are_written_as_the_same_rows_one_by_one(
             bench.journal._rotate_at = HEADER + RECORD * in_a_segment
             bench.drain()
             play(bench, story, write)
-            written.append(files(bench))
+            written.append(told(bench))
     assert written[0] == written[1]
 
 
@@ -275,6 +282,24 @@ def test_of_a_helping_without_room_the_first_are_recorded(build: "Callable[..., 
     assert [row.id for row in rows(bench)] == [each.id for each in messages[:1_024]]
 
 
+def test_a_file_of_helpings_is_finished_before_it_unfolds_to_much_more_than_its_size(
+    build: "Callable[..., Bench]",
+) -> None:
+    """Whoever reads it has each row in full. Before it is as long as it may be, too."""
+    bench = build(segment_bytes=4_000_000, max_bytes=40_000_000)
+    bench.drain()
+    delivery = bench.delivery()
+    most = bench.config.segment_bytes // ROW_BYTES
+    while bench.journal.next_seq <= most:
+        assert len(bench.names()) == 1
+        for _ in range(8):
+            leave(bench, delivery, [bench.message()] * 1_000)
+        bench.drain()
+    assert len(bench.names()) == 2
+    (finished,) = [each for each in kept(bench.directory) if not each.is_open]
+    assert finished.bytes < bench.journal._rotate_at
+
+
 # ------------------------------------------------------------------------------------------------------------- the disk
 
 
@@ -286,7 +311,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_helping_leaves_no_row_uncounted(
     write: "Callable[[Bench], None]",
     fails_at: int,
 ) -> None:
-    monkeypatch.setattr("ustreamer_recorder.encoder.MAX_RECORDS", 10)
+    monkeypatch.setattr("ustreamer_recorder.encoder.MAX_RECORDS", 5)
     taken = itertools.count()
     really = SegmentFile.write
 

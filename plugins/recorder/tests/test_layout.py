@@ -5,6 +5,7 @@ import re
 import struct
 from enum import IntEnum
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -60,9 +61,18 @@ def test_a_header_that_is_cut_off_is_refused(header: SegmentHeader, length: int)
 
 def test_a_later_layout_is_refused_by_its_number() -> None:
     data = bytearray(SegmentHeader("hpc", 1, 0, 0, 0).pack())
-    data[8] = 2
-    with pytest.raises(Damaged, match="layout 2: expected 1"):
+    data[8] = 3
+    with pytest.raises(Damaged, match=r"layout 3: expected one of \[1, 2\]"):
         SegmentHeader.unpack(bytes(data))
+
+
+def test_the_layout_before_helpings_is_still_read() -> None:
+    header = SegmentHeader("hpc", 1, 0, 5, 6)
+    data = bytearray(header.pack())
+    data[8] = 1
+    data[28:32] = bytes(4)
+    data[28:32] = crc32(data).to_bytes(4, "little")
+    assert SegmentHeader.unpack(bytes(data)) == header
 
 
 def test_an_authority_that_does_not_fit_is_refused() -> None:

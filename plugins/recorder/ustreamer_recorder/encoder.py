@@ -2,12 +2,10 @@
 """Builds the bytes of one segment: gives texts their ids, packs records, closes blocks. No I/O and no clock."""
 
 import struct
-from array import array
 from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
-from ustreamer.core.ledger import Verdict
 from ustreamer_recorder import layout
 from ustreamer_recorder.events import (
     Anchor,
@@ -26,9 +24,13 @@ from ustreamer_recorder.layout import (
     HAS_TTL,
     HEADER,
     HELD,
+    HELPING,
     MAX_RECORDS,
+    MAX_ROWS,
     NO_CODE,
     RECORD,
+    SIZES,
+    TIMES,
     BlockHeader,
     Kind,
     SegmentHeader,
@@ -38,16 +40,9 @@ MAX_STRINGS: Final = 65_536
 MAX_PAYLOAD: Final = 65_536
 _MOST_ATTEMPTS: Final = 0xFFFF
 _ROW: Final = int(Kind.DELIVERY)  # a look-up in the enum costs 0.08 us
-_DELIVERED: Final = int(Verdict.DELIVERED)
+_HELPING: Final = int(Kind.HELPING)
+_FEW: Final = 2  # rows, for which a HELPING takes no more records than they would
 _pack_row: Final = DELIVERY.pack_into
-# Where DELIVERY has them, in words of eight bytes, and in halves of four.
-_WORDS: Final = RECORD // 8
-_SEQ: Final = 1
-_MSB: Final = 2
-_LSB: Final = 3
-_TIMES: Final = (4, 5, 6)
-_HALVES: Final = RECORD // 4
-_SIZE: Final = 19
 
 
 class SegmentEncoder:
@@ -65,9 +60,6 @@ class SegmentEncoder:
         """Bytes that are emitted so far, the header included."""
         self._emit = emit
         self._buffer = bytearray(RECORD * (1 + MAX_RECORDS))
-        self._words = memoryview(self._buffer).cast("Q")
-        self._halves = memoryview(self._buffer).cast("I")
-        self._row = bytearray(RECORD)
         self._records = 0
         self._blocks = 0
         self._block_seq = header.first_seq
@@ -190,58 +182,52 @@ class SegmentEncoder:
         helping: Helping,
         begin: int,
     ) -> int:
-        """Add rows of a helping from its `begin`th on, as `pack_row` of each; how many: those that have room in this block.
+        """Add rows of a helping from its `begin`th on, as one HELPING; how many: those that have room in this block, 0 if that is
+        but one.
 
-        One row is packed and repeated, and each column that differs is laid over it: 0.05 us a row, instead of 0.3. Over an
-        array, as a memoryview takes three times as long to step through.
+        What `pack_row` of each would say, in a fifth of the bytes: 0.03 us a row instead of 0.5.
         """
-        number = min(len(helping) - begin, MAX_RECORDS - self._records)
-        if not number:
+        times_ns, sizes = helping.times_ns, helping.sizes
+        columns = [helping.msbs, helping.lsbs]
+        at_ns, size, width = times_ns, sizes[0], 16
+        if not isinstance(times_ns, int):
+            columns.append(times_ns)
+            at_ns, flags, width = 0, flags | TIMES, 24
+        each = sizes.tobytes()
+        if each != each[:4] * len(sizes):  # a tenth of what count() takes
+            columns.append(sizes)
+            size, flags, width = 0, flags | SIZES, width + 4
+        count = len(sizes)
+        number = min(count - begin, MAX_ROWS, (MAX_RECORDS - self._records - 1) * RECORD // width)
+        if number < _FEW:
             return 0
-        end = begin + number
-        times_ns = helping.times_ns
-        at_ns = times_ns if isinstance(times_ns, int) else 0
-        sizes = helping.sizes[begin:end]
-        size = sizes[0]
-        row = self._row
-        _pack_row(
-            row,
-            0,
-            _ROW,
+        if number < count:
+            columns = [column[begin : begin + number] for column in columns]
+        records = -(-number * width // RECORD)
+        seq, head = self.next_seq, RECORD * (self._records + 1)
+        HELPING.pack_into(
+            self._buffer,
+            head,
+            _HELPING,
             flags,
-            _DELIVERED,
-            NO_CODE,
+            number,
             type,
             priority,
-            1,
-            0,
-            0,
-            0,
-            at_ns,
-            at_ns,
+            records,
+            seq,
             at_ns,
             helping.settled_ns,
             target,
             source,
             sink,
-            size,
             ttl_ms,
-            0,
             epoch,
+            size,
         )
-        first, seq = self._records + 1, self.next_seq
-        rows = array("Q", bytes(row)) * number
-        rows[_SEQ::_WORDS] = array("Q", range(seq, seq + number))
-        rows[_MSB::_WORDS] = helping.msbs[begin:end]
-        rows[_LSB::_WORDS] = helping.lsbs[begin:end]
-        if not isinstance(times_ns, int):
-            column = times_ns[begin:end]
-            for at in _TIMES:
-                rows[at::_WORDS] = column
-        self._words[first * _WORDS : (first + number) * _WORDS] = memoryview(rows)
-        if sizes.count(size) < number:
-            self._halves[first * _HALVES + _SIZE : (first + number) * _HALVES : _HALVES] = memoryview(sizes)
-        self._records += number
+        head += RECORD
+        length = RECORD * records
+        self._buffer[head : head + length] = b"".join(columns).ljust(length, b"\0")
+        self._records += 1 + records
         self.next_seq = seq + number
         return number
 

@@ -58,6 +58,8 @@ LEAP_MS: Final = 50
 RETRY_NS: Final = 10_000_000_000
 """How long to leave a disk alone that did not take what it was given."""
 COUNTERS_NS: Final = 10_000_000_000
+ROW_BYTES: Final = 24
+"""Of `segment_bytes` for each row at least, also where it takes less: whoever unfolds a file needs four times its size, not six."""
 _HEADERS: Final = 16_384  # distinct ones that are remembered, as many as an ingress remembers plans
 _VERSIONS: Final = 16  # of the configuration
 _NS_PER_MS: Final = 1_000_000
@@ -446,8 +448,9 @@ class Journal:
         except OSError as error:
             self._fail(error)
             return
+        rows = encoder.next_seq - encoder.header.first_seq
         is_old = now_ns - self._opened_ns >= self._config.segment_s * _NS_PER_S
-        if encoder.full or (is_old and encoder.next_seq > encoder.header.first_seq):
+        if encoder.full or rows > self._config.segment_bytes // ROW_BYTES or (is_old and rows):
             self._rotate(EndCause.ROTATED)
 
     def count(self, ledger: LedgerSnapshot) -> None:

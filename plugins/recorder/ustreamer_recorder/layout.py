@@ -4,6 +4,7 @@
     segment   header (288 bytes), block, block, ..., zeros up to what was reserved (only while it is written)
     block     block header (96), 1 to MAX_RECORDS records of 96 bytes
     record    its kind (1 byte), and what RECORDS[kind] says
+              a HELPING, and directly behind it records of nothing but columns: numbers of its rows, one kind after the other
 
 All numbers are little endian. Every record is RECORD bytes long, so block headers and records stand on one grid, on which a
 reader finds the next block behind a damaged one. A block is true as a whole or not at all: its CRC-32 covers all of its
@@ -16,7 +17,10 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 from zlib import crc32
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
+"""Of the files that are written: 2 has HELPINGs, 1 had none."""
+LAYOUTS: Final = frozenset({1, 2})
+"""Of the files that are read."""
 RECORD: Final = 96
 HEADER: Final = 3 * RECORD
 MAX_RECORDS: Final = 2_048
@@ -54,6 +58,7 @@ class Kind(IntEnum):
     CONFIG = 10
     COUNTERS = 11
     END = 12
+    HELPING = 13
 
 
 # ---------------------------------------------------------------------------------------------------- header, block
@@ -114,8 +119,8 @@ class SegmentHeader(NamedTuple):
         )
         if magic != MAGIC:
             raise Damaged(0, f"begins with {magic!r}: expected {MAGIC!r}")
-        if layout != LAYOUT:
-            raise Damaged(8, f"layout {layout}: expected {LAYOUT}")
+        if layout not in LAYOUTS:
+            raise Damaged(8, f"layout {layout}: expected one of {sorted(LAYOUTS)}")
         if (
             crc != crc32(data[:_CRC_AT] + bytes(4) + data[_CRC_AT + 4 : HEADER])
             or (record, header) != (RECORD, HEADER)
@@ -226,6 +231,27 @@ rows skipped in this run so far."""
 END: Final = struct.Struct("<BB6xqqQQ56x")
 """kind, cause, mono_ns, wall_ms, next_seq, next number of a subscription change."""
 
+HELPING: Final = struct.Struct("<BBHBBHQqqIIIIII40x")
+"""kind, flags, rows, type, priority, records of columns behind it, seq of the first row, time_ns, settled_ns, target, source,
+sink, ttl_ms, epoch, size.
+
+The columns: msbs (u64), lsbs (u64), with TIMES times_ns (i64), with SIZES sizes (u32), each of `rows` numbers, then zeros up to
+the next record. A number that is a column is 0 in the record itself.
+"""
+TIMES: Final = 4
+"""Flag: each row has its own time."""
+SIZES: Final = 8
+"""Flag: each row has its own size."""
+MAX_ROWS: Final = 1_024
+"""Rows of one HELPING."""
+
+
+def columns_records(rows: int, flags: int) -> int:
+    """How many records the columns of a HELPING fill, with the zeros behind them."""
+    width = 16 + (8 if flags & TIMES else 0) + (4 if flags & SIZES else 0)
+    return -(-rows * width // RECORD)
+
+
 RECORDS: Final = {
     Kind.STRING: STRING,
     Kind.TARGET: TARGET,
@@ -239,6 +265,7 @@ RECORDS: Final = {
     Kind.CONFIG: CONFIG,
     Kind.COUNTERS: COUNTERS,
     Kind.END: END,
+    Kind.HELPING: HELPING,
 }
 
 

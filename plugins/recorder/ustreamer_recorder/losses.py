@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was in bytes that could not be written."""
 
+from ustreamer.core.ledger import Verdict
 from ustreamer_recorder.intake import Skipped
-from ustreamer_recorder.layout import BLOCK_MAGIC, DELIVERY, GAP, RECORD, SUBSCRIPTION, Kind
+from ustreamer_recorder.layout import BLOCK_MAGIC, DELIVERY, GAP, HELPING, RECORD, SUBSCRIPTION, Kind
 
 
 def count_lost(records: bytes, gap: Skipped) -> int:
@@ -10,9 +11,10 @@ def count_lost(records: bytes, gap: Skipped) -> int:
 
     Gaps that were told there count too, once more; how many rows those were is returned.
     """
-    told = 0
-    for at in range(0, len(records), RECORD):
+    told = at = 0
+    while at < len(records):
         record = records[at : at + RECORD]
+        at += RECORD
         kind = record[0]
         if record.startswith(BLOCK_MAGIC):
             continue
@@ -20,6 +22,11 @@ def count_lost(records: bytes, gap: Skipped) -> int:
             row = DELIVERY.unpack(record)
             gap.rows[row[2]] += 1
             gap.at(row[13])
+        elif kind == Kind.HELPING:
+            helping = HELPING.unpack(record)
+            gap.rows[Verdict.DELIVERED] += helping[2]
+            gap.at(helping[8])
+            at += RECORD * helping[5]
         elif kind == Kind.SUBSCRIPTION:
             gap.changes += 1
             gap.at(SUBSCRIPTION.unpack(record)[3])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads segments: bytes in, events out, and what cannot be used with its reason. Plain Python, 5 us a row: for people and tests."""
 
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -123,6 +124,18 @@ class _Unknown(Exception):
     """A record refers to a text or target that is not known, or has a number that means nothing."""
 
 
+def _columns_of(record: bytes, room: int) -> int:
+    """How many records of columns stand behind a HELPING; it cannot be more than `room`."""
+    fields: tuple[int, ...] = layout.HELPING.unpack(record)
+    flags, count, filled = fields[1], fields[2], fields[5]
+    expected = layout.columns_records(count, flags)
+    if not 0 < count <= layout.MAX_ROWS or filled != expected:
+        raise _Unknown(f"{count} rows in {filled} records: expected {expected}")
+    if filled > room:
+        raise _Unknown(f"{count} rows in {filled} records: {room} are left in its block")
+    return filled
+
+
 class _Decoder:
     """What the blocks so far have said that later ones refer to."""
 
@@ -137,8 +150,19 @@ class _Decoder:
     def events(self, data: bytes, block: Block) -> Iterator[Event | Damage]:
         """What a block says; its first and last events stand in it as a whole."""
         self._row = self._letter = None
-        for offset in range(block.offset + RECORD, block.end, RECORD):
-            record = data[offset : offset + RECORD]
+        following = block.offset + RECORD
+        while following < block.end:
+            offset, following = following, following + RECORD
+            record = data[offset:following]
+            if record[0] == Kind.HELPING:
+                yield from self._waiting_row()
+                try:
+                    following += RECORD * _columns_of(record, (block.end - following) // RECORD)
+                except _Unknown as error:  # what is behind it, records or numbers, nobody knows
+                    yield Damage(offset, block.end - offset, f"HELPING: {error}", raw=record)
+                    return
+                yield from self._helping(data[offset:following], offset)
+                continue
             decode = _DECODERS.get(record[0])
             if decode is None:
                 continue
@@ -152,6 +176,12 @@ class _Decoder:
             if event is not None:
                 yield event
         yield from self._waiting_row()
+
+    def _helping(self, records: bytes, offset: int) -> Iterator[Row | Damage]:
+        try:
+            yield from self.helping(records)
+        except (_Unknown, ValueError) as error:
+            yield Damage(offset, len(records), f"HELPING: {error}", raw=records[:RECORD])
 
     def _waiting_row(self) -> Iterator[Row]:
         row, self._row = self._row, None
@@ -249,6 +279,61 @@ class _Decoder:
             epoch=epoch,
             held=bool(flags & HELD),
         )
+
+    def helping(self, records: bytes) -> list[Row]:
+        """The rows that a HELPING and the columns behind it stand for."""
+        (
+            _,
+            flags,
+            count,
+            type,
+            priority,
+            _,
+            seq,
+            time_ns,
+            settled_ns,
+            target,
+            source,
+            sink,
+            ttl_ms,
+            epoch,
+            size,
+        ) = layout.HELPING.unpack_from(records)
+        forms = ["Q", "Q", *("q" if flags & layout.TIMES else ""), *("I" if flags & layout.SIZES else "")]
+        numbers = struct.unpack_from("<" + "".join(f"{count}{form}" for form in forms), records, RECORD)
+        msbs, lsbs, *others = (numbers[at : at + count] for at in range(0, len(numbers), count))
+        times_ns = others[0] if flags & layout.TIMES else (time_ns,) * count
+        sizes = others[-1] if flags & layout.SIZES else (size,) * count
+        first = Row(
+            seq=seq,
+            id=UUID(0, 0),
+            verdict=Verdict.DELIVERED,
+            target=self._target(target),
+            type=UMessageType(type),
+            source=self._some_string(source),
+            sink=self._string(sink),
+            priority=priority,
+            size=size,
+            arrived_ns=time_ns,
+            received_ns=time_ns,
+            first_attempt_ns=time_ns,
+            settled_ns=settled_ns,
+            attempts=1,
+            ttl_ms=ttl_ms if flags & HAS_TTL else None,
+            epoch=epoch,
+        )
+        return [
+            msgspec.structs.replace(
+                first,
+                seq=seq + number,
+                id=UUID(msb, lsb),
+                size=size,
+                arrived_ns=time_ns,
+                received_ns=time_ns,
+                first_attempt_ns=time_ns,
+            )
+            for number, (msb, lsb, time_ns, size) in enumerate(zip(msbs, lsbs, times_ns, sizes, strict=True))
+        ]
 
     def answer(self, record: bytes) -> Row:
         _, seq, msb, lsb = layout.ANSWER.unpack(record)

@@ -21,8 +21,8 @@ log = logging.getLogger("ustreamer.recorder")
 
 HELPING: Final = 128
 """Notes taken between two pauses: 0.1 ms, so that the threads of the path never wait longer for the interpreter."""
-MANY: Final = 8
-"""The same where notes of many rows are among them."""
+MANY: Final = 32
+"""The same where notes of many rows are among them. A pause costs as much as writing two of those."""
 MUCH: Final = 500
 """Rows at once, above which the next are taken out after `SOON_S`, whenever the flush is."""
 SOON_S: Final = 0.02
