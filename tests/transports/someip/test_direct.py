@@ -6,7 +6,6 @@ import select
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import count
 
 import pytest
 
@@ -26,9 +25,8 @@ from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.datagrams import bound
 from ustreamer.transports.someip.direct import MAX_SOCKETS, Direct, accept_only, beside
 from ustreamer.transports.someip.exchange import Exchange
-from ustreamer.transports.someip.helpings import Helping
 from ustreamer.transports.someip.mapping import Refusal
-from ustreamer.transports.someip.poller import Poller
+from ustreamer.transports.someip.poller import Handler, Poller
 from ustreamer.uprotocol.columns import FULL
 from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.uattributes import UAttributes
@@ -123,8 +121,8 @@ def test_if_it_cannot_be_had_all_is_as_it_was(stack: ExitStack, monkeypatch: pyt
     monkeypatch.setattr(direct, "accept_only", refused)
     endpoint, ecu, poller = own(stack), peer(stack), Poller()
     stack.callback(poller.close)
-    sockets = Direct(lambda helping: None, lambda datagram, sender: None)
-    sockets.open(endpoint, [ecu.address], BUFFER, poller, Helping())
+    sockets = Direct()
+    sockets.open(endpoint, [ecu.address], BUFFER, poller, lambda opened, sender: lambda events: None)
     assert len(sockets) == 0
     ecu.socket.sendto(b"1", endpoint.getsockname())
     assert found(endpoint) == [b"1"]
@@ -135,14 +133,14 @@ def test_there_are_so_many_and_the_others_come_to_the_own_one(stack: ExitStack) 
     endpoint, poller = own(stack), Poller()
     stack.callback(poller.close)
     ecus = [peer(stack) for _ in range(MAX_SOCKETS + 2)]
-    taken: list[tuple[bytes, Address | None]] = []
+    taken: list[tuple[bytes, Address]] = []
 
-    def take(helping: Helping) -> None:
-        taken.extend((each, helping.sender) for each in helping.datagrams())
+    def reader(opened: socket.socket, sender: Address) -> Handler:
+        return lambda events: taken.append((opened.recv(100), sender))
 
-    sockets = Direct(take, lambda datagram, sender: taken.append((datagram, sender)))
+    sockets = Direct()
     stack.callback(sockets.close)
-    sockets.open(endpoint, [each.address for each in (*ecus, *ecus)], BUFFER, poller, Helping())
+    sockets.open(endpoint, [each.address for each in (*ecus, *ecus)], BUFFER, poller, reader)
     assert len(sockets) == MAX_SOCKETS
     for each in ecus:
         each.socket.sendto(str(each).encode(), endpoint.getsockname())
@@ -152,50 +150,6 @@ def test_there_are_so_many_and_the_others_come_to_the_own_one(stack: ExitStack) 
     assert found(endpoint) == [str(each).encode() for each in ecus[MAX_SOCKETS:]]
     sockets.close()
     assert len(sockets) == 0
-
-
-def test_what_comes_alone_goes_on_alone_and_what_piles_up_together_in_its_order(stack: ExitStack) -> None:
-    endpoint, ecu, poller = own(stack), peer(stack), Poller()
-    stack.callback(poller.close)
-    taken: list[list[bytes]] = []
-    sockets = Direct(
-        lambda helping: taken.append(helping.datagrams()), lambda datagram, _: taken.append([datagram])
-    )
-    stack.callback(sockets.close)
-    sockets.open(endpoint, [ecu.address], BUFFER, poller, Helping())
-    number = count(1)
-    for came in (1, 1, 4, 3, 1, 2):
-        for _ in range(came):
-            ecu.socket.sendto(b"%d" % next(number), endpoint.getsockname())
-        poller.wait(0)
-    together = [[b"1"], [b"2"], [b"3"], [b"4", b"5", b"6"], [b"7", b"8", b"9"], [b"10"], [b"11"], [b"12"]]
-    assert taken == together
-
-
-def test_what_icmp_says_of_something_sent_is_no_end_of_receiving(stack: ExitStack) -> None:
-    endpoint, ecu, poller = own(stack), peer(stack), Poller()
-    stack.callback(poller.close)
-    taken: list[bytes] = []
-    sockets = Direct(
-        lambda helping: taken.extend(helping.datagrams()), lambda datagram, _: taken.append(datagram)
-    )
-    stack.callback(sockets.close)
-    sockets.open(endpoint, [ecu.address], BUFFER, poller, Helping())
-    ecu.socket.close()
-    for _ in range(3):
-        endpoint.sendto(b"is there anybody?", ecu.address)
-    (opened,) = sockets._sockets
-    with pytest.raises(ConnectionRefusedError):  # as it is without the precaution
-        opened.recv(10)
-    endpoint.sendto(b"is there anybody?", ecu.address)
-    poller.wait(0)
-    back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    stack.callback(back.close)
-    back.bind(ecu.address)
-    endpoint.sendto(b"now?", ecu.address)
-    back.sendto(b"here", endpoint.getsockname())
-    poller.wait(0)
-    assert taken == [b"here"]
 
 
 # ------------------------------------------------------------------------------------------------------- the endpoint
@@ -233,7 +187,9 @@ def test_what_is_no_event_is_taken_from_there_too_in_its_order(bench: Bench) -> 
 def test_answers_go_their_short_way_from_there_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Together with events, and in their order."""
     taken: list[bytes] = []
-    monkeypatch.setattr(bench.endpoint, "_take", lambda datagram, address: taken.append(datagram))
+    monkeypatch.setattr(
+        bench.endpoint._incoming, "_take_any", lambda datagram, address: taken.append(datagram)
+    )
     answers = []
     for _ in range(3):
         bench.endpoint.send(request(bench.ids.next(), APP, METHOD, b"hi", ttl=30_000))

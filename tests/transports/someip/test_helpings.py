@@ -338,7 +338,8 @@ def test_without_the_call_an_endpoint_does_not_open_and_has_nothing_open(
             bench.endpoint.open()
     assert (caught.value.code, "'chassis'" in caught.value.message) == (UCode.UNAVAILABLE, True)
     bound(("127.0.0.1", port)).close()  # nobody is there
-    assert (bench.endpoint._socket, bench.endpoint._poller, bench.endpoint._wake_fd) == (None, None, -1)
+    receiving = bench.endpoint._receiving
+    assert (bench.endpoint._socket, receiving._poller, receiving._wake_fd) == (None, None, -1)
     bench.endpoint.open()  # as if it had not been tried
     bench.ecu.send(bench.endpoint, EVENT)
     assert bench.ears.next().payload == b"hello"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.transports.someip.test_helpings import FAR, OURS, SECOND, Loop, loop  # noqa: F401  a fixture
 from tests.transports.someip.test_transport import BAD, EVENT, OPEN_DOOR, RESPONSE, Bench
+from ustreamer.uprotocol.run import MANY
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import ANY
 
@@ -64,12 +65,12 @@ class Scene:
 
 def alone(scene: Scene, loop: Loop, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:  # noqa: F811
     for datagram, name in zip(datagrams, names, strict=True):
-        scene.endpoint._take_helping(loop.helped([datagram], [name]))
+        scene.endpoint._incoming.take(loop.helped([datagram], [name]))
     return scene.outcome()
 
 
 def together(scene: Scene, loop: Loop, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:  # noqa: F811
-    scene.endpoint._take_helping(loop.helped(datagrams, names))
+    scene.endpoint._incoming.take(loop.helped(datagrams, names))
     return scene.outcome()
 
 
@@ -119,7 +120,7 @@ def test_what_comes_to_a_group_is_what_it_is_alone(
     name: str,
 ) -> None:
     in_group = Scene(bench)
-    in_group.endpoint._take_in(datagram, loop.sender(name).getsockname())
+    in_group.endpoint._incoming.take_one(datagram, loop.sender(name).getsockname())
     assert in_group.outcome() == alone(Scene(bench), loop, [datagram], [name])
 
 
@@ -132,7 +133,9 @@ def test_what_has_a_short_way_takes_it_alone_too(
     scene = Scene(bench)
     long: list[bytes] = []
     alone(scene, loop, [OPEN_DOOR], [OURS])
-    monkeypatch.setattr(scene.endpoint, "_take", lambda datagram, address: long.append(datagram))
+    monkeypatch.setattr(
+        scene.endpoint._incoming, "_take_any", lambda datagram, address: long.append(datagram)
+    )
     heard, statistics = alone(scene, loop, [EVENT, RESPONSE, OPEN_DOOR, b"short"], [OURS] * 4)
     kinds = [kind.name for kind, *_ in heard]  # type: ignore[attr-defined]
     assert kinds == ["REQUEST", "PUBLISH", "RESPONSE", "REQUEST"]
@@ -141,7 +144,7 @@ def test_what_has_a_short_way_takes_it_alone_too(
 
 def test_one_alone_that_nobody_hears_is_counted_as_that(bench: Bench, loop: Loop) -> None:  # noqa: F811
     endpoint = bench.another(bench.config())
-    endpoint._take_helping(loop.helped([EVENT]))
+    endpoint._incoming.take(loop.helped([EVENT]))
     statistics = endpoint.statistics()
     assert (statistics["datagrams"], statistics["received"], statistics["unheard"]) == (1, 0, 1)
 
@@ -161,5 +164,35 @@ def test_one_alone_does_not_go_as_one_of_many(bench: Bench, loop: Loop) -> None:
 
     endpoint, bulk = bench.another(bench.config()), Bulk()
     endpoint.register_listener(ANY, None, bulk)
-    endpoint._take_helping(loop.helped([EVENT]))
+    endpoint._incoming.take(loop.helped([EVENT]))
     assert bulk.heard == [b"hello"]
+
+
+@pytest.mark.parametrize("number", [1, 2, MANY, MANY + 1])
+@pytest.mark.parametrize(
+    ("sent", "only_events"),
+    [
+        ([EVENT], True),
+        ([RESPONSE], False),
+        ([OPEN_DOOR], False),
+        ([NO_RETURN], False),
+        ([EVENT, OPEN_DOOR], False),
+    ],
+    ids=["events", "answers", "requests", "requests without answers", "both"],
+)
+def test_it_says_whether_it_was_events_alone(
+    bench: Bench,
+    loop: Loop,  # noqa: F811
+    number: int,
+    sent: list[bytes],
+    *,
+    only_events: bool,
+) -> None:
+    """A request sets a deadline, and who waits has to look at it; also one that has its short way."""
+    scene = Scene(bench)
+    for _ in range(3):
+        datagrams = sent * number
+        together = scene.endpoint._incoming.take(loop.helped(datagrams, [OURS] * len(datagrams)))
+        assert together is only_events
+        each = [scene.endpoint._incoming.take_one(every, bench.ecu.address) for every in datagrams]
+        assert all(each) is only_events

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ustreamer.transports.someip.poller import READABLE, WRITABLE, Poller
+from ustreamer.transports.someip.poller import READABLE, WRITABLE, Handler, Poller
 
 
 @pytest.fixture
@@ -70,6 +70,50 @@ def test_what_a_handler_removes_is_not_handled_in_the_same_round(poller: Poller)
     os.close(second)
 
     assert len(seen) == 1
+
+
+def quietly(_: int) -> bool:
+    return True
+
+
+def busily(_: int) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("handlers", "quiet"),
+    [
+        ([], False),
+        ([quietly], True),
+        ([quietly, quietly], True),
+        ([busily, quietly], False),
+        ([quietly, busily], False),
+        ([lambda _: None, quietly], False),
+    ],
+)
+def test_it_is_quiet_if_something_came_and_every_handler_says_so(
+    poller: Poller, handlers: list[Handler], *, quiet: bool
+) -> None:
+    fds = [os.eventfd(1, os.EFD_NONBLOCK) for _ in handlers]
+    for fd, handler in zip(fds, handlers, strict=True):
+        poller.add(fd, handler)
+    assert poller.wait(0) is quiet
+    for fd in fds:
+        os.close(fd)
+
+
+def test_it_is_not_quiet_where_a_handler_has_removed_another(poller: Poller) -> None:
+    fds = [os.eventfd(1, os.EFD_NONBLOCK) for _ in range(2)]
+
+    def remove(other: int) -> bool:
+        poller.remove(other)
+        return True
+
+    poller.add(fds[0], lambda _: remove(fds[1]))
+    poller.add(fds[1], lambda _: remove(fds[0]))
+    assert poller.wait(0) is False
+    for fd in fds:
+        os.close(fd)
 
 
 def test_to_remove_what_is_not_there_changes_nothing(poller: Poller) -> None:

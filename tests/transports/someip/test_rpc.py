@@ -10,7 +10,7 @@ import pytest
 
 from ustreamer.hookspecs import EndpointContext, RouteUnavailable
 from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip import transport
+from ustreamer.transports.someip import receiving
 from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.return_codes import Failure, encode_failure, failure_in
@@ -236,7 +236,7 @@ def test_an_answer_after_the_ttl_is_counted_and_nobody_hears_of_it(bench: Bench)
 
 def test_a_call_that_has_time_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[int] = []
-    monkeypatch.setattr(bench.endpoint, "_wake", lambda: woken.append(1))
+    monkeypatch.setattr(bench.endpoint._receiving, "wake", lambda: woken.append(1))
     for _ in range(3):
         bench.call(ASK)
         bench.received()
@@ -244,8 +244,8 @@ def test_a_call_that_has_time_wakes_nobody(bench: Bench, monkeypatch: pytest.Mon
 
 
 def test_a_call_that_has_none_ends_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_LONGEST_SLEEP_NS", 3_600_000_000_000)
-    bench.endpoint._wake()  # so that it sleeps for so long from now on
+    monkeypatch.setattr(receiving, "_LONGEST_SLEEP_NS", 3_600_000_000_000)
+    bench.endpoint._receiving.wake()  # so that it sleeps for so long from now on
     bench.tell(encode(asked()))
     bench.heard()
     for _ in range(5):

@@ -245,7 +245,7 @@ def test_instances_on_one_host_are_told_apart_by_the_port_that_events_come_from(
 
 
 def test_a_group_that_cannot_be_joined_keeps_the_endpoint_from_opening() -> None:
-    groups = Groups("192.0.2.1", 65_536, lambda _, __: None)  # an address that nobody has
+    groups = Groups("192.0.2.1", 65_536, lambda opened: lambda events: None)  # an address that nobody has
     poller = Poller()
     groups.open(poller)
     with pytest.raises(UStatusError, match="cannot join 239.7.7.7 on the interface of 192.0.2.1") as refused:

@@ -216,6 +216,24 @@ def test_over_udp_nobody_waits_for_a_connection_to_the_same_peer(bench: Bench) -
     assert bench.udp.recv(100)[:4] == bytes.fromhex("00cd000c")
 
 
+def test_the_next_try_to_connect_is_made_when_it_is_due_though_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ustreamer.transports.someip.receiving._LONGEST_SLEEP_NS", 3_600_000_000_000)
+    with ExitStack() as stack:
+        bench = Bench(stack, tcp={"retry_first_ms": 200, "retry_max_ms": 200})
+        bench.ecu.die()
+        bench.endpoint.open()
+
+        def tries_again() -> bool:
+            due_ns = bench.endpoint._connections.next_deadline_ns or 0
+            return 0 < due_ns - SYSTEM_CLOCK.monotonic_ns() <= 200_000_000
+
+        wait_until(tries_again)  # the first try was in vain, and nobody says anything any more
+        bench.ecu.come_back()
+        assert bench.ecu.accept().getpeername()[0] == "127.0.0.1"
+
+
 def test_an_ecu_calls_over_its_connection_and_is_answered_over_it(bench: Bench) -> None:
     first, second = bench.client(), bench.client()
     for number, client in enumerate((first, second)):

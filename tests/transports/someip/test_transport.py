@@ -22,12 +22,13 @@ from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.addresses import Address
 from ustreamer.transports.someip.codec import MalformedReason, MessageType, SomeIpMessage
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.incoming import OTHER_STREAMER
 from ustreamer.transports.someip.mapping import MAX_PAYLOAD, Refusal
 from ustreamer.transports.someip.pacer import segments
 from ustreamer.transports.someip.tcp_door import TcpReason
 from ustreamer.transports.someip.tp import Reassembly, TpReason
 from ustreamer.transports.someip.tp_settings import TpLimits
-from ustreamer.transports.someip.transport import OTHER_STREAMER, SomeipTransport
+from ustreamer.transports.someip.transport import SomeipTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -379,7 +380,9 @@ def test_an_answer_from_another_host_is_refused_and_the_real_one_taken(bench: Be
 
 
 def test_a_call_without_an_answer_ends_at_its_ttl_and_a_late_answer_is_counted(bench: Bench) -> None:
-    wait_until(lambda: bench.endpoint._sleeping_until_ns > 0)  # the receiving thread has nothing to wait for
+    wait_until(
+        lambda: bench.endpoint._receiving.sleeping_until_ns > 0
+    )  # the receiving thread has nothing to wait for
     asked, begun = bench.request(ttl=300), time.monotonic()
     bench.endpoint.send(asked)
     timed_out = bench.ears.next()
@@ -399,7 +402,7 @@ def test_a_short_call_is_not_kept_waiting_by_a_long_one(bench: Bench) -> None:
     bench.endpoint.send(bench.request(ttl=60_000))
     bench.ecu.send(bench.endpoint, EVENT)
     bench.ears.next()
-    wait_until(lambda: bench.endpoint._sleeping_until_ns > 0)  # asleep until the long one is due
+    wait_until(lambda: bench.endpoint._receiving.sleeping_until_ns > 0)  # asleep until the long one is due
     short = bench.request(ttl=300)
     bench.endpoint.send(short)
 

@@ -16,6 +16,7 @@ All of it belongs to the receiving thread, but for `hand_over`: messages for the
 import ipaddress
 import logging
 import random
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -30,7 +31,7 @@ from ustreamer.transports.someip.groups import Groups
 from ustreamer.transports.someip.mapping import EventReceiver
 from ustreamer.transports.someip.neighbours import OtherStreamers, streamer_settings
 from ustreamer.transports.someip.offers import Offer
-from ustreamer.transports.someip.poller import Poller
+from ustreamer.transports.someip.poller import Handler, Poller
 from ustreamer.transports.someip.sd.actions import (
     Action,
     ConnectWanted,
@@ -87,8 +88,8 @@ class Surroundings(NamedTuple):
     """Says that a service is there no more, where it was, and why."""
     refused: Callable[[str, Address, object], None]
     """Counts something that was not taken."""
-    take: Callable[[bytes, Address], None]
-    """Takes in a datagram that came to a multicast group of events."""
+    reader: Callable[[socket.socket], Handler]
+    """Makes what reads a socket that hears a multicast group of events."""
     wake: Callable[[], None]
     """Has the receiving thread take a turn."""
 
@@ -115,7 +116,7 @@ class Discovering:
         self._services, self._offers, self._events, self._around = services, offers, events, around
         self._connections = connections
         self._port = DiscoveryPort(self._sd.own, self._sd.group)
-        self._groups = Groups(self._sd.own[0], config.receive_buffer, around.take)
+        self._groups = Groups(self._sd.own[0], config.receive_buffer, around.reader)
         self._link: LinkWatch | None = None
         self._up = False
         self._discovery: Discovery | None = None

@@ -7,25 +7,22 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.poller import Poller
+from ustreamer.transports.someip.poller import Handler, Poller
 from ustreamer.transports.someip.sd.port import joined, rejoin
 from ustreamer.uprotocol.ustatus import UStatusError
 
 MAX_GROUPS: Final = 64
 """An ECU names the group in its Ack, so there is a bound. Linux has one of its own: igmp_max_memberships, 20 per socket."""
 
-_LARGEST: Final = 65_535
-_ROUND: Final = 64
-
 
 class Groups:
     """Belongs to the receiving thread."""
 
-    def __init__(self, interface: str, buffer: int, take: Callable[[bytes, Address], None]) -> None:
-        """`interface` is our address on it; `take` gets every datagram and where it came from."""
+    def __init__(self, interface: str, buffer: int, reader: Callable[[socket.socket], Handler]) -> None:
+        """`interface` is our address on it; `reader` makes what reads a socket."""
         self._interface = interface
         self._buffer = buffer
-        self._take = take
+        self._reader = reader
         self._poller: Poller | None = None
         self._heard: dict[Hashable, Address] = {}
         self._needed: Counter[Address] = Counter()
@@ -69,7 +66,7 @@ class Groups:
     def _open_group(self, group: Address, poller: Poller) -> None:
         opened = joined(group, self._interface, self._buffer)
         self._sockets[group] = opened
-        poller.add(opened.fileno(), lambda _: self._drain(opened))
+        poller.add(opened.fileno(), self._reader(opened))
 
     def _leave(self, group: Address) -> None:
         self._needed[group] -= 1
@@ -86,16 +83,6 @@ class Groups:
         """The link is back."""
         for (host, _), opened in self._sockets.items():
             rejoin(opened, host, self._interface)
-
-    def _drain(self, opened: socket.socket) -> None:
-        for _ in range(_ROUND):  # the poller says so again if there is more
-            if opened.fileno() < 0:
-                return  # left by what the last datagram led to
-            try:
-                datagram, address = opened.recvfrom(_LARGEST)
-            except OSError:
-                return
-            self._take(datagram, address)
 
     def close(self) -> None:
         for opened in self._sockets.values():

@@ -3,7 +3,7 @@
 
 With `recv` each is a call, a release of the interpreter, and memory of its own before anybody knows what it is: 0.6 us, and
 0.25 more from its bytes to its header and payload. So it is 0.45 together, for datagrams of one size. What comes alone is taken
-with `recv` all the same (`Direct`, `SomeipTransport`): to call a foreign function is 10 us where everything is cold.
+with `recv` all the same (`reading`): to call a foreign function is 10 us where everything is cold.
 """
 
 import ctypes

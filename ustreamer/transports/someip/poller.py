@@ -12,8 +12,8 @@ from typing import Final
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 
-Handler = Callable[[int], None]
-"""Called on the receiving thread with the events of its file descriptor."""
+Handler = Callable[[int], bool | None]
+"""Called on the receiving thread with the events of its file descriptor. True: nothing of it has to be looked after."""
 
 
 class Poller:
@@ -38,12 +38,18 @@ class Poller:
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Wait for events, at most so long (None: for ever), and have them handled."""
-        for fd, events in self._epoll.poll(timeout_s):
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for events, at most so long (None: for ever), and have them handled.
+
+        Whether some came and no handler has left anything to be looked after.
+        """
+        ready = self._epoll.poll(timeout_s)
+        quiet = bool(ready)
+        for fd, events in ready:
             handler = self._handlers.get(fd)
-            if handler is not None:  # removed by a handler before it
-                handler(events)
+            if handler is None or not handler(events):  # None: removed by a handler before it
+                quiet = False
+        return quiet
 
     def close(self) -> None:
         self._epoll.close()

@@ -2,31 +2,21 @@
 """A SOME/IP endpoint: one UDP socket, one thread that receives, and senders on whatever thread calls.
 
 Beside the one socket there are some that only receive, each from one ECU that the configuration names (`direct`).
-What a message means and what becomes of it is decided in `exchange`; here are the socket, the thread and the counters.
+What a message means and what becomes of it is decided in `exchange`. The thread is `receiving`, what it reads a socket with
+`reading`, and from the bytes to the listeners it is `incoming`; here all of it is put together.
 Peers are those of the configuration and, with `sd`, those that service discovery finds (`discovering`).
 """
 
-import logging
-import os
 import random
 import socket
-import threading
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import ClassVar
 
 from ustreamer.core.chain import BulkTransmit, Transmit
 from ustreamer.core.neighbours import Announcement, Who
 from ustreamer.core.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.hookspecs import EndpointContext, EndpointTransport, SubscriberGone
 from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.arrivals import Arrivals
-from ustreamer.transports.someip.codec import (
-    MalformedMessage,
-    MalformedReason,
-    SomeIpMessage,
-    split,
-)
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.datagrams import bound
 from ustreamer.transports.someip.direct import Direct
@@ -34,38 +24,23 @@ from ustreamer.transports.someip.discovering import Discovering, Surroundings
 from ustreamer.transports.someip.exchange import Exchange
 from ustreamer.transports.someip.groups import Groups
 from ustreamer.transports.someip.helpings import Helping
+from ustreamer.transports.someip.incoming import Incoming
 from ustreamer.transports.someip.listeners import Listeners
-from ustreamer.transports.someip.mapping import (
-    EventReceiver,
-    Refusal,
-)
+from ustreamer.transports.someip.mapping import EventReceiver
 from ustreamer.transports.someip.offers import offers
-from ustreamer.transports.someip.poller import Poller
+from ustreamer.transports.someip.poller import Handler, Poller
+from ustreamer.transports.someip.reading import reader
+from ustreamer.transports.someip.receiving import JOIN_S, Receiving, Work
 from ustreamer.transports.someip.sd.refusals import REASONS
 from ustreamer.transports.someip.sending import Sending
 from ustreamer.transports.someip.subscribed_events import SubscribedEvents
 from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
 from ustreamer.transports.someip.tcp_connection import listening
-from ustreamer.transports.someip.tcp_door import TcpReason
-from ustreamer.transports.someip.tp import TpReason
-from ustreamer.uprotocol.columns import FULL
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
-
-log = logging.getLogger("ustreamer.someip")
-
-_LARGEST: Final = (
-    65_535  # costs as much as 2 048: the buffer comes from the heap, and what is not used goes back
-)
-_JOIN_S: Final = 2.0
-_NS_PER_S: Final = 1_000_000_000
-_NEVER_NS: Final = 1 << 63
-_LONGEST_SLEEP_NS: Final = 1_000_000_000
-OTHER_STREAMER: Final = "other_streamer"
-"""Why a message is refused that comes from another streamer: it would go round."""
 
 
 class SomeipTransport(EndpointTransport):
@@ -80,9 +55,17 @@ class SomeipTransport(EndpointTransport):
         self._monotonic_ns = context.clock.monotonic_ns
         self._exchange = Exchange(config, context.authority, context.clock)
         self._listeners = Listeners(context.authority)
-        self._arrivals = Arrivals(
-            self._exchange.messages, self._listeners.hearing, self._deliver, self._listener_failed
+        self._incoming = Incoming(
+            self._name,
+            self._exchange,
+            self._listeners,
+            config.other_streamers,
+            self._answer_quietly,
+            () if config.sd is False else REASONS,
         )
+        work = Work(self._turn, self._next_deadline_ns, self._say_goodbye)
+        self._receiving = receiving = Receiving(self._name, work, self._monotonic_ns)
+        self._helping: Helping
         self._opened: Callable[[Hashable], None] = lambda route: None
         self._connections = Connections(
             config.tcp,
@@ -90,49 +73,29 @@ class SomeipTransport(EndpointTransport):
             random.random,
             self._exchange.services.knows,
             TcpCallbacks(
-                self._take_stream,
-                self._count_refusal,
+                self._incoming.take_stream,
+                self._incoming.count_refusal,
                 self._route_opened,
                 self._stream_came,
                 self._stream_gone,
             ),
         )
         services = self._exchange.services
-        self._sending = Sending(config.tp, self._connections, context.clock, self._wake_by, services.no_event)
+        self._sending = Sending(
+            config.tp, self._connections, context.clock, receiving.wake_by, services.no_event
+        )
         self._receivers = {each.subscriber: each for each in services.receivers}
-        self._groups = Groups(config.bind, config.receive_buffer, self._take_in)
-        self._direct = Direct(self._take_helping, self._take_in)
-        self._helping: Helping
-        self._calm = True
-        """Of late, what came to the endpoint's own socket came alone."""
+        self._groups = Groups(config.bind, config.receive_buffer, self._reader)
+        self._direct = Direct()
         self._subscribed: SubscribedEvents | None = None
         self._discovering = self._discovery(context)
         self._leaving = self._exchange.leaving(
-            self._sending.send_alike, self.send, self._wake_by, self._concerns_discovery
+            self._sending.send_alike, self.send, receiving.wake_by, self._concerns_discovery
         )
         self._transmitters = {each.subscriber: self._events_to(each) for each in self._receivers.values()}
         self._socket: socket.socket | None = None
-        self._poller: Poller | None = None
-        self._thread: threading.Thread | None = None
-        self._life = threading.Lock()  # no wake between the closing of its file descriptor and the forgetting
-        self._wake_fd = -1
-        self._stopping = self._closed = False
-        self._sleeping_until_ns = 0  # what the receiving thread will wake at by itself; 0 while it is awake
-        self._barriers: deque[threading.Event] = deque()
-        self._reported: set[type[Exception]] = set()
-        # Counters of the receiving thread.
-        self._refused = dict.fromkeys(
-            [
-                *map(str, MalformedReason),
-                *map(str, Refusal),
-                *map(str, TpReason),
-                *map(str, TcpReason),
-                OTHER_STREAMER,
-                *(REASONS if self._discovering is not None else ()),
-            ],
-            0,
-        )
-        self._datagrams = self._received = self._unheard = self._listener_errors = self._answers_lost = 0
+        self._closed = False
+        self._answers_lost = 0
 
     def _discovery(self, context: EndpointContext) -> Discovering | None:
         if self._config.sd is False:
@@ -147,12 +110,12 @@ class SomeipTransport(EndpointTransport):
             self._subscribed,
             self._connections,
             Surroundings(
-                self._deliver,
+                self._incoming.deliver,
                 self._route_opened,
                 self._service_gone,
-                self._count_refusal,
-                self._take_in,
-                self._wake,
+                self._incoming.count_refusal,
+                self._reader,
+                self._receiving.wake,
             ),
         )
 
@@ -188,12 +151,10 @@ class SomeipTransport(EndpointTransport):
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
         self._socket = opened
         self._sending.open(opened)
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller = poller = Poller()
+        poller = self._receiving.open()
         senders = self._exchange.services.senders
-        self._direct.open(opened, senders, self._config.receive_buffer, poller, self._helping)
-        poller.add(opened.fileno(), self._readable if self._direct else _drained_each_round)
-        poller.add(self._wake_fd, self._woken)
+        self._direct.open(opened, senders, self._config.receive_buffer, poller, self._reader)
+        poller.add(opened.fileno(), self._reader(opened))
         self._groups.open(poller)
         try:
             self._groups.join_all(self._exchange.services.groups)
@@ -203,14 +164,11 @@ class SomeipTransport(EndpointTransport):
         except UStatusError:
             self.close()
             raise
-        self._thread = threading.Thread(
-            target=self._receive, args=(opened, poller), name=f"someip {self._name}", daemon=True
-        )
-        self._thread.start()
+        self._receiving.start()
 
     def _open_tcp(self, poller: Poller) -> None:
         config, connections = self._config, self._connections
-        connections.open(config.bind, poller, self._wake)
+        connections.open(config.bind, poller, self._receiving.wake)
         if config.listens_over_tcp:
             connections.listen(config.tcp_port)
         for service in config.services:
@@ -235,20 +193,15 @@ class SomeipTransport(EndpointTransport):
 
     def stop_receiving(self) -> None:
         """As the port says. Callers of calls that are open are told UNAVAILABLE: their answers are not read any more."""
-        self._stopping = True
-        thread = self._thread
-        if thread is not None:
-            self._wake()
-            if thread is not threading.current_thread():
-                thread.join(_JOIN_S)
+        self._receiving.stop()
         for response in self._exchange.give_up_calls():
-            self._deliver(response)
+            self._incoming.deliver(response)
 
     def close(self) -> None:
         self._closed = True
         self.stop_receiving()
         if self._socket is not None:
-            self._sending.flush(_JOIN_S)
+            self._sending.flush(JOIN_S)
             for datagram, address in self._exchange.give_up_requests():
                 self._answer_quietly(datagram, address)
         self._sending.close()
@@ -257,13 +210,10 @@ class SomeipTransport(EndpointTransport):
         self._connections.close()
         self._groups.close()
         self._direct.close()
-        with self._life:
-            if self._socket is not None:
-                self._socket.close()
-                os.close(self._wake_fd)
-            if self._poller is not None:
-                self._poller.close()
-            self._socket, self._wake_fd, self._thread, self._poller = None, -1, None, None
+        self._receiving.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
         """As the port says, of receivers for which too much waits to be sent in segments, of connections over TCP, and of services."""
@@ -276,7 +226,7 @@ class SomeipTransport(EndpointTransport):
     def _service_gone(self, service: UUri, addresses: list[Address], why: str) -> None:
         """Callers that wait for its answers are told, and do not wait for their ttl."""
         for response in self._exchange.service_gone(service, addresses, why):
-            self._deliver(response)
+            self._incoming.deliver(response)
 
     # --- listeners ------------------------------------------------------------------------------------------------------
 
@@ -285,57 +235,23 @@ class SomeipTransport(EndpointTransport):
 
     def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         self._listeners.unregister(source_filter, sink_filter, listener)
-        self._wait_until_calls_are_over()
-
-    def _wait_until_calls_are_over(self) -> None:
-        """Wait for the listener calls that had begun; at once on the receiving thread, inside such a call."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return
-        passed = threading.Event()
-        self._barriers.append(passed)
-        self._wake()
-        while thread.is_alive() and not passed.wait(0.05):
-            pass  # the thread may have ended between the two questions
-
-    def _wake(self) -> None:
-        with self._life:
-            if self._wake_fd >= 0:
-                os.eventfd_write(self._wake_fd, 1)
-
-    def _wake_by(self, deadline_ns: int) -> None:
-        """Wake the receiving thread if it would sleep for longer."""
-        if deadline_ns < self._sleeping_until_ns:
-            self._wake()
+        self._receiving.wait_until_calls_are_over()
 
     # --- receiving ------------------------------------------------------------------------------------------------------
 
-    def _receive(self, opened: socket.socket, poller: Poller) -> None:
-        while not self._stopping:
-            self._expire()
-            self._sending.run()
-            self._connections.on_timer()
-            if not self._direct and self._drain(opened):
-                poller.wait(0)  # who is not in the flood has a turn, too
-            else:
-                self._sleep(poller)
-            self._pass_barriers()
+    def _turn(self) -> None:
+        """Do what is due."""
         if self._discovering is not None:
-            self._discovering.say_goodbye()
-
-    def _sleep(self, poller: Poller) -> None:
-        """Wait for a datagram, for the next deadline, or to be woken."""
-        # In this order, so that a call opened meanwhile either is seen here or sees that it has to wake us.
-        self._sleeping_until_ns = _NEVER_NS
-        now_ns = self._monotonic_ns()
-        # Not for longer than this, so that a call need not wake us for the sake of its deadline: 20 us of a call by itself.
-        until_ns = now_ns + _LONGEST_SLEEP_NS
-        deadline_ns = self._next_deadline_ns()
-        if deadline_ns is not None:
-            until_ns = min(until_ns, deadline_ns)
-        self._sleeping_until_ns = until_ns
-        poller.wait(max(0, until_ns - now_ns) / _NS_PER_S)  # in whole ms, rounded up
-        self._sleeping_until_ns = 0
+            self._discovering.turn()
+        responses, datagrams = self._exchange.expire()
+        for datagram, address in datagrams:
+            self._answer_quietly(datagram, address)
+        for response in responses:
+            self._incoming.deliver(response)
+        for each in self._exchange.expire_segments():
+            self._incoming.count_refusal(each.reason, each.peer, each.detail)
+        self._sending.run()
+        self._connections.on_timer()
 
     def _next_deadline_ns(self) -> int | None:
         deadlines = [
@@ -347,85 +263,14 @@ class SomeipTransport(EndpointTransport):
             deadlines.append(self._discovering.next_deadline_ns)
         return min((each for each in deadlines if each is not None), default=None)
 
-    def _woken(self, events: int) -> None:
-        os.eventfd_read(self._wake_fd)
+    def _say_goodbye(self) -> None:
+        if self._discovering is not None:
+            self._discovering.say_goodbye()
 
-    def _readable(self, events: int) -> None:
-        if self._socket is not None:
-            self._drain(self._socket)
-
-    def _drain(self, opened: socket.socket) -> bool:
-        """Take in what has arrived, one helping at most; whether there may be more."""
-        if self._calm:  # as in `Direct`
-            try:
-                datagram, address = opened.recvfrom(_LARGEST)
-            except BlockingIOError:
-                return False
-            self._take_in(datagram, address)
-        number = self._helping.take(opened.fileno())
-        self._calm = number < 2
-        if number:
-            self._take_helping(self._helping)
-        return number == FULL
-
-    def _take_helping(self, helping: Helping) -> None:
-        """Take in what has arrived together, in order."""
-        self._datagrams += len(helping)
-        alike = self._exchange.alike(helping)
-        if alike is None:
-            self._take_each(helping)
-        else:
-            self._arrivals.deliver_all(alike)
-
-    def _take_each(self, helping: Helping) -> None:
-        arrivals, event_in = self._arrivals, self._exchange.event
-        message_in = self._exchange.arriving.message
-        for datagram, address in zip(helping.datagrams(), helping.senders(), strict=True):
-            attributes = event_in(datagram, address[0])
-            if attributes is not None:
-                arrivals.attributes.append(attributes)
-                arrivals.datagrams.append(datagram)
-                continue
-            message = message_in(datagram, address)
-            if message is not None:
-                arrivals.add(message)
-            else:
-                arrivals.deliver()  # they came before
-                self._take(datagram, address)
-        arrivals.deliver()
-
-    def _take_in(self, datagram: bytes, address: Address) -> None:
-        """Take in what came alone, or to a multicast group that ECUs send events in."""
-        self._datagrams += 1
-        self._take_one(datagram, address)
-
-    def _take_one(self, datagram: bytes, address: Address) -> None:
-        """As `_take_each` of one, with no wait for another."""
-        attributes = self._exchange.event(datagram, address[0])
-        if attributes is not None:
-            self._deliver(self._exchange.message(attributes, datagram))
-            return
-        message = self._exchange.arriving.message(datagram, address)
-        if message is None:
-            self._take(datagram, address)
-        else:
-            self._deliver(message)
-
-    def _take(self, datagram: bytes, address: Address) -> None:
-        messages, malformed = split(datagram)
-        for error in malformed:
-            self._count_refusal(error.reason, address, error)
-            answer = self._exchange.malformed(datagram, error, address)
-            if answer is not None:
-                self._answer_quietly(answer, address)
-        self._take_messages(messages, address)
-
-    def _take_stream(
-        self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], address: TcpAddress
-    ) -> None:
-        for error in malformed:
-            self._count_refusal(error.reason, address, error)
-        self._take_messages(messages, address)
+    def _reader(self, opened: socket.socket, sender: Address | None = None) -> Handler:
+        return reader(
+            opened, sender, self._helping, self._incoming.take, self._incoming.take_one, self._monotonic_ns
+        )
 
     def _stream_came(self, peer: TcpAddress, *, inbound: bool) -> None:
         if self._discovering is not None:
@@ -434,72 +279,9 @@ class SomeipTransport(EndpointTransport):
     def _stream_gone(self, peer: TcpAddress, *, inbound: bool) -> None:
         if not inbound:
             for response in self._exchange.connection_gone(peer, self._connections.waiting_at(peer)):
-                self._deliver(response)
+                self._incoming.deliver(response)
         if self._discovering is not None:
             self._discovering.stream_gone(peer, inbound=inbound)
-
-    def _take_messages(self, messages: Iterable[SomeIpMessage], address: Address) -> None:
-        if address[0] in self._config.other_streamers:
-            for message in messages:
-                self._count_refusal(OTHER_STREAMER, address, message)
-            return
-        incoming = self._exchange.incoming
-        for message in messages:
-            outcome = incoming(message, address)
-            if isinstance(outcome, UMessage):
-                self._deliver(outcome)
-                continue
-            if outcome is None:
-                continue
-            self._count_refusal(outcome.reason, address, message)
-            if outcome.answer is not None:
-                self._answer_quietly(outcome.answer, address)
-
-    def _deliver(self, message: UMessage) -> None:
-        listeners = self._listeners.hearing(message.attributes)
-        if listeners:
-            self._received += 1
-        else:
-            self._unheard += 1
-        for listener in listeners:
-            try:
-                listener(message)
-            except Exception as error:  # noqa: BLE001  # foreign code: reported, and the next datagram is served
-                self._listener_failed(error, message)
-
-    def _listener_failed(self, error: Exception, message: UMessage) -> None:
-        self._listener_errors += 1
-        if type(error) not in self._reported:
-            self._reported.add(type(error))
-            log.error(
-                "someip.listener_failed",
-                exc_info=error,
-                extra={"endpoint": self._name, "message_id": str(message.id)},
-            )
-
-    def _count_refusal(self, reason: str, address: Address, what: object) -> None:
-        self._refused[reason] += 1
-        if self._refused[reason] == 1:  # the first shows what it is about; the others are in the counter
-            log.warning(
-                "someip.refused",
-                extra={
-                    "endpoint": self._name,
-                    "reason": str(reason),
-                    "sender": f"{address[0]}:{address[1]}",
-                    "refused": str(what)[:500],
-                },
-            )
-
-    def _expire(self) -> None:
-        if self._discovering is not None:
-            self._discovering.turn()
-        responses, datagrams = self._exchange.expire()
-        for datagram, address in datagrams:
-            self._answer_quietly(datagram, address)
-        for response in responses:
-            self._deliver(response)
-        for each in self._exchange.expire_segments():
-            self._count_refusal(each.reason, each.peer, each.detail)
 
     def _answer_quietly(self, datagram: bytes, address: Address) -> None:
         """Send an answer of our own. Nobody could try again: the client does, after its own timeout."""
@@ -507,10 +289,6 @@ class SomeipTransport(EndpointTransport):
             self._sending.put(datagram, address)
         except UStatusError:
             self._answers_lost += 1
-
-    def _pass_barriers(self) -> None:
-        while self._barriers:
-            self._barriers.popleft().set()
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
@@ -541,7 +319,7 @@ class SomeipTransport(EndpointTransport):
         if discovering is None or not discovering.concerns(message):
             return False
         discovering.hand_over(message)
-        self._wake()
+        self._receiving.wake()
         return True
 
     def transmitter(self, subscriber: UUri | None) -> Transmit:
@@ -608,7 +386,7 @@ class SomeipTransport(EndpointTransport):
         except UStatusError:
             if self._exchange.abandon(outgoing.request_id):
                 raise  # to be tried again or answered; but not if we have stopped and told the caller meanwhile
-        self._wake_by(self._exchange.sent(outgoing))
+        self._receiving.wake_by(self._exchange.sent(outgoing))
 
     def _send_response(self, message: UMessage) -> None:
         try:
@@ -683,18 +461,11 @@ class SomeipTransport(EndpointTransport):
         were `tcp_given_up` though they may have been lost.
         """
         return {
-            "datagrams": self._datagrams,
-            "received": self._received + self._arrivals.received,
-            "unheard": self._unheard,
-            "listener_errors": self._listener_errors,
+            **self._incoming.statistics(),
             "answers_lost": self._answers_lost,
             **self._exchange.statistics(),
             **self._sending.statistics(),
             **({} if self._discovering is None else self._discovering.statistics()),
             **self._connections.statistics(),
-            **{f"refused_{reason}": number for reason, number in self._refused.items()},
+            **self._incoming.refusals(),
         }
-
-
-def _drained_each_round(events: int) -> None:
-    """Where it is the only socket of datagrams, it is read whether or not the poller has something to say of it."""
