@@ -171,7 +171,9 @@ class Sender:
     def put(self, message: UMessage) -> None:
         """Put `message`; never waits for anybody to listen. Raises as `UTransport.send`, and RouteUnavailable."""
         with self._lock:
-            header = self._known(message.attributes) or self._header(message)
+            attributes = message.attributes  # as `_known`, without a call: 2 us of a message that comes alone
+            known = self._headers.get(attributes) if attributes.reqid is None else self._known(attributes)
+            header = known or self._header(message)
             id = message.id
             if id.msb & 0xF000 != 0x7000 or id.lsb >> 62 != 0b10:  # UUID.is_valid, 0.15 us less
                 message.check(strict=False)
@@ -295,9 +297,11 @@ class Sender:
         now_ns = self._monotonic_ns()  # before: what a dying link keeps waiting belongs to it
         id, payload = message.id, message.payload
         head = HEAD.pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
-        tail, reqid = header.told(message.attributes)
+        tail, reqid = header.tail, b""
+        if header.behind is not None:
+            tail, reqid = header.told(message.attributes)
         try:
-            header.publisher.put(payload, attachment=head + tail)
+            header.put(payload, attachment=head + tail)
         except zenoh.ZError as error:
             raise self._refused(message.attributes, error) from error
         self.sent += 1
