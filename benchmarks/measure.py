@@ -119,6 +119,14 @@ def at_saturation(rig: Rig, load: Load) -> tuple[float, float]:
     return cpu_us, messages * _NS_PER_S / (after.at_ns - before.at_ns)
 
 
+def at_pace(rig: Rig, hz: float, count: int) -> tuple[float, float]:
+    """CPU us a message of the forwarder, and the p50 of their ages in us. Raises ChildError if nothing arrives."""
+    before, ages, after = _paced(rig, hz, count)
+    if not ages:
+        raise ChildError(f"{rig.direction}, {rig.subject}: none of {count} paced messages arrived")
+    return _cpu_spent(before, after)[0] / count / _US, percentile(ages, 0.50) / _US
+
+
 def _cpu_spent(before: Sample, after: Sample) -> tuple[int, ...]:
     return tuple(now - then for then, now in zip(before.cpu_ns, after.cpu_ns, strict=True))
 

@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 def _forwarding(_: Path, quick: bool) -> dict[str, Any]:
-    payloads, load, repeats = ([64], QUICK, 1) if quick else ([64, 1_024], _LOAD, 5)
+    payloads, load, repeats = ([64], QUICK, 1) if quick else ([64, 1_024], _LOAD, 7)
     found: dict[str, Any] = msgspec.to_builtins(
         forwarding(payloads, load, repeats, lambda line: print(line, file=sys.stderr, flush=True))
     )

@@ -2,14 +2,15 @@
 """`python -m benchmarks.trees BEFORE AFTER`: two checkouts of the streamer in turns, and the bare forwarder of each direction beside them.
 
 For a change, on a machine that changes its speed within a minute: many short rounds at saturation, in an order that is drawn
-anew for each, of which the least and the first quartile count. AFTER may be `.`; `--recorded` has the recorder on in both.
+anew for each, of which the least and the first quartile count; with `--hz` at a pace. AFTER may be `.`. `--recorded both` has the
+recorder on in both, `--recorded after` in the second alone, so that `. . --recorded after` is what it costs.
 """
 
 import argparse
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -18,12 +19,17 @@ import msgspec
 
 from benchmarks.board import Board
 from benchmarks.children import Child, ChildError
-from benchmarks.measure import Load, at_saturation
+from benchmarks.measure import Load, at_pace, at_saturation
 from benchmarks.rigs import Ports, Rig, Stage, Subject
 
 _PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
 _MAIN: Final = "import sys; from ustreamer.host.cli import main; sys.exit(main())"
-_LOAD: Final = Load(warm_up_s=0.1, saturated_s=0.3)
+_PACED: Final = 1_500  # messages of a round
+_SUBJECTS: Final = {
+    "neither": (Subject.STREAMER, Subject.STREAMER),
+    "both": (Subject.RECORDED, Subject.RECORDED),
+    "after": (Subject.STREAMER, Subject.RECORDED),
+}
 DIRECTIONS: Final = ("someip-zenoh", "zenoh-someip", "zenoh-zenoh")
 
 
@@ -58,42 +64,54 @@ class Trees(Stage):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of many rounds: CPU us a message of the forwarder, messages/s."""
+    """Of many rounds: CPU us a message of the forwarder; messages/s at saturation, or the p50 in us at a pace.
+
+    `ratio` is the median of the latter by that of the tree `before` in the same turn.
+    """
 
     least_us: float
     quartile_us: float
     median_us: float
-    most_per_s: float
+    median: float
+    ratio: float
 
     @classmethod
-    def of(cls, rounds: Sequence[tuple[float, float]]) -> "Figures":
-        """Of the CPU us a message and the messages/s of each round."""
+    def of(cls, rounds: Sequence[tuple[float, float]], before: Sequence[tuple[float, float]]) -> "Figures":
+        """Of the two figures of each round, and those of `before` in the same turns."""
         spent = sorted(cpu_us for cpu_us, _ in rounds)
-        most = max(per_s for _, per_s in rounds)
-        return cls(spent[0], spent[len(spent) // 4], median(spent), most)
+        ratios = [ours / theirs for (_, ours), (_, theirs) in zip(rounds, before, strict=True)]
+        quartile = spent[len(spent) // 4]
+        return cls(spent[0], quartile, median(spent), median(each for _, each in rounds), median(ratios))
 
 
 def compared(
-    directory: Path, trees: Sequence[Path], direction: str, payload: int, rounds: int, subject: Subject
+    directory: Path,
+    trees: Sequence[Path],
+    direction: str,
+    payload: int,
+    rounds: int,
+    subjects: Sequence[Subject],
+    measured: Callable[[Rig], tuple[float, float]],
 ) -> dict[str, Figures]:
-    """Raises ChildError if a process ends, or nothing comes through."""
+    """Raises ChildError if a process ends, or nothing comes through. Each of `trees` has its subject."""
     with Trees(directory, payload) as stage:
         rigs = [("bare", stage.rig(direction, Subject.BARE))]
-        for name, stage.tree in zip(("before", "after"), trees, strict=True):
+        for name, stage.tree, subject in zip(("before", "after"), trees, subjects, strict=True):
             rigs.append((name, stage.rig(direction, subject)))
         found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in rigs}
         for number in range(-1, rounds):
             for name, rig in random.sample(rigs, len(rigs)):
-                result = at_saturation(rig, _LOAD)
+                result = measured(rig)
                 if number >= 0:
                     found[name].append(result)
-    return {name: Figures.of(each) for name, each in found.items()}
+    return {name: Figures.of(each, found["before"]) for name, each in found.items()}
 
 
-def table(direction: str, found: dict[str, Figures]) -> str:
-    lines = [f"{direction:<16}{'CPU us: least':>14}{'quartile':>10}{'median':>8}{'most/s':>10}"]
+def table(direction: str, what: str, found: dict[str, Figures]) -> str:
+    lines = [f"{direction:<16}{'CPU us: least':>14}{'quartile':>10}{'median':>8}{what:>12}{'of before':>11}"]
     lines += [
-        f"{name:<16}{each.least_us:>14.2f}{each.quartile_us:>10.2f}{each.median_us:>8.2f}{each.most_per_s:>10.0f}"
+        f"{name:<16}{each.least_us:>14.2f}{each.quartile_us:>10.2f}{each.median_us:>8.2f}"
+        f"{each.median:>12.0f}{each.ratio:>11.2f}"
         for name, each in found.items()
     ]
     return "\n".join(lines)
@@ -105,23 +123,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--direction", choices=DIRECTIONS, nargs="+", default=DIRECTIONS)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--payload", type=int, default=64)
-    parser.add_argument("--recorded", action="store_true")
+    parser.add_argument("--recorded", choices=_SUBJECTS, default="neither")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a round at saturation")
+    parser.add_argument("--hz", type=float, help=f"rounds of {_PACED} messages at this pace instead")
     options = parser.parse_args(argv)
     for tree in options.trees:
         if not (tree / "ustreamer" / "host" / "cli.py").is_file():
             # It would be measured all the same: what is installed.
             parser.error(f"{tree}: expected a checkout of the streamer, found no ustreamer/host/cli.py")
-    subject = Subject.RECORDED if options.recorded else Subject.STREAMER
+    load = Load(warm_up_s=0.1, saturated_s=options.seconds)
+    hz: float | None = options.hz
+
+    def measured(rig: Rig) -> tuple[float, float]:
+        return at_saturation(rig, load) if hz is None else at_pace(rig, hz, _PACED)
+
+    subjects = _SUBJECTS[options.recorded]
     for direction in options.direction:
         with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
             try:
                 found = compared(
-                    Path(directory), options.trees, direction, options.payload, options.rounds, subject
+                    Path(directory),
+                    options.trees,
+                    direction,
+                    options.payload,
+                    options.rounds,
+                    subjects,
+                    measured,
                 )
             except ChildError as error:
                 print(error, file=sys.stderr)
                 return 1
-        print(table(direction, found), flush=True)
+        print(table(direction, "messages/s" if hz is None else "p50 us", found), flush=True)
     return 0
 
 

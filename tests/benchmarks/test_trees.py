@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import trees
-from benchmarks.measure import Load
 from benchmarks.rigs import Subject
-from benchmarks.trees import Figures, Trees, compared, main, table
+from benchmarks.trees import Figures, Trees, main
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_figures_are_the_least_the_quartile_and_the_median_of_the_rounds() -> None:
+    before = [(9.0, 100.0), (9.0, 100.0), (9.0, 400.0), (9.0, 200.0), (9.0, 5.0)]
     rounds = [(5.0, 100.0), (1.0, 300.0), (4.0, 200.0), (2.0, 50.0), (3.0, 10.0)]
-    assert Figures.of(rounds) == Figures(1.0, 2.0, 3.0, 300.0)
+    assert Figures.of(rounds, before) == Figures(1.0, 2.0, 3.0, 100.0, 1.0)
+    assert Figures.of(before, before).ratio == 1.0
 
 
 def test_a_streamer_runs_from_its_own_tree_and_from_nowhere_else(tmp_path: Path) -> None:
@@ -29,14 +30,24 @@ def test_a_streamer_runs_from_its_own_tree_and_from_nowhere_else(tmp_path: Path)
     assert command[2:4] == [sys.executable, "-P"]
 
 
+@pytest.mark.parametrize(
+    "what", [["--seconds", "0.1"], ["--recorded", "after", "--seconds", "0.1"], ["--hz", "5000"]]
+)
 def test_two_trees_and_the_bare_forwarder_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(trees, "_LOAD", Load(warm_up_s=0.05, saturated_s=0.1))
-    found = compared(tmp_path, [ROOT, ROOT], "someip-zenoh", 64, 1, Subject.STREAMER)
-    assert list(found) == ["bare", "before", "after"]
-    assert all(each.least_us > 0 and each.most_per_s > 0 for each in found.values())
-    assert [line.split()[0] for line in table("someip-zenoh", found).splitlines()] == ["someip-zenoh", *found]
+    monkeypatch.setattr(trees, "_PACED", 100)
+    assert main([str(ROOT), str(ROOT), "--direction", "someip-zenoh", "--rounds", "1", *what]) == 0
+    head, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ("p50" in head, "messages/s" in head) == ("--hz" in what, "--hz" not in what)
+    assert [row[0] for row in rows] == ["bare", "before", "after"]
+    assert all(float(each) > 0 for row in rows for each in row[1:])
+    assert rows[1][-1] == "1.00"  # of itself
+
+
+def test_the_recorder_is_on_where_it_is_asked_for() -> None:
+    on = {name: [each is Subject.RECORDED for each in subjects] for name, subjects in trees._SUBJECTS.items()}
+    assert on == {"neither": [False, False], "both": [True, True], "after": [False, True]}
 
 
 def test_a_tree_without_a_streamer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
