@@ -104,7 +104,7 @@ def test_commstatus_ok_is_no_error(vehicle: Vehicle, client: SomeipPeer, provide
 def test_a_failure_goes_back_as_an_error_with_a_return_code(
     vehicle: Vehicle, client: SomeipPeer, provider: ZenohPeer, commstatus: int
 ) -> None:
-    # Of this test only: what the last provider had when it went is delivered again, at least once, to this one.
+    # Of this test only: what the last provider was sent when it went may be delivered again, to this one.
     payload = b"fail with %d" % commstatus
     session = ask(client, vehicle, payload)
     provider.respond(provider.inbox.one(carrying(payload)), wire.field(1, commstatus), commstatus=commstatus)

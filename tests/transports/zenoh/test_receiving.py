@@ -25,9 +25,10 @@ from ustreamer.transports.zenoh import receiving
 from ustreamer.transports.zenoh.inbound import VERSION_BYTE, Reason
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.receiving import Call, Filters, Given, Reception
+from ustreamer.transports.zenoh.replay import Answered
 from ustreamer.uprotocol.columns import FULL
 from ustreamer.uprotocol.run import MANY, Run
-from ustreamer.uprotocol.umessage import UMessage, notification, publish
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
 from ustreamer.uprotocol.uuri import ANY, UUri, any_at
 from ustreamer.uprotocol.wire import encode
 
@@ -51,7 +52,7 @@ class Bulk:
 
 def delivered(messages: list[UMessage], *given: Filters) -> Bulk:
     bulk = Bulk()
-    reception = Reception(ALL, "backbone", "alpha", 8)
+    reception = Reception(ALL, "backbone", "alpha", 8, Answered(0))
     reception.use((Call(bulk, Given(given)),))
     reception._deliver_all(messages)
     return bulk
@@ -157,7 +158,8 @@ class Receiving:
     """A reception of publications without a session, which has seen one that is like those to come."""
 
     def __init__(self, filters: Filters = Filters(ANY, None), *given: Filters) -> None:  # noqa: B008  a tuple
-        self.reception = Reception(filters, "backbone", ALPHA, 8)
+        self.answered = Answered(500)
+        self.reception = Reception(filters, "backbone", ALPHA, 8, self.answered)
         self.inbox = Helpings()
         self.reception.use((Call(self.inbox, Given(given)),))
         for like in LIKE:
@@ -409,3 +411,28 @@ def test_a_run_of_answers_that_was_given_by_other_filters_is_not_given_again(giv
     receiving.take(list(map(sample, messages)))
     assert receiving.inbox.messages == ([] if given == METHOD else [first, *messages])
     assert receiving.reception.received == 21
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 128, 300])
+def test_what_has_an_answer_is_noted_however_the_answers_come(count: int) -> None:
+    receiving = Receiving(Filters(ANY, ANY))
+    first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(1 + count))
+    asked = request(new_id(), REMOTE_CLIENT, METHOD, ttl=1_000)
+    receiving.take([sample(first), sample(asked)])
+    receiving.take(list(map(sample, messages)))
+    assert receiving.reception.received == 2 + count
+    assert receiving.answered.ids() == {each.attributes.reqid for each in (first, *messages)}
+
+
+def test_what_is_no_message_answers_nothing() -> None:
+    receiving = Receiving(Filters(ANY, ANY))
+    elsewhere, deleted = (response_from(METHOD, REMOTE_CLIENT) for _ in range(2))
+    key = key_of(response_from(METHOD.with_resource(2), REMOTE_CLIENT))
+    receiving.take(
+        [
+            sample(elsewhere)._replace(key_expr=zenoh.KeyExpr(key)),
+            sample(deleted)._replace(kind=DELETE, payload=zenoh.ZBytes(b"")),
+        ]
+    )
+    assert receiving.refused == {Reason.MISMATCH: 1, Reason.DELETE: 1}
+    assert receiving.answered.ids() == set()

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.transports.contract import TOPIC
-from ustreamer.transports.zenoh.replay import HEAD, OVERHEAD_BYTES, Memory, Origin, Replay
+from ustreamer.transports.zenoh.replay import HEAD, OVERHEAD_BYTES, Answered, Memory, Origin, Replay
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
@@ -226,3 +226,22 @@ def test_what_comes_later_than_a_64th_of_the_window_is_another_block() -> None:
     notes.now_ns = begun_ns + WINDOW_MS * NS_PER_MS + 1
     tailed(notes, 1, b"")
     assert notes.known() == notes.noted[3:]
+
+
+# --- answered -----------------------------------------------------------------------------------------------------------
+
+halves = st.integers(0, 2**64 - 1)
+
+
+@given(st.integers(0, 5), st.lists(st.lists(st.builds(UUID, halves, halves), max_size=8), max_size=12))
+@example(2, [[UUID(1, 2)], [UUID(2, 1)], [UUID(1, 1), UUID(2, 2)]])  # two halves do not make an id
+def test_of_what_was_answered_the_last_are_known(most: int, helpings: list[list[UUID]]) -> None:
+    answered = Answered(most)
+    told: list[UUID] = []
+    for helping in helpings:
+        answered.note(helping)
+        told += helping
+        known = answered.ids()
+        assert known >= set(told[len(told) - min(most, len(told)) :])
+        assert known <= set(told)
+        assert len(known) <= 2 * most

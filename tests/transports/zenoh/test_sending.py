@@ -19,7 +19,7 @@ from ustreamer.transports.zenoh import sending
 from ustreamer.transports.zenoh.inbound import VERSION_BYTE, Attachments, InboundReader, inbound
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.links import Links
-from ustreamer.transports.zenoh.replay import Replay
+from ustreamer.transports.zenoh.replay import Answered, Replay
 from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.uprotocol.run import Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriority
@@ -83,7 +83,8 @@ class Bench:
         session = stack.enter_context(plain_session(listen=[self.here]))
         self.links = Links(context)
         self.opened: list[Hashable] = []
-        self.sender = Sender(session, self.links, context, replay, self.opened.append)
+        self.answered = Answered(10)
+        self.sender = Sender(session, self.links, context, replay, self.answered, self.opened.append)
         stack.callback(self.links.close)
         self.links.watch(session)
         self.lost_since_ns = LONG_AGO
@@ -225,6 +226,27 @@ def test_what_is_over_is_not_put_again(make_bench: MakeBench) -> None:
     wait_until(lambda: CLOCK.wall_ms() > short.id.time_ms + 100, "its end")
     assert received(bench.listen(), 1) == [1]
     wait_until(lambda: bench.sender.unreplayed == 1, "the count")
+
+
+def test_a_request_that_was_answered_is_not_put_again(make_bench: MakeBench) -> None:
+    """And nothing else is taken for one, whatever an answer says that it answers."""
+    bench = make_bench()
+    subscriber = bench.listen()
+    asked, event = (
+        [request(new_id(), REMOTE_CLIENT, METHOD, b"%d" % n, ttl=60_000) for n in range(3)],
+        numbered(3),
+    )
+    bench.put(*asked, event)
+    assert received(subscriber, 4) == [0, 1, 2, 3]
+    bench.answered.note([asked[0].id, event.id])
+    bench.forget(subscriber)
+    bench.answered.note([asked[2].id])  # while nobody was there
+    subscriber = bench.listen()
+    assert sorted(received(subscriber, 2)) == [1, 3]
+    last = request(new_id(), REMOTE_CLIENT, METHOD, b"4", ttl=60_000)
+    bench.put(last)
+    assert received(subscriber, 1) == [4]
+    assert (bench.sender.replayed, bench.sender.unreplayed) == (2, 0)
 
 
 @pytest.mark.parametrize("years", [26, -26])

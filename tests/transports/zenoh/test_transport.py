@@ -35,11 +35,12 @@ from ustreamer.hookspecs import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.links import Links
 from ustreamer.transports.zenoh.receiving import Filters, Reception
+from ustreamer.transports.zenoh.replay import Answered, Replay
 from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.columns import FULL
 from ustreamer.uprotocol.uattributes import UPriority
-from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri, any_at
 
@@ -369,7 +370,7 @@ def test_the_number_of_publishers_is_bounded_and_the_least_used_goes() -> None:
         links = Links(context)
         links.watch(session)
         wait_until(lambda: links.up, "the link")
-        sender = Sender(session, links, context, max_publishers=3)
+        sender = Sender(session, links, context, Replay(), Answered(0), max_publishers=3)
         topics = [TOPIC.with_resource(0x8000 + n) for n in range(4)]
         order = [0, 1, 2, 0, 3, 1, 0, 0, 3, 2]
         for n in order:
@@ -418,6 +419,39 @@ def test_nothing_is_sent_while_nobody_is_connected_and_nothing_is_lost_when_they
         assert inbox.wait(2) == [*sent, message]  # the router said goodbye, so nothing was lost with it
         sender.close()
         receiver.close()
+
+
+@pytest.mark.parametrize("replay_ms", [15_000, 0])
+def test_a_provider_that_comes_back_is_asked_again_what_it_has_not_answered(
+    patient: None, replay_ms: int
+) -> None:
+    """A method may not bear to be called twice; with `replay_ms` 0 nothing is asked again."""
+    here = free_locator()
+    streamer = endpoint(ALPHA, "streamer", connect=(here,), replay_ms=replay_ms)
+    streamer._links.lost_since_ns = lambda noticed_ns: 0  # type: ignore[method-assign]  # all may have been lost
+    provider = endpoint(BETA, "provider", listen=(here,))
+    answers, asked_before, asked_after = Mailbox(), Mailbox(), Mailbox()
+    with closing(streamer), closing(provider):
+        streamer.register_listener(ANY, CLIENT, answers)
+        provider.register_listener(ANY, REMOTE_METHOD, asked_before)
+        provider.open()
+        streamer.open()
+        requests = [request(new_id(), CLIENT, REMOTE_METHOD, bytes([n]), ttl=60_000) for n in range(3)]
+        for each in requests:
+            streamer.send(each)
+        first, _, third = asked_before.wait(3)
+        for each in (third, first):
+            provider.send(response(new_id(), each, b"done"))
+        assert len(answers.wait(2)) == 2
+        provider.unregister_listener(ANY, REMOTE_METHOD, asked_before)
+        sender = streamer._sender
+        assert sender is not None
+        wait_until(lambda: any(each.lost_ns for each in sender._publishers.values()), "the loss")
+        provider.register_listener(ANY, REMOTE_METHOD, asked_after)
+        last = request(new_id(), CLIENT, REMOTE_METHOD, b"last", ttl=60_000)
+        streamer.send(last)
+        again = [requests[1]] * bool(replay_ms)
+        assert asked_after.wait(len(again) + 1) == [*again, last]
 
 
 class LinkNotes:
@@ -549,7 +583,7 @@ def test_waiting_for_a_subscriber_has_an_end() -> None:
 
 
 def test_a_reception_that_was_never_started_can_be_stopped() -> None:
-    reception = Reception(Filters(ANY, None), "backbone", ALPHA, 1024)
+    reception = Reception(Filters(ANY, None), "backbone", ALPHA, 1024, Answered(0))
     reception.end()
     reception.join(1)
     reception.wait_call_done(1)

@@ -20,8 +20,8 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     Without a file, what is not said is: mode "peer", nothing listened on, nobody connected to, no scouting. With one,
     what is not said is left as the file has it. `queue` bounds how many messages wait between Zenoh's thread and ours,
     for each listener filter; a full queue slows the sender down. What was sent within `replay_ms` before the subscribers of a
-    route were lost is sent again when they are back, if it may have been lost with the link; 0 is never. It should be
-    longer than the lease of the nodes, after which an outage is noticed. `replay_messages` and `replay_bytes` bound what is
+    route were lost is sent again when they are back, if it may have been lost with the link, but for requests that were
+    answered; 0 is never. It should be longer than the lease of the nodes, after which an outage is noticed. `replay_messages` and `replay_bytes` bound what is
     remembered for it. `neighbours` are the own authorities of streamers on this network that are believed to carry what
     they say even where they are not seen on the other side; False: neither look for others nor announce ourselves.
     """

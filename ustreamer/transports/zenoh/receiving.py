@@ -16,6 +16,7 @@ from zenoh.handlers import FifoChannel
 
 from ustreamer.transports.zenoh.inbound import InboundReader, Reason, Refusal
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
+from ustreamer.transports.zenoh.replay import Answered
 from ustreamer.uprotocol.columns import FULL
 from ustreamer.uprotocol.run import MANY, Run
 from ustreamer.uprotocol.umessage import UMessage
@@ -105,8 +106,12 @@ class Call(NamedTuple):
 class Reception:
     """The subscriber of one pair of filters. `received`, `refused` and `listener_errors` have one writer, its thread."""
 
-    def __init__(self, filters: Filters, endpoint: str, authority: str, queue: int) -> None:
+    def __init__(
+        self, filters: Filters, endpoint: str, authority: str, queue: int, answered: Answered
+    ) -> None:
+        """`answered` is told of the answers that come."""
         self.filters = filters
+        self._answered = answered
         self.received = 0
         self.listener_errors = 0
         self.refused = dict.fromkeys(Reason, 0)
@@ -181,6 +186,8 @@ class Reception:
         run = self._reader.run(key, cast("list[bytes]", headers), cast("list[bytes]", payloads))
         if run is not None:
             self.received += len(run)
+            if run.reqids is not None:
+                self._answered.note(run.reqids)
         return run
 
     def _messages(self, came: "_Came") -> list[UMessage]:
@@ -217,6 +224,9 @@ class Reception:
             self._refuse(Refusal(Reason.DELETE, f"a delete of {key!r}; messages are puts"))
         else:
             self.received += 1
+            reqid = message.attributes.reqid
+            if reqid is not None:
+                self._answered.note((reqid,))
             return message
         return None
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from struct import Struct
+from threading import Lock
 from typing import Final, NamedTuple
 
 import msgspec
@@ -36,6 +37,35 @@ class Replay(msgspec.Struct, frozen=True):
     ms: int = 15_000
     messages: int = 4_000
     bytes: int = 16_000_000
+
+
+class Answered:
+    """Requests that have an answer, the last ones: they are not put again, as a method may not bear to be called twice.
+
+    Safe from any thread.
+    """
+
+    def __init__(self, most: int) -> None:
+        """So many are known at least, and twice as many at most; of 0 none."""
+        self._numbers = 2 * most
+        self._halves = array("Q")  # of each id two; 0.1 us an answer, and no objects that stay
+        self._lock = Lock()
+
+    def note(self, reqids: Sequence[UUID]) -> None:
+        """Answers to these have come."""
+        if not self._numbers:
+            return
+        halves = [half for id in reqids for half in (id.msb, id.lsb)]
+        with self._lock:
+            self._halves.extend(halves)
+            if len(self._halves) > 2 * self._numbers:
+                del self._halves[: -self._numbers]
+
+    def ids(self) -> set[UUID]:
+        """Those that are known."""
+        with self._lock:
+            halves = self._halves[:]
+        return set(map(UUID, halves[::2], halves[1::2]))
 
 
 class Origin(NamedTuple):

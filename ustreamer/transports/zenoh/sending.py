@@ -24,7 +24,7 @@ from ustreamer.transports.zenoh.errors import reason
 from ustreamer.transports.zenoh.inbound import VERSION_BYTE, Attachments
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.links import Links
-from ustreamer.transports.zenoh.replay import HEAD, Memory, Origin, Replay
+from ustreamer.transports.zenoh.replay import HEAD, Answered, Memory, Origin, Replay
 from ustreamer.uprotocol.run import Run
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
@@ -140,11 +140,12 @@ class Sender:
         session: zenoh.Session,
         links: Links,
         context: EndpointContext,
-        replay: Replay = Replay(),  # noqa: B008  frozen
+        replay: Replay,
+        answered: Answered,
         opened: Callable[[Hashable], None] = lambda route: None,
         max_publishers: int = MAX_PUBLISHERS,
     ) -> None:
-        """`opened` is told, on the thread of `links`, which routes are open again."""
+        """`answered`: requests that need not be put again; `opened` is told, on the thread of `links`, which routes are open again."""
         self.sent = 0
         self.replayed = 0
         self.unreplayed = 0
@@ -155,6 +156,7 @@ class Sender:
         self._monotonic_ns = context.clock.monotonic_ns
         self._expiry = Expiry(context.clock)
         self._memory = Memory(replay)
+        self._answered = answered
         self._window_ns = replay.ms * _NS_PER_MS
         self._opened = opened
         self._max_publishers = max_publishers
@@ -436,8 +438,10 @@ class Sender:
     def _put_again(self, publisher: _Publisher, lost: list[tuple[int, UMessage]]) -> None:
         # What is remembered is no older than the window was at the last put; that may be long before the loss is noticed.
         since_ns = self._links.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
+        answered = self._answered.ids()
         for put_ns, message in lost:
-            if put_ns >= since_ns and not self._is_put_again(publisher, put_ns, message):
+            is_over = message.attributes.type is UMessageType.REQUEST and message.id in answered
+            if put_ns >= since_ns and not is_over and not self._is_put_again(publisher, put_ns, message):
                 self.unreplayed += 1
 
     def _is_put_again(self, publisher: _Publisher, put_ns: int, message: UMessage) -> bool:

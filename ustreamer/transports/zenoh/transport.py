@@ -24,7 +24,7 @@ from ustreamer.transports.zenoh.inbound import Reason
 from ustreamer.transports.zenoh.links import Links, lease_ms
 from ustreamer.transports.zenoh.neighbours import Tokens
 from ustreamer.transports.zenoh.receiving import Call, Filters, Given, Reception
-from ustreamer.transports.zenoh.replay import Replay
+from ustreamer.transports.zenoh.replay import Answered, Replay
 from ustreamer.transports.zenoh.sending import Sender
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
@@ -52,7 +52,7 @@ class ZenohTransport(EndpointTransport):
     A send means that Zenoh has taken the message: it tells nobody whether it arrived. With no node connected it is
     UNAVAILABLE; just after a link came up, it waits until a subscriber matches (1 s, after an outage 5 s). What `transmitter`
     gives never waits, and is RouteUnavailable where no subscriber matches. What was put shortly before the subscribers of
-    a route were lost is put again when they are back (`replay_ms`).
+    a route were lost is put again when they are back (`replay_ms`), but for requests that have been answered.
     """
 
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
@@ -64,6 +64,7 @@ class ZenohTransport(EndpointTransport):
         self._session: zenoh.Session | None = None
         self._sender: Sender | None = None
         self._links = Links(context)
+        self._answered = Answered(config.replay_messages if config.replay_ms else 0)
         trusted = () if isinstance(config.neighbours, bool) else config.neighbours
         self._tokens = Tokens(context.name, trusted)
         self._route_watchers: list[Callable[[Hashable], None]] = []
@@ -106,7 +107,7 @@ class ZenohTransport(EndpointTransport):
         # Python waits for no daemon thread at its end, and one that is inside Zenoh then aborts the process.
         atexit.register(self.close)
         replay = Replay(self._config.replay_ms, self._config.replay_messages, self._config.replay_bytes)
-        self._sender = Sender(session, self._links, self._context, replay, self._route_opened)
+        self._sender = Sender(session, self._links, self._context, replay, self._answered, self._route_opened)
         self._links.watch(
             session, lease_ms(config)
         )  # after the sender: who is told that the link is up sends at once
@@ -251,7 +252,8 @@ class ZenohTransport(EndpointTransport):
         return _Registration(Filters(source.with_authority(own), sink and sink.with_authority(own)), listener)
 
     def _reception(self, filters: Filters) -> Reception:
-        reception = Reception(filters, self._context.name, self._context.authority, self._config.queue)
+        name, authority = self._context.name, self._context.authority
+        reception = Reception(filters, name, authority, self._config.queue, self._answered)
         if self._session is not None and self._receiving:
             try:
                 reception.start(self._session)
