@@ -44,16 +44,12 @@ _SAMPLE_S: Final = 0.05
 _MARK_NS: Final = 40_000_000
 _MARGIN_NS: Final = 100_000_000
 """On the way to the other side's reading at any time: measured below 5 ms, and a busy machine may stall."""
-_ACKED_NS: Final = (
-    300_000_000  # an acknowledgement this old is none that is merely delayed (40 ms) or sampled late
-)
-_SAME_OUTAGE_NS: Final = (
-    1_000_000_000  # between a publisher's losing its subscribers and the session's losing the node
-)
-_GOODBYE: Final = (
-    4,
-    5,
-)  # bytes of Zenoh's Close message since the look before; the end of the stream counts as one
+_ACKED_NS: Final = 300_000_000
+"""An acknowledgement this old is none that is merely delayed (40 ms) or sampled late."""
+_SAME_OUTAGE_NS: Final = 1_000_000_000
+"""Between a publisher's losing its subscribers and the session's losing the node."""
+_GOODBYE: Final = (4, 5)
+"""Bytes of Zenoh's Close message since the look before; the end of the stream counts as one."""
 _TALKING_NS: Final = 300_000_000
 _JUST_NOW_MS: Final = 4  # one tick of a kernel at 250 Hz
 _STUCK_NS: Final = 4_000_000_000
@@ -254,9 +250,8 @@ class Links:
             return was_up and not self.up
         joined = node not in self._nodes
         if self._losses and not self._nodes:
-            self._losses[
-                -1
-            ].until_ns = now_ns  # nobody was there: what was noticed meanwhile is of that outage
+            # Nobody was there: what was noticed meanwhile is of that outage.
+            self._losses[-1].until_ns = now_ns
         self._nodes[node] = _Node(now_ns)
         self._sample_ns = 0
         self._stuck = False
@@ -343,7 +338,8 @@ class Links:
     def lost_since_ns(self, noticed_ns: int) -> int:
         """From when on a message may be lost to a subscriber that was gone by `noticed_ns`; 0 if that is not known.
 
-        It was behind the node that went nearest to that time: as long as another has subscribers, there are some. If none did, the subscriber was behind one that is still there: what that has taken is its own.
+        It was behind the node that went nearest to that time: as long as another has subscribers, there are some. If none did,
+        the subscriber was behind one that is still there: what that has taken is its own.
         """
         distance_ns, since_ns = min(
             ((each.distance_ns(noticed_ns), each.since_ns) for each in self._losses),
