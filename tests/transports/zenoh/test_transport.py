@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import pytest
+import zenoh
 from msgspec.structs import replace
 
 from tests.transports.contract import (
@@ -237,6 +238,43 @@ def test_listeners_of_the_same_filters_share_a_subscriber_and_a_thread(pair: Pai
     for inbox in inboxes:
         pair.b.unregister_listener(ANY, None, inbox)
     assert threading.active_count() == before
+
+
+def test_what_comes_before_a_registration_has_ended_is_for_its_listener(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has waited for somebody to listen sends at once."""
+    start = Reception.start
+
+    def started_late(reception: Reception, session: zenoh.Session) -> None:
+        start(reception, session)
+        wait_until(lambda: reception.received == 1, "the message")
+
+    monkeypatch.setattr(Reception, "start", started_late)
+    message, inbox = publish(new_id(), TOPIC), Mailbox()
+    sending = threading.Thread(target=pair.a.send, args=(message,))
+    sending.start()
+    pair.b.register_listener(TOPIC, None, inbox)
+    sending.join(30)
+    assert inbox.wait(1) == [message]
+
+
+def test_a_listener_that_zenoh_refuses_is_as_if_it_had_never_been_registered(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(reception: Reception, session: zenoh.Session) -> None:
+        raise zenoh.ZError("no")
+
+    inbox, message = Mailbox(), publish(new_id(), TOPIC)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reception, "start", refuse)
+        with pytest.raises(UStatusError, match="endpoint 'b': cannot listen for .*: no") as refused:
+            pair.b.register_listener(TOPIC, None, inbox)
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert code_of(lambda: pair.b.unregister_listener(TOPIC, None, inbox)) is UCode.NOT_FOUND
+    pair.b.register_listener(TOPIC, None, inbox)
+    pair.a.send(message)
+    assert inbox.wait(1) == [message]
 
 
 def test_unregistering_waits_for_the_call_in_progress_and_lets_none_follow(pair: Pair) -> None:

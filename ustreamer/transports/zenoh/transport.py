@@ -217,11 +217,16 @@ class ZenohTransport(EndpointTransport):
                     UCode.RESOURCE_EXHAUSTED, f"{self!r}: {MAX_LISTENERS} listeners are the limit"
                 )
             filters = registration.filters
-            reception = self._receptions.get(filters)
-            if reception is None:
-                reception = self._reception(filters)
+            is_new = filters not in self._receptions
+            if is_new:
+                name, authority = self._context.name, self._context.authority
+                self._receptions[filters] = Reception(
+                    filters, name, authority, self._config.queue, self._answered
+                )
             self._registrations[registration] = None
             self._assign()
+            if is_new:
+                self._start(registration)
 
     def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         registration = self._registration(source_filter, sink_filter, listener)
@@ -251,17 +256,17 @@ class ZenohTransport(EndpointTransport):
         own = self._context.authority
         return _Registration(Filters(source.with_authority(own), sink and sink.with_authority(own)), listener)
 
-    def _reception(self, filters: Filters) -> Reception:
-        name, authority = self._context.name, self._context.authority
-        reception = Reception(filters, name, authority, self._config.queue, self._answered)
-        if self._session is not None and self._receiving:
-            try:
-                reception.start(self._session)
-            except zenoh.ZError as error:
-                text = f"endpoint {self._context.name!r}: cannot listen for {filters}: {reason(error)}"
-                raise UStatusError(UCode.UNAVAILABLE, text) from error
-        self._receptions[filters] = reception
-        return reception
+    def _start(self, first: _Registration) -> None:
+        """Receive what `first` is the first to ask for: after it was assigned, as what comes at once is not kept."""
+        if self._session is None or not self._receiving:
+            return
+        filters = first.filters
+        try:
+            self._receptions[filters].start(self._session)
+        except zenoh.ZError as error:
+            del self._registrations[first], self._receptions[filters]
+            text = f"endpoint {self._context.name!r}: cannot listen for {filters}: {reason(error)}"
+            raise UStatusError(UCode.UNAVAILABLE, text) from error
 
     def _assign(self) -> None:
         """Tell each reception whom to call; a listener is given a message once, however many of its filters match."""
