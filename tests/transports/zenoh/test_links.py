@@ -94,6 +94,14 @@ def test_with_a_node_that_is_killed_the_last_moments_are_lost(kernel: Kernel) ->
     assert kernel.lost_ms() == 100
 
 
+@pytest.mark.parametrize("late_ms", [10, 150, 290, 1_000])
+def test_what_was_put_until_a_killed_node_was_noticed_is_lost_too(kernel: Kernel, late_ms: int) -> None:
+    """On a machine that has no time for us: what went into the dead connection is no less lost."""
+    kernel.ended = True
+    kernel.now_ms += late_ms
+    assert kernel.lost_ms() == late_ms + 100
+
+
 def test_also_if_it_was_talking_all_the_time(kernel: Kernel) -> None:
     for _ in range(10):
         kernel.hear(100)

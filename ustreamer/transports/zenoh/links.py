@@ -156,8 +156,9 @@ class _Node:
         kept_up = self._looked_ns - self.acked_ns <= _ACKED_NS
         if kept_up and not self.cut:
             return now_ns  # it has said goodbye
-        # Zenoh itself closes a link that takes nothing for as long as a put may wait (5 s), and drops what it has.
-        return (now_ns if kept_up else self.acked_ns) - _MARGIN_NS
+        # Killed: a busy machine may notice late, so not from now. Or closed by Zenoh itself, because it took nothing for as long as
+        # a put may wait (5 s), with all that Zenoh had for it.
+        return self.acked_ns - _MARGIN_NS
 
 
 class Links:
