@@ -91,6 +91,19 @@ class Bench:
         self.links.lost_since_ns = lambda noticed_ns: self.lost_since_ns  # type: ignore[method-assign]
         self.visitor = stack.enter_context(plain_session("client", connect=[self.here]))
         wait_until(lambda: self.links.up, "the link")
+        self._seen = 0
+        self._seer = self.visitor.declare_subscriber("seen", self._see)
+        self._marks = session.declare_publisher("seen", priority=zenoh.Priority.BACKGROUND)
+        wait_until(lambda: bool(self._marks.matching_status.matching), "somebody to see marks")  # type: ignore[attr-defined]
+
+    def _see(self, sample: zenoh.Sample) -> None:
+        self._seen += 1
+
+    def arrived(self) -> None:
+        """Wait until the visitor has all that was put: what is less urgent comes behind it."""
+        seen = self._seen
+        self._marks.put(b"")
+        wait_until(lambda: self._seen > seen, "the mark")
 
     def listen(self) -> "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]":
         return self.visitor.declare_subscriber("up/**")
@@ -107,7 +120,8 @@ class Bench:
         return True
 
     def forget(self, subscriber: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]") -> None:
-        """Have a subscriber leave, and wait until the sender knows."""
+        """Have a subscriber leave, which has had all that was put, and wait until the sender knows."""
+        self.arrived()
         subscriber.undeclare()  # type: ignore[no-untyped-call]
         wait_until(lambda: any(each.lost_ns for each in self.sender._publishers.values()), "the loss")
 
