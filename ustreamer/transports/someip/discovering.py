@@ -7,7 +7,7 @@
     ServiceFound, ServiceLost       services.py: where requests go, and where events come from
     StreamersHeard, OfferTurned     neighbours.py: other streamers, and what they do in our place
     Eventgroup...                   usubscription.py: what others subscribe of the ECUs
-    Subscription...                 subscribers.py: what ECUs subscribe of us; subscribed_events.py: how it reaches them
+    Subscription...                 admission.py: what ECUs subscribe of us, and whether they are sent it
     ConnectWanted, PeerRebooted     the TCP connections of the endpoint
 
 All of it belongs to the receiving thread, but for `hand_over`: messages for the uEntities that live in here.
@@ -18,12 +18,13 @@ import logging
 import random
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ustreamer.core.subscriptions import SubscriptionDirectory
 from ustreamer.hookspecs import EndpointContext
 from ustreamer.transports.someip.addresses import Address, TcpAddress
+from ustreamer.transports.someip.admission import Admission
 from ustreamer.transports.someip.codec import split
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.found_services import FoundServices, key_of, wanted
@@ -59,7 +60,7 @@ from ustreamer.transports.someip.sd.section import ServiceDiscovery
 from ustreamer.transports.someip.sd.settings import ServiceKey, Settings
 from ustreamer.transports.someip.services import Services
 from ustreamer.transports.someip.subscribed_events import SubscribedEvents
-from ustreamer.transports.someip.subscribers import EcuSubscribers, Receiver
+from ustreamer.transports.someip.subscribers import EcuSubscribers
 from ustreamer.transports.someip.tcp import Connections
 from ustreamer.transports.someip.unlisted import UnlistedServices
 from ustreamer.transports.someip.usubscription import EcuSubscriptions, GroupKey, State
@@ -133,7 +134,7 @@ class Discovering:
         self._believes_all = config.clients is None
         taken = {key: offer.receivers for key, offer in offers.items()}
         self._subscribers = EcuSubscribers(config.authority, own_authority, clock, ids.next, taken)
-        self._receivers: dict[Subscription, tuple[Receiver, bool]] = {}
+        self._admission = Admission(offers, self._subscribers, events, connections, self._decide)
         self._changed: Callable[[], None] = _nobody_asks
         self._foreign_changes = 0
 
@@ -205,7 +206,7 @@ class Discovering:
             return
         self._do(self._discovery.close())
         self._last_counts = self._discovery.statistics()
-        for message in self._subscribers.requests():
+        for message in self._admission.requests():
             self._around.deliver(message)
         self._discovery = None
 
@@ -342,29 +343,12 @@ class Discovering:
             else:
                 self._groups.hear(wish.group, None)
                 self._do(discovery.unsubscribe(service, number))
-        verdicts = self._subscribers.take_verdicts()
-        if verdicts.accepted or verdicts.refused:
-            for subscription in verdicts.accepted:
-                self._events.accepted(subscription, self._receivers[subscription][0])
-            self._do(discovery.decide(verdicts.accepted, verdicts.refused))
-            for subscription in verdicts.accepted:  # behind the Ack
-                if self._receivers[subscription][1]:
-                    self._send_values(subscription)
-            for subscription in verdicts.refused:
-                self._forget(subscription)
-        for subscriber, topic in self._events.take_strays():
-            self._subscribers.let_go(subscriber, topic)
-        for message in self._subscribers.requests():
+        self._admission.take_verdicts()
+        for message in self._admission.requests():
             self._around.deliver(message)
-        self._settle_receivers()
         if self.ecus.version != self._foreign_changes:
             self._foreign_changes = self.ecus.version
             self._changed()
-
-    def _settle_receivers(self) -> None:
-        """Those that our uSubscription has let go are sent nothing any more."""
-        for receiver in self._subscribers.take_gone():
-            self._events.remove(receiver)
 
     # --- what service discovery says ----------------------------------------------------------------------------------
 
@@ -392,12 +376,11 @@ class Discovering:
                 self._groups.hear(GroupKey(action.key, action.eventgroup), None)
                 self._tell(action.key, action.eventgroup, State.PENDING)
             case SubscriptionAsked():
-                self._subscription_asked(action)
+                self._admission.asked(action)
             case SubscriptionEnded():
-                self._subscribers.ended(action.subscription)
-                self._forget(action.subscription)
+                self._admission.ended(action.subscription)
             case InitialDataAsked():
-                self._send_values(action.subscription)
+                self._admission.send_values(action.subscription)
             case PeerRebooted():
                 log.info("someip.rebooted", extra={"endpoint": self._name, "peer": action.peer[0]})
                 self._connections.drop(action.peer[0])
@@ -408,6 +391,10 @@ class Discovering:
                 self.streamers.turned(action)
             case ConnectWanted():
                 self._stream_there(TcpAddress(*action.address), [action.key])
+
+    def _decide(self, accepted: Sequence[Subscription], refused: Sequence[Subscription]) -> None:
+        assert self._discovery is not None
+        self._do(self._discovery.decide(accepted, refused))
 
     def _offer_extra(self, news: OfferTurned) -> dict[str, object]:
         return {"endpoint": self._name, "service": str(news.key), "ours": news.ours}
@@ -436,56 +423,11 @@ class Discovering:
         if self._discovery is None:
             return
         if inbound:
-            for subscription in [each for each in self._receivers if each.tcp == tuple(peer)]:
-                self._refuse(subscription)
+            self._admission.stream_gone(peer)
         else:
             for key in self._found.over(peer):
                 self._do(self._discovery.disconnected(key))
         self._follow()
-
-    # --- what ECUs subscribe here -------------------------------------------------------------------------------------
-
-    def _subscription_asked(self, asked: SubscriptionAsked) -> None:
-        subscription = asked.subscription
-        offer = self._offers[subscription.key]
-        topics = offer.eventgroups[subscription.eventgroup]
-        if not self._reachable(subscription, offer, topics):
-            self._refuse(subscription)
-            return
-        receiver = self._subscribers.asked(subscription, topics, asked.ttl_s)
-        if receiver is not None:
-            self._receivers[subscription] = (receiver, asked.initial_data)
-            self._events.add(receiver)
-
-    def _reachable(self, subscription: Subscription, offer: Offer, topics: Iterable[UUri]) -> bool:
-        """Whether the Subscribe names what its events need: an endpoint over UDP, or a connection that there is."""
-        tcp = None if subscription.tcp is None else TcpAddress(*subscription.tcp)
-        by_multicast = subscription.eventgroup in offer.multicast
-        for topic in topics:
-            if topic not in offer.over_tcp:
-                if subscription.udp is None and not by_multicast:
-                    return False
-            elif tcp is None or not self._connections.is_connected(tcp):
-                return False
-            else:
-                self._connections.keep(tcp)
-        return True
-
-    def _refuse(self, subscription: Subscription) -> None:
-        """Nack, now or after it was accepted: the ECU may subscribe again."""
-        assert self._discovery is not None
-        self._subscribers.ended(subscription)
-        self._forget(subscription)
-        self._do(self._discovery.decide((), [subscription]))
-
-    def _send_values(self, subscription: Subscription) -> None:
-        found = self._receivers.get(subscription)
-        if found is not None:
-            self._events.send_values(subscription, found[0])
-
-    def _forget(self, subscription: Subscription) -> None:
-        if self._receivers.pop(subscription, None) is not None:
-            self._events.ended(subscription)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
