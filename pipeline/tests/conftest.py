@@ -3,9 +3,10 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +17,18 @@ from ustreamer_pipeline.session import session
 # anew all the time, and one thread collects with a third of what G1 costs: a fifth less of CPU time together.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 QUICK = {"spark.driver.defaultJavaOptions": QUICK_JAVA, "spark.sql.shuffle.partitions": "2"}
+
+PATIENCE_S: Final = 600
+"""Of one test. All of these give way to those that run beside them, and one job of Spark's is 30 s of CPU time. Broken off in the
+middle it leaves no Spark to any test behind it."""
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Of all tests of this run, those in here wait longer than others before they count as hung."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
 
 
 @pytest.fixture(scope="session")
