@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An ECU that behaves is served as ever while forty others on the same network say anything at all."""
 
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from threading import Event
 from typing import Final, NamedTuple
 
 from tests.e2e import wire
@@ -14,6 +14,7 @@ from tests.e2e.car import CLIMATE, OFFERED, SPEED, CarPorts, configuration, offe
 from tests.e2e.ecu import Ecu, Seen
 from tests.e2e.flood import Flood
 from tests.e2e.peers import ECHO, USUBSCRIPTION, Metronome, ZenohPeer
+from tests.e2e.ports import tcp_ports, udp_ports
 from tests.e2e.streamer import StreamerProcess
 from tests.e2e.wire import Uri
 
@@ -21,6 +22,8 @@ TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 HZ: Final = 200
 PHASE_S: Final = 1.0
 PHASES: Final = 5
+"""Of each kind, and more where none of the floods was as it is to be."""
+MOST_PHASES: Final = 20
 RATE: Final = 2_000.0
 """Datagrams a second of all hostile ECUs together."""
 CALLS: Final = 10
@@ -45,6 +48,8 @@ class Scene(NamedTuple):
     app: ZenohPeer
     ecu: Ecu
     flood: Flood
+    elsewhere: Flood
+    """The same of what it takes to make it, and nothing of it for the streamer."""
     address: tuple[str, int]
 
     @property
@@ -61,6 +66,16 @@ class Scene(NamedTuple):
             for name, count in stopped["endpoints"]["chassis"].items()
             if "refused" in name and count
         }
+
+
+def deaf_ports(stack: ExitStack) -> tuple[int, int]:
+    """Two where all that comes is taken and forgotten."""
+    opened = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
+    for each, port in zip(opened, udp_ports(2), strict=True):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", port))
+    first, second = (each.getsockname()[1] for each in opened)
+    return first, second
 
 
 @contextmanager
@@ -81,6 +96,7 @@ def running(directory: Path) -> Iterator[Scene]:
             app,
             ecu,
             stack.enter_context(Flood(ports.data, ports.sd, ports.tcp)),
+            stack.enter_context(Flood(*deaf_ports(stack), *tcp_ports(1))),
             ("127.0.0.1", ports.data),
         )
 
@@ -91,26 +107,33 @@ def p99(ages: list[float]) -> float:
 
 
 class Phase(NamedTuple):
-    """The events that were sent in a second, with a flood or without one."""
+    """A second with a flood here or elsewhere, and how old the events were that were sent in it."""
 
     flooded: bool
-    events: range
+    p99_s: float
 
 
-def phases_of(scene: Scene, sent_at: list[float]) -> Iterator[Phase]:
-    """One after the other, calm and flooded in turn; while it is flooded, the ECU is called as well."""
-    clock = Event()  # nobody sets it: to wait for it is to let time pass, which is what is measured
-    for number in range(2 * PHASES):
-        first = len(sent_at)
-        if number % 2:
-            scene.flood.begin(PHASE_S, RATE)
-            for call in range(CALLS):
-                answer = scene.app.call(Uri("chassis", CLIMATE, 1, ECHO), b"%d" % call)
-                assert answer.payload == b"%d" % call
-            assert scene.flood.wait_sent() > RATE * PHASE_S / 4
-        else:
-            clock.wait(PHASE_S)
-        yield Phase(bool(number % 2), range(first, len(sent_at)))
+def play(scene: Scene, sent_at: list[float], *, flooded: bool) -> Phase:
+    """A second of flood, here or elsewhere; meanwhile, the ECU is called as well."""
+    first, flood = len(sent_at), scene.flood if flooded else scene.elsewhere
+    flood.begin(PHASE_S, RATE)
+    for call in range(CALLS):
+        answer = scene.app.call(Uri("chassis", CLIMATE, 1, ECHO), b"%d" % call)
+        assert answer.payload == b"%d" % call
+    assert flood.wait_sent() > RATE * PHASE_S / 4
+    events = range(first, len(sent_at))
+    heard = {int(each.payload): each.at for each in scene.app.wait_events(TOPIC, events.stop)}
+    return Phase(flooded, p99([heard[each] - sent_at[each] for each in events]))
+
+
+def is_held_up(phases: Sequence[Phase]) -> bool:
+    """A busy machine holds up one phase or another, and who makes a flood keeps it busy.
+
+    A flood that is felt here is felt in all of its own phases, and elsewhere in none.
+    """
+    calm = median(each.p99_s for each in phases if not each.flooded)
+    stormy = min(each.p99_s for each in phases if each.flooded)
+    return stormy >= calm * MOST_TIMES + NOISE_S
 
 
 def test_hostile_ecus_do_not_hold_up_one_that_behaves(tmp_path: Path) -> None:
@@ -125,22 +148,17 @@ def test_hostile_ecus_do_not_hold_up_one_that_behaves(tmp_path: Path) -> None:
         scene.flood.wait_sent()
         memory = scene.memory
         with Metronome(HZ, beat):
-            phases = list(phases_of(scene, sent_at))
+            phases: list[Phase] = []
+            while len(phases) < 2 * PHASES or (is_held_up(phases) and len(phases) < 2 * MOST_PHASES):
+                phases += [play(scene, sent_at, flooded=flooded) for flooded in (False, True)]
         scene.app.wait_events(TOPIC, len(sent_at))
         grown = scene.memory - memory
-        heard = {int(sample.payload): sample.at for sample in scene.app.events(TOPIC)}
         scene.process.stop()
 
-    ages = {phase: p99([heard[each] - sent_at[each] for each in phase.events]) for phase in phases}
-    # A busy machine holds up one phase or another; a flood that is felt is felt in all of its own.
-    calm = median(age for phase, age in ages.items() if not phase.flooded)
-    stormy = min(age for phase, age in ages.items() if phase.flooded)
-    all_of_them = ", ".join(
-        f"{'flood' if each.flooded else 'calm'} {age * 1e3:.1f}" for each, age in ages.items()
-    )
-    said = f"p99 in ms: {all_of_them}; {grown} bytes more; {scene.refused()}"
+    ages = ", ".join(f"{'here' if each.flooded else 'elsewhere'} {each.p99_s * 1e3:.1f}" for each in phases)
+    said = f"p99 in ms: {ages}; {grown} bytes more; {scene.refused()}"
     print(said)
-    assert stormy < calm * MOST_TIMES + NOISE_S, said
+    assert not is_held_up(phases), said
     assert grown < MOST_GROWTH, said
     kinds = {
         "sd_rate",
