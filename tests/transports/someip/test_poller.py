@@ -117,4 +117,8 @@ def test_it_is_not_quiet_where_a_handler_has_removed_another(poller: Poller) -> 
 
 
 def test_to_remove_what_is_not_there_changes_nothing(poller: Poller) -> None:
+    fd = os.eventfd(1, os.EFD_NONBLOCK)
+    poller.add(fd, quietly)
     poller.remove(12345)
+    assert poller.wait(0) is True
+    os.close(fd)

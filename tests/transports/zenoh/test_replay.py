@@ -233,15 +233,33 @@ def test_what_comes_later_than_a_64th_of_the_window_is_another_block() -> None:
 halves = st.integers(0, 2**64 - 1)
 
 
-@given(st.integers(0, 5), st.lists(st.lists(st.builds(UUID, halves, halves), max_size=8), max_size=12))
-@example(2, [[UUID(1, 2)], [UUID(2, 1)], [UUID(1, 1), UUID(2, 2)]])  # two halves do not make an id
-def test_of_what_was_answered_the_last_are_known(most: int, helpings: list[list[UUID]]) -> None:
+@given(
+    st.integers(0, 5),
+    st.lists(st.tuples(st.lists(st.builds(UUID, halves, halves), max_size=8), st.booleans()), max_size=12),
+)
+@example(
+    2, [([UUID(1, 2)], True), ([UUID(2, 1)], True), ([UUID(1, 1), UUID(2, 2)], True)]
+)  # two halves are no id
+@example(
+    2, [([UUID(3, 4)], True), ([UUID(1, 1), UUID(3, 4)], True), ([UUID(2, 2)], True)]
+)  # one that came twice
+def test_of_what_was_answered_the_last_are_known(most: int, story: list[tuple[list[UUID], bool]]) -> None:
     answered = Answered(most)
     told: list[UUID] = []
-    for helping in helpings:
+    for helping, asks in story:
         answered.note(helping)
         told += helping
-        known = answered.ids()
-        assert known >= set(told[len(told) - min(most, len(told)) :])
-        assert known <= set(told)
-        assert len(known) <= 2 * most
+        if not asks:
+            continue
+        assert all(each in answered for each in told[len(told) - min(most, len(told)) :])
+        assert sum(each in answered for each in set(told)) <= most
+        assert UUID(3, 4) not in answered or UUID(3, 4) in told
+
+
+def test_what_is_noted_while_nobody_asks_is_bounded_too() -> None:
+    answered = Answered(10)
+    for number in range(1_000):
+        answered.note([UUID(number, number)])
+        assert len(answered._halves) <= 2 * 20
+    assert [number for number in range(1_000) if UUID(number, number) in answered] == list(range(990, 1_000))
+    assert not answered._halves  # looked at once, and not at every question

@@ -46,26 +46,37 @@ class Answered:
     """
 
     def __init__(self, most: int) -> None:
-        """So many are known at least, and twice as many at most; of 0 none."""
-        self._numbers = 2 * most
-        self._halves = array("Q")  # of each id two; 0.25 us an answer, and no objects that stay
+        """So many are known at least, and three times as many at most; of 0 none."""
+        self._most = most
+        # What was noted since somebody asked, of each id two numbers: 0.25 us an answer, and no objects that stay.
+        self._halves = array("Q")
+        self._ids: dict[UUID, None] = {}  # before that, oldest first
         self._lock = Lock()
 
     def note(self, reqids: Sequence[UUID]) -> None:
         """Answers to these have come."""
-        if not self._numbers:
+        if not self._most:
             return
         halves = [half for id in reqids for half in (id.msb, id.lsb)]
         with self._lock:
             self._halves.extend(halves)
-            if len(self._halves) > 2 * self._numbers:
-                del self._halves[: -self._numbers]
+            if len(self._halves) > 4 * self._most:
+                del self._halves[: -2 * self._most]
 
-    def ids(self) -> set[UUID]:
-        """Those that are known."""
+    def __contains__(self, id: UUID) -> bool:
+        """Asked of each request that a loss has taken, on every route that it has closed: so an answer is looked at once for all."""
         with self._lock:
-            halves = self._halves[:]
-        return set(map(UUID, halves[::2], halves[1::2]))
+            if self._halves:
+                self._remember()
+            return id in self._ids
+
+    def _remember(self) -> None:
+        for each in map(UUID, self._halves[::2], self._halves[1::2]):
+            self._ids.pop(each, None)  # or it would stay as old as it was
+            self._ids[each] = None
+        del self._halves[:]
+        for each in list(islice(self._ids, max(0, len(self._ids) - self._most))):
+            del self._ids[each]
 
 
 class Origin(NamedTuple):

@@ -438,11 +438,14 @@ class Sender:
     def _put_again(self, publisher: _Publisher, lost: list[tuple[int, UMessage]]) -> None:
         # What is remembered is no older than the window was at the last put; that may be long before the loss is noticed.
         since_ns = self._links.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
-        answered = self._answered.ids()
         for put_ns, message in lost:
-            is_over = message.attributes.type is UMessageType.REQUEST and message.id in answered
-            if put_ns >= since_ns and not is_over and not self._is_put_again(publisher, put_ns, message):
+            if put_ns < since_ns or self._is_answered(message):
+                continue
+            if not self._is_put_again(publisher, put_ns, message):
                 self.unreplayed += 1
+
+    def _is_answered(self, message: UMessage) -> bool:
+        return message.attributes.type is UMessageType.REQUEST and message.id in self._answered
 
     def _is_put_again(self, publisher: _Publisher, put_ns: int, message: UMessage) -> bool:
         ttl = message.attributes.ttl
