@@ -21,14 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from ustreamer.core.chain import Delivery, Filter, Tap
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.hookspecs import EndpointTransport
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.durable import DurableLane
-from ustreamer.host.lanes import Lane
-from ustreamer.host.process import tune_interpreter
+from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
+from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.hooks import EndpointTransport
+from ustreamer.host.egress.durable_queue import DurableLane
+from ustreamer.host.egress.endpoint_queue import Lane
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.process import tune_interpreter
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.utransport import Listener

@@ -17,15 +17,15 @@ from typing import Any, Final
 
 import msgspec
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.store import Store, put
+from ustreamer_usubscription.store.store import Store, put
 
 from benchmarks.subscriptions import entry
-from ustreamer.core.chain import BulkTransmit, Delivery, Transmit
-from ustreamer.core.clock import Clock
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.ingress import Ingress
-from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.core.routes import Places, Router
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Transmit
+from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.dispatch.ingress import Ingress
+from ustreamer.core.routing.router import Places, Router
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri

@@ -25,16 +25,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from ustreamer_pipeline import events, rows
-from ustreamer_pipeline.bronze import Landed, land, read_bronze, segment_file
-from ustreamer_pipeline.fleet import Fleet, write_fleet
-from ustreamer_pipeline.ingest import ingest
-from ustreamer_pipeline.manifest import Manifest, listed
-from ustreamer_pipeline.rows import EPOCH
+from ustreamer_pipeline.bronze.landing import Landed, land, read_bronze, segment_file
+from ustreamer_pipeline.bronze.manifest import Manifest, listed
+from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest.ingest import ingest
+from ustreamer_pipeline.recording import events, rows
+from ustreamer_pipeline.recording.rows import EPOCH
+from ustreamer_pipeline.recording.segments import Segment, read_segment
 from ustreamer_pipeline.schemas import DELIVERIES, RECORDED, TYPES, VERDICTS
-from ustreamer_pipeline.segments import Segment, read_segment
 from ustreamer_pipeline.session import session
-from ustreamer_pipeline.silver import Work, work
+from ustreamer_pipeline.silver.silver import Work, work
 
 from benchmarks import process_tree
 

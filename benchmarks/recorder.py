@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from ustreamer_recorder.config import RecorderConfig
-from ustreamer_recorder.intake import Intake, Skipped
 from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.layout import MAX_RECORDS, RECORD
+from ustreamer_recorder.note_queue import Intake, Skipped
 
-from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
-from ustreamer.core.clock import Clock
-from ustreamer.core.ledger import NO_BOOKS, Ledger, Verdict
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.delivery import Delivery, Filter, Tap, Transmit
+from ustreamer.core.delivery.ledger import NO_BOOKS, Ledger, Verdict
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource

@@ -13,8 +13,8 @@ from typing import Final
 
 import lmdb
 
-from ustreamer.host.spool import Spool, SpoolLimits
-from ustreamer.host.spool_records import Spooled, key_of, value_of
+from ustreamer.host.storage.spool import Spool, SpoolLimits
+from ustreamer.host.storage.spool_records import Spooled, key_of, value_of
 
 BATCH: Final = 64
 BATCHES: Final = 100

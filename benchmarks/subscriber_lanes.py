@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.hookspecs import EndpointTransport, RouteUnavailable
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.lanes import Lane
-from ustreamer.host.process import tune_interpreter
+from ustreamer.core.delivery.delivery import Delivery, Filter, Tap, Transmit
+from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.hooks import EndpointTransport, RouteUnavailable
+from ustreamer.host.egress.endpoint_queue import Lane
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.process import tune_interpreter
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.utransport import Listener

@@ -20,8 +20,8 @@ from typing import Final
 
 import lmdb
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.store import Store, put
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.store.store import Store, put
 
 from ustreamer.uprotocol.uuri import UUri
 

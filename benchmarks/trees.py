@@ -23,7 +23,7 @@ from benchmarks.measure import Load, at_pace, at_saturation
 from benchmarks.rigs import Ports, Rig, Stage, Subject
 
 _PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
-_MAIN: Final = "import sys; from ustreamer.host.cli import main; sys.exit(main())"
+_MAIN: Final = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
 _PACED: Final = 1_500  # messages of a round
 _SUBJECTS: Final = {
     "neither": (Subject.STREAMER, Subject.STREAMER),
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for tree in options.trees:
         if not (tree / "ustreamer" / "host" / "cli.py").is_file():
             # It would be measured all the same: what is installed.
-            parser.error(f"{tree}: expected a checkout of the streamer, found no ustreamer/host/cli.py")
+            parser.error(f"{tree}: expected a checkout of the streamer, found no ustreamer/host/cli/main.py")
     load = Load(warm_up_s=0.1, saturated_s=options.seconds)
     hz: float | None = options.hz
 

@@ -86,7 +86,7 @@ def serve(port: int) -> None:
     from ustreamer_wamp.router import Router
     from ustreamer_wamp.users import User
 
-    from ustreamer.host.clock import SYSTEM_CLOCK
+    from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
     publisher = User(authid="p", ticket=TICKET, publish=("",))
     url = f"ws://127.0.0.1:{port}/ws"

@@ -23,14 +23,14 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 from pyspark.sql import SparkSession
-from ustreamer_pipeline.fleet import write_fleet
-from ustreamer_pipeline.ingest import ingest
-from ustreamer_pipeline.replay_files import files_of
-from ustreamer_pipeline.replay_gate import LONG_AGO, Limit, decide, retuned
+from ustreamer_pipeline.fleet.fleet import write_fleet
+from ustreamer_pipeline.ingest.ingest import ingest
+from ustreamer_pipeline.replay.files import files_of
+from ustreamer_pipeline.replay.gate import LONG_AGO, Limit, decide, retuned
+from ustreamer_pipeline.replay.whatif import DEFAULT_TOLERANCE, fleet_links, whatif
+from ustreamer_pipeline.replay.whatif_scenarios import period_of, sweep
 from ustreamer_pipeline.schemas import DELIVERIES
 from ustreamer_pipeline.session import session
-from ustreamer_pipeline.whatif import DEFAULT_TOLERANCE, fleet_links, whatif
-from ustreamer_pipeline.whatif_scenarios import period_of, sweep
 
 from benchmarks import process_tree
 from benchmarks.pipeline import fleet_of

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ustreamer.uprotocol.run import Halves, Run
+from ustreamer.uprotocol.batch import Halves, Run
 from ustreamer.uprotocol.umessage import UMessage
 
 

@@ -10,7 +10,7 @@ from ustreamer_recorder.events import Event, Row, Target
 from ustreamer_recorder.layout import EndCause, SegmentHeader
 from ustreamer_recorder.writer import SegmentWriter
 
-from ustreamer.core.ledger import Verdict
+from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 

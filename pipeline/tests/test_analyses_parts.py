@@ -5,15 +5,15 @@ import argparse
 from pathlib import Path
 
 import pytest
-from ustreamer_pipeline import audit_ledger
-from ustreamer_pipeline.audit import RULES, Verdict
 from ustreamer_pipeline.commands import audit, report, whatif
 from ustreamer_pipeline.days import day
 from ustreamer_pipeline.errors import UsageError
-from ustreamer_pipeline.replay_added import Added
-from ustreamer_pipeline.replay_lane import Gate
-from ustreamer_pipeline.report import Report, moment
-from ustreamer_pipeline.whatif_scenarios import Scenario
+from ustreamer_pipeline.gold import audit_ledger
+from ustreamer_pipeline.gold.audit import RULES, Verdict
+from ustreamer_pipeline.replay.added_subscribers import Added
+from ustreamer_pipeline.replay.target_replay import Gate
+from ustreamer_pipeline.replay.whatif_scenarios import Scenario
+from ustreamer_pipeline.report.report import Report, moment
 
 
 def test_a_day_is_a_date_or_nothing() -> None:

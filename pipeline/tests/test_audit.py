@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline import schemas
-from ustreamer_pipeline.audit import RULES, Verdict, audit
-from ustreamer_pipeline.audit_rules import Tables
 from ustreamer_pipeline.cli import main
+from ustreamer_pipeline.gold.audit import RULES, Verdict, audit
+from ustreamer_pipeline.gold.audit_rules import Tables
 from ustreamer_pipeline.schemas import Table
 
 MS = 1_000_000

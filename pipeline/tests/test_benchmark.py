@@ -10,8 +10,8 @@ from pathlib import Path
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
-from ustreamer_pipeline.fleet import Fleet, write_fleet
-from ustreamer_pipeline.ingest import ingest
+from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES
 
 from benchmarks import process_tree, whatif

@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.made_recordings import MS, NOON_MS, TARGET, TOPIC, Record, a_row
-from ustreamer_pipeline import bronze
-from ustreamer_pipeline import manifest as manifest_module
-from ustreamer_pipeline.bronze import Landed, as_json, from_json, land, read_bronze
+from ustreamer_pipeline.bronze import landing
+from ustreamer_pipeline.bronze import manifest as manifest_module
+from ustreamer_pipeline.bronze.landing import Landed, as_json, from_json, land, read_bronze
+from ustreamer_pipeline.bronze.manifest import Manifest, listed, locked
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
-from ustreamer_pipeline.ingest import _packed
-from ustreamer_pipeline.manifest import Manifest, listed, locked
-from ustreamer_pipeline.rows import DAY_US
-from ustreamer_pipeline.silver import TASK_ROWS, TASK_UNITS, Work, tasks, work
+from ustreamer_pipeline.ingest.ingest import _packed
+from ustreamer_pipeline.recording.rows import DAY_US
+from ustreamer_pipeline.silver.silver import TASK_ROWS, TASK_UNITS, Work, tasks, work
 from ustreamer_recorder.events import Letter
 
 DAY = NOON_MS * 1000 // DAY_US
@@ -180,7 +180,7 @@ def test_what_an_older_reader_refused_is_looked_at_again_by_one_that_knows_more(
     """And the other way: a reader that knows an older layout still reads it."""
     path = record([a_row(0)])
     with monkeypatch.context() as before:
-        before.setattr("ustreamer_pipeline.segments.LAYOUTS", frozenset({0}))
+        before.setattr("ustreamer_pipeline.recording.segments.LAYOUTS", frozenset({0}))
         before.setattr(manifest_module, "LAYOUTS", frozenset({0}))
         landed = land(str(path), lake)
         assert landed.refused == "layout 2: this version reads 0"
@@ -189,7 +189,7 @@ def test_what_an_older_reader_refused_is_looked_at_again_by_one_that_knows_more(
     assert made.is_new(landed.path, landed.size, landed.mtime_ns)
     assert made.note(land(str(path), lake))
     assert made.refused == []
-    monkeypatch.setattr("ustreamer_pipeline.segments.LAYOUTS", frozenset({1, 2, 3}))
+    monkeypatch.setattr("ustreamer_pipeline.recording.segments.LAYOUTS", frozenset({1, 2, 3}))
     assert land(str(path), lake).segment is not None
 
 
@@ -308,7 +308,7 @@ def test_the_landing_of_a_task_gives_a_line_for_each_file(record: Record, lake: 
     batch = pa.RecordBatch.from_pydict({"id": [1, 0]})
     got = [
         from_json(json.loads(line))
-        for out in bronze.landing(paths, lake)(iter([batch]))
+        for out in landing.landing(paths, lake)(iter([batch]))
         for line in out["landed"].to_pylist()
     ]
     assert [one.path for one in got] == [*paths[1], *paths[0]]
@@ -323,7 +323,7 @@ def test_a_file_that_is_gone_when_its_turn_comes_is_passed_over_and_one_that_can
     batch = pa.RecordBatch.from_pydict({"id": [0]})
     (out, other) = [
         from_json(json.loads(line))
-        for out in bronze.landing(paths, lake)(iter([batch]))
+        for out in landing.landing(paths, lake)(iter([batch]))
         for line in out["landed"].to_pylist()
     ]
     assert "Is a directory" in str(out.refused)

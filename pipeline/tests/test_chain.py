@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from ustreamer_pipeline.audit import RULES
 from ustreamer_pipeline.cli import main
+from ustreamer_pipeline.gold.audit import RULES
 from ustreamer_pipeline.schemas import COUNTERS, DELIVERIES, VERDICTS
 
 from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer, eventually

@@ -16,9 +16,9 @@ import pyspark
 import pytest
 import ustreamer_pipeline
 from pyspark.sql import SparkSession
-from ustreamer_pipeline.audit import RULES
-from ustreamer_pipeline.fleet import Fleet, write_fleet
-from ustreamer_pipeline.ingest import ingest
+from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
+from ustreamer_pipeline.gold.audit import RULES
+from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES, WIDE
 from ustreamer_pipeline.session import local_environment
 

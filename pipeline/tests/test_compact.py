@@ -16,12 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.made_recordings import NOON_MS, Record, a_row
 from ustreamer_pipeline import compacted
+from ustreamer_pipeline.bronze.manifest import Manifest
 from ustreamer_pipeline.cli import main
-from ustreamer_pipeline.compact import Small, compact, read_small
 from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.fleet import Fleet, write_fleet
-from ustreamer_pipeline.ingest import ingest
-from ustreamer_pipeline.manifest import Manifest
+from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest.compact import Small, compact, read_small
+from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES, GAPS, LEAPS, SUBSCRIPTIONS, WIDE
 
 DAYS = ("2023-11-14", "2023-11-15")

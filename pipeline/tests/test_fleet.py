@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from tests.made_recordings import NOON_MS, TOPIC, a_row
 from ustreamer_pipeline import cli
-from ustreamer_pipeline.events import found
-from ustreamer_pipeline.fleet import Fleet, Vehicle, write_fleet
-from ustreamer_pipeline.fleet_plan import Plan
-from ustreamer_pipeline.fleet_traffic import Traffic
-from ustreamer_pipeline.layout import DELIVERY, LAYOUT, TYPES
-from ustreamer_pipeline.rows import Pool, arrow, rows_of
-from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, QUARANTINE, SUBSCRIPTIONS
-from ustreamer_pipeline.segment_writer import (
+from ustreamer_pipeline.fleet.fleet import Fleet, Vehicle, write_fleet
+from ustreamer_pipeline.fleet.plan import Plan
+from ustreamer_pipeline.fleet.traffic import Traffic
+from ustreamer_pipeline.recording.events import found
+from ustreamer_pipeline.recording.layout import DELIVERY, LAYOUT, TYPES
+from ustreamer_pipeline.recording.rows import Pool, arrow, rows_of
+from ustreamer_pipeline.recording.segment_writer import (
     Strings,
     TargetText,
     cells,
@@ -29,7 +28,8 @@ from ustreamer_pipeline.segment_writer import (
     file_name,
     preamble,
 )
-from ustreamer_pipeline.segments import Header, Segment, read_segment
+from ustreamer_pipeline.recording.segments import Header, Segment, read_segment
+from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, QUARANTINE, SUBSCRIPTIONS
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import Anchor, Config, Target
 from ustreamer_recorder.layout import SegmentHeader, segment_name

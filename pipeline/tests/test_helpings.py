@@ -11,20 +11,20 @@ from zlib import crc32
 import numpy as np
 import pytest
 from tests.made_recordings import NOON_MS, TOPIC, a_row, expected
-from ustreamer_pipeline.bronze import land
-from ustreamer_pipeline.events import found
-from ustreamer_pipeline.helpings import unfolded
-from ustreamer_pipeline.layout import CELL, DELIVERY, HEADER, HELPING, TYPES
-from ustreamer_pipeline.rows import Pool, arrow, rows_of
+from ustreamer_pipeline.bronze.landing import land
+from ustreamer_pipeline.recording.batch_records import unfolded
+from ustreamer_pipeline.recording.events import found
+from ustreamer_pipeline.recording.layout import CELL, DELIVERY, HEADER, HELPING, TYPES
+from ustreamer_pipeline.recording.rows import Pool, arrow, rows_of
+from ustreamer_pipeline.recording.segments import Segment, read_segment
 from ustreamer_pipeline.schemas import QUARANTINE
-from ustreamer_pipeline.segments import Segment, read_segment
 from ustreamer_recorder import layout, reader
+from ustreamer_recorder.batch_note import Helping
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import Row, Target
-from ustreamer_recorder.helping import Helping
 from ustreamer_recorder.layout import HAS_TTL, BlockHeader, SegmentHeader, segment_name
 
-from ustreamer.core.chain import Delivery
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.uuri import UUri
 

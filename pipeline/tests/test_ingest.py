@@ -18,10 +18,10 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.made_recordings import MS, NOON_MS, TARGET, TOPIC, Record, a_row
 from ustreamer_pipeline import cli
-from ustreamer_pipeline import ingest as ingest_module
 from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.fleet import Fleet, write_fleet
-from ustreamer_pipeline.ingest import Ingested, ingest, ingest_stream
+from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest import ingest as ingest_module
+from ustreamer_pipeline.ingest.ingest import Ingested, ingest, ingest_stream
 from ustreamer_pipeline.schemas import (
     DEAD_LETTERS,
     DELIVERIES,
@@ -32,10 +32,10 @@ from ustreamer_pipeline.schemas import (
     SILVER,
     WIDE,
 )
-from ustreamer_pipeline.silver import Work, work
+from ustreamer_pipeline.silver.silver import Work, work
 from ustreamer_recorder.events import Letter
 
-from ustreamer.core.ledger import Verdict
+from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 

@@ -10,15 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.replay import GatewayReplay
-from ustreamer_pipeline.replay_links import MAX_AGE_MS, OVERHEAD_BYTES, QUEUE_BYTES, QUEUE_MESSAGES
-from ustreamer_pipeline.replay_rows import COLUMNS, QUEUE_COLUMNS
-from ustreamer_pipeline.whatif_scenarios import Link, Rate, Scenario, Subscribe, Ttl, Unsubscribe, sweep
+from ustreamer_pipeline.replay.links import MAX_AGE_MS, OVERHEAD_BYTES, QUEUE_BYTES, QUEUE_MESSAGES
+from ustreamer_pipeline.replay.replay import GatewayReplay
+from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS
+from ustreamer_pipeline.replay.whatif_scenarios import (
+    Link,
+    Rate,
+    Scenario,
+    Subscribe,
+    Ttl,
+    Unsubscribe,
+    sweep,
+)
 from ustreamer_throttle.gate import Gate, Sampler
 
-from ustreamer.core.egress import OVERHEAD_BYTES as GATEWAYS_OVERHEAD
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.subscriptions import period_of
+from ustreamer.core.egress.limits import OVERHEAD_BYTES as GATEWAYS_OVERHEAD
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.subscriptions import period_of
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ustreamer_pipeline.replay_gate import LONG_AGO, Limit, Times, decide, retuned
+from ustreamer_pipeline.replay.gate import LONG_AGO, Limit, Times, decide, retuned
 from ustreamer_throttle.gate import Gate
 
 PERIODS = st.sampled_from([1, 7, 100, 1_000, 16_666_667, 10**9])

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ustreamer_pipeline.replay_files import read
-from ustreamer_pipeline.replay_order import Span, in_turn, span_of
+from ustreamer_pipeline.replay.files import read
+from ustreamer_pipeline.replay.order import Span, in_turn, span_of
 
 DAY_NS = 1_000
 COLUMNS = ["received_ns", "source", "run"]

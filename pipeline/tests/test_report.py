@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
-from ustreamer_pipeline.report_page import count, share
-from ustreamer_pipeline.report_plots import micro
-from ustreamer_pipeline.report_tables import bucket_s
+from ustreamer_pipeline.report.page import count, share
+from ustreamer_pipeline.report.plots import micro
+from ustreamer_pipeline.report.tables import bucket_s
 from ustreamer_pipeline.schemas import Table
 
 MS = 1_000_000

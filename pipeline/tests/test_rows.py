@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 from tests.made_recordings import NOON_MS, Record, a_row
-from ustreamer_pipeline.layout import Records
-from ustreamer_pipeline.rows import BATCH_ROWS, DAY_US, Part, Pool, arrow, day_of, merged
-from ustreamer_pipeline.segments import Segment, read_segment
+from ustreamer_pipeline.recording.layout import Records
+from ustreamer_pipeline.recording.rows import BATCH_ROWS, DAY_US, Part, Pool, arrow, day_of, merged
+from ustreamer_pipeline.recording.segments import Segment, read_segment
 from ustreamer_recorder.events import Row
 
 DAY = NOON_MS * 1000 // DAY_US

@@ -10,9 +10,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 from tests.made_recordings import MS, NOON_MS, ROW, TARGET, TOPIC, Record, a_row, expected
-from ustreamer_pipeline.events import found
-from ustreamer_pipeline.layout import ANCHOR, CELL, DELIVERY, HEADER
-from ustreamer_pipeline.rows import Pool, arrow, rows_of
+from ustreamer_pipeline.recording.events import found
+from ustreamer_pipeline.recording.layout import ANCHOR, CELL, DELIVERY, HEADER
+from ustreamer_pipeline.recording.rows import Pool, arrow, rows_of
+from ustreamer_pipeline.recording.segments import Refused, Segment, parse_name, read_header, read_segment
 from ustreamer_pipeline.schemas import (
     COUNTERS,
     DEAD_LETTERS,
@@ -23,7 +24,6 @@ from ustreamer_pipeline.schemas import (
     SEGMENTS,
     SUBSCRIPTIONS,
 )
-from ustreamer_pipeline.segments import Refused, Segment, parse_name, read_header, read_segment
 from ustreamer_recorder import reader
 from ustreamer_recorder.events import (
     Anchor,
@@ -37,8 +37,8 @@ from ustreamer_recorder.events import (
 )
 from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
 
-from ustreamer.core.ledger import LedgerSnapshot, Verdict
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 

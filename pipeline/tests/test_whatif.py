@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from ustreamer_pipeline.audit import RULES
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.errors import DamagedError, UsageError
-from ustreamer_pipeline.replay_files import files_by_gateway, files_of, read
+from ustreamer_pipeline.gold.audit import RULES
+from ustreamer_pipeline.replay.files import files_by_gateway, files_of, read
+from ustreamer_pipeline.replay.whatif import fleet_links, tolerances, whatif
+from ustreamer_pipeline.replay.whatif_print import change, columns, short
+from ustreamer_pipeline.replay.whatif_scenarios import Scenario, parse, sweep
 from ustreamer_pipeline.schemas import DELIVERIES, EPOCHS, SEGMENTS, WIDE
-from ustreamer_pipeline.whatif import fleet_links, tolerances, whatif
-from ustreamer_pipeline.whatif_print import change, columns, short
-from ustreamer_pipeline.whatif_scenarios import Scenario, parse, sweep
 from ustreamer_throttle.gate import Gate
 
-from ustreamer.core.subscriptions import period_of
+from ustreamer.core.routing.subscriptions import period_of
 
 MS = 1_000_000
 WALL_US = 1_763_700_000_000_000

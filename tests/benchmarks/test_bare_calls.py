@@ -12,8 +12,8 @@ from benchmarks import bare_calls, links, wire
 from benchmarks.children import module
 from benchmarks.rigs import Ports, Stage
 from tests.transports.contract import wait_until
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, decode, encode
-from ustreamer.transports.zenoh.inbound import inbound
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, decode, encode
+from ustreamer.transports.zenoh.decoder import inbound
 from ustreamer.uprotocol.umessage import UMessage
 
 WITHIN_S = 10.0

@@ -2,7 +2,7 @@
 """The bytes that generators write by hand are what the streamer's own codecs read."""
 
 from benchmarks import wire
-from ustreamer.transports.someip import codec
+from ustreamer.transports.someip.protocol import codec
 from ustreamer.uprotocol import UAttributes, UMessageType, UPayloadFormat, UPriority, UUri
 from ustreamer.uprotocol.pb import usubscription_v3
 from ustreamer.uprotocol.uattributes import check_attributes

@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 import pytest
 
-from ustreamer.core.access import Access
-from ustreamer.core.chain import BulkTransmit, Delivery, Filter, Tap, Transmit
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.egress import EgressLimits, Queued
-from ustreamer.core.egress_queue import EgressQueue
-from ustreamer.core.ingress import Ingress
-from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
-from ustreamer.core.neighbours import Neighbours
-from ustreamer.core.puts import Puts
-from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.shared import FilterFactory
-from ustreamer.core.subscriptions import Subscription
-from ustreamer.core.timers import TimerQueue
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.deadline_queue import TimerQueue
+from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Filter, Tap, Transmit
+from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.dispatch.dispatcher_port import FilterFactory
+from ustreamer.core.dispatch.ingress import Ingress
+from ustreamer.core.egress.egress_queue import EgressQueue
+from ustreamer.core.egress.limits import EgressLimits, Queued
+from ustreamer.core.peers.election import Neighbours
+from ustreamer.core.peers.topic_advertisements import Puts
+from ustreamer.core.routing.access import Access
+from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource

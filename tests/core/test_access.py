@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ustreamer.core.access import Access, AccessRule
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.routes import SELF, Places, Router, Target
-from ustreamer.core.subscriptions import StaticDirectory, Subscription
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.access import Access, AccessRule
+from ustreamer.core.routing.router import SELF, Places, Router, Target
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus

@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.ledger import Verdict
-from ustreamer.uprotocol.run import MANY, Run
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.uprotocol.batch import MANY, Run
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.core.test_egress import TOPIC, message, names
-from ustreamer.core.chain import Delivery
-from ustreamer.core.classes import Classes
-from ustreamer.core.egress import CLASSES, OVERHEAD_BYTES, Queued
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.egress.limits import CLASSES, OVERHEAD_BYTES, Queued
+from ustreamer.core.egress.priority_queue import Classes
 
 if TYPE_CHECKING:
     from tests.core.conftest import World

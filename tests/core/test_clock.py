@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ustreamer.core.clock import ManualClock
+from ustreamer.core.base.clock import ManualClock
 
 
 def test_a_manual_clock_stands_still_until_told() -> None:

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from ustreamer.core.dead_letter import DeadLetter, DeadLetterBox, _size, dead_letter_topic
+from ustreamer.core.egress.dead_letter import DeadLetter, DeadLetterBox, _size, dead_letter_topic
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage

@@ -24,16 +24,16 @@ from hypothesis.stateful import (
 from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from tests.core.conftest import Directory
-from ustreamer.core.chain import Delivery, Filter, Transmit
-from ustreamer.core.clock import Clock
-from ustreamer.core.dead_letter import dead_letter_topic
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits
-from ustreamer.core.ledger import LedgerSnapshot, Verdict
-from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.timers import TimerQueue
-from ustreamer.hookspecs import EndpointTransport, PluginContext, RouteUnavailable
-from ustreamer.host.lanes import Lane
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.deadline_queue import TimerQueue
+from ustreamer.core.delivery.delivery import Delivery, Filter, Transmit
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.egress.dead_letter import dead_letter_topic
+from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits
+from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.hooks import EndpointTransport, PluginContext, RouteUnavailable
+from ustreamer.host.egress.endpoint_queue import Lane
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import pytest
 
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.deliveries import TargetStatistics
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.routes import SELF
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.dispatch.delivery_registry import TargetStatistics
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ustreamer.core.chain import Delivery, Owner, Transmit
-from ustreamer.core.egress import (
+from ustreamer.core.delivery.delivery import Delivery, Owner, Transmit
+from ustreamer.core.egress.egress_queue import EgressQueue
+from ustreamer.core.egress.limits import (
     CLASSES,
     OVERHEAD_BYTES,
     WEIGHTS,
@@ -20,7 +21,6 @@ from ustreamer.core.egress import (
     Queued,
     retry_delay_ns,
 )
-from ustreamer.core.egress_queue import EgressQueue
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.core.test_egress import NOBODY, OTHER, TOPIC, Nowhere, names, on
-from ustreamer.core.chain import Delivery
-from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits, Queued
-from ustreamer.core.egress_queue import EgressQueue
-from ustreamer.core.sender import Sender
-from ustreamer.core.turns import LEAST, Turns
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.egress.egress_queue import EgressQueue
+from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, Queued
+from ustreamer.core.egress.scheduler import LEAST, Turns
+from ustreamer.core.egress.subscriber_queue import Sender
 from ustreamer.uprotocol.uuri import UUri
 
 ANN, BOB, CAT = (UUri("dash", entity, 1, 0) for entity in (1, 2, 3))

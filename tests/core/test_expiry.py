@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.clock import Clock, ManualClock
-from ustreamer.core.expiry import GRACE_NS, LEAP_MS, MAX_EPOCHS, SOON_MS, Expiry
-from ustreamer.core.ledger import Verdict
-from ustreamer.uprotocol.run import Halves, Run
+from ustreamer.core.base.clock import Clock, ManualClock
+from ustreamer.core.delivery.expiry import GRACE_NS, LEAP_MS, MAX_EPOCHS, SOON_MS, Expiry
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.uprotocol.batch import Halves, Run
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID

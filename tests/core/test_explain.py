@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ustreamer.core.access import Access, AccessRule
-from ustreamer.core.explain import Explanation, explain, rate
-from ustreamer.core.neighbours import Neighbours, Standing
-from ustreamer.core.routes import SELF, Target
+from ustreamer.core.dispatch.explain import Explanation, explain, rate
+from ustreamer.core.peers.election import Neighbours, Standing
+from ustreamer.core.routing.access import Access, AccessRule
+from ustreamer.core.routing.router import SELF, Target
 from ustreamer.uprotocol.uattributes import UAttributes, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.uuid import UUID

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.faults import TAP_FAILURES, Faults, described
-from ustreamer.core.ledger import Verdict
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.plugin_errors import TAP_FAILURES, Faults, described
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 
 FINAL = [verdict for verdict in Verdict if verdict is not Verdict.QUEUED]
 

@@ -18,11 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ustreamer.core.access import Access, AccessRule
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.routes import SELF
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.access import Access, AccessRule
+from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

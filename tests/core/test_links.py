@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.links import Link, Links
+from ustreamer.core.base.links import Link, Links
 
 ENDPOINTS = {"hpc": "backbone", "cloud": "backbone", "chassis": "chassis"}
 UP, DOWN = True, False

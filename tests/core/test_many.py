@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from tests.answers import run_of_answers
-from ustreamer.core.access import Access, AccessRule
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.routes import Decision, Places, Router
-from ustreamer.hookspecs import PluginContext
-from ustreamer.uprotocol.run import MANY, Halves, Run
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.access import Access, AccessRule
+from ustreamer.core.routing.router import Decision, Places, Router
+from ustreamer.hooks import PluginContext
+from ustreamer.uprotocol.batch import MANY, Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.utransport import BulkListener

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.neighbours import Announcement, Neighbours, Role, Standing, Who
-from ustreamer.core.routes import SELF
+from ustreamer.core.peers.election import Announcement, Neighbours, Role, Standing, Who
+from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, request
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.core.test_egress import OTHER, TOPIC, names, on
-from ustreamer.core.chain import Delivery
-from ustreamer.core.egress import CLASSES, NEVER_NS, OVERHEAD_BYTES, Queued
-from ustreamer.core.parked import Parked
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.egress.blocked_routes import Parked
+from ustreamer.core.egress.limits import CLASSES, NEVER_NS, OVERHEAD_BYTES, Queued
 
 if TYPE_CHECKING:
     from tests.core.conftest import World

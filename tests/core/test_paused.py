@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from ustreamer.core import paused as module
-from ustreamer.core.paused import PausedDirectory
-from ustreamer.core.routes import Places, Router
-from ustreamer.core.subscriptions import StaticDirectory, Subscription
+from ustreamer.core.routing import paused_subscriptions as module
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.core.routing.router import Places, Router
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 

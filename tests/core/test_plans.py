@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.access import Access, AccessRule
-from ustreamer.core.plans import plan_key, plan_key_of
-from ustreamer.core.routes import Decision, Places, Refused, Router
-from ustreamer.core.subscriptions import StaticDirectory
-from ustreamer.uprotocol.run import Halves, Run
+from ustreamer.core.routing.access import Access, AccessRule
+from ustreamer.core.routing.route_cache import plan_key, plan_key_of
+from ustreamer.core.routing.router import Decision, Places, Refused, Router
+from ustreamer.core.routing.subscriptions import StaticDirectory
+from ustreamer.uprotocol.batch import Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ustreamer.core import puts as puts_module
-from ustreamer.core.dispatcher import LOOP_WINDOW
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.neighbours import Announcement, Neighbours, Role, Who
-from ustreamer.core.puts import LINGER_NS, Put, Puts, Share
-from ustreamer.core.routes import SELF, Target
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.dispatch.dispatcher import LOOP_WINDOW
+from ustreamer.core.peers import topic_advertisements as puts_module
+from ustreamer.core.peers.election import Announcement, Neighbours, Role, Who
+from ustreamer.core.peers.topic_advertisements import LINGER_NS, Put, Puts, Share
+from ustreamer.core.routing.router import SELF, Target
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
 if TYPE_CHECKING:
     from tests.core.conftest import Holding, Verdicts, World
-    from ustreamer.core.chain import Delivery
+    from ustreamer.core.delivery.delivery import Delivery
 
 HOMES: Final = {"one": ["a", "a2"], "two": ["b"]}
 TOPIC: Final = UUri("a", 1, 1, 0x8001)

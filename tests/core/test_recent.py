@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.recent import RecentIds
+from ustreamer.core.dispatch.dedup_window import RecentIds
 from ustreamer.uprotocol.umessage import publish, request
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri

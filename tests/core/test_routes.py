@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.neighbours import Neighbours
-from ustreamer.core.routes import SELF, Decision, Places, Refused, Router, Target
-from ustreamer.core.subscriptions import StaticDirectory, Subscription
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.peers.election import Neighbours
+from ustreamer.core.routing.router import SELF, Decision, Places, Refused, Router, Target
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode

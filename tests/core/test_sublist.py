@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ustreamer.core.sublist import Sublist
+from ustreamer.core.routing.sublist import Sublist
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:

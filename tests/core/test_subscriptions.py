@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ustreamer.core.paused import PausedDirectory
-from ustreamer.core.subscriptions import (
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.core.routing.subscriptions import (
     MAX_PERIOD_NS,
     UNLIMITED,
     Change,

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.paused import PausedDirectory
-from ustreamer.core.routes import Places, Router
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.core.routing.router import Places, Router
 from ustreamer.uprotocol.umessage import notification, publish
 from ustreamer.uprotocol.uuri import UUri
 

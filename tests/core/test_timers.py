@@ -2,7 +2,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.timers import TimerQueue
+from ustreamer.core.base.deadline_queue import TimerQueue
 
 
 def test_nothing_is_due_before_its_time() -> None:

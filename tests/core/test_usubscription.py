@@ -3,7 +3,7 @@
 
 import pytest
 
-from ustreamer.core.usubscription import (
+from ustreamer.core.routing.usubscription_codec import (
     CHANGE,
     Status,
     Told,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.ports import tcp_ports
-from ustreamer.host import process
+from ustreamer.host.runtime import process
 from ustreamer.uprotocol.uuri import UUri
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))

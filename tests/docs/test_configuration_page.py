@@ -8,25 +8,25 @@ from typing import get_args
 
 import msgspec
 import pytest
-from ustreamer_payloads import shapes
+from ustreamer_payloads import config
 from ustreamer_payloads.plugin import PayloadsPlugin, TopicConfig
 from ustreamer_recorder.plugin import RecorderPlugin
 from ustreamer_throttle.plugin import ThrottlePlugin
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 from ustreamer_wamp.config import Anonymous, Tls
-from ustreamer_wamp.outbox import OutboxLimits
+from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.plugin import WampPlugin
 from ustreamer_wamp.users import User
 
-from ustreamer.core.access import AccessRule
-from ustreamer.hookspecs import EndpointConfig
-from ustreamer.host import config as host
+from ustreamer.core.routing.access import AccessRule
+from ustreamer.hooks import EndpointConfig
+from ustreamer.host.config import config as host
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip import config as someip
-from ustreamer.transports.someip.sd.section import ServiceDiscovery, Unlisted
+from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
+from ustreamer.transports.someip.sd.config import ServiceDiscovery, Unlisted
 from ustreamer.transports.someip.sd.settings import Limits, Timings
-from ustreamer.transports.someip.tcp_settings import Tcp
-from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def fields(*structs: type[msgspec.Struct]) -> set[str]:
     return {name for struct in structs for name in struct.__struct_fields__}
 
 
-KINDS: tuple[type[msgspec.Struct], ...] = get_args(shapes.Shape)
+KINDS: tuple[type[msgspec.Struct], ...] = get_args(config.Shape)
 
 SECTIONS = [
     ("The file", fields(host.StreamerConfig) - HANDLED_BY_THE_READER, set()),
@@ -78,7 +78,7 @@ SECTIONS = [
     (
         "Plugin payloads",
         keys(PayloadsPlugin.Config, TopicConfig),
-        keys(*KINDS, shapes.MemberShape, shapes.TaggedShape, shapes.VariantShape, shapes.BitShape),
+        keys(*KINDS, config.MemberShape, config.TaggedShape, config.VariantShape, config.BitShape),
     ),
     ("Plugin wamp", fields(WampPlugin.Config), fields(User, Tls, Anonymous, OutboxLimits)),
 ]

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pluggy
 
-from ustreamer.core.chain import Delivery, Transmit
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.core.links import Link, Links
-from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.subscriptions import StaticDirectory, Subscription
-from ustreamer.hookspecs import PROJECT, Hooks, PluginContext
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.links import Link, Links
+from ustreamer.core.delivery.delivery import Delivery, Transmit
+from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
+from ustreamer.hooks import PROJECT, Hooks, PluginContext
 from ustreamer.uprotocol import UMessage, UuidSource, UUri
 from ustreamer.uprotocol.umessage import publish
 

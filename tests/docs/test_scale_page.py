@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from ustreamer_pipeline.schemas import DELIVERIES
-from ustreamer_pipeline.silver import TASK_ROWS
+from ustreamer_pipeline.silver.silver import TASK_ROWS
 
 PAGE = (Path(__file__).parents[2] / "docs/scale.md").read_text(encoding="utf-8")
 

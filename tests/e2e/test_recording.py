@@ -14,7 +14,7 @@ from ustreamer_recorder.segments import kept
 from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer, eventually
 from tests.e2e.streamer import VERDICTS, StreamerProcess, run_command
 from tests.e2e.vehicle import Ports, Vehicle, free_ports, write_config
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.routing.subscriptions import Change
 
 APP: Final = 0x10A0
 FINAL: Final = VERDICTS[:6]

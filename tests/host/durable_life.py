@@ -16,9 +16,9 @@ from threading import Thread
 
 from tests.host.durable_rig import LIMITS
 from tests.host.test_lanes import DEADLINE_S, TOPIC, Gateway, Wire
-from ustreamer.core.chain import Delivery
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.durable import DurableLane
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.host.egress.durable_queue import DurableLane
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID

@@ -8,13 +8,13 @@ from threading import Condition
 import msgspec
 
 from tests.host.test_lanes import Gateway, Wire, event, number
-from ustreamer.core.chain import Delivery
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.egress import EgressLimits, Queued
-from ustreamer.core.ledger import LedgerSnapshot, Verdict, snapshot
-from ustreamer.host import spool_reader
-from ustreamer.host.durable import DurableLane
-from ustreamer.host.spool_reader import Summary
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.egress.limits import EgressLimits, Queued
+from ustreamer.host.egress.durable_queue import DurableLane
+from ustreamer.host.storage import spool_reader
+from ustreamer.host.storage.spool_reader import Summary
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus

@@ -8,11 +8,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
-from ustreamer.host import process
-from ustreamer.host.admin import AdminServer
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.operations import Operations
-from ustreamer.host.state_lock import StateLock
+from ustreamer.host.admin.server import AdminServer
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.control import Operations
+from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID, UuidSource

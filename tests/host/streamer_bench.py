@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from ustreamer.core.chain import Transmit
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.subscriptions import Subscription
-from ustreamer.hookspecs import (
+from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.hooks import (
     EndpointConfig,
     EndpointContext,
     EndpointTransport,
@@ -24,10 +24,10 @@ from ustreamer.hookspecs import (
     TransportKind,
     hookimpl,
 )
-from ustreamer.host import config as configuration
-from ustreamer.host import plugins
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.streamer import Streamer
+from ustreamer.host.config import config as configuration
+from ustreamer.host.runtime import plugins
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from ustreamer.host import admin
-from ustreamer.host.admin import (
+from ustreamer.host.admin import server
+from ustreamer.host.admin.server import (
     AdminError,
     AdminServer,
     Done,
@@ -30,7 +30,7 @@ from ustreamer.host.admin import (
     parse_request,
     plain,
 )
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -98,7 +98,7 @@ def test_what_fails_is_answered_with_why(error: Exception, answer: Failed) -> No
 
 
 def test_an_answer_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "MAX_ANSWER", 100)
+    monkeypatch.setattr(server, "MAX_ANSWER", 100)
     assert json.loads(answer_line(Done("x" * 20)))["result"] == "x" * 20
     assert json.loads(answer_line(Done("x" * 200)))["code"] == UCode.RESOURCE_EXHAUSTED
 
@@ -123,7 +123,7 @@ class Bench:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(DEADLINE_S)
         directory = os.open(self.state_dir, os.O_RDONLY)
-        connection.connect(f"/proc/self/fd/{directory}/{admin.SOCKET}")
+        connection.connect(f"/proc/self/fd/{directory}/{server.SOCKET}")
         os.close(directory)
         return connection
 
@@ -150,7 +150,7 @@ def test_what_fails_is_raised_by_who_asked(bench: Bench) -> None:
 
 
 def test_only_the_user_of_the_streamer_may_connect(bench: Bench) -> None:
-    assert (bench.state_dir / admin.SOCKET).stat().st_mode & 0o777 == 0o600
+    assert (bench.state_dir / server.SOCKET).stat().st_mode & 0o777 == 0o600
 
 
 def test_the_path_of_a_state_directory_may_be_long(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_path_of_a_state_directory_may_be_long(tmp_path: Path) -> None:
 def test_a_socket_that_a_dead_streamer_left_is_replaced_and_removed_at_the_end(tmp_path: Path) -> None:
     left = socket.socket(socket.AF_UNIX)
     directory = os.open(tmp_path, os.O_RDONLY)
-    left.bind(f"/proc/self/fd/{directory}/{admin.SOCKET}")
+    left.bind(f"/proc/self/fd/{directory}/{server.SOCKET}")
     os.close(directory)
     left.close()
     with pytest.raises(UStatusError, match="no streamer runs") as refused:
@@ -180,7 +180,7 @@ def test_a_socket_that_a_dead_streamer_left_is_replaced_and_removed_at_the_end(t
     assert ask(tmp_path, FetchRoutes()) == {"here": 1}
     bench.server.close(DEADLINE_S)
     bench.server.close(DEADLINE_S)
-    assert not (tmp_path / admin.SOCKET).exists()
+    assert not (tmp_path / server.SOCKET).exists()
     with pytest.raises(UStatusError, match="no streamer runs"):
         ask(tmp_path, FetchRoutes())
 
@@ -200,7 +200,7 @@ def test_a_socket_that_cannot_be_bound_is_named(tmp_path: Path) -> None:
 def test_who_connects_and_says_nothing_holds_others_up_for_a_limited_time_only(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "_PATIENCE_NS", 50_000_000)
+    monkeypatch.setattr(server, "_PATIENCE_NS", 50_000_000)
     with bench.connect() as silent, bench.connect() as halting:
         halting.sendall(b'{"type":')
         assert ask(bench.state_dir, FetchRoutes()) == {"here": 1}
@@ -217,7 +217,7 @@ def test_who_goes_away_without_his_answer_disturbs_nobody(bench: Bench) -> None:
 
 
 def test_a_request_without_end_is_cut_off(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "MAX_REQUEST", 1000)
+    monkeypatch.setattr(server, "MAX_REQUEST", 1000)
     with bench.connect() as talker:
         talker.sendall(b"x" * 2000)
         answer = json.loads(talker.makefile("rb").readline())

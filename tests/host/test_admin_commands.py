@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from tests.host.running import INSIDE, OUTSIDE, Running, eventually, new_id
-from ustreamer.core.chain import Delivery
-from ustreamer.core.egress import EgressLimits
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.host import admin_commands, operations
-from ustreamer.host.cli import main
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.host.cli import admin_commands
+from ustreamer.host.cli.main import main
+from ustreamer.host.runtime import control
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
 from ustreamer.uprotocol.uuri import UUri
 
@@ -269,7 +270,7 @@ def test_what_is_redriven_arrives_and_is_gone_from_the_list(running: Running, sa
 def test_all_are_redriven_but_calls_whose_callers_have_been_told(
     running: Running, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "_BATCH", 2)
+    monkeypatch.setattr(control, "_BATCH", 2)
     lose(running, lost(b"1"), call(), lost(b"2"), lost(b"3"))
     heard = repaired(running, said)
     code, out, _ = said("dead-letters redrive", "--all")

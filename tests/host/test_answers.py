@@ -22,10 +22,10 @@ from tests.host.streamer_bench import (
     link,
     new_id,
 )
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.ledger import Verdict
-from ustreamer.hookspecs import PluginContext, RouteUnavailable, Service, hookimpl
-from ustreamer.host.streamer import Streamer
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.hooks import PluginContext, RouteUnavailable, Service, hookimpl
+from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode

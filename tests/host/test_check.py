@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
-from ustreamer.host.check import Report, check, render
+from ustreamer.host.cli.check import Report, check, render
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'

@@ -18,9 +18,9 @@ import pytest
 
 from tests.e2e.ports import udp_ports
 from ustreamer import __version__
-from ustreamer.host import plugins
-from ustreamer.host.cli import Exit, main
+from ustreamer.host.cli.main import Exit, main
 from ustreamer.host.demo import command
+from ustreamer.host.runtime import plugins
 from ustreamer.uprotocol.ustatus import UCode
 
 DEADLINE_S = 30.0
@@ -51,7 +51,7 @@ sd = false
 TESTER = '''\
 import os, signal, sys, threading
 import msgspec
-from ustreamer.hookspecs import EndpointConfig, EndpointTransport, TransportKind, hookimpl
+from ustreamer.hooks import EndpointConfig, EndpointTransport, TransportKind, hookimpl
 from ustreamer.uprotocol import UCode, UPayloadFormat, UStatusError, UuidSource, UUri
 from ustreamer.uprotocol.umessage import notification
 
@@ -170,7 +170,7 @@ Output = pytest.CaptureFixture[str]
 
 
 def process(*arguments: str, site: Path | None = None, **how: Any) -> subprocess.Popen[str]:
-    code = "import sys; from ustreamer.host.cli import main; sys.exit(main())"
+    code = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
     paths = [str(site)] if site else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
     environment.pop("PYTHONUNBUFFERED", None)  # which some containers set, and which hides a missing flush

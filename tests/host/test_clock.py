@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import time
 
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 
 def test_the_wall_clock_reads_ms_since_the_epoch() -> None:

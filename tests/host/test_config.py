@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from ustreamer.core.access import AccessRule
-from ustreamer.core.egress import EgressLimits
-from ustreamer.hookspecs import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
-from ustreamer.host import config as configuration
-from ustreamer.host.config import ConfigError, DeadLettersConfig, Document, StreamerConfig
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.access import AccessRule
+from ustreamer.hooks import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
+from ustreamer.host.config import config as configuration
+from ustreamer.host.config.config import ConfigError, DeadLettersConfig, Document, StreamerConfig
 from ustreamer.transports import BuiltinTransports
 
 # ------------------------------------------------------------------- transports and plugins that only have a section

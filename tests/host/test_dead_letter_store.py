@@ -13,12 +13,11 @@ from typing import Final
 import lmdb
 import pytest
 
-from ustreamer.core.dead_letter import DeadLetter
-from ustreamer.host import dead_letter_keeper as keeper_module
-from ustreamer.host import dead_letter_reader as reader
-from ustreamer.host import dead_letter_store as module
-from ustreamer.host.dead_letter_keeper import DeadLetterKeeper
-from ustreamer.host.dead_letter_store import (
+from ustreamer.core.egress.dead_letter import DeadLetter
+from ustreamer.host.storage import dead_letter_reader as reader
+from ustreamer.host.storage import dead_letter_store as module
+from ustreamer.host.storage import dead_letter_writer as keeper_module
+from ustreamer.host.storage.dead_letter_store import (
     DeadLettersConfig,
     DeadLetterStore,
     StoreDamaged,
@@ -27,6 +26,7 @@ from ustreamer.host.dead_letter_store import (
     read,
     record,
 )
+from ustreamer.host.storage.dead_letter_writer import DeadLetterKeeper
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

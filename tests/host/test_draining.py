@@ -20,11 +20,9 @@ from tests.host.streamer_bench import (
     link,
     new_id,
 )
-from ustreamer.hookspecs import (
-    PluginContext,
-)
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.draining import drain
+from ustreamer.hooks import PluginContext
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.draining import drain
 from ustreamer.uprotocol.umessage import (
     UMessage,
     notification,

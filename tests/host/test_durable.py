@@ -9,14 +9,14 @@ import pytest
 
 from tests.host.durable_rig import BOOT, HOUR_MS, LIMITS, Process, Start, WouldWait, with_limits
 from tests.host.test_lanes import DOWN, Datagrams, Routes, Wire, eventually, number, on
-from ustreamer.core.chain import Delivery
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.expiry import left_after_reboot_ms
-from ustreamer.core.ledger import Verdict
-from ustreamer.host.durable import MAX_REPEATED
-from ustreamer.host.spool import SpoolLimits
-from ustreamer.host.spool_records import Spooled
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.expiry import left_after_reboot_ms
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.host.egress.durable_queue import MAX_REPEATED
+from ustreamer.host.storage.spool import SpoolLimits
+from ustreamer.host.storage.spool_records import Spooled
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

@@ -12,7 +12,7 @@ import pytest
 
 from tests.host.durable_life import LINE
 from tests.host.test_lanes import DEADLINE_S
-from ustreamer.host.durable import MAX_REPEATED
+from ustreamer.host.egress.durable_queue import MAX_REPEATED
 
 REPO = Path(__file__).parents[2]
 LONGEST_S = 0.4

@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 
 from tests.host.durable_rig import BOOT, Process
 from tests.host.test_lanes import DOWN, Routes, on
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.ledger import Verdict
-from ustreamer.host.durable import MAX_REPEATED
-from ustreamer.host.spool import SpoolLimits
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.host.egress.durable_queue import MAX_REPEATED
+from ustreamer.host.storage.spool import SpoolLimits
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.host.streamer_bench import TOPIC, Bench, eventually, fake, link, new_id
-from ustreamer.host.config import StreamerConfig
-from ustreamer.host.streamer import Streamer
+from ustreamer.host.config.config import StreamerConfig
+from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

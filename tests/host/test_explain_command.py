@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from tests.host.running import INSIDE, OUTSIDE, Running, eventually, new_id
-from ustreamer.core.routes import SELF
-from ustreamer.core.subscriptions import StaticDirectory, SubscriptionDirectory
-from ustreamer.hookspecs import PluginContext, hookimpl
-from ustreamer.host import plugins
-from ustreamer.host.cli import main
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.explain_command import kind_of
+from ustreamer.core.routing.router import SELF
+from ustreamer.core.routing.subscriptions import StaticDirectory, SubscriptionDirectory
+from ustreamer.hooks import PluginContext, hookimpl
+from ustreamer.host.cli.explain_command import kind_of
+from ustreamer.host.cli.main import main
+from ustreamer.host.runtime import plugins
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UPayloadFormat

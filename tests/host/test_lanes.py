@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
-from ustreamer.core.clock import Clock, ManualClock
-from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits, Queued
-from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
-from ustreamer.hookspecs import EndpointTransport, RouteUnavailable, SubscriberGone
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.lane_sending import Undelivered
-from ustreamer.host.lanes import Lane, LaneStatistics
+from ustreamer.core.base.clock import Clock, ManualClock
+from ustreamer.core.delivery.delivery import Delivery, Filter, Tap, Transmit
+from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, Queued
+from ustreamer.hooks import EndpointTransport, RouteUnavailable, SubscriberGone
+from ustreamer.host.egress.endpoint_queue import Lane, LaneStatistics
+from ustreamer.host.egress.send_worker import Undelivered
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Iterable, Sequence
 
 import pytest
-from ustreamer_recorder.helping import Helping
-from ustreamer_recorder.intake import Intake
+from ustreamer_recorder.batch_note import Helping
+from ustreamer_recorder.note_queue import Intake
 
 from tests.host.test_lanes import (
     DOWN,
@@ -23,12 +23,12 @@ from tests.host.test_lanes import (
     eventually,
     make_rig,  # noqa: F401  a fixture
 )
-from ustreamer.core.chain import BulkTransmit, Delivery, Tap
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.egress import OVERHEAD_BYTES
-from ustreamer.core.ledger import Verdict
-from ustreamer.host.lanes import Lane
-from ustreamer.uprotocol.run import MANY, Run
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Tap
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.egress.limits import OVERHEAD_BYTES
+from ustreamer.host.egress.endpoint_queue import Lane
+from ustreamer.uprotocol.batch import MANY, Run
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri

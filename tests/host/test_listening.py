@@ -7,12 +7,8 @@ from typing import ClassVar
 import pytest
 
 from tests.host.streamer_bench import OWN, Bench, NoConfig, fake, link
-from ustreamer.hookspecs import (
-    PluginContext,
-    Service,
-    hookimpl,
-)
-from ustreamer.host.listening import filters_of
+from ustreamer.hooks import PluginContext, Service, hookimpl
+from ustreamer.host.runtime.listener_filters import filters_of
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import ANY, UUri

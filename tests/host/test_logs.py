@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ustreamer.host import logs
-from ustreamer.host.logs import Console, JsonLines
+from ustreamer.host.runtime import logs
+from ustreamer.host.runtime.logs import Console, JsonLines
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri
 

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import pytest
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.deliveries import TargetStatistics
-from ustreamer.core.ledger import LedgerSnapshot
-from ustreamer.core.paused import PausedDirectory
-from ustreamer.core.subscriptions import StaticDirectory, Subscription
-from ustreamer.host import own_entity
-from ustreamer.host.lanes import LaneStatistics, SubscriberLane
-from ustreamer.host.own_entity import OwnEntity
-from ustreamer.host.status import EndpointStatus, Routes, Statistics
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.ledger import LedgerSnapshot
+from ustreamer.core.dispatch.delivery_registry import TargetStatistics
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
+from ustreamer.host.admin import ustreamer_service
+from ustreamer.host.admin.status import EndpointStatus, Routes, Statistics
+from ustreamer.host.admin.ustreamer_service import OwnEntity
+from ustreamer.host.egress.endpoint_queue import LaneStatistics, SubscriberLane
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol import UCode, UMessage, UStatusError, UuidSource, UUri
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
@@ -167,7 +167,7 @@ def test_answers_are_filtered_and_come_in_pages(bench: Bench, monkeypatch: pytes
     doors = pb.FetchRoutesRequest(topic_filter=DOORS.to_pb())
     found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES, doors))
     assert [UUri.from_pb(route.topic) for route in found.routes] == [DOORS]
-    monkeypatch.setattr(own_entity, "PAGE", 2)
+    monkeypatch.setattr(ustreamer_service, "PAGE", 2)
     first = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS))
     rest = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS, pb.FetchStatisticsRequest(offset=2)))
     assert (len(first.targets), first.has_more_records) == (2, True)

@@ -10,9 +10,9 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.links import Link
-from ustreamer.hookspecs import (
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.links import Link
+from ustreamer.hooks import (
     EndpointConfig,
     EndpointContext,
     EndpointTransport,
@@ -20,10 +20,10 @@ from ustreamer.hookspecs import (
     TransportKind,
     hookimpl,
 )
-from ustreamer.host import plugins
-from ustreamer.host.plugins import PluginError, PluginInfo
+from ustreamer.host.runtime import plugins
+from ustreamer.host.runtime.plugins import PluginError, PluginInfo
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.sd.section import ServiceDiscovery
+from ustreamer.transports.someip.sd.config import ServiceDiscovery
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 OURS = plugins.installed().keys()  # before a test installs more
@@ -73,7 +73,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 USABLE = """\
 import msgspec
-from ustreamer.hookspecs import hookimpl
+from ustreamer.hooks import hookimpl
 
 class Plugin:
     class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

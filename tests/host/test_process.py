@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ustreamer.host import process
-from ustreamer.host.admin import FetchPlugins, ask
-from ustreamer.host.config import ConfigError
-from ustreamer.host.plugins import PluginError
-from ustreamer.host.process import Signals
-from ustreamer.host.state_lock import StateLock
-from ustreamer.host.streamer import Streamer
+from ustreamer.host.admin.server import FetchPlugins, ask
+from ustreamer.host.config.config import ConfigError
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.host.runtime.process import Signals
+from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.transports.local.transport import LocalNetwork
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 

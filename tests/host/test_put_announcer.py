@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What we put is announced a little later than it changes, and all of it at once."""
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.neighbours import Neighbours
-from ustreamer.core.puts import Put
-from ustreamer.core.routes import Target
-from ustreamer.core.timers import TimerQueue
-from ustreamer.host.put_announcer import PAUSE_NS, PutAnnouncer
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.deadline_queue import TimerQueue
+from ustreamer.core.peers.election import Neighbours
+from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.core.routing.router import Target
+from ustreamer.host.runtime.advertiser import PAUSE_NS, PutAnnouncer
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uuri import UUri
 

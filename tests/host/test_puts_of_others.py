@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from tests.host.running import BASE, INSIDE, OUTSIDE, Running, eventually, new_id
-from ustreamer.core.neighbours import Neighbours, Who, weight
-from ustreamer.core.puts import Put
-from ustreamer.host import process
-from ustreamer.host.put_announcer import HANDOVER_S
+from ustreamer.core.peers.election import Neighbours, Who, weight
+from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.advertiser import HANDOVER_S
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UPayloadFormat

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.host.readable import MAX_TEXT, MAX_TOPICS, Decoded, Readable
+from ustreamer.host.admin.payload_decoding import MAX_TEXT, MAX_TOPICS, Decoded, Readable
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
 from ustreamer.uprotocol.uuri import UUri
 

@@ -4,9 +4,9 @@
 import pytest
 
 from tests.host.streamer_bench import OWN, TOPIC, Bench, eventually, fake, kept, link, new_id
-from ustreamer.core.neighbours import Announcement, Role
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.redrive import Redrive
+from ustreamer.core.peers.election import Announcement, Role
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.redrive import Redrive
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import (
     notification,

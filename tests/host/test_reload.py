@@ -8,11 +8,11 @@ from typing import Any, Final
 import pytest
 
 from tests.host.running import INSIDE, OUTSIDE, Running, eventually, new_id
-from ustreamer.core.chain import Delivery
-from ustreamer.hookspecs import Settings, hookimpl
-from ustreamer.host import process
-from ustreamer.host.admin import AdminError, Reload
-from ustreamer.host.reload import ReloadRefused, changes, refusals
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.hooks import Settings, hookimpl
+from ustreamer.host.admin.server import AdminError, Reload
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.reload import ReloadRefused, changes, refusals
 from ustreamer.transports import BuiltinTransports
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

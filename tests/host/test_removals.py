@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What was sent stays on disk until it is out of our hands."""
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.host.removals import Removals
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.host.egress.delete_buffer import Removals
 
 REST = 10
 

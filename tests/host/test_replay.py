@@ -15,22 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Config, Event, Row, Target
-from ustreamer_recorder.intake import Intake, Skipped
 from ustreamer_recorder.journal import Journal
+from ustreamer_recorder.note_queue import Intake, Skipped
 from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.segments import kept
 from ustreamer_throttle.gate import Gate, Sampler
 from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
-from ustreamer.core.chain import Delivery, Filter, Transmit
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.dead_letter import dead_letter_topic
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.ledger import NO_BOOKS, Ledger, Verdict
-from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.subscriptions import Subscription
-from ustreamer.core.timers import TimerQueue
-from ustreamer.hookspecs import PluginContext
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.deadline_queue import TimerQueue
+from ustreamer.core.delivery.delivery import Delivery, Filter, Transmit
+from ustreamer.core.delivery.ledger import NO_BOOKS, Ledger, Verdict
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.egress.dead_letter import dead_letter_topic
+from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.hooks import PluginContext
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri

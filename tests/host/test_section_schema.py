@@ -4,8 +4,8 @@
 import msgspec
 import pytest
 
-from ustreamer.host.section_schema import Schema
-from ustreamer.host.toml_places import KeyPath
+from ustreamer.host.config.section_schema import Schema
+from ustreamer.host.config.source_positions import KeyPath
 
 
 class Leaf(msgspec.Struct):

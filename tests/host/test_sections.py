@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from ustreamer.host.sections import Findings
-from ustreamer.host.toml_document import ConfigError, Document
+from ustreamer.host.config.document import ConfigError, Document
+from ustreamer.host.config.validation import Findings
 
 
 class Colour(Enum):

@@ -14,9 +14,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from ustreamer.host import spool_reader, spool_records
-from ustreamer.host.spool import MAX_ASIDE, Spool, SpoolLimits
-from ustreamer.host.spool_records import SpoolDamaged, Spooled, key_of, place_of, value_of
+from ustreamer.host.storage import spool_reader, spool_records
+from ustreamer.host.storage.spool import MAX_ASIDE, Spool, SpoolLimits
+from ustreamer.host.storage.spool_records import SpoolDamaged, Spooled, key_of, place_of, value_of
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 LIMITS = SpoolLimits(100_000, 100_000_000)
@@ -207,8 +207,8 @@ STORM = """
 import sys
 from itertools import count
 from pathlib import Path
-from ustreamer.host.spool import Spool, SpoolLimits
-from ustreamer.host.spool_records import Spooled
+from ustreamer.host.storage.spool import Spool, SpoolLimits
+from ustreamer.host.storage.spool_records import Spooled
 
 spool = Spool(Path(sys.argv[1]), SpoolLimits(100_000, 100_000_000))
 spool.open()
@@ -259,8 +259,8 @@ def test_a_kill_loses_nothing_that_was_committed_and_brings_nothing_back(tmp_pat
 FULL = """
 import os, sys
 from pathlib import Path
-from ustreamer.host.spool import Spool, SpoolLimits
-from ustreamer.host.spool_records import Spooled
+from ustreamer.host.storage.spool import Spool, SpoolLimits
+from ustreamer.host.storage.spool_records import Spooled
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 root = Path(sys.argv[1])

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ustreamer.host.state_lock import LOCK, StateLock
+from ustreamer.host.storage.state_lock import LOCK, StateLock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HOLD = """
 import sys
 from pathlib import Path
-from ustreamer.host.state_lock import StateLock
+from ustreamer.host.storage.state_lock import StateLock
 StateLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()

@@ -29,14 +29,12 @@ from tests.host.streamer_bench import (
     link,
     new_id,
 )
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.hookspecs import (
-    hookimpl,
-)
-from ustreamer.host import config as configuration
-from ustreamer.host import plugins
-from ustreamer.host.config import serves
-from ustreamer.host.dead_letter_store import read
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.hooks import hookimpl
+from ustreamer.host.config import config as configuration
+from ustreamer.host.config.config import serves
+from ustreamer.host.runtime import plugins
+from ustreamer.host.storage.dead_letter_store import read
 from ustreamer.uprotocol.pb import uattributes as pb_uattributes
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb_ustreamer
 from ustreamer.uprotocol.pb import usubscription_v3 as pb

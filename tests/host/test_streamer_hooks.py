@@ -17,14 +17,10 @@ from tests.host.streamer_bench import (
     link,
     new_id,
 )
-from ustreamer.core.chain import Delivery, Tap
-from ustreamer.core.ledger import LedgerSnapshot, Verdict
-from ustreamer.core.subscriptions import Change, Subscription, SubscriptionWatch
-from ustreamer.hookspecs import (
-    PluginContext,
-    Settings,
-    hookimpl,
-)
+from ustreamer.core.delivery.delivery import Delivery, Tap
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
+from ustreamer.hooks import PluginContext, Settings, hookimpl
 from ustreamer.uprotocol.umessage import (
     UMessage,
     notification,

@@ -18,11 +18,8 @@ from tests.host.streamer_bench import (
     section,
 )
 from tests.transports.zenoh.nets import endpoint, free_locator
-from ustreamer.core.links import Link
-from ustreamer.hookspecs import (
-    EndpointTransport,
-    PluginContext,
-)
+from ustreamer.core.base.links import Link
+from ustreamer.hooks import EndpointTransport, PluginContext
 from ustreamer.uprotocol.umessage import (
     notification,
 )

@@ -28,14 +28,14 @@ from tests.host.test_lanes import (
     on,
     soon,
 )
-from ustreamer.core.chain import BulkTransmit, Delivery, Transmit
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.egress import OVERHEAD_BYTES, EgressLimits
-from ustreamer.core.ledger import Verdict
-from ustreamer.hookspecs import RouteUnavailable, SubscriberGone
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.lane_sending import Undelivered
-from ustreamer.host.lanes import SubscriberLane
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Transmit
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits
+from ustreamer.hooks import RouteUnavailable, SubscriberGone
+from ustreamer.host.egress.endpoint_queue import SubscriberLane
+from ustreamer.host.egress.send_worker import Undelivered
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from tests.host.running import DEADLINE_S, INSIDE, Running, eventually, new_id
-from ustreamer.hookspecs import Decoder, hookimpl
-from ustreamer.host import taps
-from ustreamer.host.admin import SOCKET, Tap, follow
-from ustreamer.host.cli import main
-from ustreamer.host.tap_command import pattern
-from ustreamer.host.words import time_text
+from ustreamer.hooks import Decoder, hookimpl
+from ustreamer.host.admin import taps
+from ustreamer.host.admin.server import SOCKET, Tap, follow
+from ustreamer.host.cli.format import time_text
+from ustreamer.host.cli.main import main
+from ustreamer.host.cli.tap_command import pattern
 from ustreamer.uprotocol.umessage import notification, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.routes import SELF
-from ustreamer.host.readable import MAX_DECODED, Decoded, FindDecoder
-from ustreamer.host.taps import MAX_BYTES, SHOWN_BYTES, Line, Missed, Reader, Taps, Wish
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.router import SELF
+from ustreamer.host.admin.payload_decoding import MAX_DECODED, Decoded, FindDecoder
+from ustreamer.host.admin.taps import MAX_BYTES, SHOWN_BYTES, Line, Missed, Reader, Taps, Wish
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri, any_at

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from ustreamer.core.clock import Clock
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.threads import TimerThread
+from ustreamer.core.base.clock import Clock
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.threads import TimerThread
 
 DEADLINE_S = 30.0
 NS_PER_MS = 1_000_000

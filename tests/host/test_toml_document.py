@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.host.toml_document import (
+from ustreamer.host.config.document import (
     LIMIT_BYTES,
     ConfigError,
     Document,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ustreamer.host.toml_places import KeyPath, Places, repeated, unclosed
+from ustreamer.host.config.source_positions import KeyPath, Places, repeated, unclosed
 
 
 def paths_in(value: object, path: KeyPath = ()) -> Iterator[KeyPath]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.host.toml_syntax import Refusal, parse
+from ustreamer.host.config.syntax_errors import Refusal, parse
 
 ONE_LINE = "an inline table stands on one line, without a comma at its end; or make it a [table]"
 KEY = "a key is made of A-Z a-z 0-9 - _, or stands in quotes"

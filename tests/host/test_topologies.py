@@ -13,11 +13,11 @@ from typing import Any, Final
 import pytest
 
 from tests.host.streamer_bench import App, Bench, NoConfig, eventually, new_id, section
-from ustreamer.core.subscriptions import StaticDirectory, Subscription, SubscriptionDirectory
-from ustreamer.hookspecs import PluginContext, hookimpl
-from ustreamer.host import config as configuration
-from ustreamer.host import plugins
-from ustreamer.host.streamer import Streamer
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription, SubscriptionDirectory
+from ustreamer.hooks import PluginContext, hookimpl
+from ustreamer.host.config import config as configuration
+from ustreamer.host.runtime import plugins
+from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.umessage import notification, publish
 from ustreamer.uprotocol.uuri import ANY, UUri
 

@@ -3,8 +3,8 @@
 
 from tests.core.test_egress_queue import ANN, BOB, FOR
 from tests.host.test_lanes import event
-from ustreamer.core.egress import EgressLimits, Queued
-from ustreamer.host.unwritten import Unwritten
+from ustreamer.core.egress.limits import EgressLimits, Queued
+from ustreamer.host.egress.write_buffer import Unwritten
 from ustreamer.uprotocol.uuri import UUri
 
 LIMITS = EgressLimits(queue_messages=6, queue_bytes=1_000)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.host import check
-from ustreamer.host.cli import Exit, main
-from ustreamer.host.json5 import LIMIT_DEPTH, Json5Error, parse
-from ustreamer.host.up_streamer import LIMIT_BYTES, import_file, toml_text
+from ustreamer.host.cli import check
+from ustreamer.host.cli.main import Exit, main
+from ustreamer.host.importers.json5 import LIMIT_DEPTH, Json5Error, parse
+from ustreamer.host.importers.up_streamer import LIMIT_BYTES, import_file, toml_text
 from ustreamer.uprotocol.ustatus import UStatusError
 
 CONFIG = """\

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.host import check, import_command, vsomeip_sd
-from ustreamer.host import config as configuration
-from ustreamer.host.cli import Exit, main
-from ustreamer.host.endpoint_text import toml_text
-from ustreamer.host.vsomeip import (
+from ustreamer.host.cli import check, import_command
+from ustreamer.host.cli.main import Exit, main
+from ustreamer.host.config import config as configuration
+from ustreamer.host.config.endpoint_text import toml_text
+from ustreamer.host.importers import vsomeip_sd
+from ustreamer.host.importers.vsomeip import (
     LIMIT_BYTES,
     Imported,
     NotVsomeip,
@@ -22,12 +23,12 @@ from ustreamer.host.vsomeip import (
     import_file,
     import_vsomeip,
 )
-from ustreamer.host.vsomeip_tcp import protocol_of
+from ustreamer.host.importers.vsomeip_tcp import protocol_of
 from ustreamer.transports import BuiltinTransports
 from ustreamer.transports.someip.config import Event, Eventgroup, Method, SomeipEndpoint
-from ustreamer.transports.someip.sd.section import ServiceDiscovery
+from ustreamer.transports.someip.protocol.tp_config import Segmenting
+from ustreamer.transports.someip.sd.config import ServiceDiscovery
 from ustreamer.transports.someip.sd.settings import Timings
-from ustreamer.transports.someip.tp_settings import Segmenting
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 # As vsomeip's own examples and its users write it: numbers are strings.

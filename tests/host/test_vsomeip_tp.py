@@ -3,7 +3,7 @@
 
 import pytest
 
-from ustreamer.host.vsomeip_tp import segmented
+from ustreamer.host.importers.vsomeip_tp import segmented
 
 
 def number(value: object) -> int:

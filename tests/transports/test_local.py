@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.transports.contract import ALPHA, BETA, TOPIC, Mailbox, Pair, TransportContract, code_of, new_id
-from ustreamer.core.clock import ManualClock
-from ustreamer.hookspecs import EndpointContext
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.hooks import EndpointContext
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.local.transport import MAX_ATTACHMENTS, LocalNetwork, LocalTransport, make
 from ustreamer.uprotocol.umessage import UMessage, publish, request

@@ -6,8 +6,8 @@ from struct import Struct, error
 
 import pytest
 
-from ustreamer.uprotocol import columns as module
-from ustreamer.uprotocol.columns import FULL, columns, numbers
+from ustreamer.uprotocol import struct_columns as module
+from ustreamer.uprotocol.struct_columns import FULL, columns, numbers
 
 FORMATS = [
     "<Q",

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ustreamer.hookspecs import EndpointContext, EndpointTransport, TransportKind, hookimpl
+from ustreamer.hooks import EndpointContext, EndpointTransport, TransportKind, hookimpl
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -25,7 +25,7 @@ def _zenoh(config: Any, context: EndpointContext) -> EndpointTransport:
 
 
 def _someip(config: Any, context: EndpointContext) -> EndpointTransport:
-    from ustreamer.transports.someip.transport import SomeipTransport
+    from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 
     return SomeipTransport(config, context)
 

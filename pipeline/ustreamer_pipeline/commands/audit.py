@@ -9,7 +9,7 @@ from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from ustreamer_pipeline.audit import Verdict
+    from ustreamer_pipeline.gold.audit import Verdict
 
 HELP = "prove from recordings what the streamer promises, or name the rows that break it"
 
@@ -27,8 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ustreamer_pipeline.audit import RULES, audit, load
     from ustreamer_pipeline.days import day
+    from ustreamer_pipeline.gold.audit import RULES, audit, load
     from ustreamer_pipeline.progress import progress
 
     chosen = options.rules.split(",") if options.rules else list(RULES)
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 def told(verdict: "Verdict") -> str:
     """One line for each promise, and the rows that break it."""
-    from ustreamer_pipeline.audit import RULES
+    from ustreamer_pipeline.gold.audit import RULES
 
     lines = [f"{verdict.rows:,} deliveries of {verdict.gateways:,} gateways"]
     for name, count in verdict.counts.items():

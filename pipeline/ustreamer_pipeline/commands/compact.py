@@ -29,8 +29,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ustreamer_pipeline.compact import compact
     from ustreamer_pipeline.days import day
+    from ustreamer_pipeline.ingest.compact import compact
     from ustreamer_pipeline.progress import progress
 
     until = day("--until", options.until)

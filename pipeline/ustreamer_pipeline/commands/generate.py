@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import track
 
-    from ustreamer_pipeline.fleet import Fleet, write_fleet
+    from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 
     given = {f.name: getattr(options, f.name, None) for f in fields(Fleet)}
     if options.minutes is not None:

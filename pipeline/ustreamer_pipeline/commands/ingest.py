@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ustreamer_pipeline.ingest import ingest, ingest_stream
+    from ustreamer_pipeline.ingest.ingest import ingest, ingest_stream
     from ustreamer_pipeline.progress import progress
 
     if options.stream and len(options.recordings) > 1:

@@ -25,8 +25,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from ustreamer_pipeline.progress import progress
-    from ustreamer_pipeline.report import report, write_tables
-    from ustreamer_pipeline.report_page import headline, page
+    from ustreamer_pipeline.report.page import headline, page
+    from ustreamer_pipeline.report.report import report, write_tables
 
     since, until = day("--since", options.since), day("--until", options.until)
     if options.out.exists() and not options.out.is_dir():

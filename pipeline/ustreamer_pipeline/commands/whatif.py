@@ -13,7 +13,7 @@ from ustreamer_pipeline.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ustreamer_pipeline.whatif_scenarios import Scenario
+    from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 
 HELP = "replay recorded traffic under other rates, subscribers, queues or ttl, and say what each link would carry"
 
@@ -21,7 +21,10 @@ HELP = "replay recorded traffic under other rates, subscribers, queues or ttl, a
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("lake", metavar="LAKE", help="folder of the tables")
     parser.add_argument(
-        "--scenarios", type=Path, metavar="FILE", help="TOML; see ustreamer_pipeline/whatif_scenarios.py"
+        "--scenarios",
+        type=Path,
+        metavar="FILE",
+        help="TOML; see ustreamer_pipeline/replay/whatif_scenarios.py",
     )
     parser.add_argument("--hz", metavar="HZ,...", help="a sweep: one scenario for each rate; 0 is no limit")
     parser.add_argument("--topic", metavar="UURI", help="of the sweep: only topics that match (all)")
@@ -38,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def scenarios(options: argparse.Namespace) -> "list[Scenario]":
-    from ustreamer_pipeline.whatif_scenarios import ANY, checked, load, sweep
+    from ustreamer_pipeline.replay.whatif_scenarios import ANY, checked, load, sweep
 
     if (options.topic or options.egress) and not options.hz:
         raise UsageError("--topic, --egress: of a sweep, so expected --hz as well")
@@ -76,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
             )
         )
         return 1 if check["differing"] else 0
-    from ustreamer_pipeline.whatif_print import links as told
+    from ustreamer_pipeline.replay.whatif_print import links as told
 
     print(told(links))
     print(
@@ -93,9 +96,9 @@ def run(options: argparse.Namespace) -> int:
 def _answers(
     spark: "SparkSession", options: argparse.Namespace, asked: "list[Scenario]"
 ) -> tuple[list[Any], list[Any], dict[str, int], list[Any]]:
-    from ustreamer_pipeline.replay_files import files_of
+    from ustreamer_pipeline.replay.files import files_of
+    from ustreamer_pipeline.replay.whatif import fleet_links, fleet_subscribers, losses, tolerances, whatif
     from ustreamer_pipeline.schemas import EPOCHS, GAPS, SEGMENTS
-    from ustreamer_pipeline.whatif import fleet_links, fleet_subscribers, losses, tolerances, whatif
 
     files = files_of(spark, options.lake, options.since, options.until)
     gaps = GAPS.read(spark, options.lake)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ustreamer_payloads.classes import MAX_DEPTH, MAX_VALUES, class_decoder, payload_class, plain
 from ustreamer_payloads.errors import PayloadError
+from ustreamer_payloads.external_decoders import MAX_DEPTH, MAX_VALUES, class_decoder, payload_class, plain
 
 
 class Number:

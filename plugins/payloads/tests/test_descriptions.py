@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from ustreamer_payloads.compiler import MAX_NESTING, Compiler, DescriptionError
+from ustreamer_payloads.config import Shape
 from ustreamer_payloads.description import Description
-from ustreamer_payloads.shapes import Shape
 
 Described = Callable[..., Description]
 

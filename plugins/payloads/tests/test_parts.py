@@ -6,9 +6,9 @@ import struct
 import pytest
 from ustreamer_payloads.arrays import DynamicArray, FixedArray
 from ustreamer_payloads.codec import Blob, Codec, Prefixed, kind_of
+from ustreamer_payloads.config import ArrayShape, BytesShape, StringShape
 from ustreamer_payloads.records import FlatRecord, Member, Record, record
 from ustreamer_payloads.scalars import BitField, Scalar, bit_fields, enumeration
-from ustreamer_payloads.shapes import ArrayShape, BytesShape, StringShape
 from ustreamer_payloads.tagged import Tagged, TlvRecord
 from ustreamer_payloads.texts import MARKS, Text, read_text
 from ustreamer_payloads.unions import Union, Variant

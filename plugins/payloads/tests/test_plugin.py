@@ -9,8 +9,8 @@ import pytest
 from ustreamer_payloads.errors import PayloadError
 from ustreamer_payloads.plugin import MAX_TOPICS, PayloadsConfig, PayloadsPlugin
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.hookspecs import PluginContext
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.hooks import PluginContext
 from ustreamer.uprotocol.uuri import UUri
 
 SPEED = {"kind": "struct", "members": [{"name": "speed", "type": "f32"}]}

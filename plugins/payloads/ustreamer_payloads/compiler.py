@@ -9,10 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from ustreamer_payloads.arrays import DynamicArray, FixedArray
 from ustreamer_payloads.codec import Blob, Codec, Prefixed
-from ustreamer_payloads.errors import PayloadError
-from ustreamer_payloads.records import Member, record
-from ustreamer_payloads.scalars import SCALARS, BitField, Scalar, bit_fields, enumeration
-from ustreamer_payloads.shapes import (
+from ustreamer_payloads.config import (
     ArrayShape,
     BitsShape,
     BytesShape,
@@ -24,6 +21,9 @@ from ustreamer_payloads.shapes import (
     TypeRef,
     UnionShape,
 )
+from ustreamer_payloads.errors import PayloadError
+from ustreamer_payloads.records import Member, record
+from ustreamer_payloads.scalars import SCALARS, BitField, Scalar, bit_fields, enumeration
 from ustreamer_payloads.tagged import Tagged, TlvRecord
 from ustreamer_payloads.texts import Text
 from ustreamer_payloads.unions import Union, Variant

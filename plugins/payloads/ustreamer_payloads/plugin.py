@@ -8,8 +8,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from ustreamer.core.sublist import Sublist
-from ustreamer.hookspecs import Decoder, PluginContext, hookimpl
+from ustreamer.core.routing.sublist import Sublist
+from ustreamer.hooks import Decoder, PluginContext, hookimpl
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import (
     ANY_AUTHORITY,
@@ -19,11 +19,11 @@ from ustreamer.uprotocol.uuri import (
     ANY_VERSION,
     UUri,
 )
-from ustreamer_payloads.classes import class_decoder, payload_class
 from ustreamer_payloads.compiler import Compiler
+from ustreamer_payloads.config import MAX_BYTES, Name, Shape
 from ustreamer_payloads.description import Description
 from ustreamer_payloads.errors import PayloadError
-from ustreamer_payloads.shapes import MAX_BYTES, Name, Shape
+from ustreamer_payloads.external_decoders import class_decoder, payload_class
 
 MAX_TYPES: Final = 1024
 MAX_TOPICS: Final = 1024

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Damage, Event
-from ustreamer_recorder.intake import Intake
 from ustreamer_recorder.journal import Journal
+from ustreamer_recorder.note_queue import Intake
 from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.segments import kept
 
-from ustreamer.core.chain import Delivery, Filter, Tap, Transmit
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.ledger import Ledger, Verdict
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import Delivery, Filter, Tap, Transmit
+from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource

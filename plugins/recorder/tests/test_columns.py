@@ -8,10 +8,9 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ustreamer_recorder.batch_note import Helping
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import Anchor, Damage, Event, Row, Target
-from ustreamer_recorder.helping import Helping
-from ustreamer_recorder.intake import Skipped
 from ustreamer_recorder.layout import (
     HAS_TTL,
     HEADER,
@@ -25,11 +24,12 @@ from ustreamer_recorder.layout import (
     Kind,
     SegmentHeader,
 )
-from ustreamer_recorder.losses import count_lost
+from ustreamer_recorder.lost_blocks import count_lost
+from ustreamer_recorder.note_queue import Skipped
 from ustreamer_recorder.reader import read_segment
 
-from ustreamer.core.chain import Delivery
-from ustreamer.core.ledger import Verdict
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri

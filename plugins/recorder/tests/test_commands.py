@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ustreamer_recorder.commands import add_recordings
 
-from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot, Verdict
-from ustreamer.core.subscriptions import Change, Subscription
+from ustreamer.core.delivery.ledger import NO_BOOKS, LedgerSnapshot, Verdict
+from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri

@@ -12,17 +12,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ustreamer_recorder.batch_note import Helping, helping_of
 from ustreamer_recorder.events import Gap, Row
-from ustreamer_recorder.helping import Helping, helping_of
-from ustreamer_recorder.intake import row_of
 from ustreamer_recorder.journal import ROW_BYTES
 from ustreamer_recorder.layout import HEADER, RECORD, GapCause
+from ustreamer_recorder.note_queue import row_of
 from ustreamer_recorder.reader import Block, blocks, header_of
 from ustreamer_recorder.segments import SegmentFile, kept
 
-from ustreamer.core.chain import Delivery
-from ustreamer.core.ledger import Ledger, Verdict
-from ustreamer.uprotocol.run import Halves, Run
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.uprotocol.batch import Halves, Run
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.uuid import UUID
@@ -243,7 +243,7 @@ def test_a_number_without_room_in_a_row_is_missing_and_the_others_are_not(bench:
 def test_where_numbers_are_stored_the_other_way_round_each_row_has_a_note(
     bench: "Bench", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ustreamer_recorder.intake.AS_STORED", False)
+    monkeypatch.setattr("ustreamer_recorder.note_queue.AS_STORED", False)
     leave(bench, bench.delivery(), [bench.message() for _ in range(3)])
     assert (helpings(bench), bench.intake.waiting) == ([], 3 + 1)  # and the delivery's
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ustreamer_recorder.batch_note import Helping
 from ustreamer_recorder.events import (
     Anchor,
     Config,
@@ -21,13 +22,12 @@ from ustreamer_recorder.events import (
     Row,
     SubscriptionChange,
 )
-from ustreamer_recorder.helping import Helping
 from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
 from ustreamer_recorder.segments import SegmentFile
 from ustreamer_recorder.targets import State
 
-from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot, Verdict
-from ustreamer.core.subscriptions import Change, Subscription
+from ustreamer.core.delivery.ledger import NO_BOOKS, LedgerSnapshot, Verdict
+from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import notification, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -293,7 +293,7 @@ def test_payloads_are_cut_to_what_the_configuration_says(build: "Callable[..., B
 def test_payloads_that_wait_are_bounded(
     build: "Callable[..., Bench]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ustreamer_recorder.intake.MAX_PAYLOADS", 10)
+    monkeypatch.setattr("ustreamer_recorder.note_queue.MAX_PAYLOADS", 10)
     bench = build(payloads=True)
     bench.drain()
     for _ in range(3):

@@ -26,8 +26,8 @@ from ustreamer_recorder.layout import (
     segment_name,
 )
 
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.subscriptions import Change
 
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import Gap, Letter, Row, SubscriptionChange, Target
-from ustreamer_recorder.intake import Skipped
 from ustreamer_recorder.layout import GapCause, SegmentHeader
 from ustreamer_recorder.lock import DirectoryLock
-from ustreamer_recorder.losses import count_lost
+from ustreamer_recorder.lost_blocks import count_lost
+from ustreamer_recorder.note_queue import Skipped
 
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UUID

@@ -19,15 +19,15 @@ from ustreamer_recorder.plugin import RecorderPlugin
 from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.segments import kept
 
-from ustreamer.core.chain import Delivery, Filter, Transmit
-from ustreamer.core.clock import Clock
-from ustreamer.core.dead_letter import DeadLetter
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.egress import EgressLimits
-from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
-from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.subscriptions import StaticDirectory, Subscription
-from ustreamer.hookspecs import PROJECT, Hooks, PluginContext, Settings
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.delivery import Delivery, Filter, Transmit
+from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.egress.dead_letter import DeadLetter
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
+from ustreamer.hooks import PROJECT, Hooks, PluginContext, Settings
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UuidSource

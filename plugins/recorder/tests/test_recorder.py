@@ -17,15 +17,15 @@ from typing import IO, TYPE_CHECKING
 import pytest
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Damage, End, Event, Gap, Row
-from ustreamer_recorder.intake import Intake
 from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.layout import EndCause, GapCause, segment_name
+from ustreamer_recorder.note_queue import Intake
 from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.recorder import MUCH, Recorder
 from ustreamer_recorder.segments import kept
 
-from ustreamer.core.clock import Clock
-from ustreamer.core.ledger import NO_BOOKS, LedgerSnapshot, Verdict
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.ledger import NO_BOOKS, LedgerSnapshot, Verdict
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource

@@ -40,8 +40,8 @@ from ustreamer_recorder.layout import (
 from ustreamer_recorder.reader import Block, blocks, header_of, read_segment
 from ustreamer_recorder.writer import SegmentWriter
 
-from ustreamer.core.ledger import LedgerSnapshot, Verdict
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 

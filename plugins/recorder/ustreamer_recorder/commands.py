@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.core.ledger import Verdict
+from ustreamer.core.delivery.ledger import Verdict
 from ustreamer_recorder.events import (
     Anchor,
     Counters,

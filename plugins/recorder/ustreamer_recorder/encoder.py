@@ -7,6 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from ustreamer_recorder import layout
+from ustreamer_recorder.batch_note import Helping
 from ustreamer_recorder.events import (
     Anchor,
     Config,
@@ -18,7 +19,6 @@ from ustreamer_recorder.events import (
     SubscriptionChange,
     Target,
 )
-from ustreamer_recorder.helping import Helping
 from ustreamer_recorder.layout import (
     DELIVERY,
     HAS_TTL,

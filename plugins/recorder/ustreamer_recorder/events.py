@@ -6,8 +6,8 @@ Times are monotonic ns unless their name says otherwise.
 
 import msgspec
 
-from ustreamer.core.ledger import LedgerSnapshot, Verdict
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause

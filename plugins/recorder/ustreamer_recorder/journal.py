@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ustreamer.core.clock import Clock
-from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer_recorder.batch_note import Helping
 from ustreamer_recorder.config import LARGEST_BLOCK, RecorderConfig
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import (
@@ -23,19 +24,6 @@ from ustreamer_recorder.events import (
     Gap,
     Letter,
     SubscriptionChange,
-)
-from ustreamer_recorder.helping import Helping
-from ustreamer_recorder.intake import (
-    ChangeNote,
-    ConfigNote,
-    Intake,
-    LetterNote,
-    Note,
-    RowNote,
-    SingleNote,
-    Skipped,
-    TunedNote,
-    row_of,
 )
 from ustreamer_recorder.layout import (
     HAS_TTL,
@@ -48,7 +36,19 @@ from ustreamer_recorder.layout import (
     GapCause,
     SegmentHeader,
 )
-from ustreamer_recorder.losses import count_lost
+from ustreamer_recorder.lost_blocks import count_lost
+from ustreamer_recorder.note_queue import (
+    ChangeNote,
+    ConfigNote,
+    Intake,
+    LetterNote,
+    Note,
+    RowNote,
+    SingleNote,
+    Skipped,
+    TunedNote,
+    row_of,
+)
 from ustreamer_recorder.segments import Quota, SegmentFile, make_room
 from ustreamer_recorder.targets import Targets
 

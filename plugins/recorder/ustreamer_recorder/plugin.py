@@ -6,13 +6,13 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.core.chain import Delivery, Filter, Tap
-from ustreamer.core.dead_letter import dead_letter_topic
-from ustreamer.core.subscriptions import SubscriptionWatch
-from ustreamer.hookspecs import PluginContext, Settings, hookimpl
+from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
+from ustreamer.core.egress.dead_letter import dead_letter_topic
+from ustreamer.core.routing.subscriptions import SubscriptionWatch
+from ustreamer.hooks import PluginContext, Settings, hookimpl
 from ustreamer_recorder.commands import add_recordings
 from ustreamer_recorder.config import RecorderConfig
-from ustreamer_recorder.intake import Intake
+from ustreamer_recorder.note_queue import Intake
 from ustreamer_recorder.recorder import Recorder
 
 _JOIN_S: Final = 5.0

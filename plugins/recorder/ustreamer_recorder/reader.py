@@ -9,8 +9,8 @@ from zlib import crc32
 
 import msgspec
 
-from ustreamer.core.ledger import LedgerSnapshot, Verdict
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer_recorder import layout

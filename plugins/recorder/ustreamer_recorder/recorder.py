@@ -8,13 +8,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from ustreamer.core.clock import Clock
-from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer_recorder.config import RecorderConfig
-from ustreamer_recorder.intake import Intake, Skipped
 from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.lock import DirectoryLock
+from ustreamer_recorder.note_queue import Intake, Skipped
 from ustreamer_recorder.segments import kept, recover
 
 log = logging.getLogger("ustreamer.recorder")

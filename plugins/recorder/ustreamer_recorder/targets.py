@@ -5,7 +5,7 @@ import weakref
 from itertools import count
 from typing import Final
 
-from ustreamer.core.chain import Delivery
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer_recorder.events import Target
 
 _VERSIONS: Final = 16  # of a delivery's limit

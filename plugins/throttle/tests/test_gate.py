@@ -22,7 +22,7 @@ from ustreamer_throttle.gate import (
     Sampler,
 )
 
-from ustreamer.core.subscriptions import period_of
+from ustreamer.core.routing.subscriptions import period_of
 
 SECOND = 1_000_000_000
 SECONDS = 60

@@ -11,14 +11,14 @@ import pytest
 from ustreamer_throttle.plugin import ThrottleConfig as Config
 from ustreamer_throttle.plugin import ThrottlePlugin
 
-from ustreamer.core.chain import Delivery, Transmit
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.dispatcher import Dispatcher
-from ustreamer.core.ledger import Ledger, LedgerSnapshot, Verdict
-from ustreamer.core.routes import SELF, Places, Router
-from ustreamer.core.subscriptions import Subscription, period_of
-from ustreamer.core.timers import TimerQueue
-from ustreamer.hookspecs import PluginContext
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.deadline_queue import TimerQueue
+from ustreamer.core.delivery.delivery import Delivery, Transmit
+from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.subscriptions import Subscription, period_of
+from ustreamer.hooks import PluginContext
 from ustreamer.uprotocol import UMessage, UuidSource, UUri
 from ustreamer.uprotocol.umessage import notification, publish, request
 

@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary, proxy
 
 import msgspec
 
-from ustreamer.core.chain import Delivery, Filter
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.sublist import Sublist
-from ustreamer.hookspecs import PluginContext, hookimpl
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.sublist import Sublist
+from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri

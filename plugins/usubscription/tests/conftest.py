@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 from msgspec.structs import replace
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.links import Links
-from ustreamer.core.timers import TimerQueue
-from ustreamer.hookspecs import PluginContext
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.deadline_queue import TimerQueue
+from ustreamer.core.base.links import Links
+from ustreamer.hooks import PluginContext
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4

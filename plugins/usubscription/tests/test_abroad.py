@@ -3,11 +3,11 @@
 
 import pytest
 from google.protobuf.message import Message
-from ustreamer_usubscription.abroad import LANGUAGES, status_in, version_for
-from ustreamer_usubscription.remotes import Remotes
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.model.remote_status import Remotes
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.requests.remote_codec import LANGUAGES, status_in, version_for
 
-from ustreamer.core.usubscription import Status, Told, told_in
+from ustreamer.core.routing.usubscription_codec import Status, Told, told_in
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UPayloadFormat

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from ustreamer_usubscription import contents, reader
 from ustreamer_usubscription.events import Event
-from ustreamer_usubscription.packed import unpack
-from ustreamer_usubscription.reader import DATA, LENGTH
-from ustreamer_usubscription.store import Store, StoreDamaged, delete, put, put_observer, put_topic
-from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer, Tracked
+from ustreamer_usubscription.model.declared_topics import TopicState
+from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.store import store_contents, verify_process
+from ustreamer_usubscription.store.compact_index import unpack
+from ustreamer_usubscription.store.store import Store, StoreDamaged, delete, put, put_observer, put_topic
+from ustreamer_usubscription.store.verify_process import DATA, LENGTH
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)
@@ -57,10 +57,10 @@ def filled(path: Path) -> None:
 # --- looking, in a process that may die of it --------------------------------------------------------------------------
 
 
-def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterator[contents.Chunk]:
+def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterator[store_contents.Chunk]:
     """What a reader sends; into `lost` goes what it says of pages. Raises StoreDamaged where it ends with a complaint."""
     out = io.BytesIO()
-    if reader.main(mode, str(directory), out):
+    if verify_process.main(mode, str(directory), out):
         raise StoreDamaged("complaint")
     out.seek(0)
     while length := LENGTH.unpack(out.read(LENGTH.size))[0]:
@@ -75,7 +75,7 @@ def look(directory: Path) -> None:
     sys.stderr = io.StringIO()
     data = directory / DATA
     whole = data.read_bytes()
-    expected = dict(contents.gathered(directory, chunks("verify", directory)).records())
+    expected = dict(store_contents.gathered(directory, chunks("verify", directory)).records())
     for line in sys.stdin:
         bit, mode = int(line.split()[0]), line.split()[1]
         with data.open("r+b") as file:
@@ -88,14 +88,16 @@ def look(directory: Path) -> None:
 def verdict(directory: Path, mode: str, expected: dict[bytes, bytes]) -> str:
     if mode != "salvage":
         try:
-            found = dict(contents.gathered(directory, chunks(mode, directory)).records())
+            found = dict(store_contents.gathered(directory, chunks(mode, directory)).records())
         except StoreDamaged:
             pass
         else:
             return "unnoticed" if found == expected else "BELIEVED"
     saved: dict[bytes, bytes] = {}
     lost: list[int] = []
-    lost += [contents.salvaged(keys, values, saved) for _, keys, values in chunks("salvage", directory, lost)]
+    lost += [
+        store_contents.salvaged(keys, values, saved) for _, keys, values in chunks("salvage", directory, lost)
+    ]
     if not saved.items() <= expected.items():
         return "RESURRECTED"
     if saved != expected and not any(lost):
@@ -185,43 +187,43 @@ def test_the_last_transaction_is_not_forgotten_for_a_bit_of_its_number(tmp_path:
     """The one but last is whole, and what LMDB goes back to: only the numbers of what was freed tell."""
     filled(tmp_path / "s")
     path = tmp_path / "s" / DATA
-    whole, expected = path.read_bytes(), dict(contents.read(tmp_path / "s", "walk").records())
+    whole, expected = path.read_bytes(), dict(store_contents.read(tmp_path / "s", "walk").records())
     for meta in (0, PAGE):
         for bit in range(64):
             hit = bytearray(whole)
             hit[meta + 144 + bit // 8] ^= 1 << bit % 8
-            found = dict(reader.Tree(bytes(hit)).records())
+            found = dict(verify_process.Tree(bytes(hit)).records())
             assert dict(list(found.items())[1:]) == expected  # without the layout record
-            assert reader.Tree(bytes(hit)).wrong_transactions()
-    assert not reader.Tree(whole).wrong_transactions()
+            assert verify_process.Tree(bytes(hit)).wrong_transactions()
+    assert not verify_process.Tree(whole).wrong_transactions()
 
 
 # --- what a few bits may do, and dice seldom ----------------------------------------------------------------------------
 
 
-def leaf_with_many(tree: reader.Tree) -> int:
+def leaf_with_many(tree: verify_process.Tree) -> int:
     """Where a page with many records begins."""
     return next(at for at in tree.leaves() if len(tree._nodes(at)) > 9)
 
 
 def fewer_nodes(data: bytearray) -> None:
-    at = leaf_with_many(reader.Tree(bytes(data)))
+    at = leaf_with_many(verify_process.Tree(bytes(data)))
     data[at + 12 : at + 14] = (int.from_bytes(data[at + 12 : at + 14], "little") - 2).to_bytes(2, "little")
 
 
 def more_nodes(data: bytearray) -> None:
-    at = leaf_with_many(reader.Tree(bytes(data)))
+    at = leaf_with_many(verify_process.Tree(bytes(data)))
     data[at + 12 : at + 14] = (int.from_bytes(data[at + 12 : at + 14], "little") + 4).to_bytes(2, "little")
 
 
 def one_node_twice(data: bytearray) -> None:
-    at = leaf_with_many(reader.Tree(bytes(data)))
+    at = leaf_with_many(verify_process.Tree(bytes(data)))
     data[at + 18 : at + 20] = data[at + 20 : at + 22]
 
 
 def former_page(data: bytearray) -> None:
     """Have the root lead to what one of its pages was before the last transaction."""
-    tree = reader.Tree(bytes(data))
+    tree = verify_process.Tree(bytes(data))
     free, root = tree.free(), tree._metas[0].root * PAGE
 
     def keys(at: int) -> set[bytes]:
@@ -253,13 +255,13 @@ def test_a_page_that_is_not_what_it_was_is_found_and_what_is_saved_is_right(
 ) -> None:
     path = tmp_path / "s"
     filled(path)
-    expected = set(contents.read(path, "walk").records())
+    expected = set(store_contents.read(path, "walk").records())
     data = bytearray((path / DATA).read_bytes())
     hit(data)
     (path / DATA).write_bytes(data)
     with pytest.raises(StoreDamaged, match=why):
-        contents.read(path, "walk")
-    saved = contents.salvage(path)
+        store_contents.read(path, "walk")
+    saved = store_contents.salvage(path)
     assert set(saved.records()) < expected or hit is more_nodes
     assert set(saved.records()) <= expected
     assert saved.lost > 0

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from ustreamer_usubscription.calls import (
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.remote.remote_calls import (
     DOUBTS_AT_ONCE,
     DOUBTS_PAUSE_MS,
     FIRST_PAUSE_MS,
@@ -17,9 +18,8 @@ from ustreamer_usubscription.calls import (
     Calls,
     Errand,
 )
-from ustreamer_usubscription.tracked import Tracked
 
-from ustreamer.core.links import Link
+from ustreamer.core.base.links import Link
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_usubscription import contents
 from ustreamer_usubscription.commands import add_subscriptions
-from ustreamer_usubscription.store import Change, Store, put, put_observer, put_topic
-from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer, Tracked
+from ustreamer_usubscription.model.declared_topics import TopicState
+from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.store import store_contents
+from ustreamer_usubscription.store.store import Change, Store, put, put_observer, put_topic
 
-from ustreamer.host.cli import main
+from ustreamer.host.cli.main import main
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -192,13 +192,13 @@ def test_what_is_read_beside_a_writer_is_of_one_moment_however_much_it_writes_me
     store = Store(tmp_path / "s", 1 << 28)
     store.open()
     store.commit(wishes(before))
-    with contents._Child("beside", tmp_path / "s") as child:
+    with store_contents._Child("beside", tmp_path / "s") as child:
         chunks = child.chunks()
         first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
         for _ in range(4):  # what one transaction frees, the second one after it uses
             store.commit(wishes(after))
-        found = contents.gathered(tmp_path / "s", [first, *chunks])
+        found = store_contents.gathered(tmp_path / "s", [first, *chunks])
     assert {entry.details for entry in found.subscriptions} == {before}
     assert len(found) == 3000
     store.close()
-    assert {entry.details for entry in contents.read(tmp_path / "s", "verify").subscriptions} == {after}
+    assert {entry.details for entry in store_contents.read(tmp_path / "s", "verify").subscriptions} == {after}

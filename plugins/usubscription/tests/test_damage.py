@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Literal
 
 import lmdb
 import pytest
-from ustreamer_usubscription import contents
-from ustreamer_usubscription.reader import Tree
-from ustreamer_usubscription.store import MAX_ASIDE, Change, Store, StoreDamaged, StoreInUse, delete, put
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.store import store_contents
+from ustreamer_usubscription.store.store import (
+    MAX_ASIDE,
+    Change,
+    Store,
+    StoreDamaged,
+    StoreInUse,
+    delete,
+    put,
+)
+from ustreamer_usubscription.store.verify_process import Tree
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -155,8 +163,8 @@ def test_a_file_that_ends_the_process_that_reads_it_ends_a_child_and_not_us(tmp_
 
     damage(tmp_path / "s", truncate_behind_the_tree)
     with pytest.raises(StoreDamaged, match="ended the process that read it with SIGBUS"):
-        contents.read(tmp_path / "s", "walk")
-    assert len(contents.salvage(tmp_path / "s")) > 0
+        store_contents.read(tmp_path / "s", "walk")
+    assert len(store_contents.salvage(tmp_path / "s")) > 0
 
 
 def test_a_reader_that_does_not_come_to_an_end_is_ended(
@@ -167,9 +175,9 @@ def test_a_reader_that_does_not_come_to_an_end_is_ended(
     stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
     stuck.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(stuck))
-    monkeypatch.setattr(contents, "_LIMIT_S", 0.2)
+    monkeypatch.setattr(store_contents, "_LIMIT_S", 0.2)
     with pytest.raises(StoreDamaged, match="took longer than 0 s"):
-        contents.read(tmp_path / "s", "walk")
+        store_contents.read(tmp_path / "s", "walk")
 
 
 def test_a_reader_that_cannot_be_run_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +194,7 @@ def test_after_a_user_that_died_the_free_pages_are_looked_at_too(tmp_path: Path)
     path = tmp_path / "usubscription"
     filled(path)
     damage(path, hit_free_list)
-    contents.read(path, "walk")  # what holds the records is whole
+    store_contents.read(path, "walk")  # what holds the records is whole
     (tmp_path / "usubscription.lock").write_text("4711\n")
     with pytest.raises(StoreDamaged, match="freeDB"):
         a_store(path, "refuse").open()
@@ -257,7 +265,7 @@ def test_without_room_for_what_was_saved_the_damaged_store_stays(tmp_path: Path)
 
 def test_large_records_are_salvaged_from_their_overflow_pages(tmp_path: Path) -> None:
     entries = filled(tmp_path / "s", count=100, size=3900)
-    assert len(contents.salvage(tmp_path / "s")) == len(entries)
+    assert len(store_contents.salvage(tmp_path / "s")) == len(entries)
 
 
 # --- one user at a time -----------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from threading import Event
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ustreamer_usubscription.deadlines import Deadlines
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.packed import Packed
-from ustreamer_usubscription.records import put
-from ustreamer_usubscription.tracked import Pair, Tracked
+from ustreamer_usubscription.model.subscription import Pair, Tracked
+from ustreamer_usubscription.store.compact_index import Packed
+from ustreamer_usubscription.store.deadlines import Deadlines
+from ustreamer_usubscription.store.records import put
 
-from ustreamer.core.subscriptions import Change
+from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uuri import UUri
 
 T1, T2 = UUri("a", 1, 1, 0x8001), UUri("a", 1, 1, 0x8002)

@@ -4,11 +4,11 @@
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft, State
-from ustreamer_usubscription.observers import Observers
-from ustreamer_usubscription.tracked import Changed, Observer, Pair, Tracked
+from ustreamer_usubscription.model.observers import Observers
+from ustreamer_usubscription.model.subscription import Changed, Observer, Pair, Tracked
+from ustreamer_usubscription.store.transaction import Draft, State
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from ustreamer_usubscription import contents
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.events import MAX_WHY, Event, event_of
-from ustreamer_usubscription.history import History, Unwritten, most
-from ustreamer_usubscription.records import PAST, event_number, frame, put_event, read_event
-from ustreamer_usubscription.store import Change, Store, StoreDamaged, delete, put
-from ustreamer_usubscription.tracked import Changed, Tracked
+from ustreamer_usubscription.model.subscription import Changed, Tracked
+from ustreamer_usubscription.store import store_contents
+from ustreamer_usubscription.store.history import History, Unwritten, most
+from ustreamer_usubscription.store.records import PAST, event_number, frame, put_event, read_event
+from ustreamer_usubscription.store.store import Change, Store, StoreDamaged, delete, put
+from ustreamer_usubscription.store.transaction import Draft, State
 
-from ustreamer.core.usubscription import Status
-from ustreamer.host.cli import main
+from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.host.cli.main import main
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -39,7 +39,7 @@ def numbered(number: int) -> Event:
 
 def in_store(path: Path) -> dict[int, Event]:
     """What stands in a store that may be in use, by number."""
-    found = contents.read(path, "beside").of(PAST)
+    found = store_contents.read(path, "beside").of(PAST)
     return {event_number(key): read_event(key, value) for key, value in found}
 
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from ustreamer_usubscription import operations
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft, State
-from ustreamer_usubscription.messages import Call
-from ustreamer_usubscription.policy import Policy
-from ustreamer_usubscription.store import Change, Store, StoreDamaged, put_topic
-from ustreamer_usubscription.topics import Topics, TopicState, any_instance
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.model.declared_topics import Topics, TopicState, any_instance
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.requests import operations
+from ustreamer_usubscription.requests.policy import Policy
+from ustreamer_usubscription.requests.requests import Call
+from ustreamer_usubscription.store.store import Change, Store, StoreDamaged, put_topic
+from ustreamer_usubscription.store.transaction import Draft, State
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri

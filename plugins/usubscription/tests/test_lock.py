@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from ustreamer_usubscription.lock import StoreInUse, StoreLock, holder
+from ustreamer_usubscription.store.lock import StoreInUse, StoreLock, holder
 
 HOLD = """
 import sys
 from pathlib import Path
-from ustreamer_usubscription.lock import StoreLock
+from ustreamer_usubscription.store.lock import StoreLock
 StoreLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()

@@ -7,7 +7,8 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ustreamer_usubscription.messages import (
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.requests.requests import (
     MAX_DETAILS,
     Call,
     attributes_of,
@@ -16,9 +17,8 @@ from ustreamer_usubscription.messages import (
     track,
     unpack,
 )
-from ustreamer_usubscription.tracked import Tracked
 
-from ustreamer.core.usubscription import pack
+from ustreamer.core.routing.usubscription_codec import pack
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.uattributes import UPayloadFormat

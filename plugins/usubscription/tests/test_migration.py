@@ -8,14 +8,14 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from ustreamer_usubscription import contents, records
 from ustreamer_usubscription.events import Event
-from ustreamer_usubscription.records import LAYOUT_KEY
-from ustreamer_usubscription.store import Change, Store, StoreDamaged, put
-from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer, Tracked
+from ustreamer_usubscription.model.declared_topics import TopicState
+from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.store import records, store_contents
+from ustreamer_usubscription.store.records import LAYOUT_KEY
+from ustreamer_usubscription.store.store import Change, Store, StoreDamaged, put
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -94,7 +94,7 @@ def test_a_store_of_layout_2_is_migrated_where_it_is_and_nothing_but_its_layout_
 ) -> None:
     """[utest->req~usubscription-subscribe~1]"""
     caplog.set_level("INFO")
-    before = dict(contents.read(put_down(tmp_path / "s", OLD_2), "walk").records())
+    before = dict(store_contents.read(put_down(tmp_path / "s", OLD_2), "walk").records())
     store = Store(tmp_path / "s", MB, history=10)
     for _ in range(2):
         store.open()
@@ -103,7 +103,7 @@ def test_a_store_of_layout_2_is_migrated_where_it_is_and_nothing_but_its_layout_
         assert list(store.topics()) == [(TOPIC, TopicState.DEPRECATED)]
         assert store.statistics()["store_migrated"] == 1
         store.close()
-    found = contents.read(tmp_path / "s", "verify")
+    found = store_contents.read(tmp_path / "s", "verify")
     assert (found.layout, dict(found.records())) == (3, before)
     assert {path.name for path in tmp_path.iterdir()} == {"s", "s.lock"}  # nothing was copied
     assert caplog.messages == ["usubscription.store_migrated"]
@@ -123,7 +123,7 @@ def test_a_damaged_store_of_layout_2_is_salvaged_into_this_one(tmp_path: Path) -
     assert list(store.take()) == [IN_2[0], *IN_2[2:]]
     assert (store.statistics()["store_lost"], store.statistics()["store_migrated"]) == (1, 0)
     store.close()
-    assert contents.read(tmp_path / "s", "verify").layout == 3
+    assert store_contents.read(tmp_path / "s", "verify").layout == 3
 
 
 def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
     store.open()
     assert len(store.take()) == 1000
     store.close()
-    assert contents.read(tmp_path / "s", "verify").layout == 3
+    assert store_contents.read(tmp_path / "s", "verify").layout == 3
 
 
 def test_a_disk_without_room_for_the_layout_record_leaves_the_store_as_it_was(

@@ -8,9 +8,11 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given
-from ustreamer_usubscription import contents
-from ustreamer_usubscription.packed import BLOCK, Packed
-from ustreamer_usubscription.records import (
+from ustreamer_usubscription.model.declared_topics import TopicState
+from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.store import store_contents
+from ustreamer_usubscription.store.compact_index import BLOCK, Packed
+from ustreamer_usubscription.store.records import (
     LAYOUT_KEY,
     StoreDamaged,
     layout_value,
@@ -18,9 +20,7 @@ from ustreamer_usubscription.records import (
     put_observer,
     put_topic,
 )
-from ustreamer_usubscription.store import Change
-from ustreamer_usubscription.topics import TopicState
-from ustreamer_usubscription.tracked import Observer, Tracked
+from ustreamer_usubscription.store.store import Change
 
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
@@ -74,7 +74,7 @@ EVERY_KIND = [
 ]
 
 
-def sent(changes: list[Change], size: int) -> Iterator[contents.Chunk]:
+def sent(changes: list[Change], size: int) -> Iterator[store_contents.Chunk]:
     """As a reader would send it, so many records at a time."""
     for at in range(0, len(changes), size):
         some = changes[at : at + size]
@@ -84,7 +84,7 @@ def sent(changes: list[Change], size: int) -> Iterator[contents.Chunk]:
 
 @pytest.mark.parametrize("size", range(1, len(EVERY_KIND) + 1))
 def test_records_of_every_kind_are_told_apart_wherever_chunks_end(tmp_path: Path, size: int) -> None:
-    found = contents.gathered(tmp_path, sent(EVERY_KIND, size))
+    found = store_contents.gathered(tmp_path, sent(EVERY_KIND, size))
     assert list(found.records()) == [tuple(change) for change in EVERY_KIND[1:]]
     assert [entry.subscriber.ue_id for entry in found.subscriptions] == [0, 1, 2]
     assert [entry.expire_ms for entry in found.subscriptions.expiring()] == [1, 2]
@@ -98,4 +98,4 @@ def test_one_wrong_record_among_them_is_found(tmp_path: Path, at: int, size: int
     key, value = changes[at]
     changes[at] = Change(key, (value or b"")[:-1] + b"?")
     with pytest.raises(StoreDamaged, match="checksum"):
-        contents.gathered(tmp_path, sent(changes, size))
+        store_contents.gathered(tmp_path, sent(changes, size))

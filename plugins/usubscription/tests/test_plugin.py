@@ -15,9 +15,9 @@ from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 from ustreamer_usubscription.service import ENTITY, UsubscriptionService
 
-from ustreamer import hookspecs
-from ustreamer.core.clock import ManualClock
-from ustreamer.hookspecs import PluginContext
+from ustreamer import hooks
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.hooks import PluginContext
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def context(state_dir: Path) -> PluginContext:
 
 
 def test_every_hook_that_it_implements_is_one_that_the_host_calls(tmp_path: Path) -> None:
-    plugins = pluggy.PluginManager(hookspecs.PROJECT)
-    plugins.add_hookspecs(hookspecs.Hooks)
+    plugins = pluggy.PluginManager(hooks.PROJECT)
+    plugins.add_hookspecs(hooks.Hooks)
     plugin = UsubscriptionPlugin(UsubscriptionConfig(), context(tmp_path))
     plugins.register(plugin)
     plugins.check_pending()
@@ -134,5 +134,5 @@ def test_the_readme_shows_every_key_with_its_default() -> None:
 
 
 def test_the_service_is_one_that_the_host_can_run(tmp_path: Path) -> None:
-    service: hookspecs.Service = UsubscriptionService(UsubscriptionConfig(), context(tmp_path), Directory())
+    service: hooks.Service = UsubscriptionService(UsubscriptionConfig(), context(tmp_path), Directory())
     assert {(entity.ue_id, entity.resource_id) for entity in service.entities} == {(ENTITY, 0)}

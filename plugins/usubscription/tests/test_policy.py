@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.policy import Policy
+from ustreamer_usubscription.requests.policy import Policy
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

@@ -23,13 +23,13 @@ from typing import Final, NamedTuple
 import lmdb
 import pytest
 from lmdb import verify
-from ustreamer_usubscription import reader, records
 from ustreamer_usubscription.events import Event as Happened
-from ustreamer_usubscription.history import History
-from ustreamer_usubscription.store import Change, Store, delete, put
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.store import records, verify_process
+from ustreamer_usubscription.store.history import History
+from ustreamer_usubscription.store.store import Change, Store, delete, put
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
 
 TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)
@@ -198,7 +198,7 @@ def look() -> None:
         try:
             problems = verify.verify(directory)  # type: ignore[no-untyped-call]
             assert not problems, problems[0]
-            assert reader.main("walk", directory, io.BytesIO()) == 0, "the reader finds damage"
+            assert verify_process.main("walk", directory, io.BytesIO()) == 0, "the reader finds damage"
             with (
                 lmdb.open(directory, map_size=MAP) as env,
                 env.begin(write=True) as txn,

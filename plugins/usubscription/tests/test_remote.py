@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from ustreamer_usubscription.messages import MAX_DETAILS
+from ustreamer_usubscription.remote.remote_topics import MAX_REASON, _jitter
+from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.service import MAX_PAYLOAD
-from ustreamer_usubscription.store import Change, Store, delete
-from ustreamer_usubscription.upstream import MAX_REASON, _jitter
+from ustreamer_usubscription.store.store import Change, Store, delete
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4

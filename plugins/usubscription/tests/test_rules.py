@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ustreamer.core.routes import Places, Router, Target
+from ustreamer.core.routing.router import Places, Router, Target
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.ustatus import UCode

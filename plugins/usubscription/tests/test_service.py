@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from ustreamer_usubscription import v3
-from ustreamer_usubscription.messages import MAX_DETAILS
+from ustreamer_usubscription.requests import v3
+from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.service import MAX_PAYLOAD
-from ustreamer_usubscription.store import StoreDamaged
+from ustreamer_usubscription.store.store import StoreDamaged
 
-from ustreamer.core.ledger import Verdict
-from ustreamer.core.routes import Places, Router, Target
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.router import Places, Router, Target
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any

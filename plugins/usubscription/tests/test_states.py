@@ -2,9 +2,9 @@
 """The state machine of the standard, row by row."""
 
 import pytest
-from ustreamer_usubscription.states import LOCAL, REMOTE, Event, step
+from ustreamer_usubscription.model.lifecycle import LOCAL, REMOTE, Event, step
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 
 U, PENDING, SUBSCRIBED, LEAVING = Status
 WANTED, UNWANTED, GRANTED, DEFERRED, REFUSED, RELEASED = Event

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from ustreamer_usubscription.store import (
+from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.store.store import (
     Change,
     Store,
     StoreDamaged,
@@ -20,7 +21,6 @@ from ustreamer_usubscription.store import (
     put,
     put_observer,
 )
-from ustreamer_usubscription.tracked import Observer, Tracked
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
@@ -367,8 +367,8 @@ import resource, sys
 from pathlib import Path
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.store import Store, put
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.store.store import Store, put
+from ustreamer_usubscription.model.subscription import Tracked
 
 store = Store(Path(sys.argv[1]), 1 << 26)
 store.open()
@@ -407,8 +407,8 @@ import os, sys
 from pathlib import Path
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.store import Store, put
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.store.store import Store, put
+from ustreamer_usubscription.model.subscription import Tracked
 
 root = Path(sys.argv[1])
 assert os.statvfs(root).f_blocks * os.statvfs(root).f_frsize == 3 << 20

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ustreamer_usubscription import outbox
-from ustreamer_usubscription.tracked import Changed, Observer, Tracked
-from ustreamer_usubscription.updates import messages
+from ustreamer_usubscription.model.subscription import Changed, Observer, Tracked
+from ustreamer_usubscription.requests.updates import messages
 
-from ustreamer.core.routes import Places, Router
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.router import Places, Router
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

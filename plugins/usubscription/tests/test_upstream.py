@@ -4,14 +4,14 @@
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft, State
-from ustreamer_usubscription.messages import MAX_DETAILS
-from ustreamer_usubscription.remotes import Remotes
-from ustreamer_usubscription.tracked import Tracked
-from ustreamer_usubscription.upstream import Upstream
+from ustreamer_usubscription.model.remote_status import Remotes
+from ustreamer_usubscription.model.subscription import Tracked
+from ustreamer_usubscription.remote.remote_topics import Upstream
+from ustreamer_usubscription.requests.requests import MAX_DETAILS
+from ustreamer_usubscription.store.transaction import Draft, State
 
-from ustreamer.core.links import Links
-from ustreamer.core.usubscription import Status
+from ustreamer.core.base.links import Links
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.pb.google_any import Any
 from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes, SubscriptionRequest
 from ustreamer.uprotocol.umessage import UMessage

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from google.protobuf.message import Message
-from ustreamer_usubscription import v4
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.packed import Packed
-from ustreamer_usubscription.records import put
-from ustreamer_usubscription.tracked import Changed, Observer, Tracked
-from ustreamer_usubscription.updates import messages
+from ustreamer_usubscription.model.subscription import Changed, Observer, Tracked
+from ustreamer_usubscription.requests import v4
+from ustreamer_usubscription.requests.updates import messages
+from ustreamer_usubscription.store.compact_index import Packed
+from ustreamer_usubscription.store.records import put
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
 from ustreamer.uprotocol.pb import usubscription_v4 as pb
 from ustreamer.uprotocol.umessage import UMessage

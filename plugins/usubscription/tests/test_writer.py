@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft, State
-from ustreamer_usubscription.store import Store, put
-from ustreamer_usubscription.tracked import Changed, Tracked
-from ustreamer_usubscription.writer import Writer
+from ustreamer_usubscription.model.subscription import Changed, Tracked
+from ustreamer_usubscription.store.committer import Writer
+from ustreamer_usubscription.store.store import Store, put
+from ustreamer_usubscription.store.transaction import Draft, State
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 

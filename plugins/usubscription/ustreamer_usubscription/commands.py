@@ -13,16 +13,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription import contents
-from ustreamer_usubscription.contents import Contents
 from ustreamer_usubscription.events import Event
-from ustreamer_usubscription.lock import holder
-from ustreamer_usubscription.records import PAST, REMOTE, StoreDamaged, StoreTooNew, read_event, read_remote
+from ustreamer_usubscription.model.subscription import Tracked
 from ustreamer_usubscription.service import STORE
-from ustreamer_usubscription.tracked import Tracked
+from ustreamer_usubscription.store import store_contents
+from ustreamer_usubscription.store.lock import holder
+from ustreamer_usubscription.store.records import (
+    PAST,
+    REMOTE,
+    StoreDamaged,
+    StoreTooNew,
+    read_event,
+    read_remote,
+)
+from ustreamer_usubscription.store.store_contents import Contents
 
 _DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
 _OK: Final = 0
@@ -176,7 +183,7 @@ def _store(arguments: argparse.Namespace) -> Path:
 def _read(store: Path) -> Contents:
     if not store.exists():
         raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
-    return contents.beside(store)
+    return store_contents.beside(store)
 
 
 def _wanted(arguments: argparse.Namespace, found: Tracked | Event) -> bool:

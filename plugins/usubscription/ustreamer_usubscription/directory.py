@@ -5,12 +5,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 
-from ustreamer.core.subscriptions import Change, SubscriptionWatch
+from ustreamer.core.routing.subscriptions import Change, SubscriptionWatch
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
-from ustreamer_usubscription.deadlines import Deadlines
-from ustreamer_usubscription.packed import Packed
-from ustreamer_usubscription.topics import any_instance
-from ustreamer_usubscription.tracked import Pair, Tracked
+from ustreamer_usubscription.model.declared_topics import any_instance
+from ustreamer_usubscription.model.subscription import Pair, Tracked
+from ustreamer_usubscription.store.compact_index import Packed
+from ustreamer_usubscription.store.deadlines import Deadlines
 
 
 class Directory:

@@ -3,9 +3,9 @@
 
 from typing import Final, NamedTuple
 
-from ustreamer.core.usubscription import Status
+from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.tracked import Changed
+from ustreamer_usubscription.model.subscription import Changed
 
 MAX_WHY: Final = 200
 """Characters of a reason that are kept: it may be what another uSubscription said."""

@@ -8,13 +8,13 @@ from typing import Final, Literal, TypeAlias
 
 from google.protobuf.message import Message
 
-from ustreamer.core.usubscription import pack
+from ustreamer.core.routing.usubscription_codec import pack
 from ustreamer.uprotocol.umessage import UMessage, error_response, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer_usubscription.inbox import MAX_BATCH
-from ustreamer_usubscription.tracked import Changed
-from ustreamer_usubscription.updates import messages
+from ustreamer_usubscription.model.subscription import Changed
+from ustreamer_usubscription.requests.updates import messages
 
 Outcome: TypeAlias = Message | UStatus
 """What is answered: a message, or why there is none."""

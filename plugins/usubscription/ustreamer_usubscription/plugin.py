@@ -7,13 +7,13 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.core.subscriptions import SubscriptionDirectory
-from ustreamer.hookspecs import PluginContext, Service, hookimpl
-from ustreamer_usubscription import contents
+from ustreamer.core.routing.subscriptions import SubscriptionDirectory
+from ustreamer.hooks import PluginContext, Service, hookimpl
 from ustreamer_usubscription.commands import add_subscriptions
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
 from ustreamer_usubscription.service import STORE, UsubscriptionService
+from ustreamer_usubscription.store import store_contents
 
 _MAY_CHANGE: Final = frozenset(
     {"max_subscriptions", "max_registrations", "max_topics", "max_remote_topics", "page_size"}
@@ -61,7 +61,7 @@ class UsubscriptionPlugin:
         directory = Directory()
         store = self._context.state_dir / STORE
         if store.exists():
-            directory.load(contents.beside(store).subscriptions)
+            directory.load(store_contents.beside(store).subscriptions)
             ended = directory.pop_expired(self._context.clock.wall_ms())
             directory.apply(dict.fromkeys(entry.pair for entry in ended))
         return directory

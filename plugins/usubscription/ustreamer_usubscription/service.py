@@ -17,27 +17,27 @@ from contextlib import ExitStack
 from threading import Thread
 from typing import Final, NamedTuple
 
-from ustreamer.core.expiry import Expiry
-from ustreamer.core.usubscription import USUBSCRIPTION, Status, is_change
-from ustreamer.hookspecs import PluginContext
+from ustreamer.core.delivery.expiry import Expiry
+from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status, is_change
+from ustreamer.hooks import PluginContext
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
-from ustreamer_usubscription import v3, v4
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.draft import Draft, State
 from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
-from ustreamer_usubscription.messages import Call
+from ustreamer_usubscription.model.subscription import Changed, Tracked
 from ustreamer_usubscription.outbox import Outbox, Outcome
-from ustreamer_usubscription.policy import Policy
-from ustreamer_usubscription.store import Store
-from ustreamer_usubscription.tracked import Changed, Tracked
-from ustreamer_usubscription.upstream import Upstream
-from ustreamer_usubscription.writer import Writer
+from ustreamer_usubscription.remote.remote_topics import Upstream
+from ustreamer_usubscription.requests import v3, v4
+from ustreamer_usubscription.requests.policy import Policy
+from ustreamer_usubscription.requests.requests import Call
+from ustreamer_usubscription.store.committer import Writer
+from ustreamer_usubscription.store.store import Store
+from ustreamer_usubscription.store.transaction import Draft, State
 
 ENTITY: Final = USUBSCRIPTION
 
@@ -66,7 +66,7 @@ class Received(NamedTuple):
 
 
 class UsubscriptionService:
-    """core.usubscription at every authority that the streamer serves. A `ustreamer.hookspecs.Service`.
+    """core.usubscription at every authority that the streamer serves. A `ustreamer.hooks.Service`.
 
     [impl->req~usubscription-service_name~1]
     """

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ustreamer_wamp.transport import WampTransport
 
-from ustreamer.host import process
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.host.streamer import Streamer
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient

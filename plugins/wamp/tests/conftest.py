@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ustreamer_wamp.auth import Authenticator
 from ustreamer_wamp.codec import SERIALIZERS, Serializer
-from ustreamer_wamp.outbox import Outbox, OutboxLimits
-from ustreamer_wamp.rawsocket import WIRES
+from ustreamer_wamp.connections.outbox import Outbox, OutboxLimits
+from ustreamer_wamp.connections.rawsocket import WIRES
 from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
 from ustreamer_wamp.session import Session
 from ustreamer_wamp.users import Principal, User
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from ustreamer.core.clock import ManualClock
+from ustreamer.core.base.clock import ManualClock
 
 if TYPE_CHECKING:
     from tests.car import Car

@@ -13,7 +13,7 @@ import pytest
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.router import Router
 
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what autobahn and its own dependencies do at import is not ours

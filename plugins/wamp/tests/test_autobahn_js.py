@@ -17,7 +17,7 @@ from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.router import Router
 
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from tests.chromium import Browser, needs_chromium

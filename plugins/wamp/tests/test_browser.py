@@ -17,7 +17,7 @@ from ustreamer_wamp.realm import Done, Member, OpenGate
 from ustreamer_wamp.router import Router
 from ustreamer_wamp.uri import Match
 
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from tests.chromium import DEADLINE_S, Browser, needs_chromium

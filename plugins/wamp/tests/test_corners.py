@@ -11,18 +11,18 @@ import msgspec
 import pytest
 from ustreamer_wamp import transport
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.connection import Connection, Terms
+from ustreamer_wamp.connections.connection import Connection, Terms
+from ustreamer_wamp.connections.outbox import OutboxLimits
+from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.events import Publication
-from ustreamer_wamp.outbox import OutboxLimits
-from ustreamer_wamp.patterns import Pattern, Patterns
-from ustreamer_wamp.rawsocket import RawSocketConnection
 from ustreamer_wamp.realm import Done, Member, OpenGate
 from ustreamer_wamp.router import Router
 from ustreamer_wamp.session import State
 from ustreamer_wamp.uri import Match
+from ustreamer_wamp.vehicle.patterns import Pattern, Patterns
 from websockets.exceptions import WebSocketException
 
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.rawsocket import WIRES
+from ustreamer_wamp.connections.rawsocket import WIRES
 from ustreamer_wamp.session import Session, State
 from ustreamer_wamp.users import User
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from ustreamer_wamp.codec import SERIALIZERS, Serializer
-from ustreamer_wamp.connection import Connection, Terms
-from ustreamer_wamp.outbox import OutboxLimits
-from ustreamer_wamp.rawsocket import RawSocketConnection
-from ustreamer_wamp.websocket import Door, WebSocketConnection
+from ustreamer_wamp.connections.connection import Connection, Terms
+from ustreamer_wamp.connections.outbox import OutboxLimits
+from ustreamer_wamp.connections.rawsocket import RawSocketConnection
+from ustreamer_wamp.connections.websocket import Door, WebSocketConnection
 
 if TYPE_CHECKING:
     from tests.conftest import Hall

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ustreamer_wamp import uri
+from ustreamer_wamp.connections.rawsocket import WIRES
 from ustreamer_wamp.events import Event, LastValues, Publication
-from ustreamer_wamp.mapping import Form, may_name_topics, message_of, topic_of, uuri_of
-from ustreamer_wamp.patterns import Pattern, Patterns
-from ustreamer_wamp.rawsocket import WIRES
+from ustreamer_wamp.vehicle.mapping import Form, may_name_topics, message_of, topic_of, uuri_of
+from ustreamer_wamp.vehicle.patterns import Pattern, Patterns
 
-from ustreamer.core.clock import ManualClock
+from ustreamer.core.base.clock import ManualClock
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.ustatus import UStatusError

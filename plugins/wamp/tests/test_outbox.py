@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ustreamer_wamp.connections.outbox import Outbox, OutboxLimits
 from ustreamer_wamp.events import Event, Publication
-from ustreamer_wamp.outbox import Outbox, OutboxLimits
 
 if TYPE_CHECKING:
     from tests.conftest import Client, Hall
-    from ustreamer_wamp.outbox import Policy
+    from ustreamer_wamp.connections.outbox import Policy
 
 
 def member(hall: "Hall", policy: "Policy" = "conflate", **limits: Any) -> "Client":

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from ustreamer_wamp import page
 from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.connections import page
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.router import Router
 
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 NODE = shutil.which("node")
 USERS = [{"authid": "me", "ticket": "t1cket"}]

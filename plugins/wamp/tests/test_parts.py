@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from ustreamer_wamp import meta
+from ustreamer_wamp import meta_api
 from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.connections.server import Server
 from ustreamer_wamp.options import announces, hears_of_revocation
-from ustreamer_wamp.patterns import Patterns
-from ustreamer_wamp.reach import Reach
-from ustreamer_wamp.server import Server
-from ustreamer_wamp.vehicle import Vehicle
-from ustreamer_wamp.wishes import Wishes
+from ustreamer_wamp.vehicle.bridge import Vehicle
+from ustreamer_wamp.vehicle.pattern_subscriptions import Reach
+from ustreamer_wamp.vehicle.patterns import Patterns
+from ustreamer_wamp.vehicle.usubscription_client import Wishes
 
-from ustreamer.core.clock import ManualClock
+from ustreamer.core.base.clock import ManualClock
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
@@ -59,7 +59,7 @@ def test_the_number_of_a_session_is_not_used_again_while_anything_is_to_be_said_
 
 
 def test_lists_of_subscriptions_are_bounded(hall: "Hall", monkeypatch: "pytest.MonkeyPatch") -> None:
-    monkeypatch.setattr(meta, "LISTED", 3)
+    monkeypatch.setattr(meta_api, "LISTED", 3)
     client = hall.member()
     ids = [client.subscribed(f"com.{number}") for number in range(5)]
     listed = client.answer(48, 1, {}, "wamp.subscription.list")[3][0]

@@ -6,16 +6,23 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ustreamer_wamp import reach
 from ustreamer_wamp.broker import matches
-from ustreamer_wamp.mapping import topic_of
-from ustreamer_wamp.patterns import Pattern
-from ustreamer_wamp.reach import Reach
 from ustreamer_wamp.uri import Match
-from ustreamer_wamp.wishes import Wishes
+from ustreamer_wamp.vehicle import pattern_subscriptions
+from ustreamer_wamp.vehicle.mapping import topic_of
+from ustreamer_wamp.vehicle.pattern_subscriptions import Reach
+from ustreamer_wamp.vehicle.patterns import Pattern
+from ustreamer_wamp.vehicle.usubscription_client import Wishes
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.usubscription import Status, change, pack, subscribe_answer, subscribe_in, unsubscribe_in
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.routing.usubscription_codec import (
+    Status,
+    change,
+    pack,
+    subscribe_answer,
+    subscribe_in,
+    unsubscribe_in,
+)
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
@@ -221,8 +228,8 @@ def test_no_topic_is_subscribed_for_patterns_where_the_limit_is_none() -> None:
 
 
 def test_what_has_come_by_is_remembered_within_bounds(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "SEEN", 3)
-    monkeypatch.setattr(reach, "AGAIN", 2)
+    monkeypatch.setattr(pattern_subscriptions, "SEEN", 3)
+    monkeypatch.setattr(pattern_subscriptions, "AGAIN", 2)
     many = [UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(10)]
     desk.learn(*many)
     assert [desk.reach.is_news(each) for each in many] == [True] * 7 + [False] * 3

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from ustreamer_wamp.codec import SERIALIZERS
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.connection import is_loopback
+from ustreamer_wamp.connections.connection import is_loopback
 from ustreamer_wamp.router import Router
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import connect
 
-from ustreamer.core.clock import Clock
+from ustreamer.core.base.clock import Clock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HELLO = [1, "realm1", {"roles": {"subscriber": {}}}]
@@ -130,7 +130,7 @@ def test_events_go_to_every_serializer(start: Start) -> None:
 
 
 def test_a_frame_is_built_once_for_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ustreamer_wamp import websocket
+    from ustreamer_wamp.connections import websocket
     from ustreamer_wamp.events import Event
 
     router = start()

@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from ustreamer_wamp.config import WampConfig
+from ustreamer_wamp.connections.outbox import OutboxLimits, Policy
 from ustreamer_wamp.events import Publication
-from ustreamer_wamp.outbox import OutboxLimits, Policy
 from ustreamer_wamp.router import Router
 
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 CLIENTS, STALLED = 100, 10
 EVENTS, SIZE, TOPICS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_wamp import reach
+from ustreamer_wamp.vehicle import pattern_subscriptions
 
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
@@ -327,7 +327,7 @@ def test_a_pattern_asks_other_devices_for_what_has_come_by(car: Car, first: str)
 def test_a_topic_of_a_pattern_that_another_device_refuses_is_tried_again(
     make_car: Callable[..., Car], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "_AGAIN_NS", 100_000_000)
+    monkeypatch.setattr(pattern_subscriptions, "_AGAIN_NS", 100_000_000)
     car = make_car()
     asked: list[UMessage] = []
 

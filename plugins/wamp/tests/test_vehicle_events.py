@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from ustreamer_wamp.plugin import WampPlugin, WampSection
 
-from ustreamer.hookspecs import Decoder, PluginContext, hookimpl
-from ustreamer.host import process
-from ustreamer.host.config import ConfigError
+from ustreamer.hooks import Decoder, PluginContext, hookimpl
+from ustreamer.host.config.config import ConfigError
+from ustreamer.host.runtime import process
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat

@@ -4,11 +4,11 @@
 from collections import Counter
 
 import pytest
-from ustreamer_wamp.calls import refusal_of
 from ustreamer_wamp.errors import Refusal
-from ustreamer_wamp.wishes import TTL_MS, WINDOW, Wishes
+from ustreamer_wamp.vehicle.usubscription_client import TTL_MS, WINDOW, Wishes
+from ustreamer_wamp.vehicle.usubscription_codec import refusal_of
 
-from ustreamer.core.clock import ManualClock
+from ustreamer.core.base.clock import ManualClock
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UPayloadFormat

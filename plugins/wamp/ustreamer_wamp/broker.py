@@ -41,7 +41,7 @@ class Broker(Generic[Holder]):
         self._exact: dict[str, Subscription[Holder]] = {}
         # By length, so that a question costs one lookup per length in use and not one comparison per subscription.
         self._prefix: dict[int, dict[str, Subscription[Holder]]] = {}
-        # By which components count, as in `ustreamer.core.sublist`: one lookup per shape in use.
+        # By which components count, as in `ustreamer.core.routing.sublist`: one lookup per shape in use.
         self._wildcard: dict[tuple[bool, ...], dict[tuple[str, ...], Subscription[Holder]]] = {}
         self._held: dict[Holder, dict[int, Subscription[Holder]]] = {}
         self._answers: dict[str, tuple[Subscription[Holder], ...]] = {}

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ustreamer_wamp import uri
-from ustreamer_wamp.outbox import OutboxLimits
+from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.users import Name, Principal, User, check_prefixes
 
 Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=3600)]

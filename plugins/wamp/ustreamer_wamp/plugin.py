@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from ustreamer.hookspecs import PluginContext, TransportKind, hookimpl
+from ustreamer.hooks import PluginContext, TransportKind, hookimpl
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.transport import KIND, WampEndpoint, make
 
@@ -12,7 +12,7 @@ class WampSection(WampConfig, frozen=True, kw_only=True):
     """The section, and the endpoint that comes with it."""
 
     def endpoints(self, authority: str) -> Mapping[str, WampEndpoint]:
-        """See `ustreamer.hookspecs.BringsEndpoints`: one, named `wamp`, behind which the sessions live."""
+        """See `ustreamer.hooks.BringsEndpoints`: one, named `wamp`, behind which the sessions live."""
         mine = self.authority or f"wamp.{authority}"
         return {KIND: WampEndpoint(transport=KIND, authorities=(mine,), section=self)}
 

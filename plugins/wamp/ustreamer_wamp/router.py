@@ -5,12 +5,12 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 
-from ustreamer.core.clock import Clock
+from ustreamer.core.base.clock import Clock
 from ustreamer_wamp.auth import Authenticator
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.page import pages
+from ustreamer_wamp.connections.page import pages
+from ustreamer_wamp.connections.server import Server
 from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
-from ustreamer_wamp.server import Server
 
 _NS_PER_S = 10**9
 

@@ -21,7 +21,7 @@ from ustreamer_wamp.codec import BINARY_MARK, Malformed, Serializer
 from ustreamer_wamp.errors import Refusal
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.messages import Code, ProtocolViolation, parse
-from ustreamer_wamp.meta import PROCEDURES
+from ustreamer_wamp.meta_api import PROCEDURES
 from ustreamer_wamp.options import hears_of_revocation, period_of, wanted_by
 from ustreamer_wamp.realm import Outlet, Realm
 from ustreamer_wamp.users import Principal

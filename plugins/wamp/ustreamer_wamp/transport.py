@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import ClassVar, Final, NamedTuple
 
-from ustreamer.core.chain import Transmit
-from ustreamer.core.subscriptions import SubscriptionDirectory
-from ustreamer.hookspecs import EndpointConfig, EndpointContext, EndpointTransport, SubscriberGone
+from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.core.routing.subscriptions import SubscriptionDirectory
+from ustreamer.hooks import EndpointConfig, EndpointContext, EndpointTransport, SubscriberGone
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -23,11 +23,11 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri, check_filters
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.patterns import Patterns
-from ustreamer_wamp.reach import Reach
 from ustreamer_wamp.router import Router
-from ustreamer_wamp.vehicle import Vehicle
-from ustreamer_wamp.wishes import Wishes
+from ustreamer_wamp.vehicle.bridge import Vehicle
+from ustreamer_wamp.vehicle.pattern_subscriptions import Reach
+from ustreamer_wamp.vehicle.patterns import Patterns
+from ustreamer_wamp.vehicle.usubscription_client import Wishes
 
 KIND: Final = "wamp"
 """The name of the kind of transport, and of the endpoint that comes with the section."""

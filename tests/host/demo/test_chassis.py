@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from ustreamer.core.clock import ManualClock
+from ustreamer.core.base.clock import ManualClock
 from ustreamer.host.demo.chassis import (
     CLIMATE,
     DOOR_EVENT,
@@ -23,7 +23,7 @@ from ustreamer.host.demo.chassis import (
     Beats,
     Chassis,
 )
-from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, encode, split
+from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode, split
 
 DEADLINE_S = 30.0
 S = 1_000_000_000

@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 import pytest
 from rich.console import Console
 
-from ustreamer.core.ledger import LedgerSnapshot
+from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.host.demo import command
 from ustreamer.host.demo.vehicle import Outcome, RpcRow, TargetRow
 

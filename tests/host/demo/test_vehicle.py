@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ustreamer.core.ledger import LedgerSnapshot
-from ustreamer.host import process
+from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.host.demo import chassis
 from ustreamer.host.demo.vehicle import (
     _CONFIG,
@@ -22,6 +21,7 @@ from ustreamer.host.demo.vehicle import (
     _free_ports,
     _topic,
 )
+from ustreamer.host.runtime import process
 from ustreamer.uprotocol.uuri import UUri
 
 # ----------------------------------------------------------------------------------------------------------------- rows

@@ -13,10 +13,10 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from tests.e2e.peers import LATE_S, Metronome
-from ustreamer.host.cli import parser
+from ustreamer.host.cli.main import parser
 from ustreamer.host.demo import chassis
 from ustreamer.host.demo.vehicle import Vehicle
-from ustreamer.host.streamer import Streamer
+from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uuri import UUri
 
 WHEEL, STEERING, DOORS = (

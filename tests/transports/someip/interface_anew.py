@@ -14,11 +14,11 @@ import msgspec
 from tests.e2e.cable import run
 from tests.e2e.ports import udp_ports
 from tests.transports.someip.test_discovering import DOORS, FAST, GROUP, SPEED, Ecu, wait_until
-from ustreamer.hookspecs import EndpointContext
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.hooks import EndpointContext
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.sd.codec import EntryType
-from ustreamer.transports.someip.transport import SomeipTransport
 
 OURS: Final = "10.79.0.1"
 THEIRS: Final = "10.79.0.2"

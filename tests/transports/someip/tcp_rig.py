@@ -10,13 +10,13 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.codec import MalformedMessage, MessageType, SomeIpMessage, encode
-from ustreamer.transports.someip.poller import Poller
-from ustreamer.transports.someip.stream import StreamReader
-from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
-from ustreamer.transports.someip.tcp_settings import Tcp
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.io.poller import Poller
+from ustreamer.transports.someip.io.tcp_connections import Connections, TcpCallbacks
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import MalformedMessage, MessageType, SomeIpMessage, encode
+from ustreamer.transports.someip.protocol.stream import StreamReader
+from ustreamer.transports.someip.protocol.tcp_config import Tcp
 
 WITHIN_S: Final = 30.0  # far above what anything here takes; only a failing test waits for it
 HOME: Final = ip_network("127.0.0.0/24")

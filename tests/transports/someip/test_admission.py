@@ -7,18 +7,18 @@ import msgspec
 import pytest
 
 from tests.transports.someip.test_subscribed_events import GROUP, HOT, KEY, LIGHT, OPEN, SERVICE
-from ustreamer.core.chain import Transmit
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.usubscription import Status, subscribe_answer
-from ustreamer.hookspecs import SubscriberGone
-from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.admission import Admission
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.core.routing.usubscription_codec import Status, subscribe_answer
+from ustreamer.hooks import SubscriberGone
 from ustreamer.transports.someip.config import Service
-from ustreamer.transports.someip.mapping import EventReceiver
-from ustreamer.transports.someip.offers import offers
+from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers
+from ustreamer.transports.someip.discovery.event_publisher import SubscribedEvents
+from ustreamer.transports.someip.discovery.event_subscriptions import Admission
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import Subscription, SubscriptionAsked
-from ustreamer.transports.someip.subscribed_events import SubscribedEvents
-from ustreamer.transports.someip.subscribers import EcuSubscribers
+from ustreamer.transports.someip.sd.offered_groups import offers
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, publish, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ustreamer.transports.someip.arrivals import Arrivals
-from ustreamer.uprotocol.run import MANY, Halves, Run
+from ustreamer.transports.someip.endpoint.event_batcher import Arrivals
+from ustreamer.uprotocol.batch import MANY, Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.utransport import Listener

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.bursts import Bursts, PlainEvent
-from ustreamer.transports.someip.codec import MAX_SESSION, SomeIpMessage, decode
-from ustreamer.uprotocol.run import Run
+from ustreamer.transports.someip.io.gso_sender import Bursts, PlainEvent
+from ustreamer.transports.someip.protocol.codec import MAX_SESSION, SomeIpMessage, decode
+from ustreamer.uprotocol.batch import Run
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri

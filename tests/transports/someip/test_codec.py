@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from someip.header import ParseError, SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
 
-from ustreamer.transports.someip.codec import (
+from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
     MAX_PAYLOAD_LENGTH,
     MalformedMessage,

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.transports.someip.addresses import TcpAddress, parse_address
 from ustreamer.transports.someip.config import (
     Event,
     Method,
     Receiver,
     SomeipEndpoint,
 )
-from ustreamer.transports.someip.sd.section import ServiceDiscovery
-from ustreamer.transports.someip.tcp_settings import Tcp
-from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits
+from ustreamer.transports.someip.protocol.addresses import TcpAddress, parse_address
+from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
+from ustreamer.transports.someip.sd.config import ServiceDiscovery
 
 REMOTE = {"service": 0x1234, "major": 1, "remote": "127.0.0.1:30501"}
 OFFERED = {"service": 0x1234, "major": 1, "offered": True, "provider": "//hpc.vin1/1234/1/0"}

@@ -12,10 +12,10 @@ import msgspec
 
 from tests.e2e.ports import udp_ports
 from tests.transports.contract import ALPHA, BETA, TOPIC, Mailbox, Pair, TransportContract, new_id
-from ustreamer.hookspecs import EndpointContext
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.hooks import EndpointContext
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.uuri import ANY
 

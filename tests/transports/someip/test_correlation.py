@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.correlation import Pending
+from ustreamer.transports.someip.protocol.correlation import Pending
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 

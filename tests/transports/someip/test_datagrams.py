@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip.datagrams import bound, unsent
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.io.udp import bound, unsent
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 PEER = ("10.0.0.9", 30509)

@@ -5,7 +5,7 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.deadlines import Deadlines
+from ustreamer.core.base.keyed_deadlines import Deadlines
 
 K = TypeVar("K", bound=Hashable)
 

@@ -20,15 +20,15 @@ from tests.transports.someip.test_transport import (
     Peer,
     wait_until,
 )
-from ustreamer.transports.someip import direct
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.datagrams import bound
-from ustreamer.transports.someip.direct import MAX_SOCKETS, Direct, accept_only, beside
-from ustreamer.transports.someip.exchange import Exchange
-from ustreamer.transports.someip.mapping import Refusal
-from ustreamer.transports.someip.poller import Handler, Poller
-from ustreamer.uprotocol.columns import FULL
-from ustreamer.uprotocol.run import Run
+from ustreamer.transports.someip.io import connected_sockets
+from ustreamer.transports.someip.io.connected_sockets import MAX_SOCKETS, Direct, accept_only, beside
+from ustreamer.transports.someip.io.poller import Handler, Poller
+from ustreamer.transports.someip.io.udp import bound
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.mapping import Refusal
+from ustreamer.transports.someip.rpc.exchange import Exchange
+from ustreamer.uprotocol.batch import Run
+from ustreamer.uprotocol.struct_columns import FULL
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage, request
 from ustreamer.uprotocol.uuri import ANY, UUri
@@ -98,7 +98,7 @@ def test_the_filter_is_there_before_the_address(stack: ExitStack, monkeypatch: p
         seen.append(opened.getsockname())
         accept_only(opened, sender)
 
-    monkeypatch.setattr(direct, "accept_only", noting)
+    monkeypatch.setattr(connected_sockets, "accept_only", noting)
     stack.callback(beside([own(stack)], peer(stack).address, BUFFER).close)
     assert seen == [("0.0.0.0", 0)]  # which is none
 
@@ -118,7 +118,7 @@ def test_if_it_cannot_be_had_all_is_as_it_was(stack: ExitStack, monkeypatch: pyt
     def refused(*_: object) -> None:
         raise OSError(errno.ENOPROTOOPT, "no filters here")
 
-    monkeypatch.setattr(direct, "accept_only", refused)
+    monkeypatch.setattr(connected_sockets, "accept_only", refused)
     endpoint, ecu, poller = own(stack), peer(stack), Poller()
     stack.callback(poller.close)
     sockets = Direct()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.e2e.ports import udp_ports
-from ustreamer.core.usubscription import (
+from ustreamer.core.routing.usubscription_codec import (
     Status,
     Told,
     Wish,
@@ -25,12 +25,13 @@ from ustreamer.core.usubscription import (
     unsubscribe_answer,
     unsubscribe_request,
 )
-from ustreamer.hookspecs import EndpointContext, RouteUnavailable, SubscriberGone
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, encode, split
+from ustreamer.hooks import EndpointContext, RouteUnavailable, SubscriberGone
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.discovering import MAX_WAITING
+from ustreamer.transports.someip.discovery.sd_driver import MAX_WAITING
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, encode, split
 from ustreamer.transports.someip.sd.codec import (
     Discovery,
     Entry,
@@ -42,7 +43,6 @@ from ustreamer.transports.someip.sd.codec import (
 )
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
 from ustreamer.transports.someip.sd.sessions import REORDER_NS
-from ustreamer.transports.someip.transport import SomeipTransport
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.transports.someip.test_helpings import Loop, loop  # noqa: F401  a fixture
-from ustreamer.core.clock import ManualClock
-from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.codec import (
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
     MessageType,
     ReturnCode,
@@ -21,13 +22,12 @@ from ustreamer.transports.someip.codec import (
     encode,
     split,
 )
-from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.exchange import Exchange, Refused
-from ustreamer.transports.someip.mapping import Refusal
-from ustreamer.transports.someip.pacer import segments
-from ustreamer.transports.someip.tp import TpReason
-from ustreamer.uprotocol.columns import FULL
-from ustreamer.uprotocol.run import MANY, Run
+from ustreamer.transports.someip.protocol.mapping import Refusal
+from ustreamer.transports.someip.protocol.tp import TpReason
+from ustreamer.transports.someip.protocol.tp_segmenter import segments
+from ustreamer.transports.someip.rpc.exchange import Exchange, Refused
+from ustreamer.uprotocol.batch import MANY, Run
+from ustreamer.uprotocol.struct_columns import FULL
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

@@ -6,17 +6,17 @@ from ipaddress import IPv4Network
 import msgspec
 import pytest
 
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage
+from ustreamer.hooks import RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.found_services import FoundServices, key_of, wanted
-from ustreamer.transports.someip.mapping import Refusal
+from ustreamer.transports.someip.discovery.located_services import FoundServices, key_of, wanted
+from ustreamer.transports.someip.discovery.service_registry import Services
+from ustreamer.transports.someip.io.tcp_connections import Connections, TcpCallbacks
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage
+from ustreamer.transports.someip.protocol.mapping import Refusal
+from ustreamer.transports.someip.protocol.tcp_config import Tcp
 from ustreamer.transports.someip.sd.actions import Ended, ServiceFound, ServiceLost
 from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
-from ustreamer.transports.someip.services import Services
-from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
-from ustreamer.transports.someip.tcp_settings import Tcp
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.uuri import UUri
 

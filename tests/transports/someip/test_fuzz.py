@@ -13,14 +13,17 @@ from ipaddress import ip_network
 
 import pytest
 
-from ustreamer.transports.someip.codec import (
+from ustreamer.transports.someip.protocol.codec import (
     MalformedMessage,
     MessageType,
     SomeIpMessage,
     encode,
     split,
 )
-from ustreamer.transports.someip.pacer import segments
+from ustreamer.transports.someip.protocol.stream import CLIENT_COOKIE, StreamReader
+from ustreamer.transports.someip.protocol.tp import Reassembly, TpRefused
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.transports.someip.protocol.tp_segmenter import segments
 from ustreamer.transports.someip.sd.codec import (
     FOREVER,
     Discovery,
@@ -47,9 +50,6 @@ from ustreamer.transports.someip.sd.settings import (
     Settings,
     WantedService,
 )
-from ustreamer.transports.someip.stream import CLIENT_COOKIE, StreamReader
-from ustreamer.transports.someip.tp import Reassembly, TpRefused
-from ustreamer.transports.someip.tp_settings import TpLimits
 
 INPUTS = {
     "header": 200_000,

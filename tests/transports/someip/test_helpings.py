@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.transports.someip.test_transport import EVENT, Bench
-from ustreamer.transports.someip import helpings, transport
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import HEADER_LENGTH
-from ustreamer.transports.someip.datagrams import bound
-from ustreamer.transports.someip.helpings import Helping
-from ustreamer.uprotocol.columns import FULL
+from ustreamer.transports.someip.endpoint import transport
+from ustreamer.transports.someip.io import recvmmsg
+from ustreamer.transports.someip.io.recvmmsg import Helping
+from ustreamer.transports.someip.io.udp import bound
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
+from ustreamer.uprotocol.struct_columns import FULL
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 AROUND_SESSION = ">8s4x4s"
@@ -277,7 +278,7 @@ def test_nothing_has_no_senders(loop: Loop) -> None:
 def test_of_senders_so_many_are_kept_and_each_is_told_rightly(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    monkeypatch.setattr(helpings, "_KEPT", kept)
+    monkeypatch.setattr(recvmmsg, "_KEPT", kept)
     names = [f"127.0.0.{3 + number % 5} of {number % 10}" for number in range(40)]
     fresh = Helping()
     for start in range(0, len(names), 8):

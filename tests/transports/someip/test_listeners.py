@@ -3,7 +3,7 @@
 
 import pytest
 
-from ustreamer.transports.someip.listeners import MAX_LISTENERS, Listeners
+from ustreamer.transports.someip.endpoint.listeners import MAX_LISTENERS, Listeners
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

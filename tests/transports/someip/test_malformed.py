@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.codec import SomeIpMessage, split
-from ustreamer.transports.someip.malformed import malformed_answer
+from ustreamer.transports.someip.protocol.codec import SomeIpMessage, split
+from ustreamer.transports.someip.rpc.error_reply import malformed_answer
 
 REQUEST = bytes.fromhex("077700010000000c001200090102000064303031")
 

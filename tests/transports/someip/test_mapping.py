@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.transports.someip.addresses import TcpAddress
-from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.correlation import Call, ClientRequest
-from ustreamer.transports.someip.mapping import (
+from ustreamer.transports.someip.discovery.service_registry import Services
+from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
+from ustreamer.transports.someip.protocol.correlation import Call, ClientRequest
+from ustreamer.transports.someip.protocol.mapping import (
     REFUSAL_ANSWERS,
     Refusal,
     RemoteService,
@@ -20,8 +21,7 @@ from ustreamer.transports.someip.mapping import (
     response_datagram,
     response_to,
 )
-from ustreamer.transports.someip.return_codes import failure_in
-from ustreamer.transports.someip.services import Services
+from ustreamer.transports.someip.protocol.return_codes import failure_in
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
     UMessageType,

@@ -19,18 +19,18 @@ from tests.transports.someip.test_discovering import (
     Ecu,
     wait_until,
 )
-from ustreamer.core.neighbours import Announcement, Role, Who
-from ustreamer.hookspecs import EndpointContext, SubscriberGone
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.core.peers.election import Announcement, Role, Who
+from ustreamer.hooks import EndpointContext, SubscriberGone
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.neighbours import OtherStreamers, streamer_settings
+from ustreamer.transports.someip.discovery.peer_streamers import OtherStreamers, streamer_settings
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.actions import OfferTurned
 from ustreamer.transports.someip.sd.codec import EntryType, ServiceEntry
 from ustreamer.transports.someip.sd.options import Endpoint, Option
+from ustreamer.transports.someip.sd.peer_options import mark, write_parts
 from ustreamer.transports.someip.sd.settings import ServiceKey
-from ustreamer.transports.someip.sd.words import mark, write_parts
-from ustreamer.transports.someip.transport import SomeipTransport
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource

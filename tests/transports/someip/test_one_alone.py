@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.transports.someip.test_helpings import FAR, OURS, SECOND, Loop, loop  # noqa: F401  a fixture
 from tests.transports.someip.test_transport import BAD, EVENT, OPEN_DOOR, RESPONSE, Bench
-from ustreamer.uprotocol.run import MANY
+from ustreamer.uprotocol.batch import MANY
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import ANY
 

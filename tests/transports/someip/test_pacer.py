@@ -4,11 +4,11 @@
 import pytest
 
 from tests.transports.someip.tp_messages import cut, message, read
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, UnencodableMessage, encode
-from ustreamer.transports.someip.pacer import PATIENCE_NS, RETRY_NS, Pacer, TpFull, segments
-from ustreamer.transports.someip.tp import MAX_OFFSET, Reassembly
-from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MessageType, UnencodableMessage, encode
+from ustreamer.transports.someip.protocol.tp import MAX_OFFSET, Reassembly
+from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
+from ustreamer.transports.someip.protocol.tp_segmenter import PATIENCE_NS, RETRY_NS, Pacer, TpFull, segments
 
 PEER: Address = ("10.0.0.2", 30509)
 OTHER: Address = ("10.0.0.3", 30509)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ustreamer.transports.someip.poller import READABLE, WRITABLE, Handler, Poller
+from ustreamer.transports.someip.io.poller import READABLE, WRITABLE, Handler, Poller
 
 
 @pytest.fixture

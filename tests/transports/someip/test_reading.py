@@ -9,12 +9,12 @@ from itertools import count
 import pytest
 
 from tests.transports.someip.test_transport import Peer
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.datagrams import bound
-from ustreamer.transports.someip.direct import beside
-from ustreamer.transports.someip.helpings import Helping
-from ustreamer.transports.someip.poller import Handler, Poller
-from ustreamer.transports.someip.reading import reader
+from ustreamer.transports.someip.io.adaptive_reader import reader
+from ustreamer.transports.someip.io.connected_sockets import beside
+from ustreamer.transports.someip.io.poller import Handler, Poller
+from ustreamer.transports.someip.io.recvmmsg import Helping
+from ustreamer.transports.someip.io.udp import bound
+from ustreamer.transports.someip.protocol.addresses import Address
 
 Taken = list[tuple[str, list[bytes]]]
 

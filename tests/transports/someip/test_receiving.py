@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.transports.someip.test_transport import EVENT, OPEN_DOOR, WITHIN_S, Bench, wait_until
-from ustreamer.transports.someip.poller import Poller
-from ustreamer.transports.someip.receiving import Receiving, Work
+from ustreamer.transports.someip.io.poller import Poller
+from ustreamer.transports.someip.io.receive_loop import Receiving, Work
 
 S = 1_000_000_000
 
@@ -71,7 +71,7 @@ class Thread:
 
 @pytest.fixture
 def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thread]:
-    monkeypatch.setattr("ustreamer.transports.someip.receiving._LONGEST_SLEEP_NS", 3600 * S)
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._LONGEST_SLEEP_NS", 3600 * S)
     made = Thread()
     made.receiving.start()
     made.asleep()
@@ -90,7 +90,7 @@ def test_for_events_alone_nobody_looks_at_what_is_due(thread: Thread) -> None:
 
 
 def test_a_deadline_is_met_whatever_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ustreamer.transports.someip.receiving._LONGEST_SLEEP_NS", 3600 * S)
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._LONGEST_SLEEP_NS", 3600 * S)
     thread = Thread()
     due_ns = thread.deadline_ns = time.monotonic_ns() + S // 2
     thread.storm = True

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.return_codes import (
+from ustreamer.transports.someip.protocol.return_codes import (
     LAST,
     Failure,
     encode_failure,

@@ -8,13 +8,13 @@ from queue import SimpleQueue
 import msgspec
 import pytest
 
-from ustreamer.hookspecs import EndpointContext, RouteUnavailable
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip import receiving
-from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.return_codes import Failure, encode_failure, failure_in
-from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.io import receive_loop
+from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
+from ustreamer.transports.someip.protocol.return_codes import Failure, encode_failure, failure_in
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, answer_attributes, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -244,7 +244,7 @@ def test_a_call_that_has_time_wakes_nobody(bench: Bench, monkeypatch: pytest.Mon
 
 
 def test_a_call_that_has_none_ends_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "_LONGEST_SLEEP_NS", 3_600_000_000_000)
+    monkeypatch.setattr(receive_loop, "_LONGEST_SLEEP_NS", 3_600_000_000_000)
     bench.endpoint._receiving.wake()  # so that it sleeps for so long from now on
     bench.tell(encode(asked()))
     bench.heard()

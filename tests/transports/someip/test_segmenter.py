@@ -6,13 +6,13 @@ from collections.abc import Hashable
 
 import pytest
 
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, encode, split
-from ustreamer.transports.someip.pacer import PATIENCE_NS, RETRY_NS
-from ustreamer.transports.someip.segmenter import Segmenter
-from ustreamer.transports.someip.tp import Reassembly
-from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.endpoint.tp_sender import Segmenter
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, encode, split
+from ustreamer.transports.someip.protocol.tp import Reassembly
+from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
+from ustreamer.transports.someip.protocol.tp_segmenter import PATIENCE_NS, RETRY_NS
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 PEER: Address = ("10.0.0.2", 30509)

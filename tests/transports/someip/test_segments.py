@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.hookspecs import EndpointContext, RouteUnavailable
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, encode, split
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.pacer import segments
-from ustreamer.transports.someip.tp import Reassembly
-from ustreamer.transports.someip.tp_settings import TpLimits
-from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, encode, split
+from ustreamer.transports.someip.protocol.tp import Reassembly
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.transports.someip.protocol.tp_segmenter import segments
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.codec import MessageType, split
-from ustreamer.transports.someip.mapping import EventReceiver, WireEvent
-from ustreamer.transports.someip.sending import Sending
-from ustreamer.transports.someip.tcp import Connections, TcpCallbacks
-from ustreamer.transports.someip.tcp_settings import Tcp
-from ustreamer.transports.someip.tp_settings import TpLimits
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.endpoint.outbound import Sending
+from ustreamer.transports.someip.io.tcp_connections import Connections, TcpCallbacks
+from ustreamer.transports.someip.protocol.codec import MessageType, split
+from ustreamer.transports.someip.protocol.mapping import EventReceiver, WireEvent
+from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.transports.someip import short_ways
-from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, decode, encode, split
+from ustreamer.core.base.clock import ManualClock
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.exchange import Exchange, Refused
-from ustreamer.transports.someip.tp_settings import Segmenting
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, decode, encode, split
+from ustreamer.transports.someip.protocol.tp_config import Segmenting
+from ustreamer.transports.someip.rpc import fast_path
+from ustreamer.transports.someip.rpc.exchange import Exchange, Refused
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -495,7 +495,7 @@ def test_nothing_is_sent_to_a_service_that_has_gone_while_a_helping_was_made() -
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_ways, "_KEPT", 4)
+    monkeypatch.setattr(fast_path, "_KEPT", 4)
     story = Story()
     arriving = story.short.exchange.arriving
     for number in range(20):

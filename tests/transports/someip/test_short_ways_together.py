@@ -20,12 +20,12 @@ from tests.transports.someip.test_short_ways import (
     Story,
     asking,
 )
-from ustreamer.core.clock import ManualClock
-from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.codec import HEADER_LENGTH, MessageType, decode, encode
-from ustreamer.transports.someip.correlation import Pending
-from ustreamer.transports.someip.exchange import Exchange
-from ustreamer.uprotocol.run import MANY, Halves, Run
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MessageType, decode, encode
+from ustreamer.transports.someip.protocol.correlation import Pending
+from ustreamer.transports.someip.rpc.exchange import Exchange
+from ustreamer.uprotocol.batch import MANY, Halves, Run
 from ustreamer.uprotocol.umessage import UMessage, request, response
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID, UuidSource

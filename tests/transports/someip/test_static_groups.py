@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.core.subscriptions import UNLIMITED
-from ustreamer.hookspecs import EndpointContext
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, decode, encode
+from ustreamer.core.routing.subscriptions import UNLIMITED
+from ustreamer.hooks import EndpointContext
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.groups import Groups
-from ustreamer.transports.someip.poller import Poller
-from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.io.multicast_groups import Groups
+from ustreamer.transports.someip.io.poller import Poller
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, decode, encode
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource

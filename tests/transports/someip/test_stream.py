@@ -8,19 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.codec import (
+from ustreamer.transports.someip.protocol.codec import (
     MalformedReason,
     MessageType,
     SomeIpMessage,
     encode,
     split,
 )
-from ustreamer.transports.someip.stream import (
-    CLIENT_COOKIE,
-    SERVER_COOKIE,
-    StreamReader,
-    framed,
-)
+from ustreamer.transports.someip.protocol.stream import CLIENT_COOKIE, SERVER_COOKIE, StreamReader, framed
 
 
 def message(payload: bytes, session: int = 1) -> SomeIpMessage:

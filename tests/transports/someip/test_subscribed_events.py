@@ -6,16 +6,16 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from ustreamer.core.chain import Transmit
-from ustreamer.hookspecs import SubscriberGone
-from ustreamer.transports.someip.addresses import Address, TcpAddress
+from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.hooks import SubscriberGone
 from ustreamer.transports.someip.config import Service
-from ustreamer.transports.someip.mapping import EventReceiver
-from ustreamer.transports.someip.offers import offers
+from ustreamer.transports.someip.discovery.ecu_subscribers import Place, Receiver
+from ustreamer.transports.someip.discovery.event_publisher import MAX_KEPT_BYTES, SubscribedEvents
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import Subscription
+from ustreamer.transports.someip.sd.offered_groups import offers
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
-from ustreamer.transports.someip.subscribed_events import MAX_KEPT_BYTES, SubscribedEvents
-from ustreamer.transports.someip.subscribers import Place, Receiver
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID

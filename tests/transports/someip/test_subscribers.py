@@ -3,8 +3,8 @@
 
 import pytest
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.usubscription import (
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.routing.usubscription_codec import (
     Status,
     Wish,
     change,
@@ -13,10 +13,10 @@ from ustreamer.core.usubscription import (
     unsubscribe_answer,
     unsubscribe_in,
 )
+from ustreamer.transports.someip.discovery.ecu_subscribers import CALL_TTL_MS, LEAST_LEASE_S, EcuSubscribers
 from ustreamer.transports.someip.sd.actions import Subscription
 from ustreamer.transports.someip.sd.codec import FOREVER
 from ustreamer.transports.someip.sd.settings import ServiceKey
-from ustreamer.transports.someip.subscribers import CALL_TTL_MS, LEAST_LEASE_S, EcuSubscribers
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus

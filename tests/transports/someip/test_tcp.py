@@ -20,12 +20,12 @@ from tests.transports.someip.tcp_rig import (
     read_messages,
     wait_until,
 )
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip import tcp, tcp_connection
-from ustreamer.transports.someip.addresses import TcpAddress
-from ustreamer.transports.someip.stream import CLIENT_COOKIE, SERVER_COOKIE, StreamReader
-from ustreamer.transports.someip.tcp_connection import connected
-from ustreamer.transports.someip.tcp_door import Door
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.io import tcp_connection, tcp_connections
+from ustreamer.transports.someip.io.tcp_acceptor import Door
+from ustreamer.transports.someip.io.tcp_connection import connected
+from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.stream import CLIENT_COOKIE, SERVER_COOKIE, StreamReader
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MakeRig = Callable[..., Rig]
@@ -129,7 +129,7 @@ def test_a_peer_that_is_away_is_tried_again_after_pauses_and_not_without_end(
         tries.append(time.monotonic())
         return real(address, bind)
 
-    monkeypatch.setattr(tcp, "connecting", connecting)
+    monkeypatch.setattr(tcp_connections, "connecting", connecting)
     ours.connections.connect(service.address)
 
     wait_until(lambda: len(tries) == 4)

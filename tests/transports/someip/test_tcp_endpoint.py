@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from tests.transports.someip.tcp_rig import WITHIN_S, Service, is_closed, read_messages, wait_until
-from ustreamer.hookspecs import EndpointContext, RouteUnavailable
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.codec import MessageType, ReturnCode, SomeIpMessage, encode
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -219,7 +219,7 @@ def test_over_udp_nobody_waits_for_a_connection_to_the_same_peer(bench: Bench) -
 def test_the_next_try_to_connect_is_made_when_it_is_due_though_nothing_else_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ustreamer.transports.someip.receiving._LONGEST_SLEEP_NS", 3_600_000_000_000)
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._LONGEST_SLEEP_NS", 3_600_000_000_000)
     with ExitStack() as stack:
         bench = Bench(stack, tcp={"retry_first_ms": 200, "retry_max_ms": 200})
         bench.ecu.die()

@@ -9,12 +9,12 @@ from contextlib import ExitStack
 import pytest
 
 from tests.transports.someip.tcp_rig import WITHIN_S, number_of, numbered, read_messages
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip.addresses import TcpAddress
-from ustreamer.transports.someip.tcp_connection import TcpConnection
-from ustreamer.transports.someip.tcp_settings import Tcp
-from ustreamer.transports.someip.tcp_ways import Ways
-from ustreamer.transports.someip.tcp_window import Window
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.io.tcp_connection import TcpConnection
+from ustreamer.transports.someip.io.tcp_peers import Ways
+from ustreamer.transports.someip.protocol.addresses import TcpAddress
+from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.unacked_window import Window
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HOST = TcpAddress("127.0.0.1", 0)

@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.tcp_window import OVERHEAD_BYTES, Window
+from ustreamer.transports.someip.protocol.unacked_window import OVERHEAD_BYTES, Window
 
 WAY, OTHER = object(), object()
 REPLAY_NS = 100

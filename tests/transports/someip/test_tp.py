@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.transports.someip.tp_messages import cut, message
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage
-from ustreamer.transports.someip.tp import MAX_OFFSET, Reassembly, TpReason, TpRefused
-from ustreamer.transports.someip.tp_settings import TpLimits
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage
+from ustreamer.transports.someip.protocol.tp import MAX_OFFSET, Reassembly, TpReason, TpRefused
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
 
 PEER: Address = ("10.0.0.2", 30509)
 OTHER: Address = ("10.0.0.3", 30509)

@@ -16,19 +16,19 @@ import msgspec
 import pytest
 from someip.header import SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
 
-from ustreamer.core.subscriptions import Subscription
-from ustreamer.hookspecs import EndpointContext, RouteUnavailable
-from ustreamer.host.clock import SYSTEM_CLOCK
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MalformedReason, MessageType, SomeIpMessage
+from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.incoming import OTHER_STREAMER
-from ustreamer.transports.someip.mapping import MAX_PAYLOAD, Refusal
-from ustreamer.transports.someip.pacer import segments
-from ustreamer.transports.someip.tcp_door import TcpReason
-from ustreamer.transports.someip.tp import Reassembly, TpReason
-from ustreamer.transports.someip.tp_settings import TpLimits
-from ustreamer.transports.someip.transport import SomeipTransport
+from ustreamer.transports.someip.endpoint.inbound import OTHER_STREAMER
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MalformedReason, MessageType, SomeIpMessage
+from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD, Refusal
+from ustreamer.transports.someip.protocol.tp import Reassembly, TpReason
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.transports.someip.protocol.tp_segmenter import segments
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

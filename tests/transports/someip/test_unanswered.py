@@ -3,9 +3,9 @@
 
 import pytest
 
-from ustreamer.transports.someip.addresses import Address, TcpAddress
-from ustreamer.transports.someip.correlation import Call
-from ustreamer.transports.someip.unanswered import connection_gone, no_answer, not_read, service_gone
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.correlation import Call
+from ustreamer.transports.someip.rpc.call_failures import connection_gone, no_answer, not_read, service_gone
 from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UuidSource

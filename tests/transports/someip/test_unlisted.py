@@ -9,16 +9,22 @@ import msgspec
 import pytest
 
 from tests.transports.someip.test_discovering import APP, FAST, METHOD, OWN, TOPIC, Bench, Ecu, wait_until
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.usubscription import Status, Told, Wish, subscribe_request, unsubscribe_request
-from ustreamer.hookspecs import RouteUnavailable
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, encode, split
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.routing.usubscription_codec import (
+    Status,
+    Told,
+    Wish,
+    subscribe_request,
+    unsubscribe_request,
+)
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.discovery.dynamic_services import AnyMethod, UnlistedServices
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, encode, split
 from ustreamer.transports.someip.sd.codec import EntryType, ServiceEntry
+from ustreamer.transports.someip.sd.config import Unlisted
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol
-from ustreamer.transports.someip.sd.section import Unlisted
 from ustreamer.transports.someip.sd.settings import ServiceKey
-from ustreamer.transports.someip.unlisted import AnyMethod, UnlistedServices
 from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri

@@ -4,9 +4,9 @@
 import msgspec
 import pytest
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.core.subscriptions import Subscription
-from ustreamer.core.usubscription import (
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.core.routing.usubscription_codec import (
     Status,
     Told,
     Wish,
@@ -16,14 +16,14 @@ from ustreamer.core.usubscription import (
     unsubscribe_request,
 )
 from ustreamer.transports.someip.config import Service
-from ustreamer.transports.someip.sd.settings import ServiceKey
-from ustreamer.transports.someip.usubscription import (
+from ustreamer.transports.someip.discovery.usubscription_proxy import (
     MAX_SUBSCRIBERS,
     EcuSubscriptions,
     GroupKey,
     State,
 )
-from ustreamer.transports.someip.usubscription import Wish as GroupWish
+from ustreamer.transports.someip.discovery.usubscription_proxy import Wish as GroupWish
+from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request

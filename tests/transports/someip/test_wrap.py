@@ -7,7 +7,7 @@ from typing import Final
 from someip.sd import _SessionStorage
 
 from tests.transports.someip.test_discovering import DOORS, WITHIN_S, Bench
-from ustreamer.transports.someip.codec import MAX_SESSION, decode
+from ustreamer.transports.someip.protocol.codec import MAX_SESSION, decode
 from ustreamer.transports.someip.sd.codec import (
     Discovery,
     EntryType,

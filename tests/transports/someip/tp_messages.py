@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of SOME/IP that are cut into segments: made, cut and read again."""
 
-from ustreamer.transports.someip.codec import MessageType, SomeIpMessage, split
-from ustreamer.transports.someip.pacer import segments
-from ustreamer.transports.someip.tp_settings import DEFAULT_SEGMENT
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, split
+from ustreamer.transports.someip.protocol.tp_config import DEFAULT_SEGMENT
+from ustreamer.transports.someip.protocol.tp_segmenter import segments
 
 
 def message(payload: bytes, session: int = 1, **changes: int) -> SomeIpMessage:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import zenoh
 
 from tests.e2e.ports import tcp_ports
-from ustreamer.core.clock import Clock
-from ustreamer.hookspecs import EndpointContext
+from ustreamer.core.base.clock import Clock
+from ustreamer.hooks import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.transport import ZenohTransport
 

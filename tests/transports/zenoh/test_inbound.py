@@ -18,8 +18,8 @@ from tests.transports.contract import (
     new_id,
     response_from,
 )
-from ustreamer.transports.zenoh import inbound as inbound_module
-from ustreamer.transports.zenoh.inbound import (
+from ustreamer.transports.zenoh import decoder as inbound_module
+from ustreamer.transports.zenoh.decoder import (
     MAX_ATTACHMENT,
     VERSION_BYTE,
     Attachments,
@@ -29,8 +29,8 @@ from ustreamer.transports.zenoh.inbound import (
     inbound,
 )
 from ustreamer.transports.zenoh.keys import NO_SINK, message_key
-from ustreamer.uprotocol import columns
-from ustreamer.uprotocol.run import MANY, Run
+from ustreamer.uprotocol import struct_columns
+from ustreamer.uprotocol.batch import MANY, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.ustatus import UCode
@@ -756,7 +756,7 @@ def test_halves_of_attachments_are_made_once(monkeypatch: pytest.MonkeyPatch) ->
 
     def counting(record: str, records: bytes) -> "list[array[int]]":
         asked.append(record)
-        return columns.numbers(record, records)
+        return struct_columns.numbers(record, records)
 
     monkeypatch.setattr(inbound_module, "numbers", counting)
     each = alike(20)

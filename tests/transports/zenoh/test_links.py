@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 import zenoh
 
-from ustreamer.core.clock import ManualClock
-from ustreamer.hookspecs import EndpointContext
-from ustreamer.transports.zenoh.links import Links, _Loss, _Node
-from ustreamer.transports.zenoh.tcp import TcpLink, TcpState
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.hooks import EndpointContext
+from ustreamer.transports.zenoh.link_monitor import Links, _Loss, _Node
+from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState
 
 LEASE_NS: Final = 10_000_000_000
 MS: Final = 1_000_000

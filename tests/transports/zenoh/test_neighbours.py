@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.e2e.peers import wait_declared
 from tests.transports.contract import Mailbox, wait_until
 from tests.transports.zenoh.nets import CLOCK, endpoint, free_locator, plain_session
-from ustreamer.core.neighbours import Announcement, Neighbours, Role
-from ustreamer.core.puts import Put
-from ustreamer.transports.zenoh import neighbours
+from ustreamer.core.peers.election import Announcement, Neighbours, Role
+from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.transports.zenoh import peer_tokens
 from ustreamer.transports.zenoh.token_keys import announcement_key, put_key, read_token
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -286,7 +286,7 @@ def test_rubbish_is_refused_counted_and_said_once(
 
 
 def test_there_is_a_bound_to_what_is_believed(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "MAX_ANNOUNCEMENTS", 5)
+    monkeypatch.setattr(peer_tokens, "MAX_ANNOUNCEMENTS", 5)
     one = street.streamer()
     one.announce(saying())
     street.seen.wait(saying())

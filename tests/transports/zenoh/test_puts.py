@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.transports.contract import wait_until
 from tests.transports.zenoh.nets import endpoint, free_locator, plain_session
-from ustreamer.core.neighbours import Announcement
-from ustreamer.core.puts import Put
-from ustreamer.core.subscriptions import MAX_PERIOD_NS
-from ustreamer.transports.zenoh import puts
+from ustreamer.core.peers.election import Announcement
+from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.core.routing.subscriptions import MAX_PERIOD_NS
+from ustreamer.transports.zenoh import topic_tokens
 from ustreamer.transports.zenoh.token_keys import put_key, read_token
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -208,7 +208,7 @@ def test_hundreds_are_said_and_taken_back(street: Street) -> None:
 def test_there_is_a_bound_to_what_is_kept(
     street: Street, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(puts, "MAX_PUTS", 5)
+    monkeypatch.setattr(topic_tokens, "MAX_PUTS", 5)
     with caplog.at_level(logging.WARNING, "ustreamer.zenoh"):
         street.streamer().announce_puts(frozenset(word(number) for number in range(10)))
         wait_until(lambda: street.watcher.statistics()["refused_put_room"] == 5, "no more room")

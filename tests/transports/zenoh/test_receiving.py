@@ -21,13 +21,13 @@ from tests.transports.contract import (
     wait_until,
 )
 from tests.transports.zenoh.nets import free_locator, plain_session
-from ustreamer.transports.zenoh import receiving
-from ustreamer.transports.zenoh.inbound import VERSION_BYTE, Reason
+from ustreamer.transports.zenoh import subscriber
+from ustreamer.transports.zenoh.decoder import VERSION_BYTE, Reason
 from ustreamer.transports.zenoh.keys import message_key
-from ustreamer.transports.zenoh.receiving import Call, Filters, Given, Reception
-from ustreamer.transports.zenoh.replay import Answered
-from ustreamer.uprotocol.columns import FULL
-from ustreamer.uprotocol.run import MANY, Run
+from ustreamer.transports.zenoh.retransmit import Answered
+from ustreamer.transports.zenoh.subscriber import Call, Filters, Given, Reception
+from ustreamer.uprotocol.batch import MANY, Run
+from ustreamer.uprotocol.struct_columns import FULL
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
 from ustreamer.uprotocol.uuri import ANY, UUri, any_at
 from ustreamer.uprotocol.wire import encode
@@ -80,7 +80,7 @@ def test_whoever_has_other_filters_is_given_many_at_once_too(answers: list[UMess
 def test_filters_are_asked_once_for_each_source_and_sink(
     monkeypatch: pytest.MonkeyPatch, answers: list[UMessage]
 ) -> None:
-    monkeypatch.setattr(receiving, "_KEPT", 4)
+    monkeypatch.setattr(subscriber, "_KEPT", 4)
     given = Given((Filters(METHOD, ANY), Filters(TOPIC, None)))
     for _ in range(2):
         assert all(given.has(each) for each in answers)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.transports.contract import TOPIC
-from ustreamer.transports.zenoh.replay import HEAD, OVERHEAD_BYTES, Answered, Memory, Origin, Replay
+from ustreamer.transports.zenoh.retransmit import HEAD, OVERHEAD_BYTES, Answered, Memory, Origin, Replay
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri

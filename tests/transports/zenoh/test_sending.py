@@ -12,16 +12,16 @@ import zenoh
 from tests.answers import run_of_answers
 from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id, wait_until
 from tests.transports.zenoh.nets import CLOCK, free_locator, plain_session
-from ustreamer.core.clock import Clock
-from ustreamer.core.expiry import SOON_MS
-from ustreamer.hookspecs import EndpointContext, RouteUnavailable
-from ustreamer.transports.zenoh import sending
-from ustreamer.transports.zenoh.inbound import VERSION_BYTE, Attachments, InboundReader, inbound
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.expiry import SOON_MS
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.transports.zenoh import publisher
+from ustreamer.transports.zenoh.decoder import VERSION_BYTE, Attachments, InboundReader, inbound
 from ustreamer.transports.zenoh.keys import message_key
-from ustreamer.transports.zenoh.links import Links
-from ustreamer.transports.zenoh.replay import Answered, Replay
-from ustreamer.transports.zenoh.sending import Sender
-from ustreamer.uprotocol.run import Halves, Run
+from ustreamer.transports.zenoh.link_monitor import Links
+from ustreamer.transports.zenoh.publisher import Sender
+from ustreamer.transports.zenoh.retransmit import Answered, Replay
+from ustreamer.uprotocol.batch import Halves, Run
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -188,8 +188,8 @@ def test_what_is_put_again_has_the_same_id_and_can_be_lost_again(make_bench: Mak
         attachment = subscriber.recv().attachment
         assert attachment is not None
         attachments.add(attachment.to_bytes())
-        for publisher in bench.sender._publishers.values():
-            publisher.lost_ns = 0
+        for each in bench.sender._publishers.values():
+            each.lost_ns = 0
         bench.forget(subscriber)
         subscriber = bench.listen()
     assert len(attachments) == 1
@@ -375,7 +375,7 @@ def test_answers_go_out_as_they_are_one_by_one_and_together_and_again(
         encoded.append(attributes)
         return encode_tail(attributes)
 
-    monkeypatch.setattr(sending, "encode_tail", counting)
+    monkeypatch.setattr(publisher, "encode_tail", counting)
     bench = make_bench()
     subscriber = bench.listen()
     kinds: list[dict[str, object]] = [
@@ -414,7 +414,7 @@ def test_an_answer_to_what_is_no_id_is_refused_whatever_went_before(make_bench: 
 def test_what_is_kept_of_answers_is_bounded_and_goes_with_its_publisher(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "_HEADERS", 10)
+    monkeypatch.setattr(publisher, "_HEADERS", 10)
     bench = make_bench()
     _subscriber = bench.listen()
     for n in range(30):

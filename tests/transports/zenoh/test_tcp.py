@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.transports.contract import wait_until
-from ustreamer.transports.zenoh.tcp import TcpLink, find_link
+from ustreamer.transports.zenoh.tcp_info import TcpLink, find_link
 
 
 class Connection(NamedTuple):

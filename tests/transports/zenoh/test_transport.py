@@ -32,14 +32,14 @@ from tests.transports.contract import (
     wait_until,
 )
 from tests.transports.zenoh.nets import CLOCK, endpoint, free_locator, plain_session
-from ustreamer.hookspecs import EndpointContext
+from ustreamer.hooks import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
-from ustreamer.transports.zenoh.links import Links
-from ustreamer.transports.zenoh.receiving import Filters, Reception
-from ustreamer.transports.zenoh.replay import Answered, Replay
-from ustreamer.transports.zenoh.sending import Sender
+from ustreamer.transports.zenoh.link_monitor import Links
+from ustreamer.transports.zenoh.publisher import Sender
+from ustreamer.transports.zenoh.retransmit import Answered, Replay
+from ustreamer.transports.zenoh.subscriber import Filters, Reception
 from ustreamer.transports.zenoh.transport import ZenohTransport
-from ustreamer.uprotocol.columns import FULL
+from ustreamer.uprotocol.struct_columns import FULL
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -66,7 +66,7 @@ class TestClientsOfARouterContract(TransportContract):
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For whom a message is meant is waited for, however long a busy machine takes to say that it listens."""
     for each in ("_SETTLING_FIRST_NS", "_SETTLING_NS"):
-        monkeypatch.setattr(f"ustreamer.transports.zenoh.links.{each}", 30_000_000_000)
+        monkeypatch.setattr(f"ustreamer.transports.zenoh.link_monitor.{each}", 30_000_000_000)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from zenoh import CongestionControl, Priority
 
 from tests.transports.contract import Mailbox, code_of, wait_until
 from tests.transports.zenoh.nets import endpoint, free_locator, plain_session
-from ustreamer.transports.zenoh.inbound import Reason
-from ustreamer.transports.zenoh.sending import PRIORITIES
+from ustreamer.transports.zenoh.decoder import Reason
+from ustreamer.transports.zenoh.publisher import PRIORITIES
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish

@@ -5,10 +5,10 @@ import struct
 from threading import Event, Lock, Thread
 from typing import Final
 
-from ustreamer.core.subscriptions import period_of
-from ustreamer.hookspecs import EndpointContext
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.core.routing.subscriptions import period_of
+from ustreamer.hooks import EndpointContext
 from ustreamer.host.demo.rates import Rate
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol import UCode, UMessage, UPayloadFormat, UStatusError, UuidSource, UUri

@@ -6,10 +6,10 @@ import struct
 from threading import Event, Lock, Thread
 from typing import Final
 
-from ustreamer.core.clock import Clock
-from ustreamer.host.clock import SYSTEM_CLOCK
+from ustreamer.core.base.clock import Clock
 from ustreamer.host.demo.rates import Rate
-from ustreamer.transports.someip.codec import (
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.protocol.codec import (
     MessageType,
     ReturnCode,
     SomeIpMessage,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ustreamer.host import logs, process
-from ustreamer.host.clock import SYSTEM_CLOCK
 from ustreamer.host.demo.vehicle import Outcome, TargetRow, Vehicle
+from ustreamer.host.runtime import logs, process
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,11 +10,11 @@ from typing import Final, Self
 
 import msgspec
 
-from ustreamer.core.ledger import LedgerSnapshot
-from ustreamer.host import process
+from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.host.demo import chassis
 from ustreamer.host.demo.apps import App, ClimateControl
 from ustreamer.host.demo.chassis import Chassis
+from ustreamer.host.runtime import process
 from ustreamer.uprotocol.uuri import UUri
 
 AUTHORITY: Final = "hpc.vin1"

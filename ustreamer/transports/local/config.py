@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from ustreamer.hookspecs import EndpointConfig
+from ustreamer.hooks import EndpointConfig
 
 
 class LocalEndpoint(EndpointConfig, frozen=True, kw_only=True):

@@ -18,8 +18,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from ustreamer.core.sublist import Sublist
-from ustreamer.hookspecs import EndpointContext, EndpointTransport
+from ustreamer.core.routing.sublist import Sublist
+from ustreamer.hooks import EndpointContext, EndpointTransport
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage

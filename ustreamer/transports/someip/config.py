@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
-from ustreamer.core.subscriptions import UNLIMITED, period_of
-from ustreamer.hookspecs import EndpointConfig
-from ustreamer.transports.someip.addresses import (
+from ustreamer.core.routing.subscriptions import UNLIMITED, period_of
+from ustreamer.hooks import EndpointConfig
+from ustreamer.transports.someip.protocol.addresses import (
     Address,
     TcpAddress,
     check_address,
@@ -23,9 +23,9 @@ from ustreamer.transports.someip.addresses import (
     parse_address,
     parse_group,
 )
-from ustreamer.transports.someip.sd.section import ServiceDiscovery
-from ustreamer.transports.someip.tcp_settings import Tcp
-from ustreamer.transports.someip.tp_settings import Segmenting, TpLimits, segmenting
+from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits, segmenting
+from ustreamer.transports.someip.sd.config import ServiceDiscovery
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 

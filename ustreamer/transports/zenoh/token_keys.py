@@ -12,9 +12,9 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import quote, unquote
 
-from ustreamer.core.neighbours import Announcement, Role
-from ustreamer.core.puts import Put
-from ustreamer.core.subscriptions import MAX_PERIOD_NS
+from ustreamer.core.peers.election import Announcement, Role
+from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.core.routing.subscriptions import MAX_PERIOD_NS
 from ustreamer.uprotocol.ustatus import invalid
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 

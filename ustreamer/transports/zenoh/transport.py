@@ -14,18 +14,18 @@ from typing import Final, NamedTuple
 
 import zenoh
 
-from ustreamer.core.chain import BulkTransmit, Transmit
-from ustreamer.core.neighbours import Announcement
-from ustreamer.core.puts import Put
-from ustreamer.hookspecs import EndpointContext, EndpointTransport
+from ustreamer.core.delivery.delivery import BulkTransmit, Transmit
+from ustreamer.core.peers.election import Announcement
+from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.hooks import EndpointContext, EndpointTransport
 from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.decoder import Reason
 from ustreamer.transports.zenoh.errors import reason
-from ustreamer.transports.zenoh.inbound import Reason
-from ustreamer.transports.zenoh.links import Links, lease_ms
-from ustreamer.transports.zenoh.neighbours import Tokens
-from ustreamer.transports.zenoh.receiving import Call, Filters, Given, Reception
-from ustreamer.transports.zenoh.replay import Answered, Replay
-from ustreamer.transports.zenoh.sending import Sender
+from ustreamer.transports.zenoh.link_monitor import Links, lease_ms
+from ustreamer.transports.zenoh.peer_tokens import Tokens
+from ustreamer.transports.zenoh.publisher import Sender
+from ustreamer.transports.zenoh.retransmit import Answered, Replay
+from ustreamer.transports.zenoh.subscriber import Call, Filters, Given, Reception
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
 from ustreamer.uprotocol.utransport import Listener

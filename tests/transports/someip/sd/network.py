@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_network
 from typing import Any, TypeVar
 
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import SomeIpMessage, split
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import SomeIpMessage, split
 from ustreamer.transports.someip.sd.actions import Action, Refused, Send, SubscriptionAsked
 from ustreamer.transports.someip.sd.codec import (
     Discovery as Message,

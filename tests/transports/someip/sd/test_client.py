@@ -25,6 +25,7 @@ from tests.transports.someip.sd.network import (
     settings,
     subscribe,
 )
+from ustreamer.transports.someip.sd.action_buffer import Desk
 from ustreamer.transports.someip.sd.actions import (
     ConnectWanted,
     Ended,
@@ -37,11 +38,10 @@ from ustreamer.transports.someip.sd.actions import (
 )
 from ustreamer.transports.someip.sd.client import Client
 from ustreamer.transports.someip.sd.codec import FOREVER, INITIAL_DATA, EventgroupEntry
-from ustreamer.transports.someip.sd.desk import Desk
+from ustreamer.transports.someip.sd.endpoints import Neighbourhood
 from ustreamer.transports.someip.sd.eventgroups import TRANSITIONS, Event, State
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
 from ustreamer.transports.someip.sd.phases import Phase
-from ustreamer.transports.someip.sd.places import Neighbourhood
 from ustreamer.transports.someip.sd.settings import Limits, ServiceKey, Timings, WantedService
 
 GROUP = 0x4465

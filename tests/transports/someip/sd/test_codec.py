@@ -20,12 +20,7 @@ from someip.header import (
     SOMEIPSDLoadBalancingOption,
 )
 
-from ustreamer.transports.someip.codec import (
-    MessageType,
-    SomeIpMessage,
-    UnencodableMessage,
-    split,
-)
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, UnencodableMessage, split
 from ustreamer.transports.someip.sd.codec import (
     ANY_MINOR,
     FOREVER,

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.transports.someip.sd.network import OTHER, PEER, of_kind, offer, read, settings, subscribe
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.sd.action_buffer import Desk
 from ustreamer.transports.someip.sd.actions import PeerRebooted, Refusal, Refused, Send
-from ustreamer.transports.someip.sd.desk import Desk
 from ustreamer.transports.someip.sd.options import Endpoint
 from ustreamer.transports.someip.sd.settings import Limits, ServiceKey
 

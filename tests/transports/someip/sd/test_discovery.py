@@ -30,8 +30,8 @@ from tests.transports.someip.sd.network import (
     sent,
     subscribe,
 )
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import SomeIpMessage
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import SomeIpMessage
 from ustreamer.transports.someip.sd.actions import (
     EventgroupLost,
     EventgroupSubscribed,

@@ -19,8 +19,8 @@ from someip.sd import (
 )
 
 from tests.transports.someip.sd.network import OWN, PEER, SERVICE, WANTED, of_kind, settings
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import split
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.sd import settings as ours
 from ustreamer.transports.someip.sd.actions import (
     Action,

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from ustreamer.transports.someip.sd.link import LinkWatch, interface_of
+from ustreamer.transports.someip.sd.interface_monitor import LinkWatch, interface_of
 
 
 def test_the_interface_of_loopback_is_found_by_any_of_its_addresses() -> None:
@@ -27,7 +27,7 @@ def test_an_address_of_nobody_has_no_interface_and_no_link() -> None:
 
 _IN_A_NAMESPACE = """
 import json, select, subprocess, time
-from ustreamer.transports.someip.sd.link import LinkWatch, interface_of
+from ustreamer.transports.someip.sd.interface_monitor import LinkWatch, interface_of
 watch, said = LinkWatch("10.77.0.1"), []
 poll = select.poll(); poll.register(watch, select.POLLIN)
 def change(up, *commands):

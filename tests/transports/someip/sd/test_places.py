@@ -3,8 +3,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from ustreamer.transports.someip.sd.endpoints import Neighbourhood, Places, places, shown
 from ustreamer.transports.someip.sd.options import Configuration, Endpoint, Option, Protocol, Role
-from ustreamer.transports.someip.sd.places import Neighbourhood, Places, places, shown
 
 UDP = Endpoint("10.0.0.2", 1)
 TCP = Endpoint("10.0.0.2", 2, int(Protocol.TCP))

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 
 from tests.e2e.ports import udp_ports
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.groups import MAX_GROUPS, Groups
-from ustreamer.transports.someip.poller import Handler, Poller
-from ustreamer.transports.someip.sd.port import DiscoveryPort, Heard
+from ustreamer.transports.someip.io.multicast_groups import MAX_GROUPS, Groups
+from ustreamer.transports.someip.io.poller import Handler, Poller
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.sd.sockets import DiscoveryPort, Heard
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 GROUP = "224.244.224.245"

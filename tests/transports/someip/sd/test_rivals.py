@@ -25,7 +25,7 @@ from tests.transports.someip.sd.network import (
     subscribe,
 )
 from tests.transports.someip.sd.test_streamers import streamer, who
-from ustreamer.core.neighbours import weight
+from ustreamer.core.peers.election import weight
 from ustreamer.transports.someip.sd.actions import (
     Ended,
     OfferTurned,
@@ -37,10 +37,10 @@ from ustreamer.transports.someip.sd.actions import (
 from ustreamer.transports.someip.sd.codec import EntryType, ServiceEntry
 from ustreamer.transports.someip.sd.discovery import Discovery
 from ustreamer.transports.someip.sd.options import Configuration
+from ustreamer.transports.someip.sd.peer_options import mark
 from ustreamer.transports.someip.sd.phases import Phase
-from ustreamer.transports.someip.sd.rivals import MAX_RIVALS
 from ustreamer.transports.someip.sd.settings import Limits, WantedService
-from ustreamer.transports.someip.sd.words import mark
+from ustreamer.transports.someip.sd.standby import MAX_RIVALS
 
 FIRST, LAST = sorted((1, 2), key=lambda number: weight(who(number), str(KEY)), reverse=True)
 """Numbers of streamers: the one that goes on if both offer, and the one that gives way."""

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.transports.someip.sd.refusals import REASONS
-from ustreamer.transports.someip.sd.section import ServiceDiscovery
+from ustreamer.transports.someip.sd.config import ServiceDiscovery
+from ustreamer.transports.someip.sd.drop_reasons import REASONS
 
 
 def section(**keys: Any) -> ServiceDiscovery:

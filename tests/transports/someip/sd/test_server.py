@@ -22,6 +22,7 @@ from tests.transports.someip.sd.network import (
     settings,
     subscribe,
 )
+from ustreamer.transports.someip.sd.action_buffer import Desk
 from ustreamer.transports.someip.sd.actions import (
     Ended,
     InitialDataAsked,
@@ -38,7 +39,6 @@ from ustreamer.transports.someip.sd.codec import (
     EntryType,
     ServiceEntry,
 )
-from ustreamer.transports.someip.sd.desk import Desk
 from ustreamer.transports.someip.sd.options import Endpoint, Protocol, Role, UnknownOption
 from ustreamer.transports.someip.sd.phases import Phase
 from ustreamer.transports.someip.sd.server import Server

@@ -18,14 +18,14 @@ from tests.transports.someip.sd.network import (
     read,
     refusals,
 )
-from ustreamer.core.neighbours import Announcement, Role, Who
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.core.peers.election import Announcement, Role, Who
+from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.actions import Action, Refusal, Send, StreamersHeard
 from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, EntryType, ServiceEntry
 from ustreamer.transports.someip.sd.options import Configuration
+from ustreamer.transports.someip.sd.peer_announcer import MAX_ANNOUNCEMENTS, MAX_STREAMERS
+from ustreamer.transports.someip.sd.peer_options import MAX_PARTS, mark, write_parts
 from ustreamer.transports.someip.sd.settings import Limits, Streamer
-from ustreamer.transports.someip.sd.streamers import MAX_ANNOUNCEMENTS, MAX_STREAMERS
-from ustreamer.transports.someip.sd.words import MAX_PARTS, mark, write_parts
 
 SERVICE = 0xFFFE
 

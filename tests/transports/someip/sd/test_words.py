@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.neighbours import Announcement, Role, Who
+from ustreamer.core.peers.election import Announcement, Role, Who
 from ustreamer.transports.someip.sd.options import Configuration, Endpoint, read_options, write_option
-from ustreamer.transports.someip.sd.words import (
+from ustreamer.transports.someip.sd.peer_options import (
     MAX_PARTS,
     MalformedWords,
     Part,

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ustreamer.core.neighbours import Announcement
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.core.peers.election import Announcement
+from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.settings import ServiceKey
 
 

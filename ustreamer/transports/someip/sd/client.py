@@ -7,7 +7,8 @@ The states of our subscriptions are in eventgroups.py.
 from collections.abc import Hashable, Iterable
 from typing import Final, cast
 
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, Desk
 from ustreamer.transports.someip.sd.actions import (
     ConnectWanted,
     Ended,
@@ -26,11 +27,10 @@ from ustreamer.transports.someip.sd.codec import (
     EventgroupEntry,
     ServiceEntry,
 )
-from ustreamer.transports.someip.sd.desk import NS_PER_MS, NS_PER_S, Desk
+from ustreamer.transports.someip.sd.endpoints import Neighbourhood, Places, places, shown
 from ustreamer.transports.someip.sd.eventgroups import TRANSITIONS, Event, Group, State
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol
 from ustreamer.transports.someip.sd.phases import Phase, after
-from ustreamer.transports.someip.sd.places import Neighbourhood, Places, places, shown
 from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
 
 _WHY: Final = {

@@ -27,7 +27,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ustreamer.transports.someip.codec import (
+from ustreamer.transports.someip.protocol.codec import (
     SD_METHOD,
     SD_SERVICE,
     MessageType,

@@ -21,9 +21,10 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable
 from typing import cast
 
-from ustreamer.core.neighbours import Announcement
-from ustreamer.transports.someip.addresses import Address
-from ustreamer.transports.someip.codec import SomeIpMessage
+from ustreamer.core.peers.election import Announcement
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import SomeIpMessage
+from ustreamer.transports.someip.sd.action_buffer import Desk
 from ustreamer.transports.someip.sd.actions import (
     Action,
     PeerRebooted,
@@ -41,17 +42,16 @@ from ustreamer.transports.someip.sd.codec import (
     decode_message,
 )
 from ustreamer.transports.someip.sd.codec import Discovery as Message
-from ustreamer.transports.someip.sd.desk import Desk
+from ustreamer.transports.someip.sd.endpoints import Neighbourhood, shown
 from ustreamer.transports.someip.sd.eventgroups import State
+from ustreamer.transports.someip.sd.peer_announcer import Streamers
+from ustreamer.transports.someip.sd.peer_options import MalformedWords, read_mark
 from ustreamer.transports.someip.sd.peers import Peer, Peers
 from ustreamer.transports.someip.sd.phases import Phase
-from ustreamer.transports.someip.sd.places import Neighbourhood, shown
-from ustreamer.transports.someip.sd.rivals import Brings
 from ustreamer.transports.someip.sd.server import Server
 from ustreamer.transports.someip.sd.sessions import Heard, numbered
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey, Settings, WantedService
-from ustreamer.transports.someip.sd.streamers import Streamers
-from ustreamer.transports.someip.sd.words import MalformedWords, read_mark
+from ustreamer.transports.someip.sd.standby import Brings
 
 _UNHEARD = {Heard.LATE: Refusal.SD_LATE, Heard.DUPLICATE: Refusal.SD_DUPLICATE}
 

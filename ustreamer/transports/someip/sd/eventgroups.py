@@ -18,7 +18,7 @@ server sends the present values of fields once more.
 from enum import StrEnum
 from typing import Final
 
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address
 
 
 class State(StrEnum):

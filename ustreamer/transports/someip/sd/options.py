@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ustreamer.transports.someip.codec import UnencodableMessage
+from ustreamer.transports.someip.protocol.codec import UnencodableMessage
 
 DISCARDABLE: Final = 0x80
 MAX_PORT: Final = 0xFFFF

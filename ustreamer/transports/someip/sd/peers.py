@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.sessions import PeerSessions, numbered
 
 _NS: Final = 1_000_000_000

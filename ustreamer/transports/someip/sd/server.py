@@ -14,8 +14,9 @@ from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from typing import Final, cast
 
-from ustreamer.core.neighbours import Who
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.core.peers.election import Who
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, Desk
 from ustreamer.transports.someip.sd.actions import (
     Ended,
     InitialDataAsked,
@@ -34,13 +35,12 @@ from ustreamer.transports.someip.sd.codec import (
     EventgroupEntry,
     ServiceEntry,
 )
-from ustreamer.transports.someip.sd.desk import NS_PER_MS, NS_PER_S, Desk
+from ustreamer.transports.someip.sd.endpoints import Places, places, shown
 from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
+from ustreamer.transports.someip.sd.peer_options import mark
 from ustreamer.transports.someip.sd.phases import Phase, after
-from ustreamer.transports.someip.sd.places import Places, places, shown
-from ustreamer.transports.someip.sd.rivals import Rivals
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
-from ustreamer.transports.someip.sd.words import mark
+from ustreamer.transports.someip.sd.standby import Rivals
 
 _LISTEN_NS: Final = 50_000_000
 """For how long an answer to a Find may be late: a streamer that is busy needs some ms."""

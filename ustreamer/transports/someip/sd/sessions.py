@@ -26,7 +26,7 @@ from collections import deque
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ustreamer.transports.someip.codec import MAX_SESSION
+from ustreamer.transports.someip.protocol.codec import MAX_SESSION
 
 WINDOW: Final = 32
 """How far back, in numbers, a datagram may be late."""

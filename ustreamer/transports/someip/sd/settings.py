@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ustreamer.core.neighbours import Who
-from ustreamer.transports.someip.addresses import Address
+from ustreamer.core.peers.election import Who
+from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, FOREVER
 from ustreamer.transports.someip.sd.options import Option
 

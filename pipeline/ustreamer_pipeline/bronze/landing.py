@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Landing: a recording is checked, copied into bronze byte for byte and compressed, and summed up.
+
+Runs on the executors, a file at a time, and may run twice: what it writes has a name that only its content decides, and is
+there whole or not at all.
+"""
+
+import contextlib
+import datetime as dt
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+from zlib import crc32
+
+import numpy as np
+
+from ustreamer_pipeline.recording import events
+from ustreamer_pipeline.recording.layout import DELIVERY
+from ustreamer_pipeline.recording.rows import DAY_US, EPOCH, day_of
+from ustreamer_pipeline.recording.segments import RAW_MAX, Refused, Segment, read_segment
+from ustreamer_pipeline.schemas import QUARANTINE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BRONZE: Final = "bronze"
+REFUSED: Final = "refused"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a segment in bronze contains, as far as planning needs it.
+
+    `file` is below the lake, `length` its believed bytes, `crc` that of all. `days` (since 1970, UTC) are those with
+    deliveries, each with how many; `event_days` have rows of the small tables; `faults` are records and bytes for the
+    quarantine that are no deliveries. `min_ns` is the earliest received_ns.
+    """
+
+    gateway: str
+    run: int
+    number: int
+    file: str
+    length: int
+    crc: int
+    rows: int
+    days: list[tuple[int, int]]
+    event_days: list[int]
+    faults: int
+    min_ns: int
+    first_seq: int
+    next_seq: int
+    complete: bool
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.gateway, self.run, self.number
+
+    @property
+    def all_days(self) -> set[int]:
+        return {*self.event_days, *(day for day, _ in self.days)}
+
+    def rows_of(self, day: int) -> int:
+        return dict(self.days).get(day, 0)
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What became of one file: a segment in bronze (its own, or a longer one that was there), or a refusal."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    segment: Summary | None
+    refused: str | None
+    copy: str | None
+    raw: bytes
+
+
+def land(path: str, lake: str) -> Landed:
+    """Take over one file. What cannot be used at all is copied to `refused`, with the reason in the result.
+
+    Raises FileNotFoundError if it is gone.
+    """
+    try:
+        status = Path(path).stat()
+        buffer = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # -1: no file has that size, so it is looked at again
+        return Landed(path, -1, 0, None, f"cannot be read: {error}", None, b"")
+    try:
+        segment = read_segment(buffer, Path(path).name)
+        summary = _stored(segment, buffer, lake)
+    except Refused as error:
+        copy = f"{REFUSED}/{crc32(buffer):08x}-{Path(path).name}.zst"
+        _write(Path(lake) / copy, buffer)
+        return Landed(path, status.st_size, status.st_mtime_ns, None, str(error), copy, buffer[:RAW_MAX])
+    return Landed(path, status.st_size, status.st_mtime_ns, summary, None, None, b"")
+
+
+def _stored(segment: Segment, buffer: bytes, lake: str) -> Summary:
+    """The better one of this and what bronze has is in bronze. Raises Refused if both are sound and differ."""
+    name = bronze_name(segment)
+    place = Path(lake) / name
+    ours = buffer[: segment.length] + buffer[segment.length :].rstrip(b"\0")
+    if place.exists():
+        have = read_bronze(place)
+        old = read_segment(have, segment_file(name))
+        common = min(old.length, segment.length)
+        if not (old.faults or segment.faults) and have[:common] != ours[:common]:
+            raise Refused(f"differs from {name}, which came first: one run and number is one recording")
+        if (len(old.cells), old.length, len(have)) >= (len(segment.cells), segment.length, len(ours)):
+            return summed_up(old, have, name)
+    _write(place, ours)
+    return summed_up(segment, ours, name)
+
+
+def bronze_name(segment: Segment) -> str:
+    """Where a segment stands below the lake, by the date of its header."""
+    header = segment.header
+    date = EPOCH + dt.timedelta(days=header.wall_ms * 1_000 // DAY_US)
+    gateway = quote(header.gateway, safe="")
+    return f"{BRONZE}/date={date}/gateway={gateway}/{header.run:016x}-{header.number:06d}.useg.zst"
+
+
+def segment_file(name: str) -> str:
+    """The name that a recording in bronze came with."""
+    return Path(name).name.removesuffix(".zst")
+
+
+def summed_up(segment: Segment, buffer: bytes, name: str) -> Summary:
+    rows = segment.records(DELIVERY)
+    received = rows["received_ns"]
+    days, counts = np.unique(day_of(segment.wall_us(received)), return_counts=True)
+    found = list(events.found(segment, name, len(rows)))
+    return Summary(
+        segment.header.gateway,
+        segment.header.run,
+        segment.header.number,
+        name,
+        segment.length,
+        crc32(buffer),
+        len(rows),
+        list(zip(days.tolist(), counts.tolist(), strict=True)),
+        sorted({wall_us // DAY_US for _, wall_us, _ in found}),
+        sum(table is QUARANTINE for table, _, _ in found),
+        int(received.min()) if len(rows) else 0,
+        segment.header.first_seq,
+        segment.next_seq,
+        segment.end is not None,
+    )
+
+
+def read_bronze(place: Path) -> bytes:
+    """The bytes of a recording, as they came."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(place)) as file, pa.CompressedInputStream(file, "zstd") as stream:
+        whole: bytes = stream.read()
+    return whole
+
+
+def _write(place: Path, buffer: bytes) -> None:
+    """Compressed, whole or not at all."""
+    import pyarrow as pa
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=place.parent, prefix=".landing-")
+    try:
+        # Level 1, the default: 23 bytes of a row's 96 are left.
+        with os.fdopen(descriptor, "wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
+            stream.write(buffer)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+
+
+def landing(paths: list[list[str]], lake: str) -> Any:
+    """The function of a `mapInArrow` over task numbers: lands the files of a task and gives one JSON text for each."""
+
+    def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        import pyarrow as pa
+
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for path in paths[task]:
+                    with contextlib.suppress(
+                        FileNotFoundError
+                    ):  # the gateway's ring, or somebody else, was faster
+                        landed = land(path, lake)
+                        yield pa.RecordBatch.from_pydict({"landed": [json.dumps(as_json(landed))]})
+
+    return run
+
+
+def as_json(landed: Landed) -> dict[str, Any]:
+    return {**asdict(landed), "raw": landed.raw.hex()}
+
+
+def from_json(value: dict[str, Any]) -> Landed:
+    segment = value["segment"]
+    return Landed(
+        **{
+            **value,
+            "raw": bytes.fromhex(value["raw"]),
+            "segment": None if segment is None else Summary(**segment),
+        }
+    )

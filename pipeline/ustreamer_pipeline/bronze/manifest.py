@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which recordings a lake has taken in. One file, replaced as a whole; what it says is true.
+
+Lines of JSON: first the version, then what became of each file that was seen, then the segments in bronze, then the days
+whose tables are still to be made. A day is noted before its tables are touched and taken off when they are made, so
+whoever comes after a crash makes them again.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ustreamer_pipeline.bronze.landing import Landed, Summary
+from ustreamer_pipeline.errors import DamagedError, UnavailableError
+from ustreamer_pipeline.recording.layout import LAYOUTS
+
+VERSION: Final = 2
+"""2: the small tables have leaps of the clock, and monotonic times. Of a lake of version 1 all days are made again."""
+NAME: Final = "manifest.jsonl"
+
+Key = tuple[str, int, int]
+Unit = tuple[str, int]
+"""A gateway and a day: what is made again as a whole."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A file as it was when it was read, and the layouts that were known then.
+
+    It is looked at again if its size or time has changed, and if it was refused by a reader that knew other layouts.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    complete: bool
+    refused: str | None = None
+    copy: str | None = None
+    raw: str = ""
+    layouts: list[int] = field(default_factory=lambda: sorted(LAYOUTS))
+
+
+@dataclass
+class Manifest:
+    files: dict[str, Seen] = field(default_factory=dict)
+    segments: dict[Key, Summary] = field(default_factory=dict)
+    pending: set[Unit] = field(default_factory=set)
+    _is_old: bool = False
+
+    def is_new(self, path: str, size: int, mtime_ns: int) -> bool:
+        seen = self.files.get(path)
+        return (
+            seen is None
+            or (seen.size, seen.mtime_ns) != (size, mtime_ns)
+            or (seen.refused is not None and seen.layouts != sorted(LAYOUTS))
+        )
+
+    def note(self, landed: Landed) -> bool:
+        """Take in what became of a file. True if bronze has something new by it: its days are pending then."""
+        segment = landed.segment
+        self.files[landed.path] = Seen(
+            landed.path,
+            landed.size,
+            landed.mtime_ns,
+            segment is not None and segment.complete,
+            landed.refused,
+            landed.copy,
+            landed.raw.hex(),
+        )
+        if segment is None:
+            return False
+        old = self.segments.get(segment.key)
+        if old is not None and (old.crc, old.file) == (segment.crc, segment.file):
+            return False
+        self.segments[segment.key] = segment
+        days = segment.all_days | (old.all_days if old else set())
+        self.pending |= {(segment.gateway, day) for day in days}
+        # A row is new, or there already, by the segment before it: the next one is judged again.
+        following = self.segments.get((segment.gateway, segment.run, segment.number + 1))
+        if following is not None:
+            self.pending |= {(segment.gateway, day) for day in following.all_days}
+        return True
+
+    @property
+    def refused(self) -> list[Seen]:
+        return sorted((seen for seen in self.files.values() if seen.refused), key=lambda seen: seen.path)
+
+    def by_unit(self) -> dict[Unit, list[Summary]]:
+        """The segments of every gateway and day, in order of run and number."""
+        found: dict[Unit, list[Summary]] = {}
+        for key in sorted(self.segments):
+            segment = self.segments[key]
+            for day in segment.all_days:
+                found.setdefault((segment.gateway, day), []).append(segment)
+        return found
+
+    def floor(self, segment: Summary) -> int:
+        """The lowest seq that the segment before it does not have."""
+        before = self.segments.get((segment.gateway, segment.run, segment.number - 1))
+        return max(segment.first_seq, before.next_seq if before else 0)
+
+    # ---------------------------------------------------------------------------------------------------- on disk
+
+    @classmethod
+    def load(cls, lake: str) -> "Manifest":
+        """Raises DamagedError naming the line."""
+        place = Path(lake) / NAME
+        manifest = cls()
+        number = 0
+        try:
+            with place.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    manifest._take(number, json.loads(line))
+        except FileNotFoundError:
+            return manifest
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedError(
+                f"{place}:{number}: {error}: expected a manifest of version {VERSION}; move the lake aside and ingest again"
+            ) from error
+        if manifest._is_old:
+            manifest.pending |= manifest.by_unit().keys()
+        return manifest
+
+    def _take(self, number: int, line: dict[str, Any]) -> None:
+        match line:
+            case {"version": version} if number == 1:
+                if version not in (1, VERSION):
+                    raise ValueError(f"version {version}")
+                self._is_old = version < VERSION
+            case {"file": dict(value)} if number > 1:
+                seen = Seen(**value)
+                self.files[seen.path] = seen
+            case {"segment": dict(value)} if number > 1:
+                segment = Summary(**value)
+                self.segments[segment.key] = segment
+            case {"pending": [str(gateway), int(day)]} if number > 1:
+                self.pending.add((gateway, day))
+            case _:
+                raise ValueError(f"{str(line)[:80]!r}")
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        yield {"version": VERSION}
+        yield from ({"file": asdict(seen)} for _, seen in sorted(self.files.items()))
+        yield from ({"segment": asdict(segment)} for _, segment in sorted(self.segments.items()))
+        yield from ({"pending": unit} for unit in sorted(self.pending))
+
+    def save(self, lake: str) -> None:
+        """Replace the file as a whole: after a power cut it is the old one or the new one."""
+        descriptor, temporary = tempfile.mkstemp(dir=lake, prefix=".manifest-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in self._lines())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(Path(lake) / NAME)
+
+
+@contextmanager
+def locked(lake: str) -> Iterator[None]:
+    """One writer at a time; makes the lake's folder. Raises UnavailableError at once if there is another one."""
+    Path(lake).mkdir(parents=True, exist_ok=True)
+    with (Path(lake) / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UnavailableError(f"{lake}: another ingest, or a compaction, is running") from error
+        for leftover in Path(lake).glob(".manifest-*"):  # of one that died while it saved
+            with contextlib.suppress(FileNotFoundError):
+                leftover.unlink()
+        yield
+
+
+def there(folder: str) -> Path:
+    """Where recordings are asked for. Raises UnavailableError if nothing is there."""
+    top = Path(folder)
+    if not top.exists():
+        raise UnavailableError(f"{folder}: expected a folder of recordings, or one of them")
+    return top
+
+
+def listed(folders: Iterable[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
+    """(path, size, mtime_ns) of every recording below some folders, or named itself, in order of the path."""
+    for folder in folders:
+        top = there(folder)
+        paths = [top] if top.is_file() else sorted(top.rglob("*"))
+        for path in paths:
+            if path.name.endswith(suffixes):
+                with contextlib.suppress(FileNotFoundError):  # finished, or deleted, while we look
+                    status = path.stat()
+                    yield str(path.resolve()), status.st_size, status.st_mtime_ns

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a synthetic vehicle has before it drives: its topics with their rates, who subscribed to them, and when links are down."""
+
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+import numpy as np
+from ustreamer_throttle.gate import DEFAULT_TOLERANCE, Gate
+
+from ustreamer_pipeline.recording.layout import Ints
+from ustreamer_pipeline.recording.segment_writer import TargetText
+
+NS: Final = 1_000_000_000
+RUN_NS: Final = 1_000_000_000
+"""A run's first reading of the monotonic clock."""
+PUBLISH, REQUEST, RESPONSE = 1, 2, 3
+_RATES_HZ: Final = (1, 2, 5, 10, 20, 50, 100)
+_LIMITS_HZ: Final = (0, 0, 1, 5, 10, 40)
+
+SEGMENT_ROWS: Final = 170_000
+"""Rows of a segment, which makes it 16 MiB."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What to make. `start_ms` is the wall clock at which every vehicle starts, give or take a minute.
+
+    `topics` of each vehicle have rates from 1 to 100 Hz, and `fast` more of them 1 kHz. `jitter` is a fraction of the period,
+    below 0.5. `outages` are links that go down, per hour. `killed` is how many vehicles of a hundred end without a stop.
+    """
+
+    vehicles: int = 10
+    seconds: float = 60.0
+    topics: int = 30
+    fast: int = 0
+    subscribers: float = 1.5
+    jitter: float = 0.2
+    outages: float = 6.0
+    requests_hz: float = 2.0
+    killed: int = 10
+    seed: int = 1
+    start_ms: int = 1_760_000_000_000
+    segment_rows: int = SEGMENT_ROWS
+
+    def check(self) -> None:
+        """Raises ValueError naming what cannot be."""
+        for name, low, high in (
+            ("vehicles", 1, 10_000_000),
+            ("seconds", 0.001, 10_000_000),
+            ("topics", 1, 4_096),
+            ("fast", 0, 1_000),
+            ("subscribers", 0, 100),
+            ("jitter", 0, 0.49),
+            ("outages", 0, 3_600),
+            ("requests_hz", 0, 1_000),
+            ("killed", 0, 100),
+            ("segment_rows", 1, 1_000_000),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} {value}: expected {low} to {high}")
+
+
+@dataclass
+class Line:
+    """One delivery: a topic, to one target, with one gate; `tuned` are its later limits, in order of time.
+
+    `settled_ns` is when its last message left, and `answered_ns` when its last answer came in: a lane keeps the order.
+    """
+
+    delivery: int
+    targets: list[TargetText]
+    gate: Gate | None
+    tuned: list[int] = field(default_factory=list)
+    gate_at: int = 0
+    settled_ns: int = 0
+    answered_ns: int = 0
+    outages: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+
+
+@dataclass
+class Topic:
+    """One topic: `next` is the number of its next message on a grid of `period_ns` from `phase_ns`."""
+
+    uri: str
+    sink: str | None
+    type: int
+    period_ns: int
+    phase_ns: int
+    size: int
+    priority: int
+    ttl_ms: int
+    lines: list[Line]
+    silences: Ints
+    next: int = 0
+
+
+class Plan:
+    """What the vehicle of a gateway has. `dice` are thrown in a fixed order: the same ones give the same plan."""
+
+    def __init__(self, fleet: Fleet, gateway: str, dice: np.random.Generator) -> None:
+        self._fleet, self._gateway, self._dice = fleet, gateway, dice
+        self.end_ns = RUN_NS + int(fleet.seconds * NS)
+        self.targets: list[TargetText] = []
+        self._deliveries = 0
+        self.topics = [self._topic(index) for index in range(fleet.topics + fleet.fast)]
+        self.calls = self._rpc()
+
+    def _topic(self, index: int) -> Topic:
+        dice, fleet = self._dice, self._fleet
+        rate = 1_000 if index >= fleet.topics else int(dice.choice(_RATES_HZ))
+        uri = f"//{self._gateway.replace('hpc', 'chassis')}/10A{index % 16:X}/1/{0x8000 + index:X}"
+        period_ns = NS // rate
+        count = min(int(dice.poisson(fleet.subscribers)), 8)
+        # A network is one target of a topic, however many listen there; the others are for one subscriber each.
+        network = int(dice.choice(count)) if count and dice.random() < 0.8 else -1
+        lines = [self._line(uri, network=index == network) for index in range(count)]
+        if not lines:
+            lines = [Line(0, [self._new_target(TargetText(0, 0, "chassis"))], None)]
+        return Topic(
+            uri,
+            None,
+            PUBLISH,
+            period_ns,
+            int(dice.integers(0, period_ns)),
+            int(dice.integers(1, 200)),
+            int(dice.integers(0, 7)),
+            int(dice.choice((0, 0, 500, 5_000))),
+            lines,
+            self._spans(fleet.outages / 4, 5.0),
+        )
+
+    def _line(self, topic: str, *, network: bool) -> Line:
+        """A subscriber, or a Zenoh network of them; one in four changes its limit half-way."""
+        dice = self._dice
+        self._deliveries += 1
+        limit = int(dice.choice(_LIMITS_HZ))
+        subscriber = (
+            None if network else f"//{self._gateway.replace('hpc', 'cabin')}/{self._deliveries:X}/1/0"
+        )
+        period_ns = NS // limit if limit else 0
+        egress = "backbone" if subscriber is None else "cabin"
+        first = TargetText(0, self._deliveries, "chassis", egress, topic, subscriber, period_ns, RUN_NS)
+        targets = [self._new_target(first)]
+        gate = Gate(period_ns, DEFAULT_TOLERANCE) if period_ns else None
+        tuned = []
+        if gate is not None and dice.random() < 0.25:
+            tuned.append(RUN_NS + int(dice.random() * (self.end_ns - RUN_NS)))
+            changed = TargetText(
+                0, self._deliveries, "chassis", egress, topic, subscriber, period_ns * 2, tuned[0]
+            )
+            targets.append(self._new_target(changed))
+        return Line(self._deliveries, targets, gate, tuned, outages=self._spans(self._fleet.outages, 8.0))
+
+    def _new_target(self, target: TargetText) -> TargetText:
+        numbered = {f.name: getattr(target, f.name) for f in fields(target)} | {
+            "target": len(self.targets) + 1
+        }
+        self.targets.append(TargetText(**numbered))
+        return self.targets[-1]
+
+    def _spans(self, per_hour: float, mean_s: float) -> Ints:
+        """When something is away: rows of (from, until), in order, apart."""
+        dice, length = self._dice, self.end_ns - RUN_NS
+        count = int(dice.poisson(per_hour * length / (3_600 * NS)))
+        starts = np.sort(dice.integers(RUN_NS, self.end_ns, count))
+        ends = starts + (dice.exponential(mean_s, count) * NS).astype(np.int64)
+        if count > 1:
+            ends[:-1] = np.minimum(ends[:-1], starts[1:])
+        return np.stack((starts, ends), axis=1)
+
+    def _rpc(self) -> Topic | None:
+        if not self._fleet.requests_hz:
+            return None
+        self._deliveries += 2
+        there = self._new_target(TargetText(0, self._deliveries - 1, "cabin", "chassis"))
+        back = self._new_target(TargetText(0, self._deliveries, "chassis", "cabin"))
+        period_ns = int(NS / self._fleet.requests_hz)
+        client = f"//{self._gateway.replace('hpc', 'cabin')}/F1/1/0"
+        method = f"//{self._gateway.replace('hpc', 'chassis')}/20B0/1/1"
+        lines = [Line(there.delivery, [there], None), Line(back.delivery, [back], None)]
+        return Topic(
+            client,
+            method,
+            REQUEST,
+            period_ns,
+            period_ns // 3,
+            24,
+            4,
+            2_000,
+            lines,
+            np.zeros((0, 2), np.int64),
+        )

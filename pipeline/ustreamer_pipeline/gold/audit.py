@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves from recordings what the streamer promises, or names the rows that break it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from ustreamer_pipeline.errors import UnavailableError
+from ustreamer_pipeline.gold import audit_ledger, audit_rules
+from ustreamer_pipeline.gold.audit_rules import FINDINGS, Rule, Tables
+from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, DELIVERIES, EPOCHS, GAPS, LEAPS, SEGMENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RULES: Final[Mapping[str, tuple[str, Rule]]] = {
+    "rate": ("no target above its max_frequency", audit_rules.rate),
+    "never_throttled": ("only publications with a limit are throttled", audit_rules.never_throttled),
+    "order": ("order per source, sink, class and target", audit_rules.order),
+    "expired": ("nothing is sent after its ttl", audit_rules.expired),
+    "echo": ("nothing goes back where it came from", audit_rules.echo),
+    "letters": ("dead letters only of what expired or failed", audit_rules.letters),
+    "answers": ("one Response to each request that failed, never two", audit_rules.answers),
+    "sequence": ("every row is there, or announced as missing", audit_ledger.sequence),
+    "ledger": ("rows add up to the dispatcher's own counters", audit_ledger.ledger),
+}
+"""What each rule promises, by its name."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How often each rule is broken, and the first rows that break it."""
+
+    rows: int
+    gateways: int
+    counts: dict[str, int]
+    examples: list[dict[str, Any]]
+
+    @property
+    def clean(self) -> bool:
+        return not any(self.counts.values())
+
+
+def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-12-31") -> Tables:
+    """Silver of these days. Raises UnavailableError if there are no deliveries."""
+    tables = [
+        table.read(spark, lake).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
+        for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS)
+    ]
+    if tables[0].isEmpty():
+        raise UnavailableError(f"{DELIVERIES.path(lake)}: no deliveries there: ingest first")
+    return Tables(*tables)
+
+
+def findings(tables: Tables, rules: Mapping[str, tuple[str, Rule]] = RULES) -> "DataFrame":
+    """Every row that breaks one of these rules; columns FINDINGS."""
+    frames = [rule(tables).select(*FINDINGS) for _, rule in rules.values()]
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def audit(tables: Tables, examples: int = 20, rules: Mapping[str, tuple[str, Rule]] = RULES) -> Verdict:
+    """Apply the rules; `examples` is how many rows of each broken one are named."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    found = findings(tables, rules).persist()
+    try:
+        counts = {row.rule: row["count"] for row in found.groupBy("rule").count().collect()}
+        first = Window.partitionBy("rule").orderBy("gateway", "run", "seq")
+        named = (
+            found.withColumn("place", f.row_number().over(first))
+            .where(f.col("place") <= examples)
+            .orderBy("rule", "place")
+            .drop("place")
+            .collect()
+            if counts
+            else []
+        )
+    finally:
+        found.unpersist()
+    looked_at = tables.deliveries.agg(
+        f.count("*").alias("rows"), f.countDistinct("gateway").alias("gateways")
+    )
+    total = looked_at.collect()[0]
+    return Verdict(
+        total.rows,
+        total.gateways,
+        {name: counts.get(name, 0) for name in rules},
+        [row.asDict() for row in named],
+    )

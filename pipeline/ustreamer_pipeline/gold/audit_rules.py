@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the streamer promises, as queries that find the rows which break it. Frames in, one frame of FINDINGS out.
+
+Every rule is exact at its border: what is exactly at the limit is no violation. What the recording itself is missing (gaps
+that it announces, segments that were deleted, the last flush before a kill) is no violation either; a rule that needs
+whole sequences leaves out what it cannot know.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ustreamer_throttle.gate import DEFAULT_TOLERANCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FINDINGS: Final = ("rule", "gateway", "run", "seq", "time_us", "subject", "expected", "found")
+"""Columns of a finding. `seq` is null where it is about a whole run."""
+
+GRACE_NS: Final = 600_000_000_000
+"""For so long behind a leap of the wall clock, or its ttl, a message may look older than it is (core/delivery/expiry.py)."""
+
+LEAP_MS: Final = 1_000
+"""A smaller leap is drift to the streamer: it does not remember the time before it (core/delivery/expiry.py)."""
+
+UNSEEN_NS: Final = 70_000_000_000
+"""So long after a leap, at most, the recorder sees it: the longest flush interval, and what a busy machine adds."""
+
+DRIFT_MS: Final = 50
+"""So far the wall clock may be from what the recording says, without an anchor (docs/recordings.md)."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Silver, as `schemas` describes it. `epochs` are read with `tolerances_of`."""
+
+    deliveries: "DataFrame"
+    epochs: "DataFrame"
+    gaps: "DataFrame"
+    counters: "DataFrame"
+    segments: "DataFrame"
+    dead_letters: "DataFrame"
+    leaps: "DataFrame"
+
+
+Rule = Callable[[Tables], "DataFrame"]
+
+
+def _finding(
+    frame: "DataFrame", rule: str, subject: "Column", expected: "Column", found: "Column"
+) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    time = f.col("received_us") if "received_us" in frame.columns else f.col("time_us")
+    seq = f.col("seq") if "seq" in frame.columns else f.lit(None)
+    return frame.select(
+        f.lit(rule).alias("rule"),
+        "gateway",
+        "run",
+        seq.cast("long").alias("seq"),
+        time.alias("time_us"),
+        subject.alias("subject"),
+        expected.alias("expected"),
+        found.alias("found"),
+    )
+
+
+def _target() -> "Column":
+    from pyspark.sql import functions as f
+
+    return f.concat_ws(" ", "source", f.concat_ws("", f.lit("-> "), "egress"), "subscriber")
+
+
+def tolerances_of(epochs: "DataFrame") -> "DataFrame":
+    """gateway, run, epoch, tolerance, throttled: of the throttle in each configuration."""
+    from pyspark.sql import functions as f
+
+    throttle = f.get_json_object("settings", "$.throttle")
+    return epochs.select(
+        "gateway",
+        "run",
+        "epoch",
+        f.get_json_object("settings", "$.throttle.tolerance").cast("double").alias("tolerance"),
+        # JSON's null, or no such key: get_json_object gives null for both, and then nothing is known but the default.
+        throttle.isNotNull().alias("throttled"),
+    ).dropDuplicates(["gateway", "run", "epoch"])
+
+
+# --- rates --------------------------------------------------------------------------------------------------------------
+
+
+def rate(tables: Tables) -> "DataFrame":
+    """No target above its max_frequency: in any window T at most T / period + 2 + tolerance messages pass.
+
+    With N messages from first to last this is (N - 1) * period - (period + early) <= T, all in whole ns; with tolerance 0
+    every gap is at least a period. So each message is held against the window before it that allows it least, which a
+    running minimum finds. A stretch is one limit of one gate: across a change it begins anew.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    passed = tables.deliveries.where(
+        "period_ns > 0 AND delivery > 0 AND verdict IN ('DELIVERED', 'EXPIRED', 'DEAD_LETTERED')"
+        # What a stop took out of a filter has not passed it.
+        " AND NOT (held AND verdict = 'DEAD_LETTERED' AND code = 14)"
+    ).join(f.broadcast(tolerances_of(tables.epochs)), ["gateway", "run", "epoch"], "left")
+    tolerance = f.coalesce("tolerance", f.lit(DEFAULT_TOLERANCE))
+    slack = f.when(tolerance == 0, f.lit(0)).otherwise(
+        f.col("period_ns") + f.floor(tolerance * f.col("period_ns"))
+    )
+    stretch = ("gateway", "run", "delivery", "period_ns", "tuned_ns", "tolerance")
+    by_time = Window.partitionBy(*stretch).orderBy("received_ns", "seq")
+    so_far = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ahead = (
+        passed.withColumn("slack", slack)
+        .withColumn("number", f.row_number().over(by_time) - 1)
+        .withColumn("lead_ns", f.col("number") * f.col("period_ns") - f.col("received_ns"))
+        .withColumn("most", f.min(f.struct("lead_ns", "number", "received_ns")).over(so_far))
+    )
+    count = f.col("number") - f.col("most.number") + 1
+    window_ns = f.col("received_ns") - f.col("most.received_ns")
+    least_ns = (count - 1) * f.col("period_ns") - f.col("slack")
+    return _finding(
+        ahead.where(f.col("lead_ns") - f.col("most.lead_ns") > f.col("slack")),
+        "rate",
+        _target(),
+        f.format_string("%d messages in at least %d ns (period %d ns)", count, least_ns, "period_ns"),
+        f.format_string("%d ns", window_ns),
+    )
+
+
+def never_throttled(tables: Tables) -> "DataFrame":
+    """Requests, responses and notifications are never throttled, nor is what has no limit."""
+    from pyspark.sql import functions as f
+
+    frame = tables.deliveries.where("verdict = 'THROTTLED' AND (type != 'PUBLISH' OR period_ns = 0)")
+    return _finding(
+        frame,
+        "never_throttled",
+        _target(),
+        f.lit("only publications with a limit are throttled"),
+        f.format_string("%s with period %d ns", "type", "period_ns"),
+    )
+
+
+# --- order, expiry, addresses -------------------------------------------------------------------------------------------
+
+
+def order(tables: Tables) -> "DataFrame":
+    """Order of arrival, per source, sink, class and target. Rows are numbered in the order of their verdicts."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    stream = Window.partitionBy(
+        "gateway", "run", "ingress", "source", "sink", "priority", "egress", "subscriber"
+    )
+    before = stream.orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
+    delivered = tables.deliveries.where("verdict = 'DELIVERED'").withColumn(
+        "latest", f.max(f.struct("received_ns", "seq")).over(before)
+    )
+    return _finding(
+        delivered.where("received_ns < latest.received_ns"),
+        "order",
+        _target(),
+        f.format_string(
+            "before seq %d, which came %d ns later",
+            "latest.seq",
+            f.col("latest.received_ns") - f.col("received_ns"),
+        ),
+        f.lit("delivered after it"),
+    )
+
+
+def expired(tables: Tables) -> "DataFrame":
+    """Nothing is handed to a transport after its ttl: made + ttl, and never later than ttl after it came in.
+
+    By whichever clock is kindest to the message of those that the streamer may have asked (core/delivery/expiry.py): what the
+    wall clock showed, what it showed before a leap of late, and behind one that the recorder had not seen yet. Not looked
+    at where the recorded attempt is not the one that succeeded.
+    """
+    from pyspark.sql import functions as f
+
+    made_ms = f.shiftrightunsigned("id_msb", 16)
+    # The gateway reads its wall clock in whole ms, and after it has noted when the message came.
+    left_ms = f.least(made_ms + f.col("ttl_ms") + DRIFT_MS - f.floor(f.col("received_us") / 1_000), "ttl_ms")
+    late = (
+        tables.deliveries.where("verdict = 'DELIVERED' AND ttl_ms > 0 AND attempts = 1")
+        .withColumn("made_ms", made_ms)
+        .withColumn("left_ms", left_ms)
+        .where(_too_late())
+    )
+    return _finding(
+        late.join(_young_by_another_clock(late, tables.leaps), ["gateway", "run", "seq"], "left_anti"),
+        "expired",
+        _target(),
+        f.format_string("sent within %d us (ttl %d ms)", f.col("left_ms") * 1_000, "ttl_ms"),
+        f.format_string("sent after %d us", "queue_wait_us"),
+    )
+
+
+def _too_late() -> "Column":
+    from pyspark.sql import functions as f
+
+    return (f.col("queue_wait_us") > f.col("left_ms") * 1_000) | (f.col("left_ms") < 0)
+
+
+def _young_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataFrame":
+    """gateway, run, seq of those that were in time by what the wall clock was before, or already was."""
+    from pyspark.sql import functions as f
+
+    clocks = leaps.select("gateway", "run", "leap_ms", f.col("time_ns").alias("leapt_ns"), "time_us")
+    after_ms = f.floor(
+        (f.col("time_us") + f.floor((f.col("received_ns") - f.col("leapt_ns")) / 1_000)) / 1_000
+    )
+    since_ns = f.col("received_ns") - f.col("leapt_ns")
+    remembered = (f.abs("leap_ms") > LEAP_MS) & since_ns.between(
+        0, f.greatest(f.lit(GRACE_NS), f.col("ttl_ms") * 1_000_000) + UNSEEN_NS
+    )
+    unseen = since_ns.between(-UNSEEN_NS, -1)
+    age_ms = after_ms - f.when(remembered, f.col("leap_ms")).otherwise(0) - f.col("made_ms")
+    left_ms = f.least(f.col("ttl_ms") + DRIFT_MS - age_ms, "ttl_ms")
+    # Made later than an old clock ever showed: by somebody else's clock, and the old one says nothing about it.
+    told = unseen | (remembered & (age_ms >= -LEAP_MS))
+    return (
+        late.join(clocks, ["gateway", "run"])
+        .where(told)
+        .withColumn("left_ms", left_ms)
+        .where(~_too_late())
+        .select("gateway", "run", "seq")
+    )
+
+
+def echo(tables: Tables) -> "DataFrame":
+    """A message never goes back to the endpoint it came from."""
+    from pyspark.sql import functions as f
+
+    frame = tables.deliveries.where("egress = ingress AND verdict = 'DELIVERED'")
+    return _finding(
+        frame, "echo", _target(), f.lit("any other endpoint"), f.concat(f.lit("back to "), f.col("egress"))
+    )
+
+
+def letters(tables: Tables) -> "DataFrame":
+    """A dead letter is made of what expired or could not be sent, and of nothing else: least of all what was throttled."""
+    from pyspark.sql import functions as f
+
+    rows = tables.deliveries.select(
+        "gateway", "run", "seq", "received_us", "source", "egress", "subscriber", "verdict"
+    )
+    frame = (
+        tables.dead_letters.select("gateway", "run", "seq")
+        .join(rows, ["gateway", "run", "seq"])
+        .where("verdict NOT IN ('EXPIRED', 'DEAD_LETTERED')")
+    )
+    return _finding(
+        frame,
+        "letters",
+        _target(),
+        f.lit("dead letters of EXPIRED or DEAD_LETTERED"),
+        f.concat(f.lit("one of "), f.col("verdict")),
+    )
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------
+
+
+def answers(tables: Tables) -> "DataFrame":
+    """A request that is not delivered gets exactly one Response, and none gets two.
+
+    Whether a delivered one is answered is up to the service. Where rows are missing an answer may be among them: a run
+    with gaps is only asked for too many.
+    """
+    from pyspark.sql import functions as f
+
+    given = (
+        tables.deliveries.where("type = 'RESPONSE' AND request_msb IS NOT NULL AND verdict != 'DENIED'")
+        .groupBy("gateway", "run", f.col("request_msb").alias("id_msb"), f.col("request_lsb").alias("id_lsb"))
+        .agg(f.countDistinct(f.struct("id_msb", "id_lsb")).alias("given"))
+    )
+    asked = tables.deliveries.where("type = 'REQUEST'")
+    frame = (
+        asked.join(given, ["gateway", "run", "id_msb", "id_lsb"], "left")
+        .join(_holes(tables), ["gateway", "run"], "left")
+        .withColumn("given", f.coalesce("given", f.lit(0)))
+        .where("given > 1 OR (given = 0 AND verdict != 'DELIVERED' AND holes IS NULL)")
+    )
+    return _finding(
+        frame,
+        "answers",
+        f.concat_ws(" ", f.lit("request to"), "sink"),
+        f.when(f.col("verdict") == "DELIVERED", "at most one Response").otherwise("one Response"),
+        f.format_string("%d, to a request that was %s", "given", "verdict"),
+    )
+
+
+def _holes(tables: Tables) -> "DataFrame":
+    """gateway, run, holes: rows that are known to be missing, or may be: a run that did not end by itself."""
+    from pyspark.sql import functions as f
+
+    missing = tables.gaps.groupBy("gateway", "run").agg(f.sum("rows").alias("holes"))
+    runs = tables.segments.groupBy("gateway", "run").agg(
+        f.min("number").alias("first"),
+        (f.max("number") - f.min("number") + 1 - f.countDistinct("number")).alias("lost"),
+        f.max(f.when(f.col("end") == "STOPPED", 1).otherwise(0)).alias("stopped"),
+    )
+    odd = runs.where("first > 0 OR lost > 0 OR stopped = 0").select(
+        "gateway", "run", f.lit(1).cast("long").alias("holes")
+    )
+    return missing.unionByName(odd).groupBy("gateway", "run").agg(f.sum("holes").alias("holes"))

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings to tables: as a batch, and as a stream with a checkpoint. Both do the same with the files they find.
+
+1. Land: every file that is new or has changed is checked and copied into bronze; the manifest notes which gateways' days
+   that touches.
+2. Make: the tables of those days are made again as a whole from bronze, and replace what was there.
+
+Either may be killed at any moment: the next run does again what is not noted as done, with the same result.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlparse
+
+from ustreamer_pipeline import compacted
+from ustreamer_pipeline.bronze.landing import from_json, landing
+from ustreamer_pipeline.bronze.manifest import Manifest, Unit, listed, locked, there
+from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.recording.layout import SUFFIXES
+from ustreamer_pipeline.recording.rows import EPOCH, day_text
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, WIDE, Table
+from ustreamer_pipeline.silver.silver import (
+    Work,
+    deliveries,
+    event_rows,
+    events_of,
+    judged,
+    quarantined,
+    recorded,
+    tasks,
+    work,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+WAVE_FILES: Final = 10_000
+"""Files that land before the manifest is saved: what a crash repeats at most."""
+WAVE_UNITS: Final = 2_000
+"""Gateways' days that are made before it is saved."""
+_TASK_BYTES: Final = 64 << 20
+UNKNOWN_GATEWAY: Final = "?"
+"""Partition of what nobody can say the gateway of; its date is 1970-01-01."""
+STREAMED: Final = ".streamed.jsonl"
+"""In the lake: what the batches of a stream that runs have done."""
+
+Progress = Callable[[str], AbstractContextManager[None]]
+
+
+def _silent(text: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass
+class Ingested:
+    """What one run did. `rows` = `silver` + `quarantined`, or it has failed.
+
+    `files` were looked at, `landed` of them brought something new, `refused` could not be read at all. `days` of gateways
+    were made again, with `rows` recorded deliveries.
+    """
+
+    files: int = 0
+    landed: int = 0
+    refused: int = 0
+    days: int = 0
+    rows: int = 0
+    silver: int = 0
+    quarantined: int = 0
+
+    def add(self, other: "Ingested") -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+def ingest(
+    spark: "SparkSession", folders: Sequence[str], lake: str, progress: Progress = _silent
+) -> Ingested:
+    """Take in what is new below `folders`, and finish what an earlier run did not.
+
+    Raises UnavailableError if a folder is not there or another ingest runs, DamagedError if the manifest cannot be read or
+    rows are missing in the tables.
+    """
+    with locked(lake):
+        manifest = Manifest.load(lake)
+        done = Ingested()
+        found = [(path, size, mtime) for path, size, mtime in listed(folders, SUFFIXES)]
+        done.files = len(found)
+        done.add(_land(spark, [f for f in found if manifest.is_new(*f)], manifest, lake, progress))
+        done.add(_make(spark, manifest, lake, progress))
+        return done
+
+
+def ingest_stream(
+    spark: "SparkSession", folder: str, lake: str, checkpoint: str, progress: Progress = _silent
+) -> Ingested:
+    """The same through Structured Streaming: whatever is there is taken in, then it returns.
+
+    The checkpoint remembers which finished files were seen, by name. What may still change (open files, copies that were not
+    complete) no checkpoint follows; those are looked at again at the end, by the manifest. Files are taken from `folder`
+    and its subfolders. Raises UnavailableError if it is not there, and what `ingest` raises.
+    """
+    there(folder)
+    counts = Path(lake) / STREAMED
+    counts.unlink(missing_ok=True)
+
+    def take(batch: "DataFrame", epoch: int) -> None:
+        # With Spark Connect this is a copy, in a process of the server: what it did comes back by a file.
+        paths = [unquote(urlparse(row.path).path) for row in batch.collect()]
+        taken = ingest(batch.sparkSession, paths, lake, progress)
+        with counts.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(vars(taken))}\n")
+
+    files = (
+        spark.readStream.format("binaryFile")
+        .schema("path string, modificationTime timestamp, length bigint, content binary")
+        .option("pathGlobFilter", "*.useg")
+        .option("recursiveFileLookup", "true")
+        .option("maxFilesPerTrigger", str(WAVE_FILES))
+        .load(folder)
+    )
+    query = (
+        files.select("path")  # the content is not read for that
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    done = Ingested()
+    if counts.exists():
+        for line in counts.read_text(encoding="utf-8").splitlines():
+            done.add(Ingested(**json.loads(line)))
+        counts.unlink()
+    rest = ingest(spark, [folder], lake, progress)
+    rest.files -= done.files  # those of the stream are counted
+    done.add(rest)
+    return done
+
+
+# -------------------------------------------------------------------------------------------------------------- land
+
+Found = tuple[str, int, int]
+
+
+def _land(
+    spark: "SparkSession", found: list[Found], manifest: Manifest, lake: str, progress: Progress
+) -> Ingested:
+    done = Ingested()
+    for wave in _chunks(found, WAVE_FILES):
+        packed = _packed(wave)
+        numbers = spark.range(0, len(packed), 1, len(packed))
+        with progress(f"landing {len(wave)} recordings"):
+            landed = numbers.mapInArrow(landing(packed, lake), "landed string").collect()
+        refused = manifest.refused
+        for row in sorted(landed, key=lambda row: str(row.landed)):
+            one = from_json(json.loads(row.landed))
+            done.landed += manifest.note(one)
+            done.refused += one.refused is not None
+        if manifest.refused != refused:
+            _quarantine_files(spark, manifest, lake)
+        manifest.save(lake)
+    return done
+
+
+def _packed(found: list[Found]) -> list[list[str]]:
+    """Paths for each task. Files of one name may be copies of one recording: they land one after the other."""
+    by_name: dict[str, list[Found]] = {}
+    for one in found:
+        by_name.setdefault(Path(one[0]).name.removesuffix(".open"), []).append(one)
+    packed: list[list[str]] = []
+    room = 0
+    for _, same in sorted(by_name.items()):
+        size = sum(size for _, size, _ in same)
+        if room < size or not packed:
+            packed.append([])
+            room = _TASK_BYTES
+        packed[-1] += [path for path, _, _ in same]
+        room -= size
+    return packed
+
+
+def _quarantine_files(spark: "SparkSession", manifest: Manifest, lake: str) -> None:
+    """Files that could not be read at all, as rows of the quarantine: one partition, made again."""
+    rows = [
+        (
+            seen.path,
+            None,
+            0,
+            f"{seen.refused}; {f'kept as {seen.copy}' if seen.copy else 'not kept'}",
+            bytes.fromhex(seen.raw),
+            EPOCH,
+            UNKNOWN_GATEWAY,
+        )
+        for seen in manifest.refused
+    ]
+    _remove(lake, QUARANTINE, {(UNKNOWN_GATEWAY, 0)})
+    if rows:
+        _write(spark.createDataFrame(rows, QUARANTINE.ddl).coalesce(1), QUARANTINE, lake)
+
+
+# -------------------------------------------------------------------------------------------------------------- make
+
+
+def _make(spark: "SparkSession", manifest: Manifest, lake: str, progress: Progress) -> Ingested:
+    """The tables of all pending days."""
+    done = Ingested()
+    by_unit = manifest.by_unit()
+    for wave in _chunks(sorted(manifest.pending), WAVE_UNITS):
+        units = [work(manifest, unit, by_unit.get(unit, [])) for unit in wave]
+        faults = any(segment.faults for unit in wave for segment in by_unit.get(unit, []))
+        with progress(f"making {len(wave)} days of gateways"):
+            done.add(_make_wave(spark, units, lake, faults=faults))
+        manifest.pending -= set(wave)
+        manifest.save(lake)
+    return done
+
+
+def _make_wave(spark: "SparkSession", units: list[Work], lake: str, *, faults: bool) -> Ingested:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    packed = tasks(units)
+    touched = {(unit.gateway, unit.day) for unit in units}
+    compacted.forget(lake, {day_text(day) for _, day in touched})
+    expected = sum(unit.rows for unit in units)
+    counted = Observation()
+    counts = (f.count(f.lit(1)).alias("rows"), f.count("bad").alias("bad"))
+    _write(deliveries(judged(recorded(spark, packed, lake)).observe(counted, *counts)), DELIVERIES, lake)
+    rows, bad = counted.get["rows"], counted.get["bad"]
+    if rows != expected:
+        raise DamagedError(f"{lake}: {rows} of {expected} rows came out of bronze; is a file of it gone?")
+    small = event_rows(spark, packed, lake)
+    _remove(lake, WIDE, touched)
+    _write(small.where(f.col("table") != QUARANTINE.name), WIDE, lake)
+    _remove(lake, QUARANTINE, touched)
+    if bad or faults:
+        again = quarantined(judged(recorded(spark, packed, lake, detail=True)))
+        _write(again.unionByName(events_of(small, QUARANTINE)), QUARANTINE, lake)
+    return Ingested(days=len(units), rows=rows, silver=rows - bad, quarantined=bad)
+
+
+def _write(frame: "DataFrame", table: Table, lake: str) -> None:
+    """Replace the partitions that the frame has rows for, and no other."""
+    (
+        compressed(frame.write, table)
+        .mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .partitionBy(*table.partitioned_by)
+        .parquet(table.path(lake))
+    )
+
+
+def compressed(writer: "DataFrameWriter", table: Table) -> "DataFrameWriter":
+    """With what was measured to be small and quick for this table (docs/scale.md)."""
+    spread = {f"parquet.enable.dictionary#{name}": "false" for name in SPREAD if name in table.names}
+    # 3 is the default: as small, and slower.
+    return writer.options(**spread).option("parquet.compression.codec.zstd.level", "1")
+
+
+def _remove(lake: str, table: Table, units: set[Unit]) -> None:
+    """Take away the partitions of some units, which may get no new ones."""
+    for date in {day_text(day) for _, day in units}:
+        folder = Path(table.path(lake)) / f"date={date}"
+        gone = {gateway for gateway, day in units if day_text(day) == date}
+        for partition in folder.glob("gateway=*"):
+            if unquote(partition.name.removeprefix("gateway=")) in gone:
+                shutil.rmtree(partition)
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One recording: bytes in, records out. Only whole blocks are believed (docs/recordings.md, "Reading"). Pure."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from ustreamer_pipeline.recording.batch_records import unfolded
+from ustreamer_pipeline.recording.layout import (
+    ANCHOR,
+    BLOCK_MAGIC,
+    BLOCK_RECORDS,
+    BLOCK_TYPE,
+    CELL,
+    END,
+    HEADER,
+    HEADER_TYPE,
+    LAYOUTS,
+    MAGIC,
+    STRING,
+    STRING_BYTES,
+    STRINGS_MAX,
+    TARGET,
+    TYPES,
+    Ints,
+    Records,
+)
+
+RAW_MAX: Final = 4_096
+"""Bytes of what was damaged that go into the quarantine; bronze has all of them."""
+
+_NAME: Final = re.compile(r"([0-9a-f]{16})-(\d{6,})\.useg(\.open)?")
+_US_PER_MS: Final = 1_000
+
+
+class Refused(ValueError):
+    """Nothing of a file can be used. The message says what was found and what would have been right."""
+
+
+@dataclass(frozen=True)
+class Header:
+    gateway: str
+    run: int
+    number: int
+    layout: int
+    mono_ns: int
+    wall_ms: int
+    first_seq: int
+
+
+class _Moment(NamedTuple):
+    """One moment on both clocks."""
+
+    us: int
+    ns: int
+
+    @classmethod
+    def of(cls, block: Any) -> "_Moment":
+        return cls(int(block["wall_ms"]) * _US_PER_MS, int(block["mono_ns"]))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Bytes that are not used: where in the file, why, the first of them, and which rows they held as far as is known."""
+
+    offset: int
+    reason: str
+    raw: bytes
+    first_seq: int = 0
+    rows: int = 0
+    from_us: int = 0
+    until_us: int = 0
+    from_ns: int = 0
+    until_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The believed part of a recording.
+
+    `cells` are its records in order, 96 bytes each, HELPINGs unfolded, and `offsets` where each stood. `length` is where the last whole block
+    ends. `torn`: something is behind it that no whole block follows, as after a kill or in a copy that is not complete.
+    """
+
+    header: Header
+    cells: Records
+    offsets: Ints
+    length: int
+    next_seq: int
+    torn: bool
+    faults: tuple[Fault, ...] = field(default=())
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.uint8]:
+        return self.cells.view(np.uint8).reshape(-1, CELL)[:, 0] if len(self.cells) else np.zeros(0, np.uint8)
+
+    def where(self, kind: int) -> Ints:
+        """Positions in `cells` of the records of a kind."""
+        return np.flatnonzero(self.kinds == kind)
+
+    def records(self, kind: int) -> Records:
+        """The records of a kind, in order, with their fields."""
+        return self.cells[self.where(kind)].view(TYPES[kind])
+
+    @cached_property
+    def strings(self) -> dict[int, str]:
+        """Text by id. One whose bytes are not whole, or not UTF-8, is not there: who uses it is set aside."""
+        return dict(_texts(self.cells, self.where(STRING)))
+
+    @cached_property
+    def targets(self) -> dict[int, Any]:
+        """The TARGET record by its number."""
+        return {int(record["target"]): record for record in self.records(TARGET)}
+
+    @cached_property
+    def end(self) -> Any | None:
+        """The END record; None in a segment that its process did not finish."""
+        ends = self.records(END)
+        return ends[-1] if len(ends) else None
+
+    @cached_property
+    def _anchors(self) -> tuple[Ints, Ints]:
+        """(mono_ns, wall_us) in order of mono_ns; the header where the file has no ANCHOR."""
+        anchors = self.records(ANCHOR)
+        if not len(anchors):
+            return np.array([self.header.mono_ns]), np.array([self.header.wall_ms * _US_PER_MS])
+        order = np.argsort(anchors["mono_ns"], kind="stable")
+        return anchors["mono_ns"][order], anchors["wall_ms"][order] * _US_PER_MS
+
+    def wall_us(self, mono_ns: Ints) -> Ints:
+        """Monotonic readings of this run as UTC in microseconds, by the last anchor at or before each."""
+        mono, wall = self._anchors
+        at = np.maximum(np.searchsorted(mono, mono_ns, side="right") - 1, 0)
+        there: Ints = wall[at] + (mono_ns - mono[at]) // 1_000
+        return there
+
+
+def parse_name(name: str) -> tuple[int, int]:
+    """Run and number of a file's name. Raises Refused."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise Refused(f"named {name!r}: expected <run, 16 hex digits>-<number, 6 digits>.useg, or .useg.open")
+    return int(match[1], 16), int(match[2])
+
+
+def read_header(buffer: bytes | memoryview, name: str) -> Header:
+    """Who wrote the file. Raises Refused where that cannot be known, for another layout, and for another file's name."""
+    run, number = parse_name(name)
+    if len(buffer) < HEADER or not any(buffer[:HEADER]):
+        raise Refused(f"{min(len(buffer), HEADER)} bytes of a header, or zeros: expected {HEADER}")
+    head = np.frombuffer(buffer, HEADER_TYPE, 1)[0]
+    if bytes(head["magic"]) != MAGIC:
+        raise Refused(f"begins with {bytes(head['magic'])!r}: expected {MAGIC!r}")
+    if int(head["layout"]) not in LAYOUTS:
+        known = ", ".join(map(str, sorted(LAYOUTS)))
+        raise Refused(f"layout {head['layout']}: this version reads {known}")
+    raw = bytearray(buffer[:HEADER])
+    raw[28:32] = bytes(4)
+    if (
+        crc32(raw) != head["crc"]
+        or (head["record"], head["header"]) != (CELL, HEADER)
+        or not 0 < head["length"] <= 192
+    ):
+        raise Refused("the header does not match its checksum")
+    try:
+        gateway = bytes(head["authority"])[: head["length"]].decode()
+    except UnicodeDecodeError as error:
+        raise Refused(f"the authority is not UTF-8: {error}") from error
+    if (run, number) != (int(head["run"]), int(head["number"])):
+        raise Refused(
+            f"named run {run:016x} number {number}: the header says {head['run']:016x}, {head['number']}"
+        )
+    return Header(
+        gateway,
+        run,
+        number,
+        int(head["layout"]),
+        int(head["mono_ns"]),
+        int(head["wall_ms"]),
+        int(head["first_seq"]),
+    )
+
+
+def read_segment(buffer: bytes | memoryview, name: str) -> Segment:
+    """All that can be believed of a file. Raises Refused if that is nothing."""
+    header = read_header(buffer, name)
+    cells = np.frombuffer(buffer, np.dtype(f"V{CELL}"), (len(buffer) - HEADER) // CELL, HEADER)
+    heads = cells.view(BLOCK_TYPE)
+    good = np.zeros(len(cells), np.bool_)
+    faults: list[Fault] = []
+    at, last, next_seq, written = (
+        0,
+        -1,
+        header.first_seq,
+        _Moment(header.wall_ms * _US_PER_MS, header.mono_ns),
+    )
+    while at < len(cells):
+        block = _block(buffer, heads, at, header, last)
+        found = at
+        if block is None:
+            following = _next_block(buffer, heads, at, header, last)
+            if following is None:
+                break
+            found, block = following
+        if found > at or int(block["number"]) != last + 1:
+            rows = max(int(block["first_seq"]) - next_seq, 0)
+            between = written, _Moment.of(block)
+            faults.append(_fault(buffer, at, found, last, int(block["number"]), next_seq, rows, between))
+        good[found + 1 : found + 1 + int(block["count"])] = True
+        last, next_seq = int(block["number"]), int(block["next_seq"])
+        written = _Moment.of(block)
+        at = found + 1 + int(block["count"])
+    where = np.flatnonzero(good)
+    length = HEADER + CELL * at
+    return Segment(
+        header,
+        *unfolded(cells[where], HEADER + CELL * where),
+        length,
+        next_seq,
+        torn=any(buffer[length:]) if len(buffer) - length < CELL else bool(np.any(_bytes(buffer, length))),
+        faults=tuple(faults),
+    )
+
+
+def _bytes(buffer: bytes | memoryview, start: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(buffer, np.uint8, len(buffer) - start, start)
+
+
+def _block(buffer: bytes | memoryview, heads: Records, at: int, header: Header, last: int) -> Any | None:
+    """The block that stands whole at a cell, behind block number `last`; None if none does."""
+    head = heads[at]
+    count = int(head["count"])
+    if head["magic"] != BLOCK_MAGIC or not 0 < count <= BLOCK_RECORDS or at + 1 + count > len(heads):
+        return None
+    start = HEADER + CELL * at
+    raw = bytearray(buffer[start : start + CELL])
+    raw[4:8] = bytes(4)
+    if crc32(raw) != head["crc"] or int(head["number"]) <= last:
+        return None
+    if (int(head["run"]), int(head["segment"])) != (header.run, header.number):
+        return None
+    records = memoryview(buffer)[start + CELL : start + CELL * (count + 1)]
+    return head if crc32(records) == head["records_crc"] else None
+
+
+def _next_block(
+    buffer: bytes | memoryview, heads: Records, at: int, header: Header, last: int
+) -> tuple[int, Any] | None:
+    """The first whole block behind a cell that is none: every cell that looks like one is asked."""
+    for candidate in at + 1 + np.flatnonzero(heads["magic"][at + 1 :] == BLOCK_MAGIC):
+        block = _block(buffer, heads, int(candidate), header, last)
+        if block is not None:
+            return int(candidate), block
+    return None
+
+
+def _fault(
+    buffer: bytes | memoryview,
+    at: int,
+    found: int,
+    last: int,
+    number: int,
+    first_seq: int,
+    rows: int,
+    between: tuple[_Moment, _Moment],
+) -> Fault:
+    start, stop = HEADER + CELL * at, HEADER + CELL * found
+    reason = f"{stop - start} bytes between block {last} and block {number} are no whole block"
+    raw = bytes(buffer[start : min(stop, start + RAW_MAX)])
+    begins, ends = between
+    return Fault(start, reason, raw, first_seq, rows, begins.us, ends.us, begins.ns, ends.ns)
+
+
+def _texts(cells: Records, where: Ints) -> Iterator[tuple[int, str]]:
+    records = cells.view(TYPES[STRING])
+    for position in where:
+        head = records[position]
+        if head["part"] or not 0 < head["id"] <= STRINGS_MAX:
+            continue
+        length = int(head["length"])
+        parts = records[position : position + max(-(-length // STRING_BYTES), 1)]
+        whole = b"".join(part.tobytes() for part in parts["bytes"])[:length]
+        in_order = np.array_equal(parts["part"], np.arange(len(parts)))
+        if (
+            len(whole) == length
+            and in_order
+            and np.all(parts["id"] == head["id"])
+            and np.all(parts["kind"] == STRING)
+        ):
+            try:
+                yield int(head["id"]), whole.decode()
+            except UnicodeDecodeError:
+                continue

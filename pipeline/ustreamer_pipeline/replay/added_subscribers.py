@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscribers that were not there: every message of their topics, through gates of their own."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ustreamer_pipeline.replay.gate import Limit, Mask, decide
+from ustreamer_pipeline.replay.rows import Ints, Names, Rows, numbers
+from ustreamer_pipeline.replay.target_replay import Gate, Target
+from ustreamer_pipeline.replay.whatif_scenarios import Scenario
+
+RECENT: Final = 4_096
+"""Messages of a topic that are known again when a further row of them comes in the next batch."""
+
+
+class Arrivals(NamedTuple):
+    """What came for a target that is added, and which of it its gate lets through."""
+
+    target: Target
+    row: Ints
+    received: Ints
+    size: Ints
+    passed: Mask
+
+
+class Added:
+    """The added targets of one scenario. A message that the recording has for the same target is not counted twice."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._gates: dict[Target, Gate] = {}
+        self._recent: dict[tuple[int, int], Ints] = {}
+        self._last: dict[tuple[int, int], int] = {}
+        self._wishes: dict[int, dict[tuple[str, str | None], int]] = {}
+
+    def begin_run(self) -> None:
+        self._gates, self._recent, self._last = {}, {}, {}
+
+    def arrivals(self, batch: pa.RecordBatch, rows: Rows, names: Names, tolerance: float) -> list[Arrivals]:
+        """What this batch has for the added targets; before `rows` are put into another order."""
+        ids = numbers(batch, "id_lsb")
+        published = (rows.type == names.number("PUBLISH")) & (
+            # What was refused or too old on arrival was for nobody.
+            (rows.delivery > 0) | (rows.verdict == names.number("NO_SUBSCRIBER"))
+        )
+        return [
+            each
+            for source in np.unique(rows.source[published]).tolist()
+            if self._wished(source, names)
+            for each in self._of_topic(
+                source, np.flatnonzero(published & (rows.source == source)), ids, rows, names, tolerance
+            )
+        ]
+
+    def _wished(self, source: int, names: Names) -> dict[tuple[str, str | None], int]:
+        if source not in self._wishes:
+            self._wishes[source] = self._scenario.wishes(names.texts[source])
+        return self._wishes[source]
+
+    def _of_topic(
+        self, source: int, all_rows: Ints, ids: Ints, rows: Rows, names: Names, tolerance: float
+    ) -> Iterator[Arrivals]:
+        for ingress in np.unique(rows.ingress[all_rows]).tolist():
+            key = ingress, source
+            here = all_rows[rows.ingress[all_rows] == ingress]
+            messages = self._distinct(key, here, ids)
+            # In the order they came in; one that a filter held is listed when it was let go.
+            messages = messages[np.argsort(rows.arrived[messages], kind="stable")]
+            for (egress, subscriber), period_ns in self._wished(source, names).items():
+                if egress == names.texts[ingress]:
+                    continue  # nothing goes back to where it came from
+                there = (rows.egress[here] == names.number(egress)) & (
+                    rows.subscriber[here] == (-1 if subscriber is None else names.number(subscriber))
+                )
+                row = messages[~np.isin(ids[messages], ids[here[there]])] if there.any() else messages
+                target = Target(names.texts[ingress], egress, names.texts[source], subscriber)
+                received = np.maximum(rows.arrived[row], self._last.get(key, np.iinfo(np.int64).min))
+                passed = self._decided(target, received, period_ns, tolerance)
+                yield Arrivals(target, row, received, rows.size[row].astype(np.int64), passed)
+            if len(messages):
+                self._last[key] = int(rows.arrived[messages[-1]])
+
+    def _distinct(self, key: tuple[int, int], here: Ints, ids: Ints) -> Ints:
+        """The first row of each message of which no row came before."""
+        mine = ids[here]
+        _, first = np.unique(mine, return_index=True)
+        first.sort()
+        before = self._recent.get(key)
+        self._recent[key] = mine[-RECENT:].copy()
+        messages = here[first]
+        return messages if before is None else messages[~np.isin(ids[messages], before)]
+
+    def _decided(self, target: Target, received: Ints, period_ns: int, tolerance: float) -> Mask:
+        if self._scenario.tolerance is not None:
+            tolerance = self._scenario.tolerance
+        if not period_ns:
+            return np.ones(len(received), dtype=np.bool_)
+        gate = self._gates.setdefault(target, Gate())
+        gate.limit = Limit.of(period_ns, tolerance)
+        passed, gate.due = decide(received, gate.due, gate.limit)
+        return passed

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Silver's files, gateway by gateway and in order, read where the work is done.
+
+Spark's own scan packs files into tasks by their size, so it would part a gateway's rows and mix up their order; a sort would
+bring them back, and is most of the time of a replay that does it. So Spark distributes the names of the files, and each task
+reads its gateways' files itself, one after the other, a batch in memory at a time.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from ustreamer_pipeline.errors import DamagedError, UnavailableError
+from ustreamer_pipeline.replay.order import KEY, Span, in_turn, merged, span_of
+from ustreamer_pipeline.replay.rows import TEXTS
+from ustreamer_pipeline.schemas import DELIVERIES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH_ROWS: Final = 1 << 18
+_PARTITION: Final = re.compile(r"/date=([^/]+)/gateway=([^/]+)/[^/]+$")
+
+
+def files_by_gateway(uris: Sequence[str], since: str = "", until: str = "9999") -> dict[str, list[str]]:
+    """Each gateway's files by date, which need not be their order (`read`); `since` and `until` are dates, both included."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for uri in uris:
+        match = _PARTITION.search(uri)
+        if match is None:
+            raise DamagedError(f"{uri}: expected .../date=D/gateway=G/FILE")
+        # Spark escapes the value for the folder's name, and a URI escapes that.
+        date, gateway = (unquote(unquote(part) if "://" in uri else part) for part in match.groups())
+        if since <= date <= until:
+            found.setdefault(gateway, []).append((date, uri))
+    return {gateway: [uri for _, uri in sorted(files)] for gateway, files in sorted(found.items())}
+
+
+def read(
+    uris: Sequence[str], columns: Sequence[str], batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one gateway's files, in order, texts as dictionaries. Raises DamagedError that names the file."""
+    for files in in_turn([(uri, _span(uri)) for uri in uris]) if len(uris) > 1 else [list(uris)]:
+        if len(files) == 1:
+            yield from _read(files[0], columns, batch_rows)
+            continue
+        keyed = list(dict.fromkeys((*columns, *KEY)))
+        for batch in merged([partial(_read, uri, keyed, batch_rows) for uri in files]):
+            yield batch.select(list(columns))
+
+
+def _span(uri: str) -> Span | None:
+    with _opened(uri, ()) as file:
+        _check(uri, file, KEY)
+        return span_of(file.metadata)
+
+
+def _read(uri: str, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    with _opened(uri, columns) as file:
+        _check(uri, file, columns)
+        # One thread: Spark has a task for every core already.
+        yield from file.iter_batches(batch_rows, columns=list(columns), use_threads=False)
+
+
+def _check(uri: str, file: pq.ParquetFile, columns: Sequence[str]) -> None:
+    missing = set(columns) - set(file.schema_arrow.names)
+    if missing:
+        raise DamagedError(f"{uri}: no column {', '.join(sorted(missing))}: ingest again")
+
+
+@contextmanager
+def _opened(uri: str, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    system, path = located(uri)
+    try:
+        with system.open_input_file(path) as source:
+            yield pq.ParquetFile(source, read_dictionary=[name for name in columns if name in TEXTS])
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedError(f"{uri}: {error}") from error
+
+
+def located(uri: str) -> tuple[fs.FileSystem, str]:
+    """Where a file is, from the name that Spark has for it."""
+    if "://" not in uri and not uri.startswith("file:"):
+        return fs.LocalFileSystem(), uri
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return fs.LocalFileSystem(), unquote(parts.path)
+    system, path = fs.FileSystem.from_uri(re.sub(r"^s3[an]:", "s3:", uri))
+    return system, path
+
+
+def tasks(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
+    """How many tasks to make: a few for each core, so that one with a big gateway does not run alone at the end."""
+    try:
+        cores = spark.sparkContext.defaultParallelism
+    except Exception:  # noqa: BLE001  # Spark Connect has no SparkContext, and says so in a type of its own
+        cores = 16
+    return max(1, min(len(gateways), 4 * cores))
+
+
+def files_of(spark: "SparkSession", lake: str, since: str = "", until: str = "9999") -> dict[str, list[str]]:
+    """The deliveries in a lake, by gateway. Raises UnavailableError if there are none."""
+    from pyspark.errors import AnalysisException
+
+    path = DELIVERIES.path(lake)
+    try:
+        uris = spark.read.schema(DELIVERIES.ddl).parquet(path).inputFiles()
+    except AnalysisException as error:
+        raise UnavailableError(f"{path}: no table of deliveries there: ingest first") from error
+    files = files_by_gateway(uris, since, until)
+    if not files:
+        raise UnavailableError(f"{path}: no deliveries between {since or 'the first day'} and {until}")
+    return files

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the queues of the links would get, and what would be lost in them.
+
+The model of a link: one server, first come first served. How long a message occupies it is what it did in the recording,
+which is the time from when it could be sent (it was there, and the one before was done) to when it was taken; for a message
+that was not sent, the median of its link in that batch; with `bytes_per_s`, its size. Waiting room, ttl and the greatest
+age are those of the scenario.
+
+Not modelled: priorities, routes of one subscriber that are closed, and that a link that stands still does so by the clock:
+a pause belongs to the message that it was recorded with, and goes if that message goes. So ask it about sizes of queues
+and slow links, not about the minutes of an outage.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ustreamer_pipeline.replay.added_subscribers import Arrivals
+from ustreamer_pipeline.replay.gate import Mask
+from ustreamer_pipeline.replay.rows import Ints, Names, Rows, numbers
+from ustreamer_pipeline.replay.whatif_scenarios import Link, Scenario
+
+QUEUE_MESSAGES: Final = 10_000
+QUEUE_BYTES: Final = 16_000_000
+MAX_AGE_MS: Final = 30_000
+"""What a gateway has where its configuration says nothing."""
+OVERHEAD_BYTES: Final = 200
+"""What a message occupies in a queue beside its payload."""
+
+_NS_PER_MS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
+_FEW: Final = 1_000
+"""ns; the least that a send takes where the recording has none to go by."""
+
+
+def is_modelled(scenario: Scenario) -> bool:
+    """Whether a scenario asks about queues; the others leave them out, at no cost."""
+    return bool(scenario.links or scenario.ttl)
+
+
+@dataclass
+class LinkTotals:
+    """Ends of what was forwarded to one egress."""
+
+    egress: str
+    delivered: int = 0
+    dead_lettered: int = 0
+    expired: int = 0
+    bytes: int = 0
+    peak_messages: int = 0
+    peak_bytes: int = 0
+    longest_wait_us: int = 0
+
+
+class Waiting(NamedTuple):
+    """Messages for one link, in order of time."""
+
+    at: Ints
+    size: Ints
+    service: Ints
+    deadline: Ints
+
+
+class LinkModel:
+    """All links of one scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._queues: dict[int, Queue] = {}
+        self._settled: dict[int, int] = {}
+        self._ttl: dict[tuple[int, int, int], int | None] = {}
+
+    @property
+    def totals(self) -> list[LinkTotals]:
+        return [queue.totals for queue in self._queues.values()]
+
+    def begin_run(self) -> None:
+        self._settled = {}
+        for queue in self._queues.values():
+            queue.forget()
+
+    def feed(
+        self, batch: pa.RecordBatch, rows: Rows, names: Names, mask: Mask, added: Sequence[Arrivals]
+    ) -> None:
+        """Let the messages that passed (`mask`, in the order of `rows`, and those of `added`) queue up."""
+        passed = np.zeros(batch.num_rows, dtype=np.bool_)
+        passed[rows.order[mask]] = True
+        service = self._service(batch, rows, names)
+        egress_of = names.codes(batch.column("egress"))
+        at = numbers(batch, "received_ns")
+        size = numbers(batch, "size").astype(np.int64)
+        links = {
+            *np.unique(egress_of[passed]).tolist(),
+            *(names.number(each.target.egress) for each in added),
+        }
+        for egress in sorted(links):
+            name = names.texts[egress]
+            row = np.flatnonzero(passed & (egress_of == egress))
+            new = [each for each in added if each.target.egress == name]
+            row = np.concatenate([row, *(each.row[each.passed] for each in new)])
+            when = np.concatenate(
+                [
+                    at[row[: len(row) - sum(int(e.passed.sum()) for e in new)]],
+                    *(e.received[e.passed] for e in new),
+                ]
+            )
+            order = np.argsort(when, kind="stable")
+            row, when = row[order], when[order]
+            link = self._scenario.link(name) or Link(name)
+            queue = self._queues.get(egress)
+            if queue is None:
+                queue = self._queues[egress] = Queue(link)
+            deadline = when + self._left_ns(batch, rows, names, row, egress, queue.max_age_ns)
+            mine = service[row]
+            if link.bytes_per_s:
+                mine = (size[row] * (_NS_PER_S / link.bytes_per_s)).astype(np.int64)
+            queue.feed(Waiting(when, size[row], mine, deadline))
+
+    def _service(self, batch: pa.RecordBatch, rows: Rows, names: Names) -> Ints:
+        """How long each message occupied its link, ns."""
+        settled = numbers(batch, "settled_ns")
+        received = numbers(batch, "received_ns")
+        egress_of = names.codes(batch.column("egress"))
+        delivered = rows.verdict == names.number("DELIVERED")
+        service = np.full(len(settled), _FEW, dtype=np.int64)
+        for egress in np.unique(egress_of[egress_of >= 0]).tolist():
+            row = np.flatnonzero((egress_of == egress) & delivered)
+            if not len(row):
+                continue
+            row = row[np.argsort(settled[row], kind="stable")]
+            before = np.concatenate([[self._settled.get(egress, 0)], settled[row][:-1]])
+            mine = np.maximum(settled[row] - np.maximum(received[row], before), 0)
+            self._settled[egress] = max(int(settled[row][-1]), self._settled.get(egress, 0))
+            service[egress_of == egress] = int(np.median(mine))
+            service[row] = mine
+        return service
+
+    def _left_ns(
+        self, batch: pa.RecordBatch, rows: Rows, names: Names, row: Ints, egress: int, max_age_ns: int
+    ) -> Ints:
+        """How long each message may wait: what is left of its ttl, at most the ttl, as `core.expiry` says."""
+        made_ms = numbers(batch, "id_msb")[row].view(np.uint64) >> np.uint64(16)
+        age_ms = numbers(batch, "received_us")[row] // 1_000 - made_ms.astype(np.int64)
+        ttl = numbers(batch, "ttl_ms")[row].astype(np.int64)
+        if self._scenario.ttl:
+            ttl = ttl.copy()
+            for source in np.unique(rows.source[row]).tolist():
+                for subscriber in np.unique(rows.subscriber[row]).tolist():
+                    wish = self._ttl_wish(names, source, egress, subscriber)
+                    if wish is not None:
+                        ttl[(rows.source[row] == source) & (rows.subscriber[row] == subscriber)] = wish
+        left_ms = np.minimum(ttl - age_ms, ttl)
+        left_ns: Ints = np.where(ttl > 0, np.where(left_ms >= 0, left_ms * _NS_PER_MS, -1), max_age_ns)
+        return left_ns
+
+    def _ttl_wish(self, names: Names, source: int, egress: int, subscriber: int) -> int | None:
+        key = source, egress, subscriber
+        if key not in self._ttl:
+            self._ttl[key] = self._scenario.ttl_ms(
+                names.texts[source], names.texts[egress], names.text(subscriber)
+            )
+        return self._ttl[key]
+
+
+class Queue:
+    """One link: when it is free, and who is in line when the next message comes."""
+
+    def __init__(self, link: Link) -> None:
+        self._messages = link.queue_messages or QUEUE_MESSAGES
+        self._bytes = link.queue_bytes or QUEUE_BYTES
+        self.max_age_ns = (link.max_age_ms or MAX_AGE_MS) * _NS_PER_MS
+        self.totals = LinkTotals(link.egress)
+        self.forget()
+
+    def forget(self) -> None:
+        self._free_ns = 0
+        self._begun = np.zeros(
+            0, dtype=np.int64
+        )  # when those begin to be sent that have not been, at the last arrival
+        self._sizes = np.zeros(0, dtype=np.int64)
+
+    def feed(self, waiting: Waiting) -> None:
+        """Take what comes. At once if all have room and time; else one by one, 0.5 us each."""
+        if not len(waiting.at):
+            return
+        done = np.cumsum(waiting.service)
+        before = done - waiting.service
+        begin = before + np.maximum(np.maximum.accumulate(waiting.at - before), self._free_ns)
+        kept = len(self._begun)
+        starts = np.concatenate([self._begun, begin])
+        sizes = np.cumsum(np.concatenate([[0], self._sizes, waiting.size + OVERHEAD_BYTES]))
+        # Those in line at an arrival: came before it, begin after it.
+        head = np.searchsorted(starts, waiting.at, side="right")
+        tail = np.arange(kept, kept + len(begin))
+        depth = np.maximum(tail - head, 0) + (begin > waiting.at)
+        held = np.maximum(sizes[tail] - sizes[np.minimum(head, tail)], 0) + (
+            waiting.size + OVERHEAD_BYTES
+        ) * (begin > waiting.at)
+        if (depth > self._messages).any() or (held > self._bytes).any() or (begin > waiting.deadline).any():
+            self._one_by_one(waiting)
+            return
+        self._note(
+            len(begin),
+            int(waiting.size.sum()),
+            int(depth.max()),
+            int(held.max()),
+            int((begin - waiting.at).max()),
+        )
+        self._free_ns = int(begin[-1] + waiting.service[-1])
+        still = starts > waiting.at[-1]
+        self._begun, self._sizes = starts[still], np.diff(sizes)[still]
+
+    def _note(self, delivered: int, size: int, depth: int, held: int, wait_ns: int) -> None:
+        totals = self.totals
+        totals.delivered += delivered
+        totals.bytes += size
+        totals.peak_messages = max(totals.peak_messages, depth)
+        totals.peak_bytes = max(totals.peak_bytes, held)
+        totals.longest_wait_us = max(totals.longest_wait_us, wait_ns // 1_000)
+
+    def _one_by_one(self, waiting: Waiting) -> None:
+        totals = self.totals
+        line = _Line(self._begun, self._sizes)
+        for at, size, service, deadline in zip(*(each.tolist() for each in waiting), strict=True):
+            line.leave(at)
+            begin = max(at, self._free_ns)
+            if begin > at and (
+                len(line.begins) >= self._messages or line.bytes + size + OVERHEAD_BYTES > self._bytes
+            ):
+                totals.dead_lettered += 1
+                continue
+            if begin > deadline:  # it waits its time out, and then nothing is sent
+                totals.expired += 1
+                continue
+            if begin > at:
+                line.join(begin, size + OVERHEAD_BYTES)
+            self._free_ns = begin + service
+            self._note(1, size, len(line.begins), line.bytes, begin - at)
+        self._begun, self._sizes = line.rest()
+
+
+class _Line:
+    """Those who wait, in order, and the bytes they occupy."""
+
+    def __init__(self, begins: Ints, sizes: npt.NDArray[np.int64]) -> None:
+        from collections import deque
+
+        self.begins = deque(begins.tolist())
+        self._sizes = deque(sizes.tolist())
+        self.bytes = sum(self._sizes)
+
+    def leave(self, now: int) -> None:
+        while self.begins and self.begins[0] <= now:
+            self.begins.popleft()
+            self.bytes -= self._sizes.popleft()
+
+    def join(self, begin: int, size: int) -> None:
+        self.begins.append(begin)
+        self._sizes.append(size)
+        self.bytes += size
+
+    def rest(self) -> tuple[Ints, Ints]:
+        return np.array(self.begins, dtype=np.int64), np.array(self._sizes, dtype=np.int64)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replay of one gateway: its rows in order in, what every target and link would have carried out.
+
+A gateway's rows are together and in order in silver, and every gate lives inside one gateway. So there is nothing to
+shuffle and nothing to sort: batches go through here one after the other, and what the gates remember is all that is kept.
+Memory is bounded by the batch, the targets and the scenarios, never by the rows.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.replay.added_subscribers import Added
+from ustreamer_pipeline.replay.gate import Mask
+from ustreamer_pipeline.replay.links import LinkModel, LinkTotals, is_modelled
+from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS, Ints, Names, Rows, numbers
+from ustreamer_pipeline.replay.target_replay import Lane, Slice, Target
+from ustreamer_pipeline.replay.whatif_scenarios import Scenario
+
+EXAMPLES: Final = 10
+"""Rows that are named if they come out otherwise than recorded."""
+_NS_PER_S: Final = 1_000_000_000
+
+Tolerances = Mapping[tuple[int, int], float | None]
+"""Of the throttle, by run and epoch; None where a gateway has no throttle, and nothing keeps to a limit."""
+
+Losses = Mapping[int, Sequence[int]]
+"""By run, when rows begin or cease to be missing (received_ns): what a gate remembers is not known behind these."""
+
+
+def columns_for(scenarios: Sequence[Scenario]) -> list[str]:
+    """What must be read for these scenarios."""
+    more = any(scenario.subscribe or is_modelled(scenario) for scenario in scenarios)
+    return [*COLUMNS, *(QUEUE_COLUMNS if more else ())]
+
+
+@dataclass
+class Totals:
+    """What was offered to one target, and what passed under each scenario (the recorded settings first)."""
+
+    target: Target
+    messages: Ints
+    bytes: Ints
+    offered: int = 0
+    offered_bytes: int = 0
+    recorded: int = 0
+    recorded_bytes: int = 0
+
+
+@dataclass
+class Check:
+    """Whether the recorded settings gave the recorded verdicts. `examples` are (run, delivery, received_ns).
+
+    `unknown` are decisions behind rows that are missing, by gates that may have been anywhere; they count as recorded.
+    """
+
+    decided: int = 0
+    unknown: int = 0
+    differing: int = 0
+    examples: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+class GatewayReplay:
+    """Replays one gateway. Feed its batches in order, then read what it says about them."""
+
+    def __init__(
+        self,
+        scenarios: Sequence[Scenario],
+        tolerances: Tolerances,
+        default_tolerance: float,
+        losses: Losses | None = None,
+    ) -> None:
+        self.scenarios = tuple(scenarios)
+        self.check = Check()
+        self.rows = 0
+        self.duration_ns = 0
+        self._tolerances = tolerances
+        self._losses = {run: sorted(times) for run, times in (losses or {}).items()}
+        self._default_tolerance = default_tolerance
+        self._names = Names()
+        self._run: int | None = None
+        self._last_ns = 0
+        self._lost = False
+        self._lanes: dict[int, tuple[Lane, Totals]] = {}
+        self._totals: dict[Target, Totals] = {}
+        self._peaks = [_Peaks(), *(_Peaks(added=bool(each.subscribe)) for each in scenarios)]
+        self._added = [Added(each) if each.subscribe else None for each in scenarios]
+        self._models = [LinkModel(each) if is_modelled(each) else None for each in scenarios]
+
+    # --- in -------------------------------------------------------------------------------------------------------------
+
+    def feed(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows. Raises DamagedError if they do not follow the ones before."""
+        self.rows += batch.num_rows
+        for part in _stretches(batch, "run"):
+            run = int(part.column("run")[0].as_py())
+            received = numbers(part, "received_ns")
+            if run != self._run:
+                self._begin(run, int(received[0]))
+            if int(received[0]) < self._last_ns or bool((np.diff(received) < 0).any()):
+                raise DamagedError(
+                    f"run {run}: received_ns goes back; a gateway's rows must be in order: ingest again"
+                )
+            self.duration_ns += int(received[-1]) - self._last_ns
+            self._last_ns = int(received[-1])
+            for whole in self._between_losses(part, run):
+                for piece in _stretches(whole, "epoch"):
+                    epoch = int(piece.column("epoch")[0].as_py())
+                    self._feed(piece, self._tolerances.get((run, epoch), self._default_tolerance))
+
+    def _between_losses(self, part: pa.RecordBatch, run: int) -> Iterator[pa.RecordBatch]:
+        losses = self._losses.get(run, [])
+        while losses and part.num_rows:
+            behind = np.flatnonzero(numbers(part, "received_ns") >= losses[0])
+            if not len(behind):
+                break
+            losses.pop(0)
+            yield part.slice(0, int(behind[0]))
+            self._lost = True
+            for lane, _ in self._lanes.values():
+                lane.forget()
+            part = part.slice(int(behind[0]))
+        yield part
+
+    def _begin(self, run: int, now_ns: int) -> None:
+        """Another life of the gateway: new gates, another monotonic clock."""
+        self._run, self._last_ns, self._lanes, self._lost = run, now_ns, {}, False
+        for each in (*self._added, *self._models, *self._peaks):
+            if each is not None:
+                each.begin_run()
+
+    def _feed(self, batch: pa.RecordBatch, tolerance: float | None) -> None:
+        rows = Rows(batch, self._names)
+        arrivals = [
+            each
+            and each.arrivals(
+                batch, rows, self._names, self._default_tolerance if tolerance is None else tolerance
+            )
+            for each in self._added
+        ]
+        order, starts = rows.by_delivery()
+        rows.take(order)
+        masks = np.empty((len(self.scenarios) + 1, len(order)), dtype=np.bool_)
+        totals: list[Totals] = []
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            lane, total = self._lane(rows, start)
+            totals.append(total)
+            for a, b, tuned_ns in rows.under_one_limit(start, end):
+                period = int(rows.period[a])
+                part = Slice(
+                    rows.received[a:b], rows.arrived[a:b], rows.passed[a:b], period, tuned_ns, tolerance
+                )
+                unknown, decided = lane.replay(part)
+                self.check.unknown += unknown
+                for mask, to in zip(decided, masks, strict=True):
+                    to[a:b] = mask
+        if totals:
+            self._compare(rows, masks[0])
+            self._count(rows, masks, starts, totals)
+        for index, new in enumerate(arrivals):
+            for each in new or ():
+                total = self._total(each.target)
+                total.messages[index + 1] += int(each.passed.sum())
+                total.bytes[index + 1] += int(each.size[each.passed].sum())
+                self._peaks[index + 1].add(
+                    self._names.number(each.target.egress), each.received, np.where(each.passed, each.size, 0)
+                )
+        for index, model in enumerate(self._models):
+            if model is not None:
+                model.feed(batch, rows, self._names, masks[index + 1], arrivals[index] or [])
+
+    def _lane(self, rows: Rows, at: int) -> tuple[Lane, Totals]:
+        number = int(rows.delivery[rows.order[at]])
+        known = self._lanes.get(number)
+        if known is None:
+            target = rows.target(at)
+            lane = Lane(target, self.scenarios, self._default_tolerance)
+            first = rows.order[at]
+            # A gate that was made for this very message has seen none before; any other may have, among those that are missing.
+            if self._lost and rows.tuned[first] < rows.received[at]:
+                lane.forget()
+            known = self._lanes[number] = lane, self._total(target)
+        return known
+
+    def _total(self, target: Target) -> Totals:
+        total = self._totals.get(target)
+        if total is None:
+            count = len(self.scenarios) + 1
+            total = self._totals[target] = Totals(
+                target, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+            )
+        return total
+
+    def _compare(self, rows: Rows, mask: Mask) -> None:
+        self.check.decided += len(mask)
+        wrong = np.flatnonzero(mask != rows.passed)
+        self.check.differing += len(wrong)
+        assert self._run is not None
+        for index in wrong[: EXAMPLES - len(self.check.examples)].tolist():
+            delivery = int(rows.delivery[rows.order[index]])
+            self.check.examples.append((self._run, delivery, int(rows.received[index])))
+
+    def _count(
+        self, rows: Rows, masks: npt.NDArray[np.bool_], starts: Ints, totals: Sequence[Totals]
+    ) -> None:
+        offered = np.diff(starts, append=len(rows.size))
+        sums = np.add.reduceat(rows.size, starts)
+        passed = np.add.reduceat(rows.passed, starts, dtype=np.int64)
+        passed_bytes = np.add.reduceat(rows.size * rows.passed, starts)
+        for index, total in enumerate(totals):
+            total.offered += int(offered[index])
+            total.offered_bytes += int(sums[index])
+            total.recorded += int(passed[index])
+            total.recorded_bytes += int(passed_bytes[index])
+        second = rows.received // _NS_PER_S
+        width = len(self._names.texts)
+        first = int(second.min())
+        place = (second - first) * width + rows.egress
+        before: Mask | None = None
+        messages = carried = table = starts
+        for scenario, mask in enumerate(masks):
+            if before is None or not np.array_equal(mask, before):
+                weights = rows.size * mask
+                messages = np.add.reduceat(mask, starts, dtype=np.int64)
+                carried = np.add.reduceat(weights, starts)
+                table = np.bincount(place, weights, minlength=width).astype(np.int64)
+                before = mask
+            for index, total in enumerate(totals):
+                total.messages[scenario] += messages[index]
+                total.bytes[scenario] += carried[index]
+            self._peaks[scenario].note(first, table, width)
+
+    # --- out ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def totals(self) -> list[Totals]:
+        return list(self._totals.values())
+
+    def peak(self, scenario: int, egress: str) -> int:
+        """The most bytes that the link had in one second (of the monotonic clock)."""
+        return self._peaks[scenario].of(self._names.number(egress))
+
+    def links(self) -> list[tuple[int, LinkTotals]]:
+        """What the queues would have done: the scenario's number, and one of its links."""
+        return [
+            (index, link)
+            for index, model in enumerate(self._models, start=1)
+            if model is not None
+            for link in model.totals
+        ]
+
+
+class _Peaks:
+    """Bytes in the busiest second, by egress. A second may go on in the next batch: what is open is kept."""
+
+    def __init__(self, *, added: bool = False) -> None:
+        """`added` says that `add` is going to be called: then every second of the batch may still get more."""
+        self._all = added
+        self._most: dict[int, int] = {}
+        self._open: dict[tuple[int, int], int] = {}
+
+    def begin_run(self) -> None:
+        self._open = {}
+
+    def note(self, first: int, table: Ints, width: int) -> None:
+        """`table` has the bytes of (second - first, egress), row by row."""
+        whole = np.zeros(-(-len(table) // width) * width, dtype=np.int64)
+        whole[: len(table)] = table
+        by_second = whole.reshape(-1, width)
+        last = first + len(by_second) - 1
+        self._open = {key: total for key, total in self._open.items() if key[1] >= first}
+        for egress in np.flatnonzero(by_second.any(axis=0)).tolist():
+            column = by_second[:, egress]
+            self._most[egress] = max(self._most.get(egress, 0), int(column.max()))
+            for second in range(first, last + 1) if self._all else {first, last}:
+                self._put(egress, second, int(column[second - first]))
+
+    def add(self, egress: int, received: Ints, weights: Ints) -> None:
+        """What comes to a link beside the recorded messages of the same batch."""
+        seconds, places = np.unique(received // _NS_PER_S, return_inverse=True)
+        for second, total in zip(seconds.tolist(), np.bincount(places, weights).tolist(), strict=True):
+            self._put(egress, second, int(total))
+
+    def _put(self, egress: int, second: int, total: int) -> None:
+        total += self._open.get((egress, second), 0)
+        self._open[egress, second] = total
+        self._most[egress] = max(self._most.get(egress, 0), total)
+
+    def of(self, egress: int) -> int:
+        return self._most.get(egress, 0)
+
+
+def _stretches(batch: pa.RecordBatch, name: str) -> list[pa.RecordBatch]:
+    """Parts of a batch in which a column has one value."""
+    values = numbers(batch, name)
+    if not len(values):
+        return []
+    if int(values[0]) == int(values[-1]) and bool((values == values[0]).all()):
+        return [batch]
+    cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return [batch.slice(a, b - a) for a, b in itertools.pairwise(cuts)]

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of silver as arrays, for the replay."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ustreamer_pipeline.replay.gate import Mask
+from ustreamer_pipeline.replay.target_replay import Target
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+
+TEXTS: Final = ("source", "subscriber", "ingress", "egress", "type", "verdict")
+COLUMNS: Final = (
+    *("run", "delivery", "received_ns", "arrived_ns", "period_ns", "tuned_ns", "epoch", "size", "code"),
+    *TEXTS,
+)
+"""What every replay reads."""
+QUEUE_COLUMNS: Final = ("id_msb", "id_lsb", "received_us", "settled_ns", "ttl_ms")
+"""What one reads as well that adds subscribers or asks how long queues get."""
+
+_UNAVAILABLE: Final = 14
+"""UCode of what a stop gave up."""
+
+
+class Names:
+    """Numbers for texts, the same in every batch; a batch has a dictionary of its own."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        number = self._numbers.setdefault(text, len(self.texts))
+        if number == len(self.texts):
+            self.texts.append(text)
+        return number
+
+    def text(self, number: int) -> str | None:
+        return None if number < 0 else self.texts[number]
+
+    def codes(self, column: pa.Array) -> Codes:
+        """The numbers of a column; -1 is null."""
+        if not isinstance(column, pa.DictionaryArray):
+            column = column.dictionary_encode()
+        here = np.array([self.number(text) for text in column.dictionary.to_pylist()] + [-1], dtype=np.int32)
+        indices = column.indices
+        if indices.null_count:
+            indices = pc.fill_null(indices, len(here) - 1)
+        codes: Codes = here[indices.to_numpy(zero_copy_only=False)]
+        return codes
+
+
+def numbers(batch: pa.RecordBatch, name: str, null: int = 0) -> Ints:
+    column = batch.column(name)
+    if column.null_count:
+        column = pc.fill_null(column, null)
+    array: Ints = column.to_numpy(zero_copy_only=False)
+    return array
+
+
+class Rows:
+    """The deliveries of one batch that a filter has seen, in the order of silver."""
+
+    def __init__(self, batch: pa.RecordBatch, names: Names) -> None:
+        self._names = names
+        self.delivery = numbers(batch, "delivery")
+        self.received = numbers(batch, "received_ns")
+        self.arrived = numbers(batch, "arrived_ns")
+        self.period = numbers(batch, "period_ns")
+        self.tuned = numbers(batch, "tuned_ns")
+        self.size = numbers(batch, "size")
+        self.source, self.subscriber, self.ingress, self.egress, self.type, self.verdict = (
+            names.codes(batch.column(name)) for name in TEXTS
+        )
+        self.passed: Mask = self.verdict != names.number("THROTTLED")
+        # A filter's denial is not the throttle's; what a stop took from a filter has neither passed nor been dropped.
+        odd = self.verdict == names.number("DENIED")
+        odd |= (self.arrived != self.received) & (numbers(batch, "code") == _UNAVAILABLE)
+        self.decided: Mask = (self.delivery > 0) & ~odd
+
+    def by_delivery(self) -> tuple[Ints, Ints]:
+        """The order that puts the rows of each delivery together, and where each of them starts in it."""
+        rows = np.arange(len(self.delivery)) if self.decided.all() else np.flatnonzero(self.decided)
+        key = self.delivery[rows]
+        if not len(key):
+            return rows, rows
+        # Two bytes are sorted by radix, 10 ns a row; eight bytes take 60.
+        narrow = key.astype(np.uint16) if int(key.max()) < 1 << 16 else key
+        order = rows[np.argsort(narrow, kind="stable")]
+        starts = np.flatnonzero(np.diff(self.delivery[order], prepend=-1))
+        return order, starts
+
+    def take(self, order: Ints) -> None:
+        """Put the rows into this order; those not in it are dropped."""
+        # The arrays that tell targets apart are read once a target, and the times of arrival differ only in mode `latest`.
+        same = self.arrived is self.received or bool((self.arrived == self.received).all())
+        self.order = order
+        self.received, self.passed = self.received[order], self.passed[order]
+        self.arrived = self.received if same else self.arrived[order]
+        self.size, self.egress = self.size[order].astype(np.int64, copy=False), self.egress[order]
+        self.period = self.period[order]
+
+    def target(self, at: int) -> Target:
+        """Of the row at place `at` of the order."""
+        row = int(self.order[at])
+        ingress, egress, source, kind = (
+            self._names.text(int(codes[at if codes is self.egress else row]))
+            for codes in (self.ingress, self.egress, self.source, self.type)
+        )
+        assert ingress is not None
+        assert egress is not None
+        topic = source if kind == "PUBLISH" else None
+        subscriber = self._names.text(int(self.subscriber[row])) if topic is not None else None
+        return Target(ingress, egress, topic, subscriber)
+
+    def under_one_limit(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Parts of a delivery's rows with one period, and when it was told to the gate."""
+        periods = self.period[start:end]
+        if int(periods[0]) == int(periods[-1]) and bool((periods == periods[0]).all()):
+            yield start, end, int(self.tuned[self.order[start]])
+            return
+        cuts = [start, *(np.flatnonzero(np.diff(periods)) + 1 + start).tolist(), end]
+        for a, b in itertools.pairwise(cuts):
+            yield a, b, int(self.tuned[self.order[a]])

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One target of one topic, replayed under every scenario at once, batch after batch."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ustreamer_pipeline.replay.gate import LONG_AGO, Limit, Mask, Times, decide, retuned
+from ustreamer_pipeline.replay.whatif_scenarios import Scenario
+
+NEVER: Final = 1 << 62
+
+
+class Target(NamedTuple):
+    """Who it is for. `topic` is None for what is routed by its sink, which is never throttled."""
+
+    ingress: str
+    egress: str
+    topic: str | None
+    subscriber: str | None
+
+
+class Slice(NamedTuple):
+    """Consecutive messages of one target under one limit. `passed` is what was recorded: not dropped by the throttle.
+
+    `tolerance` is None where there was no throttle, so that nothing kept to the limit.
+    """
+
+    received_ns: Times
+    arrived_ns: Times
+    passed: Mask
+    period_ns: int
+    tuned_ns: int
+    tolerance: float | None
+
+    def behind(self, count: int) -> "Slice":
+        """Without the first `count` messages."""
+        if not count:
+            return self
+        return self._replace(
+            received_ns=self.received_ns[count:],
+            arrived_ns=self.arrived_ns[count:],
+            passed=self.passed[count:],
+        )
+
+
+class Gate:
+    """What a gate remembers between batches; in mode `latest` also what it holds."""
+
+    __slots__ = ("due", "held_at", "limit")
+
+    def __init__(self) -> None:
+        self.due: int = LONG_AGO
+        self.limit: Limit | None = None
+        self.held_at: int | None = None
+
+    def tune(self, period_ns: int, tolerance: float, tuned_ns: int) -> Limit | None:
+        """Go by this limit from now on, as the plugin does: no limit takes the gate away, another retunes it."""
+        if not period_ns:
+            self.limit, self.due, self.held_at = None, LONG_AGO, None
+            return None
+        if (
+            self.limit is None
+            or self.limit.period != period_ns
+            or self.limit != Limit.of(period_ns, tolerance)
+        ):
+            limit = Limit.of(period_ns, tolerance)
+            if self.limit is not None:
+                self.due = retuned(self.due, self.limit, limit, tuned_ns)
+            self.limit = limit
+        return self.limit
+
+    def admit(self, now_ns: int) -> bool:
+        assert self.limit is not None
+        passed, self.due = decide(np.array([now_ns], dtype=np.int64), self.due, self.limit)
+        return bool(passed[0])
+
+
+class Lane:
+    """The gates of one target: the recorded one first, then one for each scenario that changes something here."""
+
+    __slots__ = ("_follows", "_gates", "_known", "_latest", "_scenarios", "_seen_ns", "_usual", "target")
+
+    def __init__(self, target: Target, scenarios: tuple[Scenario, ...], usual: float) -> None:
+        """`usual` is the tolerance where there was no throttle and a scenario asks for a limit."""
+        self._usual = usual
+        self.target = target
+        self._scenarios = scenarios
+        self._gates = [Gate() for _ in range(len(scenarios) + 1)]
+        # Whether a scenario has had nothing but the recorded settings here so far, so that its gate is the recorded one.
+        self._follows = [True] * len(scenarios)
+        self._latest = False
+        self._known = True
+        self._seen_ns = NEVER
+
+    def forget(self) -> None:
+        """What comes next may follow messages that were not recorded: nobody knows the state of the recorded gate."""
+        self._known = False
+        self._seen_ns = NEVER
+        self._gates[0] = Gate()
+
+    def replay(self, part: Slice) -> tuple[int, list[Mask]]:
+        """Which messages pass, by the recorded settings and then by each scenario.
+
+        Before them, how many of the first the recorded verdict is taken for, as the state of the gate is not known.
+        """
+        topic, egress, subscriber = self.target.topic, self.target.egress, self.target.subscriber
+        if topic is None:
+            return 0, [part.passed] * len(self._gates)
+        self._latest = self._latest or bool((part.arrived_ns != part.received_ns).any())
+        recorded = (part.period_ns, part.tolerance) if part.tolerance is not None else (0, self._usual)
+        before = Gate()
+        _copy(self._gates[0], before)
+        unknown = 0 if self._known else self._unknown(part, *recorded)
+        base = self._decide(self._gates[0], part.behind(unknown), *recorded, unchanged=True)
+        if unknown:
+            base = np.concatenate([part.passed[:unknown], base])
+        masks = [base]
+        for number, scenario in enumerate(self._scenarios):
+            wish = scenario.gate(topic, egress, subscriber, *recorded)
+            if wish == recorded and self._follows[number]:
+                masks.append(base)
+                continue
+            gate = self._gates[number + 1]
+            if self._follows[number]:
+                self._follows[number] = False
+                _copy(before, gate)
+            if wish is None:
+                masks.append(np.zeros(len(base), dtype=np.bool_))
+            else:
+                masks.append(self._decide(gate, part, *wish, unchanged=False))
+        return unknown, masks
+
+    def _unknown(self, part: Slice, period_ns: int, tolerance: float) -> int:
+        """How many messages come before the first pause: behind that, every gate stands where a new one would."""
+        if not period_ns:
+            self._known = True
+            return 0
+        period, early, _, pause = Limit.of(period_ns, tolerance)
+        before = min(self._seen_ns, int(part.arrived_ns[0]))
+        self._seen_ns = int(part.arrived_ns[-1])
+        pauses = np.flatnonzero(np.diff(part.arrived_ns, prepend=before) > pause + period + early)
+        if self._latest or not len(pauses):
+            return len(part.passed)
+        self._known = True
+        return int(pauses[0])
+
+    def _decide(self, gate: Gate, part: Slice, period_ns: int, tolerance: float, *, unchanged: bool) -> Mask:
+        limit = gate.tune(period_ns, tolerance, part.tuned_ns)
+        if limit is None:
+            return np.ones(len(part.passed), dtype=np.bool_)
+        if self._latest:
+            return _sampled(gate, part, unchanged=unchanged)
+        passed, gate.due = decide(part.received_ns, gate.due, limit)
+        return passed
+
+
+def _copy(source: Gate, target: Gate) -> None:
+    target.due, target.limit, target.held_at = source.due, source.limit, source.held_at
+
+
+def _sampled(gate: Gate, part: Slice, *, unchanged: bool) -> Mask:
+    """Mode `latest`: what comes too early is held until it is due, or until something newer displaces it.
+
+    With the recorded settings a message that was held leaves when it was recorded to leave, so that a late timer is as
+    late again. With others the timer is punctual. What is still held at the end of a batch counts as passed: it is the
+    newest, and only something that comes within what is left of its period can take its place.
+    """
+    order = np.argsort(part.arrived_ns, kind="stable")
+    passed = np.zeros(len(order), dtype=np.bool_)
+    held: int | None = None
+    leaves_ns = NEVER
+    for index in order.tolist():
+        now = int(part.arrived_ns[index])
+        # What was recorded to leave left before the next one was decided about, even if that had read its clock before.
+        if (
+            held is not None
+            and (leaves_ns <= now or (unchanged and leaves_ns != NEVER))
+            and gate.admit(leaves_ns)
+        ):
+            passed[held] = True
+            held = None
+        if held is None and gate.held_at is not None and gate.held_at <= now:
+            gate.admit(gate.held_at)  # what the batch before left to be released
+        gate.held_at = None
+        if gate.admit(now):
+            passed[index] = True
+            held = None
+            continue
+        held = index
+        if not unchanged:
+            leaves_ns = _due_ns(gate)
+        else:
+            leaves_ns = int(part.received_ns[index]) if part.passed[index] else NEVER
+    if held is not None and unchanged:
+        passed[held] = leaves_ns != NEVER and gate.admit(leaves_ns)
+    elif held is not None:
+        passed[held] = True
+        gate.held_at = leaves_ns
+    return passed
+
+
+def _due_ns(gate: Gate) -> int:
+    assert gate.limit is not None
+    return gate.due - gate.limit.early

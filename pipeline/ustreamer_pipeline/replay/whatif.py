@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would gateways have forwarded under other limits, subscribers, queues? All scenarios in one pass over silver.
+
+The first scenario is always `recorded`: nothing is changed, and every verdict of the throttle has to come out as recorded.
+What is not changed in a scenario is taken from the recording.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.replay.files import BATCH_ROWS, read, tasks
+from ustreamer_pipeline.replay.replay import GatewayReplay, Losses, Tolerances, columns_for
+from ustreamer_pipeline.replay.whatif_scenarios import RECORDED, Scenario
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEFAULT_TOLERANCE: Final = 0.1
+"""Of a gateway whose recording does not say."""
+
+RESULT: Final = pa.schema(
+    [
+        ("kind", pa.string()),  # target, link or check
+        ("number", pa.int32()),  # of the scenario, 0 is the recorded one
+        ("scenario", pa.string()),
+        ("gateway", pa.string()),
+        ("ingress", pa.string()),
+        ("egress", pa.string()),
+        ("topic", pa.string()),  # null: requests, responses and notifications
+        ("subscriber", pa.string()),
+        ("offered", pa.int64()),  # before the throttle
+        ("offered_bytes", pa.int64()),
+        ("recorded", pa.int64()),  # behind it, as it was
+        ("recorded_bytes", pa.int64()),
+        ("messages", pa.int64()),  # behind it, in this scenario
+        ("bytes", pa.int64()),
+        ("seconds", pa.float64()),
+        ("peak_bytes_s", pa.int64()),
+        ("delivered", pa.int64()),  # from here on only where the scenario has links or a ttl
+        ("dead_lettered", pa.int64()),
+        ("expired", pa.int64()),
+        ("peak_messages", pa.int64()),
+        ("peak_queue_bytes", pa.int64()),
+        ("longest_wait_us", pa.int64()),
+        ("decided", pa.int64()),  # of a check
+        ("unknown", pa.int64()),
+        ("differing", pa.int64()),
+        ("examples", pa.string()),  # JSON: (run, delivery, received_ns) of rows that differ
+    ]
+)
+DDL: Final = ", ".join(
+    f"{field.name} {({'int64': 'bigint', 'int32': 'int', 'double': 'double', 'string': 'string'})[str(field.type)]}"
+    for field in RESULT
+)
+
+
+def replayed(
+    gateway: str,
+    batches: Iterable[pa.RecordBatch],
+    scenarios: Sequence[Scenario],
+    tolerances: Tolerances,
+    losses: Losses | None = None,
+) -> list[dict[str, Any]]:
+    """Replay one gateway; rows of RESULT, without the columns that are null."""
+    replay = GatewayReplay(scenarios, tolerances, DEFAULT_TOLERANCE, losses)
+    for batch in batches:
+        replay.feed(batch)
+    names = [RECORDED, *(scenario.name for scenario in scenarios)]
+    seconds = replay.duration_ns / 1e9
+    rows: list[dict[str, Any]] = []
+    egresses = sorted({total.target.egress for total in replay.totals})
+    for number, name in enumerate(names):
+        about = {"number": number, "scenario": name, "gateway": gateway, "seconds": seconds}
+        rows += (
+            {
+                "kind": "target",
+                **about,
+                **total.target._asdict(),
+                "offered": total.offered,
+                "offered_bytes": total.offered_bytes,
+                "recorded": total.recorded,
+                "recorded_bytes": total.recorded_bytes,
+                "messages": int(total.messages[number]),
+                "bytes": int(total.bytes[number]),
+            }
+            for total in replay.totals
+        )
+        queues = {link.egress: link for at, link in replay.links() if at == number}
+        for egress in egresses:
+            mine = [total for total in replay.totals if total.target.egress == egress]
+            queue = queues.get(egress)
+            rows.append(
+                {
+                    "kind": "link",
+                    **about,
+                    "egress": egress,
+                    "offered": sum(each.offered for each in mine),
+                    "offered_bytes": sum(each.offered_bytes for each in mine),
+                    "recorded": sum(each.recorded for each in mine),
+                    "recorded_bytes": sum(each.recorded_bytes for each in mine),
+                    "messages": sum(int(each.messages[number]) for each in mine),
+                    "bytes": sum(int(each.bytes[number]) for each in mine),
+                    "peak_bytes_s": replay.peak(number, egress),
+                    **(
+                        {
+                            "delivered": queue.delivered,
+                            "dead_lettered": queue.dead_lettered,
+                            "expired": queue.expired,
+                            "peak_messages": queue.peak_messages,
+                            "peak_queue_bytes": queue.peak_bytes,
+                            "longest_wait_us": queue.longest_wait_us,
+                        }
+                        if queue
+                        else {}
+                    ),
+                }
+            )
+    check = replay.check
+    rows.append(
+        {
+            "kind": "check",
+            "number": 0,
+            "scenario": RECORDED,
+            "gateway": gateway,
+            "seconds": seconds,
+            "offered": replay.rows,
+            "decided": check.decided,
+            "unknown": check.unknown,
+            "differing": check.differing,
+            "examples": json.dumps(check.examples) if check.examples else None,
+        }
+    )
+    return rows
+
+
+def _work(
+    scenarios: bytes, batch_rows: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does with its rows: a gateway, its files, its tolerances."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        asked = msgspec.json.decode(scenarios, type=list[Scenario])
+        for batch in batches:
+            for row in batch.to_pylist():
+                tolerances = {
+                    (run, epoch): tolerance for run, epoch, tolerance in json.loads(row["tolerances"])
+                }
+                losses = {int(run): times for run, times in json.loads(row["losses"]).items()}
+                rows = read(row["files"], columns_for(asked), batch_rows)
+                result = replayed(row["gateway"], rows, asked, tolerances, losses)
+                yield pa.RecordBatch.from_pylist(result, schema=RESULT)
+
+    return work
+
+
+def whatif(
+    spark: "SparkSession",
+    files: Mapping[str, Sequence[str]],
+    scenarios: Sequence[Scenario],
+    tolerances: Mapping[str, Tolerances],
+    losses: Mapping[str, Losses] | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> "DataFrame":
+    """The table RESULT for the gateways of `files`, whose files are in order. Nothing is shuffled but their names."""
+    rows = [
+        (
+            gateway,
+            list(names),
+            json.dumps([[*at, value] for at, value in tolerances.get(gateway, {}).items()]),
+            json.dumps((losses or {}).get(gateway, {})),
+        )
+        for gateway, names in files.items()
+    ]
+    table = spark.createDataFrame(
+        rows, "gateway string, files array<string>, tolerances string, losses string"
+    )
+    work = _work(msgspec.json.encode(list(scenarios)), batch_rows)
+    return table.repartition(tasks(spark, files)).mapInArrow(work, DDL)
+
+
+def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], float | None]]:
+    """By gateway, from the table `epochs`: what each configuration said of the throttle. Raises DamagedError."""
+    found: dict[str, dict[tuple[int, int], float | None]] = {}
+    for row in epochs.select("gateway", "run", "epoch", "settings").toLocalIterator():
+        try:
+            settings = json.loads(row.settings)
+            if "throttle" not in settings:
+                continue
+            throttle = settings["throttle"]
+            tolerance = None if throttle is None else float(throttle["tolerance"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedError(
+                f"epochs: {row.gateway}, run {row.run}: expected JSON with throttle.tolerance, found {row.settings!r}"
+            ) from error
+        found.setdefault(row.gateway, {})[row.run, row.epoch] = tolerance
+    return found
+
+
+def losses(segments: "DataFrame", gaps: "DataFrame", since: str = "") -> dict[str, dict[int, list[int]]]:
+    """By gateway and run, when rows begin or cease to be missing (as received_ns), from the tables `segments` and `gaps`.
+
+    A run is missing its beginning if its first segment is, or lies before the date `since`.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    in_run = Window.partitionBy("gateway", "run").orderBy("number")
+    before = F.lag("next_seq", 1, 0).over(in_run)
+    begun_before = F.col("date") < (since or "0001-01-01")
+    cut = (
+        segments.select(
+            "gateway",
+            "run",
+            F.when(begun_before | (F.col("first_seq") > before), F.col("began_ns")).alias("at_ns"),
+            F.when(F.row_number().over(in_run) == 1, 0)
+            .otherwise(F.lag("began_ns").over(in_run))
+            .alias("from_ns"),
+        )
+        .where("at_ns is not null")
+        .select("gateway", "run", F.explode(F.array("from_ns", "at_ns")).alias("at_ns"))
+    )
+    announced = gaps.select("gateway", "run", F.explode(F.array("from_ns", "until_ns")).alias("at_ns"))
+    found: dict[str, dict[int, list[int]]] = {}
+    for row in cut.union(announced).distinct().orderBy("gateway", "run", "at_ns").toLocalIterator():
+        found.setdefault(row.gateway, {}).setdefault(row.run, []).append(row.at_ns)
+    return found
+
+
+def fleet_links(result: "DataFrame") -> "DataFrame":
+    """Every scenario and link over all gateways. Peaks are those of the busiest gateway."""
+    from pyspark.sql import functions as F  # noqa: N812  # what every PySpark program calls it
+
+    sums = (
+        "offered",
+        "recorded",
+        "recorded_bytes",
+        "messages",
+        "bytes",
+        "seconds",
+        "delivered",
+        "dead_lettered",
+        "expired",
+    )
+    most = ("peak_bytes_s", "peak_messages", "peak_queue_bytes", "longest_wait_us")
+    return (
+        result.where("kind = 'link'")
+        .groupBy("number", "scenario", "egress")
+        .agg(
+            F.count("*").alias("gateways"),
+            *(F.sum(name).alias(name) for name in sums),
+            *(F.max(name).alias(name) for name in most),
+        )
+        .orderBy("number", "egress")
+    )
+
+
+def fleet_subscribers(result: "DataFrame") -> "DataFrame":
+    """Every scenario and subscriber over all gateways; where one message reaches all, that is who listens at the egress."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return (
+        result.where("kind = 'target'")
+        .groupBy("number", "scenario", "egress", "subscriber")
+        .agg(
+            *(
+                F.sum(name).alias(name)
+                for name in ("offered", "recorded", "recorded_bytes", "messages", "bytes")
+            )
+        )
+        .orderBy("number", "egress", "subscriber")
+    )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All numbers of a report, made by Spark and small enough for one machine; `report_page` makes a page of them."""
+
+import csv
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ustreamer_pipeline.errors import UnavailableError
+from ustreamer_pipeline.report import tables
+from ustreamer_pipeline.schemas import DELIVERIES, GAPS, SUBSCRIPTIONS, VERDICTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST_ROWS: Final = 100_000
+"""Of one table. What is beyond is counted in `cut`; who needs it asks the lake."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """`tables` by name; `width_s` is the time step of `over_time`; `cut` says which tables have more rows."""
+
+    tables: dict[str, list[Row]]
+    width_s: int
+    cut: dict[str, int]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Rows by verdict, over all gateways."""
+        names = ("rows", *(verdict.lower() for verdict in VERDICTS))
+        return {name: sum(row[name] for row in self.tables["gateways"]) for name in names}
+
+    @property
+    def delivery_ratio(self) -> float | None:
+        """Of what was to be delivered, the share that was."""
+        totals = self.totals
+        meant = totals["delivered"] + totals["expired"] + totals["dead_lettered"]
+        return totals["delivered"] / meant if meant else None
+
+
+def report(
+    spark: "SparkSession",
+    lake: str,
+    since: str = "",
+    until: str = "9999-12-31",
+    step: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Make all tables; `step` is told the name of each before it is made. Raises UnavailableError without deliveries."""
+    within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
+    deliveries = DELIVERIES.read(spark, lake).where(within)
+    step("gateways")
+    gateways = _rows(tables.gateways(deliveries))
+    if not gateways:
+        raise UnavailableError(f"{DELIVERIES.path(lake)}: no deliveries there: ingest first")
+    span_us = max(row["until_us"] for row in gateways) - min(row["from_us"] for row in gateways)
+    width_s = tables.bucket_s(span_us / 1e6)
+    frames: dict[str, DataFrame] = {
+        "over_time": tables.over_time(deliveries, width_s),
+        "losses": tables.losses(deliveries),
+        "latency": tables.latency(deliveries),
+        "throttle": tables.throttle(deliveries),
+        "queues": tables.queues(deliveries),
+        "talkers": tables.talkers(deliveries),
+        "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read(spark, lake).where(within)),
+        "missing": tables.missing(GAPS.read(spark, lake).where(within)),
+    }
+    made = {"gateways": gateways}
+    for name, frame in frames.items():
+        step(name)
+        made[name] = _rows(frame)
+    cut = {name: len(rows) - MOST_ROWS for name, rows in made.items() if len(rows) > MOST_ROWS}
+    return Report({name: rows[:MOST_ROWS] for name, rows in made.items()}, width_s, cut)
+
+
+def _rows(frame: "DataFrame") -> list[Row]:
+    return [row.asDict() for row in frame.limit(MOST_ROWS + 1).collect()]
+
+
+def write_tables(made: Report, folder: Path) -> list[Path]:
+    """Each table as CSV, times as ISO 8601 in UTC, and all of them in `report.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, rows in made.tables.items():
+        path = folder / f"{name}.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if rows:
+                writer.writerow([key.removesuffix("_us") if _is_time(key) else key for key in rows[0]])
+            for row in rows:
+                writer.writerow([moment(value) if _is_time(key) else value for key, value in row.items()])
+        written.append(path)
+    whole = folder / "report.json"
+    summary = {
+        "totals": made.totals,
+        "delivery_ratio": made.delivery_ratio,
+        "width_s": made.width_s,
+        "cut": made.cut,
+    }
+    whole.write_text(json.dumps({**summary, "tables": made.tables}, indent=1), encoding="utf-8")
+    return [*written, whole]
+
+
+def _is_time(key: str) -> bool:
+    return key in ("from_us", "until_us", "peak_us")
+
+
+def moment(us: int | None) -> str:
+    """UTC, to the second."""
+    return (
+        "" if us is None else dt.datetime.fromtimestamp(us // 1_000_000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    )

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bronze to silver: frames in, frames out. What a record means is said here, in the engine's own functions.
+
+`recorded` and `event_rows` read bronze. A task has whole units (a gateway and a day) and gives each one's rows in order, so no
+row is shuffled or sorted by the engine, here or in whoever reads the table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ustreamer_pipeline.bronze.landing import Summary, read_bronze, segment_file
+from ustreamer_pipeline.bronze.manifest import Manifest, Unit
+from ustreamer_pipeline.recording import events, rows
+from ustreamer_pipeline.recording.layout import DELIVERY, HAS_TTL, HELD, NO_CODE
+from ustreamer_pipeline.recording.segments import Segment, read_segment
+from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, RECORDED, TYPES, VERDICTS, WIDE, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TASK_ROWS: Final = 500_000
+"""Rows that are worth a task: 3 s. One gateway's day is never split, so a task may have more."""
+TASK_UNITS: Final = 64
+"""Units of a task at most: each has a file open."""
+LAST_CODE: Final = 16  # of google.rpc.Code
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One segment of a unit: see `rows.Part`."""
+
+    file: str
+    floor: int
+    later_from_ns: int | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """One unit and the segments that it is made of, in order of run and number."""
+
+    gateway: str
+    day: int
+    pieces: tuple[Piece, ...]
+    rows: int
+
+
+def work(manifest: Manifest, unit: Unit, segments: list[Summary]) -> Work:
+    """What has to be read for a unit. A row may be given away once no later segment of its run has an earlier one."""
+    pieces: list[Piece] = []
+    earliest: dict[int, int] = {}  # received_ns in the segments behind, by run
+    for segment in reversed(segments):
+        later = earliest.get(segment.run)
+        pieces.append(Piece(segment.file, manifest.floor(segment), later))
+        if segment.rows:
+            earliest[segment.run] = segment.min_ns if later is None else min(later, segment.min_ns)
+    rows_of_day = sum(segment.rows_of(unit[1]) for segment in segments)
+    return Work(unit[0], unit[1], tuple(reversed(pieces)), rows_of_day)
+
+
+def tasks(units: Iterable[Work]) -> list[list[Work]]:
+    """Units packed into tasks of about TASK_ROWS, the largest first, so that none is left alone at the end."""
+    packed: list[list[Work]] = []
+    room = 0
+    for unit in sorted(units, key=lambda unit: (-unit.rows, unit.gateway, unit.day)):
+        if room < unit.rows or not packed or len(packed[-1]) >= TASK_UNITS:
+            packed.append([])
+            room = TASK_ROWS
+        packed[-1].append(unit)
+        room -= unit.rows
+    return packed
+
+
+def recorded(
+    spark: "SparkSession", packed: list[list[Work]], lake: str, *, detail: bool = False
+) -> "DataFrame":
+    """Rows as recorded (`RECORDED`), one gateway's day after the other, each in order of (run, received_ns, seq)."""
+    reader = _reading(packed, lake, partial(_recorded, detail=detail))
+    return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(reader, RECORDED.ddl)
+
+
+def event_rows(spark: "SparkSession", packed: list[list[Work]], lake: str) -> "DataFrame":
+    """Rows of all small tables (`WIDE`)."""
+    reader = _reading(packed, lake, _events)
+    return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(reader, WIDE.ddl)
+
+
+Read = Callable[[Work, str], "Iterator[pa.RecordBatch]"]
+
+
+def _reading(packed: list[list[Work]], lake: str, read: Read) -> Any:
+    """The function of a `mapInArrow` over task numbers."""
+
+    def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for unit in packed[task]:
+                    yield from read(unit, lake)
+
+    return run
+
+
+def _load(lake: str, file: str) -> Segment:
+    return read_segment(read_bronze(Path(lake) / file), segment_file(file))
+
+
+def _recorded(unit: Work, lake: str, *, detail: bool) -> "Iterator[pa.RecordBatch]":
+    pool = rows.Pool()
+    parts = (
+        rows.Part(
+            partial(_load, lake, piece.file), segment_file(piece.file), piece.floor, piece.later_from_ns
+        )
+        for piece in unit.pieces
+    )
+    for ready in rows.merged(parts, pool, unit.day, detail=detail):
+        yield from rows.arrow(ready, pool, unit.day, unit.gateway)
+
+
+def _events(unit: Work, lake: str) -> "Iterator[pa.RecordBatch]":
+    for piece in unit.pieces:
+        segment = _load(lake, piece.file)
+        listed = list(events.found(segment, segment_file(piece.file), len(segment.where(DELIVERY))))
+        yield events.arrow(listed, unit.day, unit.gateway)
+
+
+# ------------------------------------------------------------------------------------------------------- what it means
+
+
+def judged(frame: "DataFrame") -> "DataFrame":
+    """With `bad`: why a row cannot be believed, null where it can."""
+    from pyspark.sql import functions as f
+
+    def rule(broken: "Column", value: str, expected: str) -> "Column":
+        return f.when(
+            broken, f.format_string(f"{value} %s: expected {expected}", f.col(value).cast("string"))
+        )
+
+    tried = f.col("first_attempt_ns") != 0
+    bad = f.coalesce(
+        f.col("fault"),
+        rule(~f.col("verdict").between(0, len(VERDICTS) - 1), "verdict", f"0 to {len(VERDICTS) - 1}"),
+        rule(~f.col("type").between(1, len(TYPES)), "type", f"1 to {len(TYPES)}"),
+        rule(f.col("priority") > 6, "priority", "0 to 6"),
+        rule(
+            (f.col("code") > LAST_CODE) & (f.col("code") != NO_CODE),
+            "code",
+            f"0 to {LAST_CODE}, or {NO_CODE}",
+        ),
+        rule(f.col("received_ns") < f.col("arrived_ns"), "received_ns", "arrived_ns or later"),
+        rule(f.col("settled_ns") < f.col("received_ns"), "settled_ns", "received_ns or later"),
+        rule(
+            tried & ~f.col("first_attempt_ns").between(f.col("received_ns"), f.col("settled_ns")),
+            "first_attempt_ns",
+            "between received_ns and settled_ns",
+        ),
+        f.when(f.col("source").isNull(), f.lit("source: expected one")),
+        f.when(f.col("ingress").isNull(), f.lit("ingress: expected one")),
+    )
+    return frame.withColumn("bad", bad)
+
+
+def deliveries(frame: "DataFrame") -> "DataFrame":
+    """The table DELIVERIES, of the rows that can be believed."""
+    from pyspark.sql import functions as f
+
+    def named(code: "Column", names: tuple[str, ...]) -> "Column":
+        return f.element_at(f.array(*map(f.lit, names)), code)
+
+    answers = f.col("request_msb") != 0
+    made = {
+        "type": named(f.col("type"), TYPES),
+        "ttl_ms": f.when(f.col("flags").bitwiseAND(HAS_TTL) != 0, f.col("ttl_ms")),
+        "verdict": named(f.col("verdict") + 1, VERDICTS),
+        "code": f.when(f.col("code") != NO_CODE, f.col("code")),
+        "queue_wait_us": f.expr("(coalesce(nullif(first_attempt_ns, 0), settled_ns) - received_ns) div 1000"),
+        "latency_us": f.expr("(settled_ns - arrived_ns) div 1000"),
+        "held": f.col("flags").bitwiseAND(HELD) != 0,
+        "request_msb": f.when(answers, f.col("request_msb")),
+        "request_lsb": f.when(answers, f.col("request_lsb")),
+    }
+    good = frame.where(f.col("bad").isNull())
+    return good.select(
+        *(made.get(c.name, f.col(c.name)).cast(c.type).alias(c.name) for c in DELIVERIES.columns)
+    )
+
+
+def quarantined(frame: "DataFrame") -> "DataFrame":
+    """The rows of QUARANTINE that are rows of recordings: needs `recorded(detail=True)`."""
+    from pyspark.sql import functions as f
+
+    bad = (
+        frame.where(f.col("bad").isNotNull()).withColumn("rows", f.lit(1)).withColumn("reason", f.col("bad"))
+    )
+    return bad.select(*QUARANTINE.names)
+
+
+def events_of(frame: "DataFrame", table: Table) -> "DataFrame":
+    """One of the small tables, out of `event_rows`."""
+    from pyspark.sql import functions as f
+
+    return frame.where(f.col("table") == table.name).select(*table.names)

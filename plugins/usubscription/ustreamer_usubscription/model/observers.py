@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who registered to be told of changes."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer_usubscription.model.subscription import Observer, Pair
+
+
+class Observers:
+    """Registrations for notifications by topic, in memory. Belongs to the writer's thread."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[UUri, dict[UUri, Observer]] = {}
+        self.count = 0
+
+    def find(self, pair: Pair) -> Observer | None:
+        topic, entity = pair
+        return self._by_topic.get(topic, {}).get(entity)
+
+    def of(self, topic: UUri) -> tuple[Observer, ...]:
+        """Who registered for this topic, and who did for every one."""
+        return (*self._by_topic.get(topic, {}).values(), *self._by_topic.get(ANY, {}).values())
+
+    def __iter__(self) -> Iterator[Observer]:
+        for entities in self._by_topic.values():
+            yield from entities.values()
+
+    def load(self, observers: Iterable[Observer]) -> None:
+        """Take over everything that a store holds."""
+        self.apply({each.pair: each for each in observers})
+
+    def apply(self, changes: Mapping[Pair, Observer | None]) -> None:
+        """Put each registration in place of its predecessor; None ends it."""
+        for (topic, entity), observer in changes.items():
+            entities = self._by_topic.setdefault(topic, {})
+            self.count -= entities.pop(entity, None) is not None
+            if observer is not None:
+                entities[entity] = observer
+                self.count += 1
+            if not entities:
+                del self._by_topic[topic]

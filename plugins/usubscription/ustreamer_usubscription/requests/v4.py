@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of core.usubscription version 4, as tables by (version, method), over the same state as version 3.
+
+What is other than in version 3: a topic may be that of every instance of an entity, and its authority must be said
+(X-16, X-18); registering concerns every topic; filters may hold wildcards; the methods 4 to 6 are other ones.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final
+
+from ustreamer.core.routing.usubscription_codec import (
+    NS_PER_MS,
+    USUBSCRIPTION,
+    Status,
+    expire_ms_of,
+    sample_period_of,
+    timestamp_of,
+)
+from ustreamer.uprotocol.pb import uri
+from ustreamer.uprotocol.pb import usubscription_v4 as pb
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.model.subscription import Changed, Observer, Tracked
+from ustreamer_usubscription.requests import operations
+from ustreamer_usubscription.requests.operations import Change, Question
+from ustreamer_usubscription.requests.requests import Call, check_topic_resource, unpack
+from ustreamer_usubscription.store.transaction import Draft, State
+
+VERSION: Final = 4
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def subscribe(call: Call, draft: Draft) -> pb.SubscribeResponse:
+    """Method 1. The caller becomes a subscriber of the topic, or its subscription becomes what it now asks for.
+
+    [impl->req~usubscription-subscribe-method_id~1] [impl->req~usubscription-subscribe-request-signature~1]
+    [impl->req~usubscription-subscribe-response-signature~1] [impl->dsn~usubscription-subscribe-valid-topic-uuris~1]
+    [impl->req~usubscription-past-subscription-expiration~1]
+    [impl->req~usubscription-subscribe-expiration-extension-past~1]
+    [impl->dsn~usubscription-subscription-expiration-datatype~1] [impl->dsn~usubscription-sample-period-datatype~1]
+    [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-multiple~1]
+    [impl->req~usubscription-subscribe-expiration-extension~1]
+    """
+    request = unpack(pb.SubscribeRequest, call)
+    topic = _topic(request)
+    expire_ms = expire_ms_of(request.expiration) if request.HasField("expiration") else None
+    entry = Tracked(topic, call.caller, request.sample_period * NS_PER_MS, expire_ms, b"", VERSION)
+    status, _ = operations.subscribe(entry, call, draft)
+    return pb.SubscribeResponse(topic=topic.to_pb(), status=_status(status))
+
+
+def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
+    """Method 2. The caller is no subscriber of the topic any more; always succeeds.
+
+    [impl->req~usubscription-unsubscribe-method_id~1] [impl->req~usubscription-unsubscribe-request-signature~1]
+    [impl->req~usubscription-unsubscribe-response-signature~1]
+    [impl->dsn~usubscription-unsubscribe-valid-topic-uuris~1] [impl->req~usubscription-unsubscribe~1]
+    """
+    draft.remove((_topic(unpack(pb.UnsubscribeRequest, call)), call.caller))
+    return pb.UnsubscribeResponse()
+
+
+def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResponse:
+    """Method 4. The caller is told of every change of any subscription from now on.
+
+    [impl->req~usubscription-register-notifications-method_id~1]
+    [impl->req~usubscription-register-notifications-request-signature~1]
+    [impl->req~usubscription-register-notifications-response-signature~1]
+    [impl->req~usubscription-register-notifications~1]
+    """
+    unpack(pb.NotificationsRequest, call)
+    operations.register(Observer(ANY, call.caller, VERSION), call, draft)
+    return pb.NotificationsResponse()
+
+
+def unregister_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResponse:
+    """Method 5. Undoes method 4; always succeeds.
+
+    [impl->req~usubscription-unregister-notifications-method_id~1]
+    [impl->req~usubscription-unregister-notifications-request-signature~1]
+    [impl->req~usubscription-unregister-notifications-response-signature~1]
+    [impl->req~usubscription-unregister-notifications~1]
+    """
+    unpack(pb.NotificationsRequest, call)
+    draft.unregister((ANY, call.caller))
+    return pb.NotificationsResponse()
+
+
+def reset(call: Call, draft: Draft) -> pb.ResetResponse:
+    """Method 6. All subscriptions and then all registrations end, those of version 3 as well.
+
+    [impl->req~usubscription-reset-method_id~1] [impl->req~usubscription-reset-request-signature~1]
+    [impl->req~usubscription-reset-response-signature~1] [impl->req~usubscription-reset~1]
+    [impl->req~usubscription-reset-only-usubscription~1]
+    Of the caller's ue_id only the type counts (X-20). That is believed as in version 3, with one exception: ue_id 0 at an
+    authority that we serve is known to be us, while another instance of type 0 there is whoever claims to be it.
+    """
+    unpack(pb.ResetRequest, call)
+    caller = call.caller
+    of_type = caller.ue_type == USUBSCRIPTION
+    known = caller.ue_id == USUBSCRIPTION or caller.authority_name not in call.serves
+    operations.check_peer(call, is_usubscription=of_type and known)
+    operations.reset(call, draft, "")
+    return pb.ResetResponse()
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def fetch_subscriptions(call: Call, state: State, limit: int) -> pb.FetchSubscriptionsResponse:
+    """Method 3. The subscriptions that both filters match. More than `limit` of them are RESOURCE_EXHAUSTED.
+
+    Version 4 has neither an offset nor a way to say that a list is incomplete, so none is.
+
+    [impl->req~usubscription-fetch-subscriptions-method_id~1] [impl->req~usubscription-fetch-subscriptions~1]
+    [impl->req~usubscription-fetch-subscriptions-request-signature~1]
+    [impl->req~usubscription-fetch-subscriptions-response-signature~1]
+    [impl->req~usubscription-fetch-subscriptions-topic-filter~1]
+    [impl->dsn~usubscription-fetch-subscriptions-invalid-topic-filter~1]
+    [impl->dsn~usubscription-fetch-subscriptions-invalid-subscriber-filter~1]
+    """
+    request = unpack(pb.FetchSubscriptionsRequest, call)
+    topics = _filter(request.topic_filter, call) if request.HasField("topic_filter") else ANY
+    subscribers = _filter(request.subscriber_filter, call) if request.HasField("subscriber_filter") else ANY
+    matching = (
+        each
+        for each in _candidates(topics, subscribers, state.directory)
+        if topics.matches(each.topic) and subscribers.matches(each.subscriber)
+    )
+    found = list(islice(matching, limit + 1))
+    if len(found) > limit:
+        raise UStatusError(
+            UCode.RESOURCE_EXHAUSTED,
+            f"more than {limit} subscriptions match, page_size; use narrower filters",
+        )
+    return pb.FetchSubscriptionsResponse(
+        subscriptions=[_subscription(each, state.status_of(each.topic)) for each in found]
+    )
+
+
+def _candidates(topics: UUri, subscribers: UUri, directory: Directory) -> Iterable[Tracked]:
+    if topics.wildcard() is None:
+        return directory.exactly(topics)
+    if subscribers.wildcard() is None:
+        return directory.subscribed_by(subscribers)
+    return directory
+
+
+CHANGES: Final[Mapping[tuple[int, int], Change]] = {
+    (VERSION, 1): subscribe,
+    (VERSION, 2): unsubscribe,
+    (VERSION, 4): register_for_notifications,
+    (VERSION, 5): unregister_for_notifications,
+    (VERSION, 6): reset,
+}
+QUESTIONS: Final[Mapping[tuple[int, int], Question]] = {(VERSION, 3): fetch_subscriptions}
+
+
+# --- changes, as they are told ----------------------------------------------------------------------------------------
+
+
+def change(changed: Changed) -> pb.Subscription:
+    """What topic 0x8000 carries.
+
+    [impl->req~usubscription-change-message-type~1]
+    """
+    return _subscription(changed.entry, changed.status)
+
+
+# --- parts of requests and answers ------------------------------------------------------------------------------------
+
+
+def _topic(request: pb.SubscribeRequest | pb.UnsubscribeRequest) -> UUri:
+    """The topic that a request names; INVALID_ARGUMENT naming the part that is not as it must be (X-16 to X-19)."""
+    if not request.HasField("topic"):
+        raise invalid("topic: missing")
+    topic = UUri.from_pb(request.topic)
+    if not topic.authority_name:
+        raise invalid(f"topic {topic}: its authority is empty, expected a name")
+    one_instance = UUri(topic.authority_name, topic.ue_type, topic.ue_version_major, topic.resource_id)
+    part = one_instance.wildcard()
+    if part is not None:
+        raise invalid(f"topic {topic}: its {part} is a wildcard, expected a specific one")
+    check_topic_resource(topic)
+    return topic
+
+
+def _filter(message: uri.UUri, call: Call) -> UUri:
+    return UUri.from_pb(message).with_authority(call.authority)
+
+
+def _status(status: Status) -> int:
+    return status + 1  # version 3 has no UNSPECIFIED
+
+
+def _subscription(entry: Tracked, status: Status) -> pb.Subscription:
+    """A subscription, with the wishes of one that stands; a period below 1 ms is left out, as in version 3."""
+    message = pb.Subscription(
+        topic=entry.topic.to_pb(), subscriber=entry.subscriber.to_pb(), status=_status(status)
+    )
+    if status is Status.UNSUBSCRIBED:
+        return message
+    if entry.expire_ms is not None:
+        message.expiration.CopyFrom(timestamp_of(entry.expire_ms))
+    sample_period = sample_period_of(entry.period_ns)
+    if sample_period is not None:
+        message.sample_period = sample_period
+    return message

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions on disk: one LMDB environment in the directory it is given, written in synchronous transactions.
+
+    <name>/                      the environment; `records` has its layout
+    <name>.lock                  who uses it
+    <name>.new/                  one that is about to take its place
+    <name>.damaged-<n>-<time>/   what was found damaged, with all that was in it; the latest three
+    <name>.layout1-<n>-<time>/   what was migrated, as it was
+
+`data.mdb` is made beside its place and moved there once it holds the layout record: a store without one is damaged,
+not new, and can not be mistaken for "no subscriptions". The whole store is read, by another process (`contents`),
+before this one maps it into memory.
+"""
+
+import errno
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Final, Literal
+
+import lmdb
+
+from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer_usubscription.events import Event
+from ustreamer_usubscription.model.declared_topics import TopicState
+from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.store import records, store_contents
+from ustreamer_usubscription.store.compact_index import Packed
+from ustreamer_usubscription.store.history import History, most
+from ustreamer_usubscription.store.lock import StoreInUse, StoreLock
+from ustreamer_usubscription.store.records import (
+    LAYOUT,
+    LAYOUT_KEY,
+    OBSERVER,
+    PAST,
+    REMOTE,
+    SUBSCRIPTION,
+    TOPIC,
+    Change,
+    StoreDamaged,
+    StoreTooNew,
+    delete,
+    delete_observer,
+    delete_remote,
+    put,
+    put_observer,
+    put_remote,
+    put_topic,
+)
+from ustreamer_usubscription.store.store_contents import Contents
+from ustreamer_usubscription.store.verify_process import DATA
+
+__all__ = [
+    "Change",
+    "Store",
+    "StoreDamaged",
+    "StoreInUse",
+    "StoreTooNew",
+    "delete",
+    "delete_observer",
+    "delete_remote",
+    "put",
+    "put_observer",
+    "put_remote",
+    "put_topic",
+]
+
+MAX_ASIDE: Final = 3
+"""Damaged stores that are kept; likewise migrated ones."""
+
+_FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
+# LMDB reports a write that the file system cut short as EIO, whatever the reason was.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+_IN_PLACE: Final = 2
+"""The layout of which nothing but its number differs from a store of today without a history."""
+
+_LAYOUT_RECORD: Final = Change(LAYOUT_KEY, records.layout_value())
+
+log = logging.getLogger("ustreamer.usubscription")
+
+
+class Store:
+    """The LMDB environment in directory `path`. Constructing it touches nothing.
+
+    `damaged` says what becomes of a store that is damaged: "refuse" leaves it alone; "quarantine" moves it aside and goes
+    on with what can be read of it. `history` is how many events to keep, if they take no more than an eighth of the map. `wall_ms` is the clock that dates what is moved aside, in ms since the epoch. One
+    thread at a time; a store is opened once at a time.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        map_size: int,
+        *,
+        damaged: Literal["refuse", "quarantine"] = "refuse",
+        history: int = 0,
+        wall_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.path = path
+        self.transactions = 0
+        """Commits that succeeded."""
+        self._map_size = map_size
+        self._damaged = damaged
+        self._wall_ms = wall_ms
+        self._lock = StoreLock(_beside(path, "lock"))
+        self._env: lmdb.Environment | None = None
+        self._stored = Contents()
+        self._history = History(most(history, map_size))
+        names = ("store_quarantined", "store_salvaged", "store_lost", "store_migrated", "history_skipped")
+        self._counts = dict.fromkeys(names, 0)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the store, or make an empty one.
+
+        A store whose last user died is verified page by page. Raises StoreDamaged (if it is to be refused), StoreTooNew,
+        StoreInUse, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
+        no room to salvage or migrate into; then the old store stands where it stood.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            died = self._lock.acquire()
+            try:
+                self._open(verify=died)
+            except BaseException:
+                self._close_env()
+                self._lock.release(orderly=False)
+                raise
+        except (lmdb.Error, OSError) as error:
+            raise UStatusError(UCode.UNAVAILABLE, f"store {self.path}: cannot be opened: {error}") from error
+
+    def _open(self, *, verify: bool) -> None:
+        self._finish_replacement()
+        self._stored = Contents()
+        if not (self.path / DATA).exists() and not (self.path / "lock.mdb").exists():
+            self._create()
+        else:
+            try:
+                self._stored = self._read(verify=verify)
+            except StoreDamaged as error:
+                if self._damaged == "refuse":
+                    raise
+                self._stored = self._quarantine(error)
+        self._env = self._open_in(self.path)
+        self._history.load([key for key, _ in self._stored.of(PAST)])
+        if self._stored.layout == _IN_PLACE:
+            self._relabel()
+
+    def close(self) -> None:
+        """Close the store; what was committed is on disk already. May be repeated."""
+        self._close_env()
+        self._lock.release()
+
+    def _close_env(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def take(self) -> Packed:
+        """The subscriptions that were there when the store was opened; once, the store does not keep them."""
+        stored, self._stored = self._stored, Contents()
+        return stored.subscriptions
+
+    def load(self) -> Iterator[Tracked]:
+        """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
+        read = records.Reader().read
+        try:
+            with self._opened().begin() as txn, txn.cursor() as cursor:
+                for key, value in cursor:
+                    if key.startswith(SUBSCRIPTION):
+                        yield read(key, value)
+                    else:
+                        records.check(key, value)
+        except lmdb.Error as error:
+            raise StoreDamaged(f"store {self.path / DATA}: {error}") from error
+
+    def observers(self) -> Iterator[Observer]:
+        """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
+        return (records.read_observer(key, value) for key, value in self._of_kind(OBSERVER))
+
+    def topics(self) -> Iterator[tuple[UUri, TopicState]]:
+        """All declared topics. Raises StoreDamaged at the first bad one."""
+        return (records.read_topic(key, value) for key, value in self._of_kind(TOPIC))
+
+    def remotes(self) -> Iterator[tuple[UUri, Status]]:
+        """All remote topics. Raises StoreDamaged at the first bad one."""
+        return (records.read_remote(key, value) for key, value in self._of_kind(REMOTE))
+
+    def _of_kind(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            with self._opened().begin() as txn, txn.cursor() as cursor:
+                if cursor.set_range(kind):
+                    yield from takewhile(lambda record: record[0].startswith(kind), cursor)
+        except lmdb.Error as error:
+            raise StoreDamaged(f"store {self.path / DATA}: {error}") from error
+
+    def statistics(self) -> Mapping[str, int]:
+        """What opening it took: stores quarantined and migrated, records salvaged, records and pages lost; and what was
+        left out of the history because the map was full.
+        """
+        return {**self._counts, "transactions": self.transactions}
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
+        """Make all of `changes`, or none, in one transaction; on return they survive a power cut.
+
+        With them the last of `events` go into the history, and its oldest out. Where there is no room for that the changes
+        are made all the same: a full map is to be emptied, not filled with the news of it.
+
+        Raises UStatusError: RESOURCE_EXHAUSTED where map or disk is full (what is stored stays readable, and a full map
+        does not keep anything from being deleted), INTERNAL for any other refusal of LMDB.
+        """
+        told = self._history.changes(events)
+        try:
+            if told and self._fits([*changes, *told]):
+                self._history.written(events)
+            else:
+                self._counts["history_skipped"] += len(events) if told else 0
+                if not self._fits(changes):
+                    self._write_in_full_map(changes)
+        except lmdb.Error as error:
+            raise self._refused(error, f"{len(changes)} changes not made") from error
+        self.transactions += 1
+
+    def _refused(self, error: lmdb.Error, what: str) -> UStatusError:
+        full = isinstance(error, _FULL) or error.code in _NO_ROOM
+        code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
+        return UStatusError(code, f"store {self.path}: {what}: {error}")
+
+    def _fits(self, changes: Sequence[Change]) -> bool:
+        """Make these changes, unless the map is full."""
+        try:
+            self._write(changes)
+        except lmdb.MapFullError:
+            return False
+        return True
+
+    def _write(self, changes: Sequence[Change]) -> None:
+        with self._opened().begin(write=True) as txn:
+            for key, value in changes:
+                if value is None:
+                    txn.delete(key)
+                else:
+                    txn.put(key, value)
+
+    def _write_in_full_map(self, changes: Sequence[Change]) -> None:
+        """Try again, with all that was freed, and for deletions with a map twice the size.
+
+        LMDB copies each page that it changes before it frees any; to copy every page once is the worst case, and
+        afterwards it makes the map no smaller than what is in use. What a transaction frees is for the second one after
+        it, and one that fails does not count: hence the one in between, which changes nothing.
+        """
+        deletions = all(value is None for _, value in changes)
+        with self._larger_map():
+            self._write([_LAYOUT_RECORD])
+            if deletions:
+                self._write(changes)
+        if not deletions:
+            self._write(changes)
+
+    @contextmanager
+    def _larger_map(self) -> Iterator[None]:
+        env = self._opened()
+        env.set_mapsize(2 * max(self._map_size, (self.path / DATA).stat().st_size))
+        try:
+            yield
+        finally:
+            env.set_mapsize(self._map_size)
+
+    def _relabel(self) -> None:
+        """Make a store of layout 2 one of this layout; RESOURCE_EXHAUSTED where the disk has no room for it."""
+        try:
+            if not self._fits([_LAYOUT_RECORD]):
+                with self._larger_map():
+                    self._write([_LAYOUT_RECORD])
+        except lmdb.Error as error:
+            raise self._refused(error, f"not migrated to layout {LAYOUT}") from error
+        self._migrated(self._stored, self.path)
+
+    # --- making and replacing -----------------------------------------------------------------------------------------
+
+    def _open_in(self, path: Path) -> lmdb.Environment:
+        # writemap would end the process with SIGBUS on a full disk; without sync an acknowledged record may be lost.
+        return lmdb.open(
+            str(path), map_size=self._map_size, sync=True, metasync=True, writemap=False, mode=0o640
+        )
+
+    def _create(self) -> None:
+        """Make an empty store that has its layout record from its first moment on."""
+        nursery = self.path / "new"
+        if nursery.exists():
+            shutil.rmtree(nursery)  # a creation that was killed
+        self._fill(nursery, Contents())
+        (nursery / DATA).rename(self.path / DATA)
+        shutil.rmtree(nursery)
+        for directory in (self.path, self.path.parent):
+            _sync_directory(directory)
+
+    def _fill(self, directory: Path, found: Contents) -> None:
+        """Make a whole store in a new directory."""
+        directory.mkdir(parents=True)
+        with self._open_in(directory) as env, env.begin(write=True) as txn, txn.cursor() as cursor:
+            cursor.putmulti([(LAYOUT_KEY, records.layout_value())])
+            cursor.putmulti(found.records(), append=True)
+
+    def _read(self, *, verify: bool) -> Contents:
+        if not (self.path / DATA).exists():
+            raise StoreDamaged(f"store {self.path / DATA}: is missing beside lock.mdb")
+        found = store_contents.read(self.path, "verify" if verify else "walk")
+        if found.layout not in {LAYOUT, _IN_PLACE}:
+            self._migrated(found, self._replace(found, f"layout{found.layout}"))
+        return found
+
+    def _migrated(self, found: Contents, before: Path) -> None:
+        """Say that these records are in a store of this layout now; `before` is where the older one is."""
+        self._counts["store_migrated"] += 1
+        extra = {"store": str(self.path), "records": len(found), "before": str(before), "layout": LAYOUT}
+        log.info("usubscription.store_migrated", extra=extra)
+
+    def _quarantine(self, reason: StoreDamaged) -> Contents:
+        found = store_contents.salvage(self.path)
+        aside = self._replace(found, "damaged")
+        self._counts["store_quarantined"] += 1
+        self._counts["store_salvaged"] += len(found)
+        self._counts["store_lost"] += found.lost
+        extra = {
+            "store": str(self.path),
+            "reason": reason.message,
+            "salvaged": len(found),
+            "lost_records": found.lost_records,
+            "lost_pages": found.lost_pages,
+            "moved_to": str(aside),
+        }
+        log.error("usubscription.store_damaged", extra=extra)
+        return found
+
+    def _replace(self, found: Contents, why: str) -> Path:
+        """Put a new store with these records in place of the old one; where that is now.
+
+        At any moment either the old store or a whole new one is there; `_finish_replacement` does what was left to do.
+        """
+        new, aside = _beside(self.path, "new"), self._aside(why)
+        if new.exists():
+            shutil.rmtree(new)
+        try:
+            self._fill(new, found)
+        except lmdb.Error as error:
+            shutil.rmtree(new)
+            raise UStatusError(
+                UCode.RESOURCE_EXHAUSTED, f"store {self.path}: no room to keep {len(found)} records: {error}"
+            ) from error
+        _sync_directory(new)
+        self.path.rename(aside)
+        self._finish_replacement()
+        for _, old in self._kept(why)[:-MAX_ASIDE]:
+            shutil.rmtree(old)
+        return aside
+
+    def _finish_replacement(self) -> None:
+        new = _beside(self.path, "new")
+        if new.exists() and not self.path.exists():
+            new.rename(self.path)
+            _sync_directory(self.path.parent)
+
+    def _aside(self, why: str) -> Path:
+        """A name that is free. Numbered, because the clock of an ECU may have been set back."""
+        number = max((number for number, _ in self._kept(why)), default=0) + 1
+        when = datetime.fromtimestamp(self._wall_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        return _beside(self.path, f"{why}-{number}-{when}")
+
+    def _kept(self, why: str) -> list[tuple[int, Path]]:
+        """What has been moved aside, by its number."""
+        named = re.compile(rf"{re.escape(self.path.name)}\.{why}-(\d{{1,9}})-\w+")
+        found = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
+        return sorted((int(match[1]), path) for match, path in found if match)
+
+    def _opened(self) -> lmdb.Environment:
+        if self._env is None:
+            raise UStatusError(UCode.UNAVAILABLE, f"store {self.path}: not open")
+        return self._env
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f"{path.name}.{what}")
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut, as fsync of a file does for its bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

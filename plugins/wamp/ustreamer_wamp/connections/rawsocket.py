@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WAMP over RawSocket: four bytes of handshake, then frames of a type and a length.
+
+client   7F | L S | 00 00        L: it takes messages of 2^(9+L) bytes; S: its serializer
+router   7F | L S | 00 00        or 7F | error 0 | 00 00
+frame    0000 0TTT | 24 bits of length        T: 0 message, 1 ping, 2 pong; a length of 0 with bit 3 set is 2^24
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ustreamer_wamp.codec import SERIALIZERS
+from ustreamer_wamp.connections.connection import Connection, Terms
+from ustreamer_wamp.events import Event, Wire
+
+MAGIC: Final = 0x7F
+_UNSUPPORTED: Final = 0x10
+_RESERVED: Final = 0x30
+_TOO_MANY: Final = 0x40
+_MESSAGE, _PING, _PONG = 0, 1, 2
+_LONGEST: Final = 1 << 24
+_HEADER: Final = struct.Struct("!I")
+
+
+def frame(payload: bytes, kind: int = _MESSAGE) -> bytes:
+    """A frame; its length has 24 bits, and one more for just 2^24. What is longer nobody can take."""
+    size = len(payload)
+    return _HEADER.pack(kind << 24 | (size >= _LONGEST) << 27 | size & 0xFF_FFFF) + payload
+
+
+WIRES: Final[Mapping[int, Wire]] = {
+    each.rawsocket: Wire(f"rawsocket {each.name}", each, frame) for each in SERIALIZERS
+}
+
+
+def _length_code(size: int) -> int:
+    """L for messages of at most `size` bytes."""
+    return min(15, max(0, size.bit_length() - 10))
+
+
+class RawSocketConnection(Connection):
+    """A stream socket, be it TCP, TLS or Unix."""
+
+    framing = "rawsocket"
+
+    def __init__(
+        self,
+        terms: Terms,
+        loop: asyncio.AbstractEventLoop,
+        arrived: Callable[[Connection], None],
+        left: Callable[[Connection], None],
+        *,
+        private: bool,
+    ) -> None:
+        super().__init__(terms, loop, arrived, left, private=private)
+        self._buffer = bytearray()
+        self._longest_out = _LONGEST
+        # What is announced, not what is configured: the handshake knows powers of two only.
+        self._longest_in = 1 << (9 + _length_code(terms.max_message_bytes))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        if self._closing is not None:
+            return
+        self._buffer += data
+        if self.session is None:
+            if len(self._buffer) < 4:
+                return
+            hello = bytes(self._buffer[:4])
+            del self._buffer[:4]
+            if not self._shake_hands(hello):
+                self._terms.counts["refused_handshake"] += 1
+                self._hang_up()
+                return
+        at, buffer = 0, self._buffer
+        while len(buffer) - at >= 4 and self._closing is None:
+            (header,) = _HEADER.unpack_from(buffer, at)
+            size = header & 0xFF_FFFF | (header >> 27 & 1) << 24
+            if header >> 24 & 0xF0 or size > self._longest_in:
+                self._refuse_frame(header, size)
+                return
+            if len(buffer) - at - 4 < size:
+                break
+            payload = bytes(buffer[at + 4 : at + 4 + size])
+            at += 4 + size
+            self._frame(header >> 24 & 0x07, payload)
+        del buffer[:at]
+
+    def _shake_hands(self, hello: bytes) -> bool:
+        assert self._transport is not None  # data comes over one
+        wire = WIRES.get(hello[1] & 0x0F)
+        error = 0
+        if hello[0] != MAGIC:
+            return False
+        if hello[2:] != b"\0\0":
+            error = _RESERVED
+        elif wire is None:
+            error = _UNSUPPORTED
+        elif self.refused:
+            error = _TOO_MANY
+        if error or wire is None:
+            self._write(bytes([MAGIC, error, 0, 0]))
+            return False
+        self._longest_out = 1 << (9 + (hello[1] >> 4))
+        mine = _length_code(self._terms.max_message_bytes) << 4
+        self._write(bytes([MAGIC, mine | wire.serializer.rawsocket, 0, 0]))
+        self._begin(wire, wire.serializer)
+        self._wire = wire
+        self._give = self.event
+        self.event = self._event_if_short
+        return True
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        assert self.session is not None  # the handshake is done
+        assert self._outbox is not None
+        if kind == _MESSAGE:
+            self.session.receive(payload)
+        elif kind == _PING:
+            self._outbox.raw(frame(payload, _PONG))
+        elif kind != _PONG:
+            self._refuse_frame(kind << 24, len(payload))
+
+    def _refuse_frame(self, header: int, size: int) -> None:
+        assert self.session is not None
+        self._terms.counts["refused_frame"] += 1
+        self._buffer.clear()
+        self.session.violation(
+            f"a frame of type {header >> 24} and {size} bytes: expected type 0, 1 or 2 and at most {self._longest_in}"
+        )
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _event_if_short(self, event: Event) -> None:
+        """A client says how much it takes at once."""
+        if len(event.on(self._wire)) - 4 > self._longest_out:
+            self._terms.counts["events_too_long"] += 1
+        else:
+            self._give(event)
+
+    def _ping(self) -> None:
+        if self._outbox is not None:
+            self._outbox.raw(frame(b"", _PING))
+
+    def _say_goodbye(self, code: int, reason: str) -> None:
+        self._hang_up()

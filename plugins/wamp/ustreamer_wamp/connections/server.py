@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listeners, on an asyncio loop in a thread of their own; everybody else comes in through `call`."""
+
+import asyncio
+import logging
+import socket
+import ssl
+import stat
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, ParamSpec
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer_wamp import errors
+from ustreamer_wamp.config import Listen, Tls, WampConfig
+from ustreamer_wamp.connections.connection import Connection, Terms
+from ustreamer_wamp.connections.rawsocket import RawSocketConnection
+from ustreamer_wamp.connections.websocket import Door, WebSocketConnection
+from ustreamer_wamp.realm import Realm
+
+log = logging.getLogger("ustreamer.wamp")
+
+P = ParamSpec("P")
+
+_TICK_S: Final = 0.25
+_CERTIFICATES_NS: Final = 2 * 10**9  # so often the certificate's files are looked at
+_GOODBYE_S: Final = 2.0
+_JOIN_S: Final = 5.0
+_BACKLOG: Final = 128
+_NS_PER_S: Final = 10**9
+
+
+class Server:
+    """All listeners of one section. `open`, then sessions come and go, then `close`; not reusable."""
+
+    def __init__(
+        self,
+        config: WampConfig,
+        realms: Mapping[str, Realm],
+        monotonic_ns: Callable[[], int],
+        counts: Counter[str],
+        pages: Callable[[str], Mapping[str, Callable[[], tuple[str, bytes]]]] = lambda _: {},
+        tick: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`pages` says what a plain GET is answered where the WebSocket is at a path; `tick` is called with the monotonic
+
+        time four times a second.
+        """
+        self._ticked = tick
+        self._config = config
+        self._monotonic_ns = monotonic_ns
+        self._pages = pages
+        self._counts = counts
+        self._terms = Terms(
+            realms=realms,
+            monotonic_ns=monotonic_ns,
+            outbox=config.outbox,
+            max_message_bytes=config.max_message_bytes,
+            hello_ns=config.hello_s * _NS_PER_S,
+            ping_ns=config.ping_s * _NS_PER_S,
+            pong_ns=config.pong_s * _NS_PER_S,
+            closing_ns=5 * _NS_PER_S,
+            counts=counts,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="wamp", daemon=True)
+        self._connections: dict[Connection, None] = {}
+        self._by_address: Counter[str] = Counter()
+        self._servers: list[asyncio.Server] = []
+        self._tls: _Certificates | None = None
+        self._accepting = True
+        self._empty: asyncio.Event | None = None
+        self.urls: list[str] = []
+        """Where it listens, with the port that it got where 0 was asked for."""
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Listen everywhere and start the thread. Raises UStatusError(UNAVAILABLE) naming what could not be had."""
+        bound: list[tuple[Listen, socket.socket]] = []
+        try:
+            if self._config.tls is not None and any(each.tls for each in self._config.listeners):
+                self._tls = _Certificates(self._config.tls)
+            bound.extend((listen, _bound(listen)) for listen in self._config.listeners)
+        except UStatusError:
+            for _, each in bound:
+                each.close()
+            self._loop.close()
+            raise
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._serve(bound), self._loop).result(_JOIN_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    async def _serve(self, bound: list[tuple[Listen, socket.socket]]) -> None:
+        for listen, each in bound:
+            context = self._tls.context if self._tls is not None and listen.tls else None
+            server = await self._loop.create_server(
+                partial(self._accept, listen), sock=each, ssl=context, backlog=_BACKLOG
+            )
+            self._servers.append(server)
+            self.urls.append(_url(listen, each))
+        self._tick()
+
+    def stop_accepting(self) -> None:
+        """Let nobody in any more; sessions go on."""
+        self.call(self._stop_accepting)
+
+    def _stop_accepting(self) -> None:
+        self._accepting = False
+        for server in self._servers:
+            for each in server.sockets:
+                self._loop.remove_reader(each)
+        # A turn later: asyncio loses a connection that was accepted already and finds its server closed.
+        self._loop.call_soon(self._close_listeners)
+
+    def _close_listeners(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    def close(self) -> None:
+        """Say goodbye to everybody, close everything, end the thread. May be repeated."""
+        if not self._thread.is_alive():
+            if not self._loop.is_closed() and not self._loop.is_running():
+                self._loop.close()
+            return
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result(_JOIN_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_JOIN_S)
+        self._loop.close()
+        for listen in self._config.listeners:
+            if listen.socket:
+                Path(listen.socket).unlink(missing_ok=True)
+
+    async def _leave(self) -> None:
+        self._stop_accepting()
+        self._empty = asyncio.Event()
+        await asyncio.sleep(0)
+        for connection in list(self._connections):
+            connection.leave(errors.SYSTEM_SHUTDOWN)
+        if self._connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), _GOODBYE_S)
+        # What was accepted last is a task of asyncio's until it is a connection.
+        coming = asyncio.all_tasks() - {asyncio.current_task()}
+        if coming:
+            await asyncio.wait(coming, timeout=_GOODBYE_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)  # the sockets of those are closed in the next turn
+
+    def call(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Have a call made on the loop's thread, from any other; False if the loop is over."""
+        try:
+            self._loop.call_soon_threadsafe(partial(function, *args, **kwargs))
+        except RuntimeError:  # closed
+            return False
+        return True
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Have a call made after a while. On the loop's thread only."""
+        self._loop.call_later(seconds, function)
+
+    def problems(self) -> list[str]:
+        """What would keep `open` from succeeding, as far as files tell."""
+        found = []
+        tls = self._config.tls
+        if tls is not None:
+            files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
+            found += [f"tls: {path} is no file" for path in files if not path.is_file()]
+        sockets = [Path(each.socket) for each in self._config.listeners if each.socket]
+        found += [f"listen: {path.parent} is no directory" for path in sockets if not path.parent.is_dir()]
+        return found
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _accept(self, listen: Listen) -> Connection:
+        private = listen.tls or bool(listen.socket)
+        arrived, left = self._arrived, self._gone
+        connection: Connection
+        if listen.websocket:
+            door = Door(listen.path, self._config.origins, self._pages(listen.path))
+            connection = WebSocketConnection(self._terms, self._loop, arrived, left, door, private=private)
+        else:
+            connection = RawSocketConnection(self._terms, self._loop, arrived, left, private=private)
+        return connection
+
+    def _arrived(self, connection: Connection) -> None:
+        """Count a connection that is made, and say if it is one too many."""
+        config, address = self._config, connection.address
+        if not self._accepting:
+            connection.refused = "the router stops"
+        elif len(self._connections) >= config.max_sessions:
+            connection.refused = f"max_sessions: there are {config.max_sessions} already"
+        elif address and self._by_address[address] >= config.max_sessions_per_address:
+            most = config.max_sessions_per_address
+            connection.refused = f"max_sessions_per_address: there are {most} of {address} already"
+        self._connections[connection] = None
+        self._by_address[address] += 1
+        if connection.refused:
+            self._counts["refused_too_many"] += 1
+        if len(self._connections) > 2 * config.max_sessions:
+            connection.abort()  # it would be told why, but so many cannot be
+
+    def _gone(self, connection: Connection) -> None:
+        if self._connections.pop(connection, self) is self:
+            return
+        self._by_address[connection.address] -= 1
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
+        if not self._connections and self._empty is not None:
+            self._empty.set()
+
+    def _tick(self) -> None:
+        now_ns = self._monotonic_ns()
+        for connection in list(self._connections):
+            connection.tick(now_ns)
+        self._ticked(now_ns)
+        if self._tls is not None:
+            self._tls.look(now_ns)
+        self._loop.call_later(_TICK_S, self._tick)
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+
+class _Certificates:
+    """A TLS context that takes over other files as soon as they are there, for connections from then on."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._looked_ns = 0
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            self._seen = self._stamp()
+            self.context.load_cert_chain(tls.certificate, tls.key)
+            if tls.client_ca is not None:
+                self.context.load_verify_locations(tls.client_ca)
+                self.context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            files = f"{tls.certificate} and {tls.key}"
+            raise UStatusError(UCode.UNAVAILABLE, f"TLS certificate and key in {files}: {error}") from error
+
+    def _stamp(self) -> tuple[tuple[int, int], ...]:
+        found = [path.stat() for path in (self._tls.certificate, self._tls.key)]
+        return tuple((each.st_mtime_ns, each.st_ino) for each in found)
+
+    def look(self, now_ns: int) -> None:
+        """Load the files again if they have changed; if they do not fit, stay with what there was and say so once."""
+        if now_ns - self._looked_ns < _CERTIFICATES_NS:
+            return
+        self._looked_ns = now_ns
+        try:
+            stamp = self._stamp()
+            if stamp == self._seen:
+                return
+            # Into a context of their own first: one that fails half-way has a certificate without its key.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._tls.certificate, self._tls.key)
+            self.context.load_cert_chain(self._tls.certificate, self._tls.key)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("wamp.certificate_not_loaded", extra={"reason": str(error)})
+            return
+        self._seen = stamp
+        log.info("wamp.certificate_loaded", extra={"certificate": str(self._tls.certificate)})
+
+
+def _bound(listen: Listen) -> socket.socket:
+    try:
+        return _bound_unix(listen.socket) if listen.socket else _bound_network(listen)
+    except OSError as error:
+        raise UStatusError(UCode.UNAVAILABLE, f"listen {listen.url}: {error}") from error
+
+
+def _bound_network(listen: Listen) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(
+        listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _bound_unix(path: str) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        bound.bind(path)
+        Path(path).chmod(0o660)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _remove_stale(path: str) -> None:
+    """Take away a socket that nobody listens at, which a process that was killed has left."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(Path(path).stat().st_mode):
+            raise FileExistsError(f"{path} is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                Path(path).unlink()
+                return
+        raise FileExistsError(f"somebody listens at {path}")
+
+
+def _url(listen: Listen, bound: socket.socket) -> str:
+    if listen.socket:
+        return listen.url
+    scheme = ("ws" if listen.websocket else "rs") + "s" * listen.tls
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    return f"{scheme}://{host}:{bound.getsockname()[1]}{listen.path}"

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WAMP over WebSocket: the handshake and the frames by the Sans-I/O protocol of the package websockets.
+
+Frames that go out are made here, unmasked and never in fragments, so that one frame serves every subscriber.
+"""
+
+import asyncio
+import logging
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from websockets.datastructures import Headers
+from websockets.exceptions import NegotiationError
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from ustreamer_wamp.codec import SERIALIZERS
+from ustreamer_wamp.connections.connection import Connection, Terms
+from ustreamer_wamp.events import Wire
+
+# What websockets logs of a connection is either told the client or counted here.
+_log = logging.getLogger("ustreamer.wamp.websocket")
+_log.setLevel(logging.CRITICAL)
+
+_BY_NAME: Final = {serializer.subprotocol: serializer for serializer in SERIALIZERS}
+_FIN: Final = 0x80
+_HEAD_END: Final = b"\r\n\r\n"
+
+
+def _framer(opcode: Opcode) -> Callable[[bytes], bytes]:
+    first = bytes([_FIN | opcode])
+    medium, long = struct.Struct("!cBH"), struct.Struct("!cBQ")
+
+    def frame(payload: bytes) -> bytes:
+        size = len(payload)
+        if size < 126:
+            return b"%b%c%b" % (first, size, payload)
+        if size < 65_536:
+            return medium.pack(first, 126, size) + payload
+        return long.pack(first, 127, size) + payload
+
+    return frame
+
+
+WIRES: Final[Mapping[str, Wire]] = {
+    each.subprotocol: Wire(
+        f"websocket {each.name}", each, _framer(Opcode.TEXT if each.is_text else Opcode.BINARY)
+    )
+    for each in SERIALIZERS
+}
+
+
+class Door:
+    """Who may come in by WebSocket: at which path, from which pages, and what a plain GET is answered."""
+
+    def __init__(
+        self,
+        path: str,
+        origins: Sequence[str],
+        pages: Mapping[str, Callable[[], tuple[str, bytes]]] | None = None,
+    ) -> None:
+        """`path` "" is any. `pages` by path: media type and body."""
+        self._path = path
+        self._origins = frozenset(origins)
+        self._pages = pages or {}
+
+    def page(self, request: Request) -> tuple[str, bytes] | None:
+        """What a GET that is no handshake is answered; None if there is nothing."""
+        make = self._pages.get(urlsplit(request.path).path)
+        return None if make is None else make()
+
+    def refusal(self, request: Request) -> tuple[HTTPStatus, str] | None:
+        """Why a handshake is refused; None if it is not."""
+        path = urlsplit(request.path).path
+        if self._path and path != self._path:
+            return HTTPStatus.NOT_FOUND, f"there is no {path[:100]!r}: WAMP is at {self._path!r}"
+        origins = request.headers.get_all("Origin")
+        if len(origins) > 1:
+            return HTTPStatus.BAD_REQUEST, "more than one Origin"
+        if origins and not self._is_allowed(origins[0], request.headers):
+            return HTTPStatus.FORBIDDEN, f"origin {origins[0][:200]!r} is not among `origins`"
+        return None
+
+    def _is_allowed(self, origin: str, headers: Headers) -> bool:
+        # Without an Origin it is no browser, and needs no protection from pages of others.
+        if origin in self._origins:
+            return True
+        return bool(self._pages) and origin != "null" and _is_own(origin, headers)
+
+
+def _is_own(origin: str, headers: Headers) -> bool:
+    """Whether a page came from here: from the very host and port that is called, if that is an address and not a name.
+
+    A name may be made to point here by whoever owns it, and with it any page of theirs (DNS rebinding).
+    """
+    hosts = headers.get_all("Host")
+    if len(hosts) != 1 or origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
+        return False
+    name = urlsplit(origin).hostname or ""
+    if name == "localhost":
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class WebSocketConnection(Connection):
+    """A WebSocket with one of WAMP's subprotocols."""
+
+    framing = "websocket"
+
+    def __init__(
+        self,
+        terms: Terms,
+        loop: asyncio.AbstractEventLoop,
+        arrived: Callable[[Connection], None],
+        left: Callable[[Connection], None],
+        door: Door,
+        *,
+        private: bool,
+    ) -> None:
+        super().__init__(terms, loop, arrived, left, private=private)
+        self._door = door
+        self._protocol = ServerProtocol(
+            select_subprotocol=_select, max_size=terms.max_message_bytes, logger=_log
+        )
+        self._is_asked = False  # the handshake is whole
+        self._before = b""  # its last bytes so far
+        self._fragments: list[bytes] = []
+        self._is_text = False
+        self._expects_text = False
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        if self._is_asked:
+            self._read(data)
+            return
+        # What stands behind a handshake waits for its answer. The protocol would read on, and for a connection that has failed
+        # by then, or was refused, an answer is one too many.
+        known = self._before + data
+        end = known.find(_HEAD_END)
+        if end < 0:
+            self._before = known[-len(_HEAD_END) + 1 :]
+            self._read(data)
+            return
+        self._is_asked = True
+        rest = known[end + len(_HEAD_END) :]
+        self._read(data[: len(data) - len(rest)])
+        if rest and self.session is not None:
+            self._read(rest)
+
+    def _read(self, data: bytes) -> None:
+        protocol = self._protocol
+        if protocol.reader.eof:
+            return
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if isinstance(event, Request):
+                self._answer(event)
+            elif isinstance(event, Frame):
+                self._frame(event)
+        self._pass_on()
+        if protocol.handshake_exc is not None and self.session is None:
+            self._terms.counts["refused_handshake"] += 1
+            self._hang_up()
+        elif protocol.parser_exc is not None and self.session is not None:
+            self._terms.counts["refused_frame"] += 1
+            self.session.lost()
+            self._hang_up()
+
+    def _answer(self, request: Request) -> None:
+        protocol = self._protocol
+        upgrades = any("websocket" in each.lower() for each in request.headers.get_all("Upgrade"))
+        page = None if upgrades else self._door.page(request)
+        if page is not None:
+            protocol.send_response(_page(*page))
+            return
+        refusal = self._door.refusal(request)
+        if self.refused:
+            refusal = HTTPStatus.SERVICE_UNAVAILABLE, self.refused
+        if refusal is not None:
+            self._terms.counts["refused_handshake"] += 1
+            protocol.send_response(protocol.reject(refusal[0], f"{refusal[1]}\n"))
+            return
+        response = protocol.accept(request)
+        protocol.send_response(response)
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            self._pass_on()  # before whatever the session says
+            assert protocol.subprotocol is not None  # `_select` has seen to it
+            serializer = _BY_NAME[protocol.subprotocol]
+            self._expects_text = serializer.is_text
+            self._begin(WIRES[serializer.subprotocol], serializer)
+
+    def _frame(self, frame: Frame) -> None:
+        if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
+            self._fragments = [bytes(frame.data)]
+            self._is_text = frame.opcode is Opcode.TEXT
+        elif frame.opcode is Opcode.CONT:
+            self._fragments.append(bytes(frame.data))
+        elif frame.opcode is Opcode.CLOSE:
+            self._ended()
+            return
+        else:
+            return
+        if not frame.fin or self.session is None:
+            return
+        data, self._fragments = b"".join(self._fragments), []
+        if self._is_text is self._expects_text:
+            self.session.receive(data)
+        else:
+            got, expected = ("text", "binary") if self._is_text else ("binary", "text")
+            self.session.violation(f"a {got} frame: {self._protocol.subprotocol} has {expected} frames")
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _pass_on(self) -> None:
+        """Send what the protocol has to say: behind what the session has said before, so that no frame is torn."""
+        for data in self._protocol.data_to_send():
+            if not data:
+                if self._outbox is not None:
+                    self._outbox.flush()
+                self._hang_up()
+            elif self._outbox is None:
+                self._write(data)
+            else:
+                self._outbox.raw(data)
+
+    def _ping(self) -> None:
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_ping(b"")
+            self._pass_on()
+
+    def _say_goodbye(self, code: int, reason: str) -> None:
+        if self._protocol.state is not State.OPEN:
+            self._hang_up()
+            return
+        self._protocol.send_close(code, reason.encode()[:120].decode(errors="ignore"))
+        for data in self._protocol.data_to_send():
+            self._write(data)
+        # The client closes its side now, or the deadline does.
+
+
+def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol:
+    """The first of the client's subprotocols that we know."""
+    for each in offered:
+        if each in _BY_NAME:
+            return each
+    raise NegotiationError(f"expected one of the subprotocols {', '.join(_BY_NAME)}")
+
+
+_TOKEN: Final = re.compile(r"[\w/+.;= -]+")
+
+
+def _page(media_type: str, body: bytes) -> Response:
+    assert _TOKEN.fullmatch(media_type)  # ours, and no way to inject a header
+    headers = Headers(
+        [
+            ("Content-Type", media_type),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+            ("Cache-Control", "no-cache"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; connect-src 'self' ws: wss:"),
+        ]
+    )
+    return Response(int(HTTPStatus.OK), "OK", headers, body)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said to a uSubscription, and what its answers mean. Pure.
+
+In version 3, which takes a rate to the nanosecond; a topic of every instance of an entity is one in version 4 only (X-16).
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from ustreamer.core.routing.usubscription_codec import VERSION_3, VERSION_4, Status, read, status_in, told_in
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
+from ustreamer.uprotocol.wire import decode_status
+from ustreamer_wamp import errors
+from ustreamer_wamp.errors import Refusal
+
+_NS_PER_MS: Final = 1_000_000
+_LONGEST_MS: Final = 2**32 - 1
+
+
+def version_for(topic: UUri) -> int:
+    """The version of the interface in which `topic` can be said."""
+    return VERSION_4 if topic.ue_instance == ANY_INSTANCE else VERSION_3
+
+
+def subscribe(topic: UUri, period_ns: int) -> bytes:
+    if version_for(topic) == VERSION_4:
+        return _subscribe_4(topic, period_ns)
+    payload: bytes = pb.SubscriptionRequest(topic=topic.to_pb()).SerializeToString()
+    if period_ns:
+        # SubscribeAttributes.max_frequency, a double of number 3: ours is a parser that has sample_period_ms there, which
+        # cannot say 60 Hz.
+        attributes = b"\x19" + struct.pack("<d", 1e9 / period_ns)
+        payload += b"\x1a" + bytes([len(attributes)]) + attributes
+    return payload
+
+
+def _subscribe_4(topic: UUri, period_ns: int) -> bytes:
+    request = pb4.SubscribeRequest(topic=topic.to_pb())
+    if period_ns:
+        # Rounded up: of two wishes of one subscriber the faster holds, which must not be faster than what was asked for.
+        request.sample_period = min(-(-period_ns // _NS_PER_MS), _LONGEST_MS)
+    payload: bytes = request.SerializeToString()
+    return payload
+
+
+def unsubscribe(topic: UUri) -> bytes:
+    kind = pb4.UnsubscribeRequest if version_for(topic) == VERSION_4 else pb.UnsubscribeRequest
+    payload: bytes = kind(topic=topic.to_pb()).SerializeToString()
+    return payload
+
+
+def failure_in(message: UMessage, topic: UUri, *, is_subscribe: bool) -> UStatus | None:
+    """Why a call about `topic` failed, by its answer; None if it did not."""
+    code = message.attributes.commstatus
+    if code:
+        try:
+            return decode_status(message.payload)
+        except UStatusError:
+            return UStatus(code)
+    if not is_subscribe:
+        return None
+    if version_for(topic) == VERSION_4:
+        return _failure_in_4(message)
+    answer = pb.SubscriptionResponse()
+    try:
+        answer.ParseFromString(message.payload)
+    except DecodeError as error:
+        return UStatus(UCode.INTERNAL, f"an answer that is no SubscriptionResponse: {error}")
+    if answer.status.state == pb.SubscriptionStatus.UNSUBSCRIBED:
+        return UStatus(UCode.FAILED_PRECONDITION, answer.status.message or "not subscribed")
+    return None
+
+
+def _failure_in_4(message: UMessage) -> UStatus | None:
+    try:
+        status = status_in(VERSION_4, message.payload, message.attributes.payload_format)
+    except UStatusError as error:
+        return UStatus(UCode.INTERNAL, f"an answer that is no SubscribeResponse: {error.message}")
+    return UStatus(UCode.FAILED_PRECONDITION, "not subscribed") if status is Status.UNSUBSCRIBED else None
+
+
+def subscribed_in(message: UMessage) -> UUri | None:
+    """The topic that the answer to a Subscribe is about, by that answer alone; None if it names none."""
+    kind = pb4.SubscribeResponse if message.attributes.source.ue_version_major == VERSION_4 else None
+    answer = (kind or pb.SubscriptionResponse)()
+    try:
+        answer.ParseFromString(message.payload)
+        return UUri.from_pb(answer.topic) if answer.HasField("topic") else None
+    except (DecodeError, UStatusError):
+        return None
+
+
+class Update(NamedTuple):
+    """What a uSubscription tells of a subscription. `why` may be empty."""
+
+    topic: UUri
+    has_ended: bool
+    why: str
+
+
+def update_in(message: UMessage) -> Update | None:
+    """What a Notification of change says; None if that is nothing."""
+    told = told_in(message)
+    if told is None:
+        return None
+    why = ""
+    if message.attributes.source.ue_version_major == VERSION_3:  # the other has no words for it
+        why = read(pb.Update, message.payload, message.attributes.payload_format).status.message
+    return Update(told.topic, told.status is Status.UNSUBSCRIBED, why)
+
+
+def stands(message: UMessage) -> bool:
+    """Whether the answer to a FetchSubscriptions for one topic and one subscriber says that there is such a subscription."""
+    if message.attributes.commstatus:
+        return False
+    found = pb4.FetchSubscriptionsResponse()
+    try:
+        found.ParseFromString(message.payload)
+    except DecodeError:
+        return False
+    return len(found.subscriptions) > 0
+
+
+def refusal_of(status: UStatus) -> Refusal:
+    """What a client is told of a failure in the vehicle."""
+    if status.code is UCode.PERMISSION_DENIED:
+        return Refusal(errors.NOT_AUTHORIZED, status.message)
+    return Refusal(f"up.error.{status.code.name.lower()}", status.message)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deliveries of one ingress. State of filters and counters lives in them and outlasts a plan; they go with their last
+subscriber.
+"""
+
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from ustreamer.core.delivery.delivery import Delivery, Filter, Owner
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.plugin_errors import described
+from ustreamer.core.dispatch.dispatcher_port import Shared
+from ustreamer.core.routing.router import Target
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import UUri
+
+
+class TargetStatistics(msgspec.Struct, frozen=True):
+    """What one target of one topic got: counts since its first subscription; `period_ns` 0 is no limit."""
+
+    topic: UUri
+    ingress: str
+    endpoint: str
+    subscriber: UUri | None
+    period_ns: int
+    received: int
+    delivered: int
+    throttled: int
+
+
+class Deliveries:
+    """By topic and target, and of unicast messages by endpoint. Not locked: its ingress is."""
+
+    def __init__(
+        self, owner: Owner, dispatcher: Shared, limit: int, forgotten: Callable[[AbstractSet[UUri]], None]
+    ) -> None:
+        """`forgotten` is told of all topics, just before they are forgotten because there are `limit` of them."""
+        self._owner = owner
+        self._dispatcher = dispatcher
+        self._limit = limit
+        self._forgotten = forgotten
+        self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
+        self._unicast: dict[str, Delivery] = {}
+
+    def __iter__(self) -> Iterator[Delivery]:
+        yield from self._unicast.values()
+        for each in self._by_topic.values():
+            yield from each
+
+    @property
+    def topics(self) -> AbstractSet[UUri]:
+        """Those that have any."""
+        return self._by_topic.keys()
+
+    def of_topic(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> tuple[Delivery, ...]:
+        """The deliveries of a topic: kept where the target was there before, tuned to its present wish."""
+        before = {(each.endpoint, each.subscriber): each for each in self._by_topic.get(topic, ())}
+        deliveries = tuple(
+            self._tuned(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
+            for target in targets
+        )
+        if deliveries:
+            self._keep(topic, deliveries)
+        else:
+            self._by_topic.pop(topic, None)
+        return deliveries
+
+    def _keep(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
+        # Bounded, because under a wildcard subscription it is the sender who chooses how many topics there are. Plans go
+        # too, or a topic could have two deliveries, each with a filter of its own.
+        if topic not in self._by_topic and len(self._by_topic) >= self._limit:
+            self._forgotten(self._by_topic.keys())
+            self._by_topic.clear()
+        self._by_topic[topic] = deliveries
+
+    def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
+        if delivery is None:
+            egress = self._dispatcher.egress[target.endpoint]
+            delivery = Delivery(self._owner, egress, topic, target.subscriber, target.period_ns)
+        elif delivery.period_ns == target.period_ns:
+            return delivery
+        delivery.period_ns = target.period_ns
+        self._put_filters_before(delivery, now_ns)
+        return delivery
+
+    def unicast(self, endpoint: str, now_ns: int) -> Delivery:
+        """The delivery of what is routed by its sink to an endpoint."""
+        delivery = self._unicast.get(endpoint)
+        if delivery is None:
+            delivery = self._unicast[endpoint] = Delivery(self._owner, self._dispatcher.egress[endpoint])
+            self._put_filters_before(delivery, now_ns)
+        return delivery
+
+    def put_filters_before_all(self, now_ns: int) -> None:
+        """Ask for the filters of every target anew."""
+        for each in self:
+            self._put_filters_before(each, now_ns)
+
+    def _put_filters_before(self, delivery: Delivery, now_ns: int) -> None:
+        delivery.tuned_ns = now_ns
+        make = self._dispatcher.filters
+        try:
+            delivery.use(tuple(make(delivery)))
+        # Foreign code. Without its filters nothing passes: who asked for a limit or a ban must not get all.
+        except Exception as error:  # noqa: BLE001
+            self._owner.filter_failed(make, error)
+            delivery.use((Unmade(described(make, error)),))
+
+    def statistics(self) -> list[TargetStatistics]:
+        """A snapshot of every topic's targets."""
+        return [
+            TargetStatistics(
+                topic,
+                d.ingress,
+                d.endpoint,
+                d.subscriber,
+                d.period_ns,
+                d.received,
+                d.delivered,
+                d.throttled,
+            )
+            for topic, deliveries in self._by_topic.items()
+            for d in deliveries
+        ]
+
+
+class Unmade(Filter):
+    """Stands in for filters that could not be made."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        raise RuntimeError(f"no filters: {self._why}")

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ingresses of a dispatcher have in common, as they see it: they do not import the dispatcher."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.delivery.delivery import Delivery, Egress, Filter
+from ustreamer.core.delivery.expiry import Expiry
+from ustreamer.core.peers.topic_advertisements import Puts
+from ustreamer.core.routing.router import Router
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UStatus
+
+FilterFactory = Callable[[Delivery], Iterable[Filter]]
+Schedule = Callable[[int, Callable[[], None]], None]
+"""Have a call made at a monotonic time in ns."""
+
+
+class Shared(Protocol):
+    """The dispatcher."""
+
+    authority: str
+    clock: Clock
+    expiry: Expiry
+    router: Router
+    egress: Mapping[str, Egress]
+    filters: FilterFactory
+    schedule: Schedule
+    puts: Puts
+
+    def answer(self, message: UMessage, status: UStatus, endpoint: str) -> None: ...
+
+    def bury(
+        self,
+        message: UMessage,
+        status: UStatus,
+        endpoint: str,
+        attempts: int,
+        first_ns: int,
+        last_ns: int,
+        ingress: str,
+    ) -> None: ...

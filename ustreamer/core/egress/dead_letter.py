@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters: what could not be delivered, published on `//<authority>/4/1/8000` with the reason (DSP-5 to DSP-8)."""
+
+from threading import Lock
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.egress.limits import OVERHEAD_BYTES
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UStatus
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import encode
+
+USTREAMER: Final = 4  # the reserved uEntity core.ustreamer
+USTREAMER_VERSION: Final = 1
+DEAD_LETTER_RESOURCE: Final = 0x8000
+
+
+def dead_letter_topic(authority: str) -> UUri:
+    return UUri(authority, USTREAMER, USTREAMER_VERSION, DEAD_LETTER_RESOURCE)
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that found no way, why, at which endpoint, and how often and when (ms since the epoch) it was tried.
+
+    `ingress` is the endpoint by which it came in.
+    """
+
+    message: UMessage
+    status: UStatus
+    endpoint: str
+    attempts: int
+    first_attempt_ms: int
+    last_attempt_ms: int
+    ingress: str = ""
+
+    def to_message(self, id: UUID, topic: UUri) -> UMessage:
+        """The publication that tells subscribers of the dead-letter topic."""
+        entry = pb.DeadLetter(
+            payload=self.message.payload,
+            endpoint=self.endpoint,
+            attempts=self.attempts,
+        )
+        entry.attributes.ParseFromString(encode(self.message.id, self.message.attributes))
+        entry.status.code = int(self.status.code)
+        entry.status.message = self.status.message
+        entry.first_attempt.FromMilliseconds(self.first_attempt_ms)
+        entry.last_attempt.FromMilliseconds(self.last_attempt_ms)
+        return publish(id, topic, entry.SerializeToString(), UPayloadFormat.PROTOBUF)
+
+
+class DeadLetterBox:
+    """Dead letters that wait to be published; bounded, the newest is turned away and counted when it is full.
+
+    As much room as a lane has by default: whoever overflows a lane does so faster than letters can be written (95 000/s
+    against 40 000/s, measured without a network).
+    """
+
+    def __init__(self, limit: int = 10_000, limit_bytes: int = 16_000_000) -> None:
+        """Bounds in letters, and in bytes of what their messages occupy."""
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._lock = Lock()
+        self._waiting: list[DeadLetter] = []
+        self._bytes = 0
+        self.unpublished = 0
+
+    def add(self, letter: DeadLetter) -> bool:
+        """Whether the box was empty before, so that somebody must come and collect."""
+        size = _size(letter)
+        with self._lock:
+            if len(self._waiting) >= self._limit or self._bytes + size > self._limit_bytes:
+                self.unpublished += 1
+                return False
+            self._waiting.append(letter)
+            self._bytes += size
+            return len(self._waiting) == 1
+
+    def collect(self, at_most: int | None = None) -> list[DeadLetter]:
+        """Take out all that wait, or the oldest `at_most`: who leaves some must come again, nobody else is called."""
+        with self._lock:
+            end = len(self._waiting) if at_most is None else at_most
+            letters, self._waiting = self._waiting[:end], self._waiting[end:]
+            self._bytes -= sum(map(_size, letters))
+        return letters
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+def _size(letter: DeadLetter) -> int:
+    return len(letter.message.payload) + OVERHEAD_BYTES

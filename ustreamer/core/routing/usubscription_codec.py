@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""core.usubscription on the wire, for who is one, who asks one, and who stands in for one: versions 3 and 4.
+
+Payloads and the rules for what stands in them; what becomes of a subscription is decided elsewhere.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from ustreamer.core.routing.subscriptions import UNLIMITED, period_of
+from ustreamer.uprotocol.pb import uri
+from ustreamer.uprotocol.pb import usubscription_v3 as pb3
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.pb.google_any import Any
+from ustreamer.uprotocol.pb.google_timestamp import Timestamp
+from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UStatusError, invalid
+from ustreamer.uprotocol.uuri import UUri
+
+M = TypeVar("M", bound=Message)
+
+USUBSCRIPTION: Final = 0
+"""[impl->req~usubscription-uentity_id~1] ue_id of every core.usubscription: type 0, instance 0."""
+
+VERSION_3: Final = 3
+VERSION_4: Final = 4
+
+CHANGE: Final = 0x8000
+"""The resource of topic SubscriptionChange, in every version."""
+
+
+class Method(IntEnum):
+    """Those with the same number in both versions."""
+
+    SUBSCRIBE = 1
+    UNSUBSCRIBE = 2
+
+
+class Status(IntEnum):
+    """What a subscriber is to a topic; the numbers are those of version 3."""
+
+    UNSUBSCRIBED = 0
+    SUBSCRIBE_PENDING = 1
+    SUBSCRIBED = 2
+    UNSUBSCRIBE_PENDING = 3
+
+
+NS_PER_MS: Final = 1_000_000
+_TYPE_PREFIX: Final = "type.googleapis.com/"
+_TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999, as protobuf has it
+_PERIOD_FIELD: Final = SubscribeAttributes.SAMPLE_PERIOD_MS_FIELD_NUMBER
+_FIXED64: Final = 1
+_LONGEST_PERIOD_MS: Final = 0xFFFF_FFFF
+
+# --- payloads ---------------------------------------------------------------------------------------------------------
+
+
+def read(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
+    """The message in a payload; INVALID_ARGUMENT if it is none."""
+    match payload_format:
+        case UPayloadFormat.PROTOBUF | UPayloadFormat.UNSPECIFIED:
+            return _parse(kind, payload)
+        case UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
+            # Nothing at all is an empty message, wrapped or not.
+            return _unwrap(kind, _parse(Any, payload)) if payload else kind()
+        case other:
+            raise invalid(f"payload format {other.name}: expected PROTOBUF or PROTOBUF_WRAPPED_IN_ANY")
+
+
+def _unwrap(kind: type[M], wrapped: Any) -> M:
+    name = wrapped.type_url.rpartition("/")[2]
+    if name != kind.DESCRIPTOR.full_name:
+        raise invalid(f"payload: Any of type {wrapped.type_url!r}, expected {kind.DESCRIPTOR.full_name}")
+    return _parse(kind, wrapped.value)
+
+
+def _parse(kind: type[M], data: bytes) -> M:
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise invalid(f"payload of {len(data)} bytes: not a {kind.DESCRIPTOR.full_name} ({error})") from error
+    return message
+
+
+def pack(answer: Message, asked_in: UPayloadFormat) -> tuple[bytes, UPayloadFormat]:
+    """An answer in the style of its request: wrapped in Any, or else PROTOBUF.
+
+    The format is set for an empty answer too: without it up-rust refuses to read one.
+    """
+    data = answer.SerializeToString()
+    if asked_in is not UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
+        return data, UPayloadFormat.PROTOBUF
+    wrapped = Any(type_url=_TYPE_PREFIX + answer.DESCRIPTOR.full_name, value=data)
+    return wrapped.SerializeToString(), asked_in
+
+
+# --- attributes of a subscription -------------------------------------------------------------------------------------
+
+
+def period_ns_of(wish: SubscribeAttributes) -> int:
+    """The shortest interval asked for.
+
+    Field 3 is `sample_period_ms` (uint32) or, in a draft, `max_frequency` (double, Hz); where a message has both, the
+    slower one holds (X-11).
+    """
+    sampled = wish.sample_period_ms * NS_PER_MS if wish.HasField("sample_period_ms") else UNLIMITED
+    unknown = UnknownFieldSet(wish)
+    frequencies = [
+        unknown[i].data
+        for i in range(len(unknown))
+        if unknown[i].field_number == _PERIOD_FIELD and unknown[i].wire_type == _FIXED64
+    ]
+    if not frequencies:
+        return sampled
+    # Of several the last one holds, as for any field.
+    [hertz] = struct.unpack("<d", struct.pack("<Q", frequencies[-1]))
+    return max(sampled, period_of(hertz))
+
+
+def expire_ms_of(expire: Timestamp) -> int:
+    """When a subscription ends, in whole ms and never early."""
+    seconds, nanos = expire.seconds, expire.nanos
+    if seconds not in _TIMESTAMP_SECONDS or not 0 <= nanos < 1_000_000_000:
+        raise invalid(f"expire {seconds} s {nanos} ns: expected the years 1 to 9999 and 0..999999999 ns")
+    return seconds * 1000 - -nanos // NS_PER_MS
+
+
+def timestamp_of(expire_ms: int) -> Timestamp:
+    seconds, ms = divmod(expire_ms, 1000)
+    return Timestamp(seconds=seconds, nanos=ms * NS_PER_MS)
+
+
+def sample_period_of(period_ns: int) -> int | None:
+    """A period in ms, rounded down so that nobody who subscribes by it starves a reader.
+
+    Below a millisecond it is None, to be left out, which means every message. A max_frequency of 1e-9 Hz is more than a
+    uint32 holds: that is told as the longest period that there is, 49 days.
+    """
+    return min(period_ns // NS_PER_MS, _LONGEST_PERIOD_MS) or None
+
+
+# --- what a client says -----------------------------------------------------------------------------------------------
+
+
+class Wish(NamedTuple):
+    """What a Subscribe asks for. `expire_ms` is wall-clock time, None for ever; `period_ns` 0 is every message."""
+
+    topic: UUri
+    expire_ms: int | None = None
+    period_ns: int = UNLIMITED
+
+
+def subscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> Wish:
+    """What a Subscribe of `version` asks for; INVALID_ARGUMENT naming what makes no sense in it."""
+    if version == VERSION_3:
+        asked = read(pb3.SubscriptionRequest, payload, payload_format)
+        wish = asked.attributes
+        expire_ms = expire_ms_of(wish.expire) if wish.HasField("expire") else None
+        return Wish(_topic_in(asked), expire_ms, period_ns_of(wish))
+    other = read(pb4.SubscribeRequest, payload, payload_format)
+    expire_ms = expire_ms_of(other.expiration) if other.HasField("expiration") else None
+    return Wish(_topic_in(other), expire_ms, other.sample_period * NS_PER_MS)
+
+
+def unsubscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> UUri:
+    """The topic of an Unsubscribe of `version`; INVALID_ARGUMENT if there is none."""
+    if version == VERSION_3:
+        return _topic_in(read(pb3.UnsubscribeRequest, payload, payload_format))
+    return _topic_in(read(pb4.UnsubscribeRequest, payload, payload_format))
+
+
+def _topic_in(
+    request: pb3.SubscriptionRequest | pb3.UnsubscribeRequest | pb4.SubscribeRequest | pb4.UnsubscribeRequest,
+) -> UUri:
+    if not request.HasField("topic"):
+        raise invalid("topic: missing")
+    return UUri.from_pb(request.topic)
+
+
+def subscribe_request(wish: Wish) -> Message:
+    """A Subscribe of version 3."""
+    request = pb3.SubscriptionRequest(topic=wish.topic.to_pb())
+    if wish.expire_ms is not None:
+        request.attributes.expire.CopyFrom(timestamp_of(wish.expire_ms))
+    return request
+
+
+def unsubscribe_request(topic: UUri) -> Message:
+    """An Unsubscribe of version 3."""
+    return pb3.UnsubscribeRequest(topic=topic.to_pb())
+
+
+# --- what a uSubscription says ----------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """What a notification of change says."""
+
+    topic: UUri
+    subscriber: UUri
+    status: Status
+
+
+class _Language(NamedTuple):
+    status: Callable[[bytes, UPayloadFormat], int]
+    told: Callable[[bytes, UPayloadFormat], tuple[uri.UUri, uri.UUri, int]]
+
+
+def subscribe_answer(version: int, topic: UUri, status: Status, why: str = "") -> Message:
+    """The answer to a Subscribe of `version`."""
+    if version == VERSION_3:
+        said = pb3.SubscriptionStatus(state=int(status), message=why)
+        return pb3.SubscriptionResponse(status=said, topic=topic.to_pb())
+    return pb4.SubscribeResponse(topic=topic.to_pb(), status=_in_version_4(status))
+
+
+def unsubscribe_answer(version: int) -> Message:
+    """The answer to an Unsubscribe of `version`: an empty one says UNSUBSCRIBED (X-3)."""
+    return pb3.UnsubscribeResponse() if version == VERSION_3 else pb4.UnsubscribeResponse()
+
+
+def change(version: int, topic: UUri, subscriber: UUri, status: Status, why: str = "") -> Message:
+    """What topic SubscriptionChange of `version` carries."""
+    if version == VERSION_3:
+        return pb3.Update(
+            topic=topic.to_pb(),
+            subscriber=pb3.SubscriberInfo(uri=subscriber.to_pb()),
+            status=pb3.SubscriptionStatus(state=int(status), message=why),
+        )
+    return pb4.Subscription(topic=topic.to_pb(), subscriber=subscriber.to_pb(), status=_in_version_4(status))
+
+
+def _in_version_4(status: Status) -> int:
+    return status + 1  # version 3 has no UNSPECIFIED
+
+
+def status_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> Status:
+    """What the answer to a Subscribe of `version` says; INVALID_ARGUMENT if that is nothing."""
+    return _status(_LANGUAGES[version].status(payload, payload_format))
+
+
+def is_change(message: UMessage) -> bool:
+    """Whether a Notification is one of change from a uSubscription."""
+    source = message.attributes.source
+    return (
+        source.ue_version_major in _LANGUAGES
+        and source.ue_id == USUBSCRIPTION
+        and source.resource_id == CHANGE
+    )
+
+
+def told_in(message: UMessage) -> Told | None:
+    """What a message says if it is a notification of change."""
+    if not is_change(message):
+        return None
+    attributes = message.attributes
+    language = _LANGUAGES[attributes.source.ue_version_major]
+    try:
+        topic, subscriber, status = language.told(message.payload, attributes.payload_format)
+        return Told(UUri.from_pb(topic), UUri.from_pb(subscriber), _status(status))
+    except UStatusError:
+        return None  # nobody waits for it, and nothing hangs on it: it is a hint
+
+
+def _status(number: int) -> Status:
+    try:
+        return Status(number)
+    except ValueError as error:
+        raise invalid(
+            f"status {number} of a subscription: expected 0..3 in version 3, 1..4 in version 4"
+        ) from error
+
+
+def _status_3(payload: bytes, payload_format: UPayloadFormat) -> int:
+    answer = read(pb3.SubscriptionResponse, payload, payload_format)
+    if not answer.HasField("status"):  # its default would end everybody's subscription
+        raise invalid(f"payload of {len(payload)} bytes: status of the subscription is missing")
+    return int(answer.status.state)
+
+
+def _told_3(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:
+    update = read(pb3.Update, payload, payload_format)
+    return update.topic, update.subscriber.uri, int(update.status.state)
+
+
+def _status_4(payload: bytes, payload_format: UPayloadFormat) -> int:
+    return int(read(pb4.SubscribeResponse, payload, payload_format).status) - 1
+
+
+def _told_4(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:
+    change = read(pb4.Subscription, payload, payload_format)
+    return change.topic, change.subscriber, int(change.status) - 1
+
+
+_LANGUAGES: Final[Mapping[int, _Language]] = {
+    VERSION_3: _Language(_status_3, _told_3),
+    VERSION_4: _Language(_status_4, _told_4),
+}

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Payloads in values that people can read, for who looks on: by the decoders of plugins, never while a message is on its way."""
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ustreamer.hooks import Decoder
+from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
+from ustreamer.uprotocol.uuri import UUri
+
+MAX_TOPICS: Final = 1024
+"""Topics whose decoders are remembered; at more, all are asked for again."""
+MAX_DECODED: Final = 262_144
+"""Bytes of a payload that is looked into."""
+MAX_TEXT: Final = 65_536
+"""Bytes of a value as JSON."""
+_MAX_DEPTH: Final = 64
+
+FindDecoder = Callable[[UUri], Decoder | None]
+_BY_FORMAT: Final[dict[UPayloadFormat, Decoder]] = {
+    UPayloadFormat.JSON: msgspec.json.decode,
+    UPayloadFormat.TEXT: bytes.decode,
+}
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """What a decoder made of a payload, as JSON; or what kept it from that, in words."""
+
+    value: msgspec.Raw | UnsetType = UNSET
+    problem: str | UnsetType = UNSET
+
+    def __str__(self) -> str:
+        return bytes(self.value).decode() if self.value is not UNSET else f"not decoded: {self.problem}"
+
+
+class Readable:
+    """The decoders that one reader needs, each asked for once. Belongs to one thread."""
+
+    def __init__(self, find: FindDecoder) -> None:
+        self._find = find
+        self._found: dict[UUri, Decoder | None] = {}
+
+    def decoded(self, attributes: UAttributes, payload: bytes) -> Decoded | None:
+        """What is in it; None if nobody knows. Whatever a plugin raises is a problem of this payload and of nobody else."""
+        try:
+            decode = self._decoder(attributes.source) or _BY_FORMAT.get(attributes.payload_format)
+            if decode is None:
+                return None
+            text = msgspec.json.encode(_plain(decode(payload), 0))
+        except Exception as error:  # noqa: BLE001  # foreign code, and other people's bytes
+            return Decoded(problem=str(error) or type(error).__name__)
+        if len(text) > MAX_TEXT:
+            return Decoded(problem=f"its value takes {len(text)} bytes as text, more than {MAX_TEXT}")
+        return Decoded(msgspec.Raw(text))
+
+    def _decoder(self, topic: UUri) -> Decoder | None:
+        if topic not in self._found:
+            if len(self._found) >= MAX_TOPICS:
+                self._found.clear()
+            self._found[topic] = self._find(topic)
+        return self._found[topic]
+
+
+def _plain(value: Any, depth: int) -> object:
+    """A value as JSON can say it: bytes as hex; numbers that are none, or without end, by their names."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"its values are more than {_MAX_DEPTH} deep")
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return _shortest(value) if math.isfinite(value) else str(value)
+        case bytes() | bytearray():
+            return value.hex()
+        case list() | tuple():
+            return [_plain(each, depth + 1) for each in value]
+        case dict():
+            return {str(name): _plain(each, depth + 1) for name, each in value.items()}
+    raise TypeError(f"its decoder made a {type(value).__name__} of it, which is no value to show")
+
+
+_F32: Final = struct.Struct("f")
+
+
+def _shortest(value: float) -> float:
+    """Of a number that has 32 bits, the shortest that is the same to 32 bits: 14.1 and not 14.100000381469727."""
+    try:
+        bits = _F32.pack(value)
+    except OverflowError:
+        return value
+    if _F32.unpack(bits)[0] != value:
+        return value  # it has more
+    return next(
+        each for each in (float(f"{value:.{digits}g}") for digits in range(6, 10)) if _F32.pack(each) == bits
+    )

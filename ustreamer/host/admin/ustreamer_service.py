@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""core.ustreamer, the uEntity that the streamer itself is: `//<authority>/4/1`.
+
+It publishes dead letters (`ustreamer.core.egress.limits.dead_letter`) and has the four methods of
+proto/uprotocol/core/ustreamer/v1/ustreamer.proto. Everybody may call them whose request gets here; what somebody starts
+or stops concerns nobody else.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, TypeVar
+
+import msgspec
+from google.protobuf.message import DecodeError, Message
+
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.dispatch.delivery_registry import TargetStatistics
+from ustreamer.core.egress.dead_letter import USTREAMER, USTREAMER_VERSION
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.host.admin.status import Readings, Routes, Statistics
+from ustreamer.host.egress.endpoint_queue import SubscriberLane
+from ustreamer.uprotocol.pb import uri as pb_uri
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, error_response, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
+
+log = logging.getLogger("ustreamer.own_entity")
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+PAGE: Final = 1_000
+"""Routes or targets in one answer: about 100 bytes each."""
+_FORMATS: Final = (UPayloadFormat.UNSPECIFIED, UPayloadFormat.PROTOBUF)
+
+
+class OwnEntity:
+    """A `ustreamer.hooks.Service`. Construction touches nothing; `readings` and `paused` are asked when called."""
+
+    _bus: UTransport  # from `start` on
+
+    def __init__(
+        self,
+        authority: str,
+        clock: Clock,
+        readings: Readings,
+        paused: PausedDirectory,
+        replan: Callable[[], None],
+    ) -> None:
+        """`replan` is called when something has been stopped or started."""
+        self._address = UUri(authority, USTREAMER, USTREAMER_VERSION)
+        self._ids = UuidSource(clock.wall_ms)
+        self._readings = readings
+        self._paused = paused
+        self._replan = replan
+        self._methods: Mapping[int, Callable[[UMessage], Message]] = {
+            1: self._start_dispatching,
+            2: self._stop_dispatching,
+            3: self._fetch_routes,
+            4: self._fetch_statistics,
+        }
+
+    @property
+    def entities(self) -> Sequence[UUri]:
+        return (self._address,)
+
+    def start(self, bus: UTransport) -> None:
+        self._bus = bus
+        everything = UUri(self._address.authority_name, USTREAMER, ANY_VERSION, ANY_RESOURCE)
+        bus.register_listener(ANY, everything, self._answer)
+
+    def stop(self) -> None:
+        """Nothing is held open."""
+
+    # --- calls ----------------------------------------------------------------------------------------------------------
+
+    def _answer(self, message: UMessage) -> None:
+        if message.attributes.type is not UMessageType.REQUEST:
+            return
+        try:
+            payload = self._called(message).SerializeToString()
+        except UStatusError as error:
+            self._bus.send(error_response(self._ids.next(), message, error.status))
+        except (
+            Exception
+        ) as error:  # the caller of a method that fails is told so, and does not wait for its ttl
+            log.exception("core_ustreamer.failed", extra={"sink": str(message.attributes.sink)})
+            status = UStatus(UCode.INTERNAL, f"{message.attributes.sink}: {type(error).__name__}")
+            self._bus.send(error_response(self._ids.next(), message, status))
+        else:
+            self._bus.send(response(self._ids.next(), message, payload, UPayloadFormat.PROTOBUF))
+
+    def _called(self, message: UMessage) -> Message:
+        sink = message.attributes.sink
+        assert sink is not None  # a request has one
+        method = self._methods.get(sink.resource_id)
+        if method is None or sink.ue_version_major != USTREAMER_VERSION:
+            have = ", ".join(str(self._address.with_resource(number)) for number in self._methods)
+            raise UStatusError(UCode.UNIMPLEMENTED, f"{sink}: expected one of {have}")
+        return method(message)
+
+    def _start_dispatching(self, message: UMessage) -> Message:
+        topic = _topic(_unpack(pb.StartDispatchingRequest, message).topic, message)
+        if self._paused.resume(topic, message.attributes.source):
+            self._replan()
+        return pb.StartDispatchingResponse()
+
+    def _stop_dispatching(self, message: UMessage) -> Message:
+        topic = _topic(_unpack(pb.StopDispatchingRequest, message).topic, message)
+        if self._paused.pause(topic, message.attributes.source):
+            self._replan()
+        return pb.StopDispatchingResponse()
+
+    def _fetch_routes(self, message: UMessage) -> Message:
+        request = _unpack(pb.FetchRoutesRequest, message)
+        topics = _filter(request.topic_filter if request.HasField("topic_filter") else None, message)
+        stopped = self._paused.paused_by(message.attributes.source)
+        return _routes(self._readings.routes(), stopped, topics, request.offset)
+
+    def _fetch_statistics(self, message: UMessage) -> Message:
+        request = _unpack(pb.FetchStatisticsRequest, message)
+        topics = _filter(request.topic_filter if request.HasField("topic_filter") else None, message)
+        return _statistics(self._readings.statistics(), self._up(), topics, request.offset)
+
+    def _up(self) -> Mapping[str, bool]:
+        return {each.name: each.up for each in self._readings.routes().endpoints}
+
+
+# --- requests -----------------------------------------------------------------------------------------------------------
+
+
+def _unpack(shape: type[M], message: UMessage) -> M:
+    """The request in a payload. Raises INVALID_ARGUMENT if there is none."""
+    attributes = message.attributes
+    if attributes.payload_format not in _FORMATS:
+        raise invalid(f"payload format {attributes.payload_format.name}: expected PROTOBUF")
+    request = shape()
+    try:
+        request.ParseFromString(message.payload)
+    except DecodeError as error:
+        raise invalid(
+            f"payload of {len(message.payload)} bytes: expected {shape.__name__} ({error})"
+        ) from error
+    return request
+
+
+def _topic(message: pb_uri.UUri, call: UMessage) -> UUri:
+    """The topic, or pattern of topics, that a request is about; an empty authority is the caller's."""
+    topic = UUri.from_pb(message).with_authority(call.attributes.source.authority_name)
+    if not topic.is_topic and topic.resource_id != ANY_RESOURCE:
+        raise invalid(f"topic {topic}: expected a resource of 8000 to FFFE, or FFFF for all")
+    return topic
+
+
+def _filter(message: pb_uri.UUri | None, call: UMessage) -> UUri:
+    return ANY if message is None else _topic(message, call)
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------
+
+
+def _page(entries: Sequence[T], offset: int) -> tuple[Sequence[T], Literal[True] | None]:
+    """A page of `entries` from `offset` on, and True if there are more (else the field stays unset)."""
+    return entries[offset : offset + PAGE], True if len(entries) > offset + PAGE else None
+
+
+def _by_topic(target: TargetStatistics) -> tuple[UUri, str, str, bool, str]:
+    subscriber = target.subscriber
+    return target.topic, target.ingress, target.endpoint, subscriber is not None, str(subscriber)
+
+
+def _routes(routes: Routes, stopped: Sequence[UUri], topics: UUri, offset: int) -> pb.FetchRoutesResponse:
+    by_topic: dict[tuple[UUri, str], list[TargetStatistics]] = {}
+    for each in sorted(routes.targets, key=_by_topic):
+        if topics.matches(each.topic):
+            by_topic.setdefault((each.topic, each.ingress), []).append(each)
+    page, more = _page(list(by_topic.items()), offset)
+    return pb.FetchRoutesResponse(
+        endpoints=[
+            pb.Endpoint(name=e.name, transport=e.transport, authorities=e.authorities, up=e.up)
+            for e in routes.endpoints
+        ],
+        routes=[
+            pb.Route(topic=topic.to_pb(), ingress=ingress, targets=[_target(each) for each in targets])
+            for (topic, ingress), targets in page
+        ],
+        has_more_records=more,
+        stopped=[topic.to_pb() for topic in stopped],
+    )
+
+
+def _target(target: TargetStatistics) -> pb.Target:
+    return pb.Target(
+        endpoint=target.endpoint,
+        subscriber=None if target.subscriber is None else target.subscriber.to_pb(),
+        period_ns=target.period_ns or None,
+    )
+
+
+def _subscriber_lane(lane: SubscriberLane) -> pb.SubscriberLane:
+    return pb.SubscriberLane(
+        subscriber=lane.subscriber.to_pb(),
+        queue_messages=lane.queued,
+        queue_bytes=lane.queued_bytes,
+        parked_messages=lane.parked,
+        failures=lane.failures,
+    )
+
+
+def _statistics(
+    found: Statistics, up: Mapping[str, bool], topics: UUri, offset: int
+) -> pb.FetchStatisticsResponse:
+    wanted = sorted((each for each in found.targets if topics.matches(each.topic)), key=_by_topic)
+    page, more = _page(wanted, offset)
+    answer = pb.FetchStatisticsResponse(
+        total=pb.Ledger(**msgspec.structs.asdict(found.ledger), unaccounted=found.unaccounted),
+        endpoints=[
+            pb.EndpointStatistics(
+                endpoint=lane.endpoint,
+                up=up.get(lane.endpoint, True),
+                queue_messages=lane.queued,
+                queue_bytes=lane.queued_bytes,
+                delivered=lane.delivered,
+                dead_lettered=lane.dead_lettered,
+                expired=lane.expired,
+                retries=lane.retries,
+                counters=found.endpoints.get(lane.endpoint, {}),
+                parked_messages=lane.parked,
+                closed_routes=lane.closed_routes,
+                kept_messages=lane.kept,
+                subscriber_lanes=lane.subscribers,
+                fullest=map(_subscriber_lane, lane.fullest),
+                crowded_out=lane.crowded_out,
+            )
+            for lane in found.lanes
+        ],
+        targets=[
+            pb.TargetStatistics(
+                topic=each.topic.to_pb(),
+                target=_target(each),
+                received=each.received,
+                delivered=each.delivered,
+                throttled=each.throttled,
+            )
+            for each in page
+        ],
+        has_more_records=more,
+    )
+    answer.since.FromMilliseconds(found.since_ms)
+    return answer

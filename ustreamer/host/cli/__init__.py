@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one module a group of commands.
+
+Read main.py first.
+"""

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer reload | routes | top | tap | dead-letters`: commands for a running streamer, over its admin socket.
+
+Dead letters are listed and shown from their store, whether a streamer runs beside it or not.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ustreamer.host.admin.server import (
+    FetchPlugins,
+    FetchRoutes,
+    FetchStatistics,
+    Purge,
+    Redrive,
+    Reload,
+    ask,
+)
+from ustreamer.host.cli.format import time_text
+from ustreamer.host.cli.tap_command import add_tap
+from ustreamer.host.config.config import ConfigError, read
+from ustreamer.host.storage import dead_letter_store
+from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredLetter
+from ustreamer.host.storage.state_lock import StateLock
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
+_OK: Final = 0
+_FAILURE: Final = 1
+_SHOWN_BYTES: Final = 256
+
+
+def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the commands of this module."""
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument("config", type=Path, metavar="CONFIG", help="the configuration of the streamer")
+    place.add_argument("--json", action="store_true")
+
+    def add(
+        to: Any, name: str, run: Callable[[argparse.Namespace], int], words: str
+    ) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = to.add_parser(name, parents=[place], help=words)
+        parser.set_defaults(run=run)
+        return parser
+
+    add(commands, "reload", _reload, "have a running streamer go on by its changed configuration")
+    add(commands, "routes", _routes, "where a running streamer sends what")
+    add(commands, "top", _top, "what a running streamer counts")
+    add_tap(commands, _state_dir)
+    letters = commands.add_parser("dead-letters", help="what could not be delivered").add_subparsers(
+        metavar="ACTION", required=True
+    )
+    add(letters, "ls", _ls, "list dead letters, the oldest first")
+    add(letters, "show", _show, "all of one dead letter, but for its token").add_argument(
+        "number", type=_number, metavar="ID"
+    )
+    for name, run, words in (
+        ("redrive", _redrive, "have a running streamer dispatch dead letters again, and delete them"),
+        ("purge", _purge, "delete dead letters"),
+    ):
+        which = add(letters, name, run, words)
+        which.add_argument("numbers", type=_number, metavar="ID", nargs="*")
+        which.add_argument("--all", action="store_true")
+        which.set_defaults(usage_error=which.error)
+
+
+def running_plugins(config: Path) -> list[str]:
+    """The names of the plugins that a running streamer has switched on. Raises as `admin.ask`."""
+    names: list[str] = ask(_state_dir(config), FetchPlugins())
+    return names
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected the number of a dead letter, from 1 on")
+    return number
+
+
+def _state_dir(config: Path) -> Path:
+    """The state_dir of a configuration, of which nothing else is looked at. Raises ConfigError."""
+    document = read(config)
+    named = document.data.get("state_dir", DEFAULT_STATE_DIR)
+    if not isinstance(named, str):
+        raise ConfigError([document.problem(("state_dir",), "expected a string")])
+    return document.base / named
+
+
+# --- the whole streamer ---------------------------------------------------------------------------------------------------
+
+
+def _reload(arguments: argparse.Namespace) -> int:
+    changed = ask(_state_dir(arguments.config), Reload(str(arguments.config.absolute())))
+    if arguments.json:
+        return _print({"changed": changed})
+    print(f"reloaded: {len(changed)} keys changed", *changed, sep="\n  ")
+    return _OK
+
+
+def _routes(arguments: argparse.Namespace) -> int:
+    found = ask(_state_dir(arguments.config), FetchRoutes())
+    if arguments.json:
+        return _print(found)
+    for each in found["endpoints"]:
+        link = "up" if each["up"] else "down"
+        print(f"{each['name']:<16} {each['transport']:<8} {link:<5} {' '.join(each['authorities'])}")
+        if each["neighbours"]:
+            print(f"{'':<16} beside {' '.join(each['neighbours'])}")
+    for each in found["targets"]:
+        print(_target(each))
+    for each in found["stopped"]:
+        print(f"{each['topic']}  stopped by {each['subscriber']}")
+    return _OK
+
+
+def _target(target: Mapping[str, Any]) -> str:
+    whom = f" for {target['subscriber']}" if target["subscriber"] else ""
+    rate = f"  {1e9 / target['period_ns']:g} Hz" if target["period_ns"] else ""
+    return f"{target['topic']}  {target['ingress']} -> {target['endpoint']}{whom}{rate}"
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    found = ask(_state_dir(arguments.config), FetchStatistics())
+    if arguments.json:
+        return _print(found)
+    print(f"since {time_text(found['since_ms'])}")
+    print(_counted(found["ledger"] | {"unaccounted": found["unaccounted"]}))
+    print(f"dead letters: {_counted(found['dead_letters'])}")
+    for lane in found["lanes"]:
+        name, fullest = lane.pop("endpoint"), lane.pop("fullest")
+        print(f"{name}: {_counted(lane | found['endpoints'].get(name, {}))}")
+        for each in fullest:
+            print(f"  for {each.pop('subscriber')}  {_counted(each)}")
+    for each in found["targets"]:
+        counted = {key: each[key] for key in ("received", "delivered", "throttled")}
+        print(f"{_target(each)}  {_counted(counted)}")
+    return _OK
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={count}" for name, count in counts.items())
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------------
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    found = dead_letter_store.read(_state_dir(arguments.config) / DIRECTORY)
+    if arguments.json:
+        return _print([_summary(*each) for each in found])
+    for number, letter in found:
+        each = _summary(number, letter)
+        way = f"{each['source']} -> {each['sink']}" if each["sink"] else each["source"]
+        print(
+            f"{number}  {each['last_attempt']}  {each['code']}  {each['endpoint']}  {each['type']} {way}  "
+            f"{each['payload_size']} bytes  {each['attempts']} attempts"
+        )
+    return _OK
+
+
+def _summary(number: int, letter: StoredLetter) -> dict[str, Any]:
+    """What a list tells of a letter; never its token, and no header field that we do not know."""
+    message = letter.message
+    attributes = message.attributes
+    return {
+        "number": number,
+        "id": str(message.id),
+        "type": attributes.type.name,
+        "source": str(attributes.source),
+        "sink": None if attributes.sink is None else str(attributes.sink),
+        "code": letter.status.code.name,
+        "reason": letter.reason,
+        "ingress": letter.ingress,
+        "endpoint": letter.endpoint,
+        "attempts": letter.attempts,
+        "first_attempt": time_text(letter.first_attempt_ms),
+        "last_attempt": time_text(letter.last_attempt_ms),
+        "payload_size": letter.payload_size,
+    }
+
+
+def _details(number: int, letter: StoredLetter) -> dict[str, Any]:
+    attributes = letter.message.attributes
+    return _summary(number, letter) | {
+        "priority": attributes.priority.name,
+        "ttl": attributes.ttl,
+        "permission_level": attributes.permission_level,
+        "reqid": None if attributes.reqid is None else str(attributes.reqid),
+        "traceparent": attributes.traceparent,
+        "has_token": attributes.token is not None,
+        "payload_format": attributes.payload_format.name,
+        "payload": None if letter.payload is None else letter.payload.hex(),
+    }
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    stored = dead_letter_store.read(_state_dir(arguments.config) / DIRECTORY)
+    found = [_details(*each) for each in stored if each[0] == arguments.number]
+    if not found:
+        raise UStatusError(UCode.NOT_FOUND, f"dead letter {arguments.number}: there is none of this number")
+    if arguments.json:
+        return _print(found[0])
+    payload = found[0].pop("payload")
+    for name, value in found[0].items():
+        print(f"{name:<16} {'-' if value is None else value}")
+    print(f"{'payload':<16} {_hex(payload)}")
+    return _OK
+
+
+def _hex(payload: str | None) -> str:
+    if payload is None:
+        return "was too large to be kept"
+    more = " ..." if len(payload) > 2 * _SHOWN_BYTES else ""
+    return f"{bytes.fromhex(payload[: 2 * _SHOWN_BYTES]).hex(' ') or 'none'}{more}"
+
+
+def _wanted(arguments: argparse.Namespace) -> Sequence[int] | None:
+    """The numbers that were named; None for all. Ends with a usage error unless it is one of the two."""
+    if bool(arguments.numbers) is arguments.all:
+        arguments.usage_error("expected either ID ... or --all")
+    return None if arguments.all else tuple(arguments.numbers)
+
+
+def _redrive(arguments: argparse.Namespace) -> int:
+    numbers = _wanted(arguments)
+    asked = Redrive(None if numbers is None else tuple(numbers))
+    result = ask(_state_dir(arguments.config), asked)
+    failed = numbers is not None and result["left"] > 0
+    if arguments.json:
+        _print(result)
+        return _FAILURE if failed else _OK
+    print(f"{result['redriven']} redriven, {result['left']} left")
+    for each in result["messages"]:
+        print(f"  {each['number']}  {each['id']} is now {each['new_id']}")
+    for each in result["reasons"]:
+        print(f"  {each['number']}  left: {each['reason']}")
+    return _FAILURE if failed else _OK
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    numbers = _wanted(arguments)
+    state_dir = _state_dir(arguments.config)
+    try:
+        purged = ask(state_dir, Purge(None if numbers is None else tuple(numbers)))
+    except UStatusError as error:
+        if error.code is not UCode.UNAVAILABLE:
+            raise
+        purged = _purge_directly(state_dir, numbers)
+    if arguments.json:
+        return _print({"purged": purged})
+    print(f"{purged} purged")
+    return _OK
+
+
+def _purge_directly(state_dir: Path, numbers: Sequence[int] | None) -> int:
+    if not (state_dir / DIRECTORY).exists():
+        return 0
+    with StateLock(state_dir):  # or a streamer that starts just now would use the store as well
+        return dead_letter_store.purge(state_dir / DIRECTORY, numbers)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------------
+
+
+def _print(value: Any) -> int:
+    print(json.dumps(value, indent=2))
+    return _OK

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer import`: the configurations of other programs as one of ours. What could not be carried over is on stderr."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_OK: Final = 0
+
+
+def add_import_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    kinds = commands.add_parser(
+        "import", help="make a configuration out of that of another program"
+    ).add_subparsers(metavar="KIND", required=True)
+    vsomeip = kinds.add_parser("vsomeip", help="an endpoint, out of the JSON of a vsomeip host")
+    vsomeip.add_argument("file", type=Path, metavar="FILE")
+    vsomeip.add_argument(
+        "--endpoint",
+        type=_name,
+        default="vehicle",
+        metavar="NAME",
+        help="name of the endpoint and its authority",
+    )
+    vsomeip.add_argument(
+        "--authority", type=_name, default="gateway", metavar="NAME", help="the streamer's own authority"
+    )
+    vsomeip.add_argument(
+        "--bind",
+        metavar="IP",
+        help="our own address, if FILE is that of another host; its services are not offered then",
+    )
+    vsomeip.add_argument(
+        "--major",
+        type=_major,
+        default=0,
+        metavar="N",
+        help="version of services, which FILE does not have (0)",
+    )
+    vsomeip.set_defaults(run=_vsomeip)
+    up_streamer = kinds.add_parser(
+        "up-streamer", help="a configuration, out of the CONFIG.json5 of up-streamer"
+    )
+    up_streamer.add_argument("file", type=Path, metavar="FILE")
+    up_streamer.add_argument(
+        "--endpoint", type=_name, default="backbone", metavar="NAME", help="name of the Zenoh endpoint"
+    )
+    up_streamer.set_defaults(run=_up_streamer)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}(\.[a-z0-9_-]{1,63})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a name of a-z 0-9 - _")
+    return text
+
+
+def _major(text: str) -> int:
+    number = int(text, 0)
+    if not 0 <= number <= 0xFE:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a major version, 0 to 254")
+    return number
+
+
+def _vsomeip(arguments: argparse.Namespace) -> int:
+    # They bring the SOME/IP transport's configuration, which few commands need.
+    from ustreamer.host.config import endpoint_text
+    from ustreamer.host.importers import vsomeip
+
+    wishes = vsomeip.Wishes(
+        arguments.authority, arguments.endpoint, bind=arguments.bind, major=arguments.major
+    )
+    imported = vsomeip.import_file(arguments.file, wishes)
+    text = endpoint_text.toml_text(
+        arguments.endpoint, arguments.authority, imported.endpoint, arguments.file.name
+    )
+    return _written(text, arguments.file, imported.left_out)
+
+
+def _up_streamer(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.importers import up_streamer
+
+    found = up_streamer.import_file(arguments.file)
+    text = up_streamer.toml_text(arguments.endpoint, found, arguments.file.name)
+    return _written(text, arguments.file, found.left_out)
+
+
+def _written(text: str, file: Path, left_out: Iterable[str]) -> int:
+    print(text, end="")
+    for line in left_out:
+        print(f"{file}: {line}", file=sys.stderr)
+    return _OK

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `ustreamer run | check | explain | plugins | demo | import`, those of `admin_commands` and of plugins."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer import __version__
+from ustreamer.host.cli import check
+from ustreamer.host.cli.admin_commands import add_admin_commands, running_plugins
+from ustreamer.host.cli.explain_command import add_explain
+from ustreamer.host.cli.import_command import add_import_command
+from ustreamer.host.config.config import ConfigError
+from ustreamer.host.runtime import logs, plugins, process
+from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+_LONGEST_S: Final = 86_400
+
+
+class Exit(IntEnum):
+    """Exit codes; the numbers above 2 are those of sysexits.h where it has one."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    UNAVAILABLE = 69
+    STORE_DAMAGED = 74
+    NOT_DRAINED = 75
+    DENIED = 77
+    BAD_CONFIG = 78
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    try:
+        arguments = parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = arguments.run
+        code = run(arguments)
+        sys.stdout.flush()
+    except (ConfigError, PluginError) as error:
+        print(error, file=sys.stderr)
+        return Exit.BAD_CONFIG
+    except UStatusError as error:
+        print(error, file=sys.stderr)
+        return _exit_of(error)
+    except BrokenPipeError:  # `ustreamer ... | head`
+        # What is still buffered goes nowhere, or the interpreter complains of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILURE
+    return code
+
+
+def _exit_of(error: UStatusError) -> Exit:
+    by_code = {
+        UCode.UNAVAILABLE: Exit.UNAVAILABLE,
+        UCode.DATA_LOSS: Exit.STORE_DAMAGED,
+        UCode.PERMISSION_DENIED: Exit.DENIED,
+        UCode.INVALID_ARGUMENT: Exit.BAD_CONFIG,
+        UCode.UNIMPLEMENTED: Exit.BAD_CONFIG,
+        UCode.FAILED_PRECONDITION: Exit.BAD_CONFIG,  # state of a newer version, for one
+    }
+    return by_code.get(error.code, Exit.FAILURE)
+
+
+class _OneLineEach(argparse.HelpFormatter):
+    """Room for the longest command: argparse forgets that commands are indented once more, and breaks their lines."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        names = [each.dest for each in getattr(action, "_choices_actions", ())]
+        self._action_max_length = max([self._action_max_length, *(len(name) + 4 for name in names)])
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line, with the commands of all installed plugins."""
+    top = argparse.ArgumentParser(
+        prog="ustreamer",
+        description="The uProtocol dispatcher of a vehicle gateway.",
+        formatter_class=_OneLineEach,
+    )
+    top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
+    run.add_argument("config", type=Path, metavar="CONFIG")
+    run.add_argument(
+        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send what was accepted (5)"
+    )
+    run.add_argument(
+        "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
+    )
+    run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    run.set_defaults(run=_run)
+
+    checking = commands.add_parser("check", help="check a configuration; touches nothing")
+    checking.add_argument("config", type=Path, metavar="CONFIG")
+    checking.add_argument("--offline", action="store_true", help="leave out the environment (ports, files)")
+    checking.add_argument("--json", action="store_true")
+    checking.set_defaults(run=_check)
+
+    add_explain(commands)
+
+    listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
+    listing.add_argument(
+        "config", type=Path, metavar="CONFIG", nargs="?", help="only those a running streamer has switched on"
+    )
+    listing.add_argument("--json", action="store_true")
+    listing.set_defaults(run=_plugins)
+
+    demo = commands.add_parser("demo", help="a small vehicle with a streamer, and what it did")
+    demo.add_argument(
+        "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
+    )
+    demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
+    demo.add_argument(
+        "--recordings", type=Path, metavar="DIR", help="keep what was recorded there (`ustreamer recordings`)"
+    )
+    demo.add_argument(
+        "--web",
+        type=_port,
+        nargs="?",
+        const=8080,
+        metavar="PORT",
+        help="serve a page with live values on this machine (8080; 0: any port); needs the plugin wamp",
+    )
+    demo.set_defaults(run=_demo)
+
+    add_admin_commands(commands)
+    add_import_command(commands)
+    classes, broken = plugins.usable()
+    for error in broken.values():
+        print(f"warning: {error}", file=sys.stderr)
+    plugins.without_configuration(classes).hook.ustreamer_commands(commands=commands)
+    return top
+
+
+def _seconds(text: str) -> float:
+    """A duration on the command line: finite, not negative, at most a day."""
+    seconds = float(text)
+    if not 0 <= seconds <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {_LONGEST_S}")
+    return seconds
+
+
+def _port(text: str) -> int:
+    """A TCP port on the command line; 0 is any."""
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port, 0 to 65535")
+    return port
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    logs.set_up(json_lines=arguments.log == "json", level=arguments.log_level)
+    left = process.run(process.load(arguments.config), arguments.drain, lambda: print("READY", flush=True))
+    if left:
+        print(f"{left} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
+        return Exit.NOT_DRAINED
+    return Exit.OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    report = check.check(arguments.config, offline=arguments.offline)
+    if arguments.json:
+        _print_json(report)
+    else:
+        print(check.render(report), file=sys.stderr if report.problems else sys.stdout)
+    return Exit.BAD_CONFIG if report.problems else Exit.OK
+
+
+def _plugins(arguments: argparse.Namespace) -> int:
+    classes, _ = plugins.usable()
+    running = None if arguments.config is None else running_plugins(arguments.config)
+    found = [
+        plugins.describe(entry)
+        for name, entry in sorted(plugins.installed().items())
+        if name in classes and (running is None or name in running)
+    ]
+    if arguments.json:
+        _print_json(found)
+        return Exit.OK
+    for plugin in found:
+        print(f"{plugin.name:<16} {plugin.distribution} {plugin.version}  {' '.join(plugin.hooks)}")
+    if not found:
+        print("no plugins installed")
+    return Exit.OK
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.demo import command  # brings the simulated vehicle, which no other command needs
+
+    return command.run(
+        seconds=arguments.seconds,
+        as_json=arguments.json,
+        recordings=arguments.recordings,
+        web=arguments.web,
+    )
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(msgspec.to_builtins(value), indent=2, default=str))

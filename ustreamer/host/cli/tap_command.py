@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer tap`: watch a running streamer decide, one line for each message and target."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.host.admin.server import SOCKET, Tap, follow
+from ustreamer.host.admin.taps import Line, Missed
+from ustreamer.host.cli.format import time_text
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+_OK: Final = 0
+_FINAL: Final = [each.name.lower() for each in Verdict if each is not Verdict.QUEUED]
+
+
+def add_tap(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", state_dir: Callable[[Path], Path]
+) -> None:
+    """Add the command; `state_dir` reads it out of a configuration."""
+    parser = commands.add_parser("tap", help="what a running streamer decides, message by message")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "config", type=Path, metavar="CONFIG", nargs="?", help="the configuration of the streamer"
+    )
+    where.add_argument("--socket", type=Path, metavar="PATH", help=f"its socket: {SOCKET} in its state_dir")
+    parser.add_argument(
+        "--source", type=pattern, metavar="UURI", help="only messages from there; may have wildcards"
+    )
+    parser.add_argument("--sink", type=pattern, metavar="UURI", help="only messages addressed to there")
+    words = f"only what ended so: {', '.join(_FINAL)}"
+    parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=words)
+    parser.add_argument("--count", type=_count, metavar="N", help="end after so many lines")
+    parser.add_argument("--payload", action="store_true", help="with payloads, up to 256 bytes of each")
+    parser.add_argument(
+        "--decode", action="store_true", help="with what is in the payloads, where a plugin can read it"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.set_defaults(run=lambda arguments: _tap(arguments, state_dir))
+
+
+def pattern(text: str) -> str:
+    """A UUri, which may have wildcards, as it was written. Raises ArgumentTypeError."""
+    try:
+        UUri.parse(text)
+    except UStatusError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+    return text
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
+    return number
+
+
+def _tap(arguments: argparse.Namespace, state_dir: Callable[[Path], Path]) -> int:
+    path = arguments.socket or state_dir(arguments.config) / SOCKET
+    asked = Tap(arguments.source, arguments.sink, arguments.verdict, arguments.payload, arguments.decode)
+    try:
+        return _show(follow(path, asked), arguments.count, arguments.json)
+    except KeyboardInterrupt:
+        return _OK
+
+
+def _show(lines: Iterable[bytes], count: int | None, as_json: bool) -> int:
+    shown = 0
+    for text in lines:
+        line = msgspec.json.decode(text, type=Line | Missed)
+        if isinstance(line, Missed):
+            print(f"{line.count} lines were lost: they were not read in time", file=sys.stderr)
+        if as_json:
+            print(text.decode(), end="", flush=True)
+        elif isinstance(line, Line):
+            print(_words(line), flush=True)
+        shown += isinstance(line, Line)
+        if shown == count:
+            return _OK
+    raise UStatusError(UCode.UNAVAILABLE, "the streamer has ended, or nobody read for a minute")
+
+
+def _words(line: Line) -> str:
+    parts: list[Any] = [time_text(line.time_ms), line.verdict, line.type, line.source]
+    if line.sink is not None:
+        parts.append(f"to {line.sink}")
+    if line.subscriber is not None:
+        parts.append(f"for {line.subscriber}")
+    parts += [
+        f" {line.ingress} -> {line.egress or 'nobody'} ",
+        f"{line.attempts} attempts",
+        f"{line.latency_ms:.3f} ms",
+        f"{line.payload_size} bytes",
+        line.id,
+    ]
+    if line.code is not None:
+        parts.append(f" {line.code}: {line.reason}")
+    if line.decoded is not None:
+        parts.append(f" {line.decoded}")
+    if line.payload is not None:
+        parts.append(f" {line.payload}")
+    return " ".join(parts)

@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a streamer: one TOML file, checked to the last key before anything is opened.
+
+authority, state_dir        who we are and where our state lives
+[endpoints.<name>]          a network: its transport, who lives behind it, and the keys of that transport
+[egress.default | <name>]   what may wait for an endpoint, how long, and when it is tried again
+[dead_letters]              how many of them are kept on disk
+[plugins.<name>]            switches a plugin on; its keys are its own
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.router import SELF
+from ustreamer.hooks import EndpointConfig, TransportKind
+from ustreamer.host.config.document import (
+    ConfigError,
+    Document,
+    Problem,
+    did_you_mean,
+    listed,
+    nearest,
+    read,
+    value_at,
+)
+from ustreamer.host.config.source_positions import KeyPath
+from ustreamer.host.config.validation import Findings, move_up
+from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
+
+__all__ = [
+    "ConfigError",
+    "DeadLettersConfig",
+    "Document",
+    "EgressConfig",
+    "Problem",
+    "RetryConfig",
+    "StreamerConfig",
+    "check",
+    "load",
+    "read",
+    "serves",
+]
+
+MAX_ENDPOINTS: Final = 64  # each has threads, queues and metrics of its own
+DEFAULT: Final = "default"
+"""The [egress] section that holds for every endpoint; no endpoint has this name."""
+
+DURABLE_AGE_MS: Final = 86_400_000
+"""How long a message without ttl waits for a durable endpoint, where no `max_age_ms` is set: what is kept is for hours."""
+
+_ENDPOINT_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
+
+Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
+
+
+class RetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Pauses before a refused message is tried again: the first one, doubled each time up to the last one."""
+
+    first_ms: Milliseconds | UnsetType = UNSET
+    max_ms: Milliseconds | UnsetType = UNSET
+
+
+class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[egress.default] or [egress.<endpoint>]. What an endpoint does not set is as in default, or as in EgressLimits."""
+
+    queue_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
+    queue_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
+    retry: RetryConfig = RetryConfig()
+    max_age_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | UnsetType = UNSET
+    spool_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
+    spool_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
+    subscriber_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
+    subscriber_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
+
+    def over(self, limits: EgressLimits) -> EgressLimits:
+        """`limits` with what is set here in place of theirs."""
+        values = {
+            "queue_messages": self.queue_messages,
+            "queue_bytes": self.queue_bytes,
+            "retry_first_ms": self.retry.first_ms,
+            "retry_max_ms": self.retry.max_ms,
+            "max_age_ms": self.max_age_ms,
+            "spool_messages": self.spool_messages,
+            "spool_bytes": self.spool_bytes,
+            "subscriber_messages": self.subscriber_messages,
+            "subscriber_bytes": self.subscriber_bytes,
+        }
+        return msgspec.structs.replace(limits, **{name: v for name, v in values.items() if v is not UNSET})
+
+
+class StreamerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A configuration in which every key, name and number has been checked.
+
+    `base` is the directory that relative paths in endpoint sections start from; `state_dir` is absolute. `egress` has
+    the limits of every endpoint and, as "default", those of any other lane. Plugins stand in the order of the file.
+    """
+
+    base: Path
+    authority: str
+    state_dir: Path
+    endpoints: dict[str, EndpointConfig]
+    egress: dict[str, EgressLimits]
+    plugins: dict[str, msgspec.Struct]
+    dead_letters: DeadLettersConfig = DeadLettersConfig()
+
+    def limits(self, endpoint: str) -> EgressLimits:
+        """The limits of the lane to an endpoint, be it our own."""
+        return self.egress.get(endpoint, self.egress[DEFAULT])
+
+
+def load(
+    path: Path, transports: Mapping[str, TransportKind], plugin_configs: Mapping[str, type[msgspec.Struct]]
+) -> StreamerConfig:
+    """Read and check a file. Raises ConfigError with all that is wrong; touches nothing else.
+
+    `transports` are by the name that `transport = ...` uses, `plugin_configs` the Config of every installed plugin.
+    """
+    return check(read(path), transports, plugin_configs)
+
+
+def serves(config: StreamerConfig, transports: Mapping[str, TransportKind]) -> tuple[str, ...]:
+    """The authorities our uSubscription answers for: our own, and those behind transports without a uSubscription."""
+    others = {
+        authority
+        for endpoint in config.endpoints.values()
+        if not transports[endpoint.transport].brings_usubscription(endpoint)
+        for authority in endpoint.authorities
+    }
+    return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
+
+
+def named(config: StreamerConfig) -> tuple[str, ...]:
+    """Every authority that the configuration gives a place to, our own among them; `"*"` names none."""
+    others = {authority for endpoint in config.endpoints.values() for authority in endpoint.authorities}
+    return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
+
+
+class Named(Collection[str]):
+    """`named` of the configuration that is gone by now, which may be another one each time that this is asked."""
+
+    def __init__(self, config: Callable[[], StreamerConfig]) -> None:
+        self._config = config
+
+    def __contains__(self, authority: object) -> bool:
+        return authority in named(self._config())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(named(self._config()))
+
+    def __len__(self) -> int:
+        return len(named(self._config()))
+
+
+# ------------------------------------------------------------------------------------------------------------ checks
+
+_Table = dict[str, Any]  # a section as tomllib read it; a Struct of its own checks what is in it
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file with its sections still closed."""
+
+    authority: str
+    endpoints: dict[str, _Table]
+    state_dir: Path = Path("/var/lib/ustreamer")
+    egress: dict[str, _Table] = {}
+    dead_letters: _Table = {}
+    plugins: dict[str, _Table] = {}
+
+
+def check(
+    document: Document,
+    transports: Mapping[str, TransportKind],
+    plugin_configs: Mapping[str, type[msgspec.Struct]],
+) -> StreamerConfig:
+    """Check a document that has been read; as `load`."""
+    found = Findings(document)
+    file = found.section((), _File, _misplaced(document, plugin_configs))
+    _check_own_authority(found)
+    endpoints = _endpoints(found, transports)
+    _check_places(found)
+    _check_access(found, endpoints)
+    plugins = _plugins(found, plugin_configs)
+    endpoints |= _brought(found, plugins)
+    egress = _egress(found, endpoints)
+    dead_letters = _dead_letters(found)
+    found.raise_if_any()
+    assert file is not None  # or something had been found
+    return StreamerConfig(
+        base=document.base,
+        authority=file.authority,
+        state_dir=file.state_dir,
+        endpoints=endpoints,
+        egress={DEFAULT: egress[DEFAULT], **{name: egress.get(name, egress[DEFAULT]) for name in endpoints}},
+        plugins=plugins,
+        dead_letters=dead_letters,
+    )
+
+
+def _misplaced(document: Document, plugin_configs: Mapping[str, object]) -> Callable[[KeyPath], str]:
+    """Advice about a key at the top that would be right in [endpoints] or [plugins]."""
+
+    def advice(path: KeyPath) -> str:
+        name = path[0]
+        if name in plugin_configs:
+            return f"did you mean [plugins.{name}]?"
+        section = document.data.get(str(name))
+        if isinstance(section, dict) and "transport" in section:
+            return f"did you mean [endpoints.{name}]?"
+        return ""
+
+    return advice
+
+
+def _tables(found: Findings, section: str) -> dict[str, _Table]:
+    """The tables in a section at the top; what is no table has been noted already."""
+    tables = found.document.data.get(section)
+    if not isinstance(tables, dict):
+        return {}
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+
+# --------------------------------------------------------------------------------------------------------- endpoints
+
+
+def _endpoints(found: Findings, transports: Mapping[str, TransportKind]) -> dict[str, EndpointConfig]:
+    tables = _tables(found, "endpoints")
+    if found.document.data.get("endpoints") == {}:
+        found.note(
+            ("endpoints",), "there is no endpoint", "add [endpoints.<name>] with transport and authorities"
+        )
+    if len(tables) > MAX_ENDPOINTS:
+        found.note(("endpoints", [*tables][MAX_ENDPOINTS]), f"there are more than {MAX_ENDPOINTS} endpoints")
+    endpoints = {}
+    for name, table in tables.items():
+        _check_endpoint_name(found, name)
+        kind = _transport(found, name, table, transports)
+        if kind is None:
+            continue
+        endpoint = found.section(("endpoints", name), kind.config, _belongs_to_the_top)
+        if endpoint is not None:
+            endpoints[name] = endpoint
+            if endpoint.durable and not kind.outlives_us:
+                found.note(
+                    ("endpoints", name, "durable"),
+                    f"those behind a {table['transport']!r} endpoint end with the streamer: nothing can be kept for them",
+                )
+    return endpoints
+
+
+def _check_endpoint_name(found: Findings, name: str) -> None:
+    if name in {SELF, DEFAULT}:
+        found.note(
+            ("endpoints", name), f"{name!r} is not a name for an endpoint: it has a meaning of its own"
+        )
+    elif not _ENDPOINT_NAME.fullmatch(name):
+        better = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")[:64]
+        found.note(
+            ("endpoints", name),
+            "the name of an endpoint is made of 1 to 64 of a-z 0-9 - _",
+            f"did you mean {better!r}?" if better else "",
+        )
+
+
+def _transport(
+    found: Findings, name: str, table: _Table, transports: Mapping[str, TransportKind]
+) -> TransportKind | None:
+    """The kind of transport that an endpoint names; None, and noted, if there is no such."""
+    path = ("endpoints", name, "transport")
+    have = f"(have: {listed(transports)})"
+    if "transport" not in table:
+        misspelt = nearest("transport", table)
+        if misspelt is not None:
+            found.note((*path[:-1], misspelt), "unknown key", "did you mean 'transport'?")
+        else:
+            found.note(path, f"is missing {have}", 'add transport = "..."')
+        return None
+    transport = table["transport"]
+    if not isinstance(transport, str):
+        found.note(path, f"expected the name of a transport {have}")
+    elif transport not in transports:
+        found.note(path, f"{transport!r} is not a transport {have}", did_you_mean(transport, transports))
+    else:
+        return transports[transport]
+    return None
+
+
+def _belongs_to_the_top(path: KeyPath) -> str:
+    """Advice about a key in a section that would be right above all sections."""
+    key = str(path[-1])
+    return move_up(key, ()) if key in _File.__struct_fields__ else ""
+
+
+# ------------------------------------------------------------------------------------------------------- authorities
+
+
+def _check_own_authority(found: Findings) -> None:
+    authority = found.document.data.get("authority")
+    if isinstance(authority, str):
+        if authority == ANY_AUTHORITY:
+            found.note(("authority",), "'*' stands for others: the streamer has an authority of its own")
+        else:
+            _check_authority(found, ("authority",), authority)
+
+
+def _check_places(found: Findings) -> None:
+    """Every authority, and "*" like any other, lives behind one endpoint."""
+    homes: dict[str, KeyPath] = {}
+    for name, table in _tables(found, "endpoints").items():
+        authorities = table.get("authorities")
+        if authorities == []:
+            found.note(
+                ("endpoints", name, "authorities"),
+                "nobody lives behind this endpoint",
+                'name who does, or write ["*"] for everyone not named elsewhere',
+            )
+        for index, authority in enumerate(authorities if isinstance(authorities, list) else ()):
+            path = ("endpoints", name, "authorities", index)
+            if not isinstance(authority, str):
+                continue
+            _check_authority(found, path, authority)
+            home = homes.setdefault(authority, path)
+            if home != path:
+                line = found.document.places.line(home)
+                found.note(
+                    path,
+                    f"{authority!r} lives behind endpoint {home[1]!r} (line {line})",
+                    "keep it in one place",
+                )
+
+
+def _check_access(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> None:
+    """A rule is about sources that live behind its endpoint: others are refused whatever the rules say."""
+    for name, endpoint in endpoints.items():
+        here = endpoint.authorities
+        for index, rule in enumerate(endpoint.access):
+            authority = rule.patterns[0].authority_name
+            if authority not in {ANY_AUTHORITY, *here} and ANY_AUTHORITY not in here:
+                found.note(
+                    ("endpoints", name, "access", index, "source"),
+                    f"{authority!r} does not live behind endpoint {name!r} (have: {listed(here)})",
+                    did_you_mean(authority, here),
+                )
+
+
+def _check_authority(found: Findings, path: KeyPath, authority: str) -> None:
+    if _is_authority(authority):
+        return
+    better = re.sub(r"[^a-z0-9\-._~]+", "-", authority.removeprefix("up:").strip("/ ").lower()).strip("-")
+    found.note(
+        path,
+        f"{authority!r} is not an authority: 1 to 128 of a-z 0-9 - . _ ~, or an IP address",
+        f"did you mean {better!r}?" if _is_authority(better) else "",
+    )
+
+
+def _is_authority(text: str) -> bool:
+    try:
+        check_authority(text, text)
+    except UStatusError:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ egress and plugins
+
+
+def _egress(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> dict[str, EgressLimits]:
+    """The limits by the names in [egress], of durable endpoints, and as "default" in any case."""
+    tables = _tables(found, "egress")
+    known = [*{**_tables(found, "endpoints"), **endpoints}, DEFAULT]
+    default = _limits(found, DEFAULT, EgressLimits()) if DEFAULT in tables else EgressLimits()
+    limits = {DEFAULT: default}
+    for name in tables:
+        if name not in known:
+            found.note(
+                ("egress", name),
+                f"{name!r} is not an endpoint (have: {listed(known)})",
+                did_you_mean(name, known),
+            )
+        if name != DEFAULT:
+            limits[name] = _limits(found, name, default)
+        durable = name in endpoints and endpoints[name].durable
+        _check_subscribers_share(found, name, limits[name], "spool" if durable else "queue")
+    for name, endpoint in endpoints.items():
+        if endpoint.durable:
+            set_by = (tables.get(name, {}), tables.get(DEFAULT, {}))
+            if not any("max_age_ms" in table for table in set_by):
+                limits[name] = msgspec.structs.replace(limits.get(name, default), max_age_ms=DURABLE_AGE_MS)
+            continue
+        for key in ("spool_messages", "spool_bytes"):
+            if key in tables.get(name, {}):
+                found.note(
+                    ("egress", name, key),
+                    f"endpoint {name!r} keeps nothing on disk",
+                    f"add durable = true to [endpoints.{name}]",
+                )
+    return limits
+
+
+def _limits(found: Findings, name: str, default: EgressLimits) -> EgressLimits:
+    path: KeyPath = ("egress", name)
+    section = found.section(path, EgressConfig, _belongs_to_the_top)
+    if section is None:
+        return default
+    limits = section.over(default)
+    written = value_at(found.document.data, (*path, "retry"))
+    if limits.retry_first_ms > limits.retry_max_ms and isinstance(written, dict) and written:
+        key = "first_ms" if "first_ms" in written else "max_ms"
+        found.note(
+            (*path, "retry", key),
+            f"the first pause, {limits.retry_first_ms} ms, is longer than the longest, {limits.retry_max_ms} ms",
+            f"choose at most {limits.retry_max_ms}"
+            if key == "first_ms"
+            else f"choose at least {limits.retry_first_ms}",
+        )
+    return limits
+
+
+def _check_subscribers_share(found: Findings, name: str, limits: EgressLimits, queue: str) -> None:
+    """Note where a subscriber may have more than its endpoint; at the key of this section that makes it so."""
+    path: KeyPath = ("egress", name)
+    written = value_at(found.document.data, path)
+    if not isinstance(written, dict):
+        return
+    for unit in ("messages", "bytes"):
+        own, whole = f"subscriber_{unit}", f"{queue}_{unit}"
+        most, all_of_it = getattr(limits, own), getattr(limits, whole)
+        if most is None or most <= all_of_it:
+            continue
+        if own in written:
+            what = f"one subscriber may not have more than all together, {whole} = {all_of_it}"
+            found.note((*path, own), what, f"choose at most {all_of_it}")
+        elif whole in written:
+            what = f"is less than one subscriber may have, {own} = {most} of [egress.{DEFAULT}]"
+            found.note((*path, whole), what, f"add {own} = {all_of_it} or less")
+
+
+def _dead_letters(found: Findings) -> DeadLettersConfig:
+    if not isinstance(found.document.data.get("dead_letters"), dict):
+        return DeadLettersConfig()
+    section = found.section(("dead_letters",), DeadLettersConfig, _belongs_to_the_top)
+    return DeadLettersConfig() if section is None else section
+
+
+def _plugins(
+    found: Findings, plugin_configs: Mapping[str, type[msgspec.Struct]]
+) -> dict[str, msgspec.Struct]:
+    plugins = {}
+    for name in _tables(found, "plugins"):
+        path: KeyPath = ("plugins", name)
+        if name not in plugin_configs:
+            found.note(
+                path,
+                f"{name!r} is not a plugin that is installed (have: {listed(plugin_configs)})",
+                did_you_mean(name, plugin_configs),
+            )
+            continue
+        section = found.section(path, plugin_configs[name], _belongs_to_the_top)
+        if section is not None:
+            plugins[name] = section
+    return plugins
+
+
+def _brought(found: Findings, plugins: Mapping[str, msgspec.Struct]) -> dict[str, EndpointConfig]:
+    """The endpoints that sections of plugins bring along (`ustreamer.hooks.BringsEndpoints`)."""
+    own = found.document.data.get("authority")
+    written_down = _tables(found, "endpoints")
+    homes = {
+        authority: name
+        for name, table in written_down.items()
+        if isinstance(table.get("authorities"), list)
+        for authority in table["authorities"]
+        if isinstance(authority, str)
+    }
+    brought: dict[str, EndpointConfig] = {}
+    for plugin, section in plugins.items():
+        endpoints = getattr(section, "endpoints", None)
+        if endpoints is None or not isinstance(own, str):
+            continue
+        for name, endpoint in endpoints(own).items():
+            path: KeyPath = ("plugins", plugin)
+            if name in written_down or name in brought:
+                found.note(
+                    path, f"brings an endpoint {name!r}, and there is one", f"rename [endpoints.{name}]"
+                )
+            for authority in endpoint.authorities:
+                _check_authority(found, path, authority)
+                home = homes.setdefault(authority, name)
+                if home != name:
+                    found.note(
+                        path, f"{authority!r} lives behind endpoint {home!r}", "choose another authority"
+                    )
+            brought[name] = endpoint
+    return brought

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A TOML file that has been read, and how it is said what is wrong with it: with file, line, key path and a suggestion.
+
+vehicle.toml:14: endpoints.chassis.transport: 'zenho' is not a transport (have: local, zenoh); did you mean 'zenoh'?
+"""
+
+import datetime as dt
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from ustreamer.host.config.source_positions import KeyPath, Places
+from ustreamer.host.config.syntax_errors import Refusal, parse
+
+LIMIT_BYTES: Final = 1_000_000
+LIMIT_PROBLEMS: Final = 100  # so many are shown; a file of another kind has thousands
+_SHOWN_CHARACTERS: Final = 60
+_LONGEST_NAME: Final = 64  # difflib takes quadratic time
+_SHORTEST_STEM: Final = 3
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_ABSENT: Final = object()
+
+
+# ---------------------------------------------------------------------------------------------------------- problems
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing wrong with a file; `str` is one line of text.
+
+    `line` counts from 1; 0 is the file as a whole. `path` is the key path as TOML writes it, and "" for the whole file;
+    `value` is what stands there, shortened, and "" where nothing does. `suggestion` is a clause, such as
+    "did you mean 'zenoh'?", or "".
+    """
+
+    file: str
+    line: int
+    path: str
+    value: str
+    text: str
+    suggestion: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        words = ": ".join(part for part in (place, self.path, self.text) if part)
+        return f"{words}; {self.suggestion}" if self.suggestion else words
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used, with all that is wrong with it in the order of its lines."""
+
+    exit_code: ClassVar[int] = os.EX_CONFIG
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Final = tuple(sorted(problems, key=lambda problem: problem.line))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        shown = [str(problem) for problem in self.problems[:LIMIT_PROBLEMS]]
+        left = len(self.problems) - len(shown)
+        return "\n".join([*shown, f"and {left} more"] if left else shown)
+
+
+def written(path: KeyPath) -> str:
+    """A key path as TOML writes it: endpoints.chassis.services[0]."a b"."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            plain = _BARE.fullmatch(step) is not None
+            text += ("." if text else "") + (
+                step if plain else json.dumps(step, ensure_ascii=not step.isprintable())
+            )
+    return text
+
+
+def shown(value: object, *, as_hex: bool = False) -> str:
+    """A value on one line, shortened."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() if as_hex:
+            return f"{value:#x}"
+        case dict():
+            return "a table"
+        case list():
+            return "an array"
+        case dt.date() | dt.time():
+            return value.isoformat()
+    text = repr(value[:_SHOWN_CHARACTERS] if isinstance(value, str) else value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant by `word`; None if none is near."""
+    if len(word) > _LONGEST_NAME:
+        return None
+    plain = {_plain(name): name for name in names}
+    wanted = _plain(word)
+    found = difflib.get_close_matches(wanted, plain, n=1)
+    # An abbreviation is too far off for difflib: dir for directory.
+    longer = [name for name in plain if len(wanted) >= _SHORTEST_STEM and name.startswith(wanted)]
+    if not found and len(longer) == 1:
+        found = longer
+    return plain[found[0]] if found else None
+
+
+def _plain(name: str) -> str:
+    """A name without what is easily mixed up."""
+    return re.sub(r"[-.\s]", "_", name.lower())
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """The suggestion of the nearest name, or ""."""
+    name = nearest(word, names)
+    return f"did you mean {name!r}?" if name is not None else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in alphabetical order, or "none"."""
+    return ", ".join(sorted(names)) or "none"
+
+
+# ---------------------------------------------------------------------------------------------------------- document
+
+
+class Document:
+    """A TOML file that has been read. `data` is what tomllib made of it; `base` is where its relative paths start."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        """Raises ConfigError for what is not TOML."""
+        self.file: Final = file
+        self.text: Final = text
+        try:
+            self.data: Final[dict[str, Any]] = parse(self.text)
+        except Refusal as error:
+            problem = Problem(str(file), error.line, written(error.path), "", error.text, error.suggestion)
+            raise ConfigError([problem]) from error
+
+    @property
+    def base(self) -> Path:
+        return self.file.absolute().parent
+
+    @cached_property
+    def places(self) -> Places:
+        return Places.of(self.text)
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.split("\n")
+
+    def problem(self, path: KeyPath, text: str, suggestion: str = "") -> Problem:
+        """What to say of the value at `path`, or of its absence there."""
+        value = value_at(self.data, path, _ABSENT)
+        words = "" if value is _ABSENT else shown(value, as_hex=self.writes_hex(path))
+        line = self.places.line(path)
+        return Problem(str(self.file), line, written(path), words, " ".join(text.split()), suggestion)
+
+    def writes_hex(self, path: KeyPath) -> bool:
+        """Whether the integer at `path` is written as 0x..., as is usual for SOME/IP."""
+        value = value_at(self.data, path)
+        if not isinstance(value, int):
+            return False
+        digits = self._lines[self.places.line(path) - 1].replace("_", "").lower()
+        return re.search(rf"\b0x0*{value:x}\b", digits) is not None
+
+
+def read(file: Path) -> Document:
+    """Read a TOML file in UTF-8 of at most LIMIT_BYTES. Raises ConfigError; touches nothing else."""
+
+    def refused(text: str, line: int = 0, suggestion: str = "") -> ConfigError:
+        return ConfigError([Problem(str(file), line, "", "", text, suggestion)])
+
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LIMIT_BYTES + 1)
+    except OSError as error:
+        raise refused(f"cannot be read: {error.strerror or error}", suggestion=_neighbour(file)) from error
+    if len(content) > LIMIT_BYTES:
+        raise refused(f"is larger than {LIMIT_BYTES} bytes")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        what = f"byte 0x{content[error.start]:02x} is not UTF-8"
+        raise refused(what, line, "save the file as UTF-8") from error
+    return Document(file, text)
+
+
+def _neighbour(file: Path) -> str:
+    """The suggestion of a TOML file beside the one that is not there."""
+    try:
+        return did_you_mean(file.name, [each.name for each in file.parent.glob("*.toml")])
+    except OSError:
+        return ""
+
+
+def value_at(tree: object, path: KeyPath, default: object = None) -> object:
+    """What stands at `path`; `default` if nothing does."""
+    for step in path:
+        match tree:
+            case dict() if step in tree:
+                tree = tree[step]
+            case list() if isinstance(step, int) and step < len(tree):
+                tree = tree[step]
+            case _:
+                return default
+    return tree

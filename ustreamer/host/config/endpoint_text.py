@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SOME/IP endpoint as TOML."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from ustreamer.transports.someip.config import Event, Eventgroup, Method, SomeipEndpoint
+from ustreamer.transports.someip.protocol.tp_config import Segmenting
+from ustreamer.transports.someip.sd.config import ServiceDiscovery
+from ustreamer.transports.someip.sd.settings import Timings
+
+_STRAY: Final = re.compile(r"[^\x20-\x7e]")
+
+
+def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) -> str:
+    """A configuration with the endpoint `name` and nothing else; `origin` is a file name for the comment at its top."""
+    lines = [
+        f"# Made of {_STRAY.sub('?', origin)} by `ustreamer import vsomeip`.",
+        f"authority = {quoted(authority)}",
+        "",
+        f"[endpoints.{name}]",
+        'transport = "someip"',
+        f"authorities = [{', '.join(map(quoted, endpoint.authorities))}]",
+        f"bind = {quoted(endpoint.bind)}",
+        f"port = {endpoint.port}",
+        *([] if endpoint.port_tcp is None else [f"port_tcp = {endpoint.port_tcp}"]),
+        *(["tcp = { cookies = true }"] if endpoint.tcp.cookies else []),
+    ]
+    sd = endpoint.sd
+    if isinstance(sd, bool):
+        lines.append("sd = false")
+    else:
+        lines += ["", f"[endpoints.{name}.sd]", *_discovery(sd)]
+        timings = _other_than_default(sd.timings)
+        if timings:
+            lines += ["", f"[endpoints.{name}.sd.timings]", *timings]
+    for service in endpoint.services:
+        lines += ["", f"[[endpoints.{name}.services]]", f"service = {service.service:#06x}"]
+        lines += [f"instance = {service.instance:#06x}", f"major = {service.major}"]
+        if service.events:
+            lines.append("events = [")
+            for event in service.events:
+                more = f"{_own_protocol(event)}{_own_tp(event)}{', field = true' if event.field else ''}"
+                lines.append(f"    {{ id = {event.id:#06x}{_groups(event)}{more} }},")
+            lines.append("]")
+        if service.eventgroups:
+            lines += ["eventgroups = [", *map(_eventgroup, service.eventgroups), "]"]
+        if service.methods:
+            lines.append(f"methods = [{', '.join(map(_method, service.methods))}]")
+        if service.protocol != "udp":
+            lines.append(f"protocol = {quoted(service.protocol)}")
+        if service.tp is not False:
+            lines.append(f"tp = {_tp(service.tp)}")
+        if service.remote is not None:
+            lines.append(f"remote = {quoted(service.remote)}")
+        if service.remote_tcp is not None:
+            lines.append(f"remote_tcp = {quoted(service.remote_tcp)}")
+        if service.offered and service.provider is not None:
+            lines += ["offered = true", f"provider = {quoted(service.provider)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _discovery(sd: ServiceDiscovery) -> list[str]:
+    lines = [
+        f"multicast = {quoted(sd.multicast)}",
+        f"port = {sd.port}",
+        f"interface = {quoted(sd.interface)}",
+    ]
+    if sd.networks is not None:
+        lines.append(f"networks = [{', '.join(map(quoted, sd.networks))}]")
+    return lines
+
+
+def _other_than_default(timings: Timings) -> list[str]:
+    usual = msgspec.structs.asdict(Timings())
+    return [
+        f"{key} = {value}" for key, value in msgspec.structs.asdict(timings).items() if value != usual[key]
+    ]
+
+
+def _groups(event: Event) -> str:
+    if event.eventgroup is None:
+        return ""
+    numbers = ", ".join(f"{group:#06x}" for group in event.groups)
+    return f", eventgroup = {numbers if len(event.groups) == 1 else f'[{numbers}]'}"
+
+
+def _eventgroup(group: Eventgroup) -> str:
+    return f"    {{ id = {group.id:#06x}, multicast = {quoted(group.multicast)}, threshold = {group.threshold} }},"
+
+
+def _method(method: Method | int) -> str:
+    if isinstance(method, int):
+        return f"{method:#06x}"
+    return f"{{ id = {method.id:#06x}{_own_protocol(method)}{_own_tp(method)} }}"
+
+
+def _own_protocol(message: Event | Method) -> str:
+    return "" if message.protocol is None else f", protocol = {quoted(message.protocol)}"
+
+
+def _own_tp(message: Event | Method) -> str:
+    return "" if message.tp is None else f", tp = {_tp(message.tp)}"
+
+
+def _tp(tp: bool | Segmenting) -> str:
+    if isinstance(tp, bool):
+        return str(tp).lower()
+    return f"{{ segment_bytes = {tp.segment_bytes}, separation_us = {tp.separation_us} }}"
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string; JSON escapes the same characters in the same way."""
+    return msgspec.json.encode(text).decode()

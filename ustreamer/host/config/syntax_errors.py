@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tomllib with better manners: what it refuses is refused on the line of the mistake, with what to write instead.
+
+tomllib says where it noticed. A bracket that is not closed is noticed on a later line, and at the end of the text it
+gives no line at all.
+"""
+
+import re
+import tomllib
+from typing import Any, Final
+
+from ustreamer.host.config.source_positions import KeyPath, repeated, unclosed
+
+_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000,}")  # int() refuses more than 4300 digits, and says no line
+_TWICE: Final = re.compile(r"Cannot (?:overwrite|declare|redefine|mutate)|Duplicate")
+_OPEN: Final = re.compile(r"Unclosed array|Unterminated string|Expected (?:['\"]{4,}|\"'\")")
+_HEADER_OR_KEY: Final = re.compile(r"\s*(?:\[{1,2}[\w. \"'-]+\]{1,2}\s*(?:#.*)?$|[\w.\"'-]+\s*=)")
+
+_QUOTE: Final = 'write "{0}" in quotes'
+_COMMA: Final = "put a comma between its elements"
+_KEY: Final = "a key is made of A-Z a-z 0-9 - _, or stands in quotes"
+# What tomllib says, what its line says, as a whole or (after @) from where tomllib stopped: what to write instead.
+_ADVICE: Final = [
+    ("Invalid value", r"@(True|False)\b", "write true and false in small letters"),
+    ("Invalid value", r"@(?:yes|no|on|off)\b", "write true or false"),
+    ("Invalid value", r"@(?:None|null|nil)\b", "leave the key out"),
+    ("Invalid value", r"@(\.\d+)", "write 0{0}"),
+    ("Invalid value", r"@\s*(?:#|$)", "write a value after the ="),
+    ("Invalid value", r"@=", "write one ="),
+    ("Invalid value", r"@([^\s,\[\]{}#\"'=]+)", _QUOTE),
+    ("Expected newline", r".*=\s*[+-]?0\d+\s*(?:#|$)", "write the number without leading zeros"),
+    ("Expected newline", r"@([,;])", "leave out the {0!r}"),
+    ("Expected newline", r"[^=]*=\s*([^\s\"'\[{,;#]+)\s*(?:#|$)", _QUOTE),
+    ("Expected newline", r"@[^\x00-\x1f]", "begin a new line"),
+    ("Expected '='", r"\s*([\w.\"'-]+)\s*:\s*([^#]*[^#\s])", "write {0} = {1}"),
+    ("Expected '='", r"\s*([\w.\"'-]+)\]", "write [{0}]"),
+    ("Expected '='", r"\s*[\w-]+\s+[\w-].*=", _KEY),
+    ("Expected '='", r"\s*([\w.\"'-]+)", "write {0} = and a value"),
+    ("Expected ']]'", r"", "close the header with ]]"),
+    ("Expected ']'", r"@\s*[^\s\]#]", "put a name of other characters than A-Z a-z 0-9 - _ in quotes"),
+    ("Expected ']'", r"", "close the header with ]"),
+    (r"(?:Illegal|Found invalid) character '\\n'", r"", "close the string on its line"),
+    ("Unescaped", r"", "write \\\\ for each \\, or put the string in 'single quotes'"),
+    ("Unclosed inline table", r"@\s*(?:#|$)", "close it with }} on its line, or make it a [table]"),
+    ("Unclosed inline table", r"", "put a comma between its keys"),
+    ("Unclosed array", r"@(?!\S+\s*=)[\"'\d{+-]", _COMMA),
+    ("Unclosed array", r"", "close it with ]"),
+    ('Unterminated string|Expected "\'"', r"", "close the string"),
+    ("Expected ['\"]{4,}", r"", "close it with three quotes"),
+    (
+        "Invalid initial",
+        r"@\s*(?:#|\}|$)",
+        "an inline table stands on one line, without a comma at its end; or make it a [table]",
+    ),
+    ("Invalid (?:initial|statement)", r"@(?://|/\*|;|--)", "a comment begins with #"),
+    ("Invalid statement", r"@=", "write a key in front of the ="),
+    ("Invalid (?:initial|statement)", r"", _KEY),
+]
+
+
+class Refusal(ValueError):
+    """A text that is not TOML. `line` counts from 1, 0 if no line is to blame; `path` is () unless it is known."""
+
+    def __init__(self, line: int, path: KeyPath, text: str, suggestion: str) -> None:
+        super().__init__(line, path, text, suggestion)
+        self.line = line
+        self.path = path
+        self.text = text
+        self.suggestion = suggestion
+
+
+def parse(text: str) -> dict[str, Any]:
+    """What tomllib makes of a text. Raises Refusal."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _refusal(text, str(error)) from error
+    except ValueError as error:
+        long = _LONG_NUMBER.search(text)
+        line = text.count("\n", 0, long.start()) + 1 if long else 0
+        raise Refusal(line, (), "a number has too many digits", "put it in quotes") from error
+    except RecursionError as error:
+        raise Refusal(0, (), "arrays or tables are nested too deeply", "") from error
+
+
+def _refusal(text: str, error: str) -> Refusal:
+    reason = _PLACE.sub("", error)
+    offset = _offset(text, error)
+    so_far = text[:offset]
+    line = so_far.count("\n") + 1
+    if _TWICE.match(reason) and (repeat := repeated(so_far)):
+        return Refusal(repeat.again, repeat.path, "is defined twice", f"the first is on line {repeat.first}")
+    source = text[text.rfind("\n", 0, offset) + 1 :].partition("\n")[0]
+    advice = _advice(reason, source, text[offset:].partition("\n")[0])
+    opened = unclosed(so_far)
+    if opened is not None:
+        if reason == "Invalid value" and opened < line and _HEADER_OR_KEY.match(source):
+            return Refusal(opened, (), "Unclosed array", _advice("Unclosed array", "", ""))
+        if _OPEN.match(reason) and advice != _COMMA:
+            line = opened
+    return Refusal(line, (), reason, advice)
+
+
+def _offset(text: str, error: str) -> int:
+    """Where tomllib stopped."""
+    place = _PLACE.search(error)
+    if place is None or place[1] is None:
+        return len(text)
+    start = 0
+    for _ in range(int(place[1]) - 1):
+        start = text.index("\n", start) + 1
+    return start + int(place[2]) - 1
+
+
+def _advice(reason: str, line: str, rest: str) -> str:
+    for said, pattern, advice in _ADVICE:
+        if re.match(said, reason):
+            match = re.match(pattern.removeprefix("@"), rest if pattern.startswith("@") else line)
+            if match and all(group.isprintable() for group in match.groups()):
+                return advice.format(*match.groups())
+    return ""

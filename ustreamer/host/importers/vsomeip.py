@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer import vsomeip`: the JSON of a vsomeip host as an endpoint of ours, and what it says that has no place here.
+
+    services of that host                         offered, for a uEntity of our authority
+    services with a `unicast` of their own        services of the network; static where service discovery is off
+    `clients`                                     services of the network, found by service discovery
+    with --bind, the host is another one:         its services are services of the network
+
+Every service is tried in the configuration that it will stand in: one that would be refused there is left out, with the
+reason. Nothing is dropped without a word.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.host.importers.vsomeip_keys import EVENT, EVENTGROUP, SERVICE, TOP
+from ustreamer.host.importers.vsomeip_sd import discovery, multicasts
+from ustreamer.host.importers.vsomeip_tcp import endpoint_keys, event_protocol, has_cookies, protocol_of
+from ustreamer.host.importers.vsomeip_tp import segmented
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+
+LIMIT_BYTES: Final = 4_000_000
+DEFAULT_MAJOR: Final = 0
+"""What vsomeip offers and asks for where the application says nothing."""
+DEFAULT_PORT: Final = 30_500
+
+_STRAY: Final = re.compile(r"[^\x20-\x7e]")
+
+
+class NotVsomeip(ValueError):
+    """Nothing can be made of what stands at a place of the file."""
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """An endpoint that `ustreamer check` accepts, and what of the file is not in it: one line each, with its place."""
+
+    endpoint: SomeipEndpoint
+    left_out: tuple[str, ...]
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What the file cannot know: our authority, that of its network, our address (None: the host is us), the version."""
+
+    authority: str = "gateway"
+    network: str = "vehicle"
+    bind: str | None = None
+    major: int = DEFAULT_MAJOR
+
+
+def import_file(path: Path, wishes: Wishes) -> Imported:
+    """Read the JSON at `path`. Raises UStatusError: NOT_FOUND, or INVALID_ARGUMENT if it is no vsomeip configuration."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LIMIT_BYTES + 1)
+    except OSError as error:
+        raise UStatusError(UCode.NOT_FOUND, f"{path}: {error.strerror}") from error
+    if len(raw) > LIMIT_BYTES:
+        raise invalid(f"{path}: more than {LIMIT_BYTES} bytes; a vsomeip configuration is not that long")
+    try:
+        data = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid(f"{path}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise invalid(f"{path}: expected a JSON object, as vsomeip's configurations are")
+    try:
+        return import_vsomeip(data, wishes)
+    except ValueError as error:
+        raise invalid(f"{path}: {error}") from error
+
+
+def import_vsomeip(data: Mapping[str, Any], wishes: Wishes) -> Imported:
+    """The endpoint for a decoded vsomeip configuration. Raises NotVsomeip where nothing can be made of it."""
+    return _Import(data, wishes).result()
+
+
+class _Import:
+    def __init__(self, data: Mapping[str, Any], wishes: Wishes) -> None:
+        self._data = data
+        self._wishes = wishes
+        self._left_out: list[str] = []
+        self._cookies = False
+
+    def result(self) -> Imported:
+        data = self._data
+        host = data.get("unicast")
+        if not isinstance(host, str):
+            raise NotVsomeip(f'unicast: {_shown(host)}: expected the address of the host, such as "10.0.0.1"')
+        bind = self._wishes.bind or host
+        sd = self._discovery(bind)
+        services = list(self._services(host, bind, discovered=sd is not False))
+        ports = sorted({port for service in services if service["offered"] and (port := service.pop("port"))})
+        reliable = [port for each in services if (port := each.pop("port_tcp", None)) and each["offered"]]
+        base: dict[str, Any] = {
+            "transport": "someip",
+            "authorities": [self._wishes.network],
+            "bind": bind,
+            "port": self._port(ports),
+            "sd": sd,
+            **endpoint_keys(reliable, cookies=self._cookies, leave=self._leave),
+        }
+        for key in data:
+            if key not in _CARRIED and not (key == "netmask" and sd is not False):
+                self._leave(key, TOP.get(key, "not known"))
+        endpoint = self._endpoint(base, services)
+        return Imported(endpoint, tuple(self._left_out))
+
+    def _leave(self, place: str, why: str) -> None:
+        self._left_out.append(_STRAY.sub("?", f"{place}: {why}"))
+
+    # --- the endpoint -----------------------------------------------------------------------------------------------------
+
+    def _port(self, ports: list[int]) -> int:
+        if not ports:
+            self._leave("port", f"no service of ours has a UDP port; {DEFAULT_PORT} is as good as any")
+            return DEFAULT_PORT
+        for other in ports[1:]:
+            self._leave(
+                "port", f"an endpoint has one UDP port, {ports[0]}: what was offered at {other} is now there"
+            )
+        return ports[0]
+
+    def _endpoint(self, base: dict[str, Any], services: list[dict[str, Any]]) -> SomeipEndpoint:
+        """With every service that does not make it invalid."""
+        taken: list[dict[str, Any]] = []
+        endpoint = _tried({**base, "services": taken})
+        for service in services:
+            place = service.pop("place")
+            service.pop("port", None)
+            try:
+                endpoint = _tried({**base, "services": [*taken, service]})
+            except ValueError as error:
+                self._leave(place, f"left out: {error}")
+            else:
+                taken.append(service)
+        return endpoint
+
+    def _discovery(self, bind: str) -> dict[str, Any] | bool:
+        found = self._data.get("service-discovery")
+        if not isinstance(found, dict):
+            self._leave("service-discovery", "missing, so it is off; vsomeip's default is on")
+            return False
+        if not _true(found.get("enable", "true")):
+            return False
+        try:
+            return discovery(found, bind, self._data.get("netmask"), _number, self._leave)
+        except ValueError as error:
+            raise NotVsomeip(f"service-discovery.port: {error}") from error
+
+    # --- services ---------------------------------------------------------------------------------------------------------
+
+    def _services(self, host: str, bind: str, *, discovered: bool) -> Iterator[dict[str, Any]]:
+        seen: set[tuple[int, int]] = set()
+        for place, raw in self._listed_services():
+            try:
+                found = self._service(place, raw, host, bind)
+            except ValueError as error:
+                self._leave(place, f"left out: {error}")
+                continue
+            seen.add((found["service"], found["instance"]))
+            yield found
+        clients = list(self._objects("clients", self._data.get("clients", [])))
+        for place, raw in clients:
+            try:
+                ids = (_number(raw.get("service")), _number(raw.get("instance", 1)))
+            except ValueError as error:
+                self._leave(place, f"left out: {error}")
+                continue
+            for key in sorted(set(raw) - {"service", "instance"}):
+                self._leave(f"{place}.{key}", "ports of callers are ours")
+            if ids in seen:
+                continue
+            seen.add(ids)
+            if discovered:
+                yield self._of_network(place, *ids)
+            else:
+                self._leave(place, "left out: where it is, only service discovery could tell")
+
+    def _of_network(self, place: str, service: int, instance: int) -> dict[str, Any]:
+        self._leave(f"{place}.events", "events and methods of a service are not in `clients`; add them")
+        return {
+            "place": place,
+            "service": service,
+            "instance": instance,
+            "major": self._major(place, {}),
+            "offered": False,
+        }
+
+    def _listed_services(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from self._objects("services", self._data.get("services", []))
+        for place, group in self._objects("servicegroups", self._data.get("servicegroups", [])):
+            yield from self._objects(f"{place}.services", group.get("services", []))
+
+    def _service(self, place: str, raw: dict[str, Any], host: str, bind: str) -> dict[str, Any]:
+        service, instance = _number(raw.get("service")), _number(raw.get("instance", 1))
+        lives_at = raw.get("unicast", host)
+        if not isinstance(lives_at, str):
+            raise NotVsomeip(f"unicast: {_shown(lives_at)}: expected an address")
+        if lives_at == "local":
+            lives_at = host
+        if raw.get("protocol", "someip") != "someip":
+            raise NotVsomeip(f"protocol {_shown(raw['protocol'])}: expected someip")
+        port = _port_of(raw.get("unreliable"))
+        reliable = _port_of(raw.get("reliable"))
+        self._cookies = self._cookies or has_cookies(raw.get("reliable"))
+        protocol = protocol_of(port, reliable)
+        offered = lives_at == bind
+        major = self._major(place, raw)
+        found: dict[str, Any] = {
+            "place": place,
+            "service": service,
+            "instance": instance,
+            "major": major,
+            "events": list(self._events(place, raw, protocol, (port, reliable), offered)),
+            "protocol": protocol,
+            "methods": self._methods(place, raw),
+            "offered": offered,
+            "port": port,
+            "port_tcp": reliable,
+        }
+        self._in_segments(place, raw, found)
+        if offered:
+            found["eventgroups"] = list(
+                multicasts(
+                    self._objects(f"{place}.eventgroups", raw.get("eventgroups", [])), _number, self._leave
+                )
+            )
+            ue_id = (instance << 16 if instance != 1 else 0) | service
+            found["provider"] = f"//{self._wishes.authority}/{ue_id:X}/{major:X}/0"
+            return self._explained(place, raw, found)
+        if port is not None:
+            found["remote"] = f"{lives_at}:{port}"
+        if reliable is not None:
+            found["remote_tcp"] = f"{lives_at}:{reliable}"
+        return self._explained(place, raw, found)
+
+    def _explained(self, place: str, raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+        for key, why in SERVICE.items():
+            if key in raw:
+                self._leave(f"{place}.{key}", why)
+        known = {
+            "service",
+            "instance",
+            "unicast",
+            "protocol",
+            "unreliable",
+            "reliable",
+            "events",
+            "eventgroups",
+            "someip-tp",
+        }
+        for key in sorted(set(raw) - known - set(SERVICE) - _MAJOR_KEYS):
+            self._leave(f"{place}.{key}", "not known")
+        return found
+
+    def _major(self, place: str, raw: dict[str, Any]) -> int:
+        """vsomeip's files have no version; those of some tools around it have."""
+        for key in ("major", "major_version"):
+            if key in raw:
+                return _number(raw[key])
+        self._leave(f"{place}.major", f"not in the file: {self._wishes.major} is assumed (--major)")
+        return self._wishes.major
+
+    def _methods(self, place: str, raw: dict[str, Any]) -> list[int]:
+        """A vsomeip file does not list methods. It names some, where they are large or bundled."""
+        named = _named_methods(raw)
+        known = ", ".join(f"{method:#06x}" for method in sorted(named))
+        self._leave(
+            f"{place}.methods",
+            f"not in the file; {f'{known} are named in it' if named else 'none are named in it'}: add the others",
+        )
+        return sorted(named)
+
+    def _in_segments(self, place: str, raw: dict[str, Any], found: dict[str, Any]) -> None:
+        """Say `tp` of those events and methods that the file has sent in segments."""
+        where, offered = f"{place}.someip-tp", found["offered"]
+        ways = segmented(where, raw.get("someip-tp"), offered, _number, self._leave)
+        found["methods"] = [{"id": id, "tp": ways[id]} if id in ways else id for id in found["methods"]]
+        for event in found["events"] if offered else ():
+            if event["id"] in ways:
+                event["tp"] = ways[event["id"]]
+        known = {each if isinstance(each, int) else each["id"] for each in found["methods"]}
+        for id in sorted(set(ways) - known - {event["id"] for event in found["events"] if offered}):
+            self._leave(where, f"{id:#06x} is none of what we send of this service")
+
+    def _events(
+        self,
+        place: str,
+        raw: dict[str, Any],
+        protocol: str,
+        ports: tuple[int | None, int | None],
+        offered: bool,
+    ) -> Iterator[dict[str, Any]]:
+        groups: dict[int, list[int]] = {}
+        for where, group in self._objects(f"{place}.eventgroups", raw.get("eventgroups", [])):
+            number = _number(group.get("eventgroup"))
+            carried = {"eventgroup", "events", "is_multicast"} | (set(EVENTGROUP) if offered else set())
+            self._explain(where, group, EVENTGROUP, carried)
+            for event in _list(group.get("events", [])):
+                groups.setdefault(_number(event), []).append(number)
+        listed: dict[int, dict[str, Any]] = {}
+        for where, event in self._objects(f"{place}.events", raw.get("events", [])):
+            number = _number(event.get("event"))
+            listed[number] = {**event_protocol(event, where, protocol, ports, self._leave)}
+            self._explain(where, event, EVENT, {"event", "is_reliable", *(("is_field",) if offered else ())})
+            if offered and _true(event.get("is_field", "false")):
+                listed[number]["field"] = True
+        for number in dict.fromkeys([*listed, *groups]):
+            of = list(dict.fromkeys(groups.get(number, [])))
+            group = {"eventgroup": of[0] if len(of) == 1 else of} if of else {}
+            yield {"id": number, **group, **listed.get(number, {})}
+
+    def _explain(
+        self, place: str, raw: dict[str, Any], reasons: Mapping[str, str], carried: set[str]
+    ) -> None:
+        for key, value in raw.items():
+            if key in carried:
+                continue
+            if key in reasons and (key != "is_field" or _true(value)):
+                self._leave(f"{place}.{key}", reasons[key])
+            elif key not in reasons:
+                self._leave(f"{place}.{key}", "not known")
+
+    def _objects(self, place: str, raw: object) -> Iterator[tuple[str, dict[str, Any]]]:
+        if not isinstance(raw, list):
+            self._leave(place, f"left out: {_shown(raw)}: expected an array")
+            return
+        for index, each in enumerate(raw):
+            if isinstance(each, dict):
+                yield f"{place}[{index}]", each
+            else:
+                self._leave(f"{place}[{index}]", f"left out: {_shown(each)}: expected an object")
+
+
+_CARRIED: Final = {"unicast", "services", "servicegroups", "service-discovery", "clients"}
+_MAJOR_KEYS: Final = {"major", "major_version"}
+
+
+def _tried(endpoint: dict[str, Any]) -> SomeipEndpoint:
+    return msgspec.convert(endpoint, SomeipEndpoint)
+
+
+def _number(value: object) -> int:
+    """vsomeip writes numbers as strings, decimal or with 0x."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\s*(0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10})\s*", value):
+        text = value.strip().lower()
+        return int(text, 16) if text.startswith("0x") else int(text)
+    raise NotVsomeip(f'{_shown(value)}: expected a number, such as "0x1234" or "4660"')
+
+
+def _port_of(value: object) -> int | None:
+    """`"30509"`, or an object with it; 0 and 65535 are how vsomeip says that there is none."""
+    if isinstance(value, dict):
+        value = value.get("port")
+    if value is None:
+        return None
+    port = _number(value)
+    return None if port in {0, 0xFFFF} else port
+
+
+def _true(value: object) -> bool:
+    return value is True or (isinstance(value, str) and value.strip().lower() == "true")
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise NotVsomeip(f"{_shown(value)}: expected an array")
+    return value
+
+
+def _named_methods(raw: Mapping[str, Any]) -> set[int]:
+    """The methods that are named where messages are large (a list for each direction) or bundled (a key for each)."""
+    large, bundled = raw.get("someip-tp"), raw.get("debounce-times")
+    named: list[object] = []
+    for listed in large.values() if isinstance(large, dict) else ():
+        parts = listed if isinstance(listed, list) else []
+        named += [each.get("method") if isinstance(each, dict) else each for each in parts]
+    for times in bundled.values() if isinstance(bundled, dict) else ():
+        named += times if isinstance(times, dict) else []
+    return {number for each in named if (number := _number_or_0(each)) and number < 0x8000}
+
+
+def _number_or_0(value: object) -> int:
+    """0 for what is no number, of which is told where its list is read."""
+    try:
+        return _number(value)
+    except NotVsomeip:
+        return 0
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    return "missing" if value is None else repr(value)[:60]

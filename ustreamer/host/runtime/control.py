@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the requests of the admin socket, and SIGHUP, do to a running streamer."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.host.admin.server import (
+    AdminError,
+    FetchPlugins,
+    FetchRoutes,
+    FetchStatistics,
+    Purge,
+    Redrive,
+    Reload,
+    Request,
+    Tap,
+)
+from ustreamer.host.admin.status import NotRedriven, Redriven, RedriveResult
+from ustreamer.host.admin.taps import Taps, Wish
+from ustreamer.host.config.config import ConfigError, StreamerConfig
+from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.host.runtime.reload import ReloadRefused
+from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+MAX_NAMED: Final = 1_000
+"""Letters that an answer names one by one."""
+_BATCH: Final = 100  # letters that are deleted in one commit, so as many may be sent twice if the power fails
+_CALLS: Final = (UMessageType.REQUEST, UMessageType.RESPONSE)
+
+log = logging.getLogger("ustreamer.operations")
+
+
+class Operations:
+    """The operations of one streamer. From any thread; one reload at a time."""
+
+    def __init__(self, streamer: Streamer, path: Path, load: Callable[[Path], StreamerConfig]) -> None:
+        """`path` is the file it runs by; `load` reads and checks one, and raises ConfigError or PluginError."""
+        self._streamer = streamer
+        self._path = path
+        self._load = load
+        self._reloading = Lock()
+        self._ending = False
+        self._taps = Taps(streamer.dispatcher, streamer.decoder)
+        self._answers: Mapping[type[Request], Callable[[Any], object]] = {
+            Reload: lambda request: self.reload(Path(request.config)),
+            FetchRoutes: lambda _: streamer.routes(),
+            FetchStatistics: lambda _: streamer.statistics(),
+            FetchPlugins: lambda _: [name for name, _ in streamer.plugins.list_name_plugin()],
+            Redrive: self._redrive,
+            Purge: lambda request: streamer.dead_letters.store.delete(request.numbers),
+            Tap: lambda request: self._taps.open(_wish(request)),
+        }
+
+    def answer(self, request: Request) -> object:
+        """Do what is asked. Raises UStatusError; AdminError with the problems of a configuration."""
+        return self._answers[type(request)](request)
+
+    def end(self) -> None:
+        """Do nothing more to a streamer that is about to stop; a redrive that goes on ends after its batch."""
+        self._ending = True
+
+    # --- reload -----------------------------------------------------------------------------------------------------------
+
+    def reload(self, path: Path) -> list[str]:
+        """Go on by the configuration in `path`; the keys that changed. Logged in any case.
+
+        Raises AdminError with all that is wrong with it (INVALID_ARGUMENT) or needs a restart (FAILED_PRECONDITION), and
+        UStatusError for what a transport refuses; then nothing has changed.
+        """
+        with self._reloading:
+            if self._ending:
+                raise _refused(UCode.UNAVAILABLE, path, ["the streamer is about to stop"])
+            try:
+                changed = self._streamer.reload(self._load(path))
+            except (ConfigError, PluginError) as error:
+                raise _refused(UCode.INVALID_ARGUMENT, path, str(error).splitlines()) from error
+            except ReloadRefused as error:
+                raise _refused(UCode.FAILED_PRECONDITION, path, error.problems) from error
+            except UStatusError as error:
+                raise _refused(error.code, path, [error.message]) from error
+            self._path = path
+            return changed
+
+    def reload_again(self) -> None:
+        """Go on by what is now in the file that the streamer runs by; if it is no good, the log has said so."""
+        try:
+            self.reload(self._path)
+        except AdminError:
+            return
+
+    # --- dead letters -----------------------------------------------------------------------------------------------------
+
+    def _redrive(self, request: Redrive) -> RedriveResult:
+        store = self._streamer.dead_letters.store
+        numbers = store.numbers() if request.numbers is None else list(dict.fromkeys(request.numbers))
+        done: list[Redriven] = []
+        left: list[NotRedriven] = []
+        for start in range(0, len(numbers), _BATCH):
+            if self._ending:
+                left += [NotRedriven(number, "the streamer is about to stop") for number in numbers[start:]]
+                break
+            batch = []
+            for number in numbers[start : start + _BATCH]:
+                try:
+                    if request.numbers is None:
+                        self._refuse_call(number)
+                    batch.append(self._streamer.redrive(number))
+                except UStatusError as error:
+                    left.append(NotRedriven(number, error.message))
+            store.delete(each.number for each in batch)
+            done += batch
+        log.info("dead_letters.redriven", extra={"redriven": len(done), "left": len(left)})
+        return RedriveResult(len(done), len(left), tuple(done[:MAX_NAMED]), tuple(left[:MAX_NAMED]))
+
+    def _refuse_call(self, number: int) -> None:
+        kind = self._streamer.dead_letters.store.get(number).message.attributes.type
+        if kind in _CALLS:
+            # Its caller was told that it failed, and would not know the answer to another id.
+            text = f"is a {kind.name}, which is redriven by its number only"
+            raise UStatusError(UCode.FAILED_PRECONDITION, text)
+
+
+def _wish(request: Tap) -> Wish:
+    """What is asked for. Raises UStatusError(INVALID_ARGUMENT)."""
+    source, sink = (None if text is None else UUri.parse(text) for text in (request.source, request.sink))
+    verdicts = {each.name.lower(): each for each in Verdict}
+    if request.verdict is not None and request.verdict not in verdicts:
+        raise UStatusError(
+            UCode.INVALID_ARGUMENT, f"verdict {request.verdict!r}: expected one of {', '.join(verdicts)}"
+        )
+    verdict = None if request.verdict is None else verdicts[request.verdict]
+    return Wish(source, sink, verdict, request.payload, request.decode)
+
+
+def _refused(code: UCode, path: Path, problems: "tuple[str, ...] | list[str]") -> AdminError:
+    log.error("reload_refused", extra={"config": str(path), "problems": list(problems)})
+    return AdminError(code, f"{path}: not reloaded, nothing has changed", tuple(problems))

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streamer listens for at each of its endpoints."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.routing.router import SELF
+from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
+
+_REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
+
+Filters = tuple[UUri, UUri | None]
+"""Of source and sink, as `UTransport.register_listener` takes them."""
+
+
+def filters_of(endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]) -> list[Filters]:
+    """What to listen for at an endpoint: every publication, every request, and whatever else is for somebody elsewhere.
+
+    `behind` has the authorities of all endpoints, `entities` are those that the streamer hosts. A request that leads nowhere
+    is answered. No message matches two filters, so a transport with a subscription for each hands over each once.
+    """
+    elsewhere = _elsewhere(endpoint, behind, entities)
+    return [(ANY, None), (_REPLY_ADDRESSES, ANY), *((ANY, sink) for sink in elsewhere)]
+
+
+def _elsewhere(endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]) -> list[UUri]:
+    """Patterns of the reply addresses (resource 0) of everybody who does not live behind `endpoint`."""
+    here = behind[endpoint]
+    there = sorted({each for name, named in behind.items() if name != endpoint for each in named})
+    if endpoint == SELF or ANY_AUTHORITY in there:
+        return [_REPLY_ADDRESSES]
+    hosted = {
+        msgspec.structs.replace(entity, ue_version_major=ANY.ue_version_major, resource_id=0)
+        for entity in entities
+        if entity.authority_name in here or entity.authority_name not in there
+    }
+    return [*(any_at(authority).with_resource(0) for authority in there), *sorted(hosted)]

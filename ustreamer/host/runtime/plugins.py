@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding, making and registering plugins."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import msgspec
+import pluggy
+
+from ustreamer.hooks import PROJECT, Hooks, PluginContext, TransportKind
+from ustreamer.transports import BuiltinTransports
+
+GROUP: Final = "ustreamer"
+CALLED_ON_THE_CLASS: Final = ("ustreamer_transports", "ustreamer_commands")
+
+
+class PluginError(Exception):
+    """A plugin that cannot be used; the text names it and what it should be."""
+
+
+class PluginInfo(msgspec.Struct, frozen=True):
+    """An installed plugin: its name in the configuration, its distribution and version, and the hooks it implements."""
+
+    name: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...]
+
+
+def installed() -> dict[str, EntryPoint]:
+    """The entry points of all plugins that are installed, by name; nothing is imported yet."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        if entry.name in found and found[entry.name].value != entry.value:
+            raise PluginError(
+                f"plugin {entry.name!r} is defined twice: {found[entry.name].value} and {entry.value}"
+            )
+        found[entry.name] = entry
+    return found
+
+
+def plugin_class(entry: EntryPoint) -> type[Any]:
+    """Import a plugin's class. Raises PluginError if that fails or it has no Config."""
+    try:
+        loaded = entry.load()
+    except Exception as error:  # whatever foreign code raises while it is imported
+        raise PluginError(f"plugin {entry.name!r}: cannot load {entry.value!r}: {error}") from error
+    config = getattr(loaded, "Config", None)
+    if not (isinstance(loaded, type) and isinstance(config, type) and issubclass(config, msgspec.Struct)):
+        raise PluginError(
+            f"plugin {entry.name!r}: {entry.value!r} is not a class with a msgspec.Struct named Config"
+        )
+    for hook in CALLED_ON_THE_CLASS:
+        if hasattr(loaded, hook) and not isinstance(inspect.getattr_static(loaded, hook), staticmethod):
+            raise PluginError(
+                f"plugin {entry.name!r}: {hook} is called on the class; make it a static method"
+            )
+    return loaded
+
+
+def usable() -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
+    """The classes of all installed plugins, and of those that have none to use, why: nobody else suffers for it."""
+    classes: dict[str, type[Any]] = {}
+    broken: dict[str, PluginError] = {}
+    for name, entry in installed().items():
+        try:
+            classes[name] = plugin_class(entry)
+        except PluginError as error:
+            broken[name] = error
+    return classes, broken
+
+
+def describe(entry: EntryPoint) -> PluginInfo:
+    """What an installed plugin is and can do."""
+    loaded = plugin_class(entry)
+    hooks = tuple(name for name in hook_names() if hasattr(loaded, name))
+    distribution = entry.dist
+    return PluginInfo(
+        name=entry.name,
+        distribution=distribution.name if distribution else "?",
+        version=distribution.version if distribution else "?",
+        hooks=hooks,
+    )
+
+
+def hook_names() -> tuple[str, ...]:
+    return tuple(name for name in vars(Hooks) if name.startswith("ustreamer_"))
+
+
+def _empty() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    return manager
+
+
+def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
+    try:
+        manager.register(plugin, name)
+        manager.check_pending()
+    except (pluggy.PluginValidationError, ValueError) as error:
+        raise PluginError(f"plugin {name!r}: {error}") from error
+
+
+def without_configuration(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManager:
+    """For the hooks that are called on the class: transports and commands."""
+    manager = _empty()
+    _register(manager, "builtin", BuiltinTransports())
+    for name, cls in loaded.items():
+        _register(manager, name, cls)
+    return manager
+
+
+def transport_kinds(manager: pluggy.PluginManager) -> dict[str, TransportKind]:
+    """All kinds of transport. Raises PluginError if two plugins offer one name."""
+    kinds: dict[str, TransportKind] = {}
+    for offered in manager.hook.ustreamer_transports():
+        for name, kind in offered.items():
+            if name in kinds:
+                raise PluginError(f"transport {name!r} is offered by two plugins")
+            kinds[name] = kind
+    return kinds
+
+
+def configured(
+    loaded: Mapping[str, type[Any]], configs: Mapping[str, msgspec.Struct], context: PluginContext
+) -> pluggy.PluginManager:
+    """One instance of each plugin, registered in the order of the configuration."""
+    manager = _empty()
+    for name, config in configs.items():
+        _register(manager, name, _made(name, loaded[name], config, context))
+    return manager
+
+
+def _made(name: str, cls: type[Any], config: msgspec.Struct, context: PluginContext) -> object:
+    try:
+        return cls(config, context)
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"plugin {name!r}: {error}") from error
+
+
+def reconfiguration(manager: pluggy.PluginManager, name: str, config: msgspec.Struct) -> Callable[[], None]:
+    """What makes a plugin go on by another section of its. Raises ValueError with its reason if it cannot."""
+    plugin = manager.get_plugin(name)
+    reconfigure = getattr(plugin, "reconfigure", None)
+    if reconfigure is None:
+        raise ValueError("needs a restart")
+    apply: Callable[[], None] = reconfigure(config)
+    return apply

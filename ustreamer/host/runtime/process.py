@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a configuration file to a running streamer, and from a signal to another file or to its end."""
+
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.hooks import TransportKind
+from ustreamer.host.admin.server import AdminServer
+from ustreamer.host.config import config as configuration
+from ustreamer.host.config.config import StreamerConfig
+from ustreamer.host.runtime import plugins
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.control import Operations
+from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.host.storage.state_lock import StateLock
+
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""How long a thread may keep the interpreter while others wait; beside a busy thread the default of 5 ms was the p99 of a
+Zenoh put, and with this it was 6 us."""
+
+
+_ADMIN_JOIN_S: Final = 6.0  # a request that is being answered: longer than a client may take
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A configuration that makes sense, and the classes that it needs."""
+
+    config: StreamerConfig
+    kinds: Mapping[str, TransportKind]
+    plugin_classes: Mapping[str, type[Any]]
+    path: Path
+
+    def streamer(self) -> Streamer:
+        return Streamer(self.config, self.kinds, self.plugin_classes)
+
+
+def load(path: Path) -> Loaded:
+    """Read and check a configuration file. Raises ConfigError with every problem found, or PluginError."""
+    classes, broken = plugins.usable()
+    document = configuration.read(path)
+    for name in document.data.get("plugins", {}):
+        if name in broken:
+            raise broken[name]
+    kinds = plugins.transport_kinds(plugins.without_configuration(classes))
+    config = configuration.check(document, kinds, {name: cls.Config for name, cls in classes.items()})
+    return Loaded(config, kinds, {name: classes[name] for name in config.plugins}, path.absolute())
+
+
+class Signals:
+    """SIGTERM and SIGINT as an event to wait for; the second one ends the process at once. SIGHUP as one to react to."""
+
+    def __init__(self) -> None:
+        # An Event would not do: its lock is not reentrant, and a signal may come while the main thread holds it.
+        self._wake: SimpleQueue[int] = SimpleQueue()
+        self._asked = False
+        self._hung_up = False
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, self._on_hangup)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._asked:
+            raise SystemExit(128 + number)
+        self._asked = True
+        self._wake.put(number)
+
+    def _on_hangup(self, number: int, _: FrameType | None) -> None:
+        if not self._hung_up:  # many at once are one
+            self._hung_up = True
+            self._wake.put(number)
+
+    def wait(self, on_hangup: Callable[[], None] = lambda: None) -> None:
+        """Wait for the first signal that ends us; call `on_hangup` after every SIGHUP until then."""
+        while not self._asked:
+            if self._hung_up:
+                self._hung_up = False
+                on_hangup()
+            with suppress(Empty):
+                self._wake.get(
+                    timeout=0.5
+                )  # bounded: the handler runs on this thread, between two waits at the latest
+
+
+def tune_interpreter() -> None:
+    """Share the interpreter between threads in small slices: messages are small, and there are many threads."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+
+
+def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
+    """Run a streamer until SIGTERM or SIGINT; how many messages were left when the time to drain was over.
+
+    `ready` is called once every endpoint is up. Raises UStatusError if one does not come up, or if another streamer has
+    the state directory.
+    """
+    signals = Signals()
+    signals.install()
+    tune_interpreter()
+    streamer = loaded.streamer()
+    operations = Operations(streamer, loaded.path, lambda path: load(path).config)
+    with StateLock(loaded.config.state_dir):
+        server = AdminServer(loaded.config.state_dir, operations.answer, SYSTEM_CLOCK)
+        try:
+            server.open()
+            streamer.start()
+            server.start()
+            ready()
+            signals.wait(operations.reload_again)
+        finally:
+            operations.end()
+            server.close(_ADMIN_JOIN_S)
+        return streamer.stop(drain_s)

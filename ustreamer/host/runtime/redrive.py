@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters, dispatched once more."""
+
+from collections.abc import Collection
+from threading import Lock
+
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.host.admin.status import Redriven
+from ustreamer.host.storage.dead_letter_store import DeadLetterStore
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
+
+
+class Redrive:
+    """Dispatches a dead letter as if it had come in just now where it came in; it stays in the store.
+
+    It gets a new id with the time of now, or its ttl would be over, and who has it already would take it for the same.
+    """
+
+    def __init__(
+        self, store: DeadLetterStore, dispatcher: Dispatcher, endpoints: Collection[str], clock: Clock
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._endpoints = endpoints
+        self._ids, self._lock = UuidSource(clock.wall_ms), Lock()
+
+    def __call__(self, number: int) -> Redriven:
+        """Raises UStatusError: NOT_FOUND, or FAILED_PRECONDITION if its payload was not kept, its endpoint
+        is gone, or it is another streamer's now.
+        """
+        letter = self._store.get(number)
+        if letter.payload is None:
+            what = f"its payload of {letter.payload_size} bytes was too large to be kept"
+        elif letter.ingress not in self._endpoints:
+            what = f"it came in at {letter.ingress!r} (have: {', '.join(self._endpoints)})"
+        elif self._dispatcher.ingress(letter.ingress).leaves(letter.message.attributes, letter.endpoint):
+            what = f"another streamer forwards its like to {letter.endpoint!r}, and does not hear this one"
+        else:
+            before = letter.message
+            with self._lock:
+                id = self._ids.next()
+            again = UMessage(id, before.attributes, before.payload)
+            self._dispatcher.ingress(letter.ingress).dispatch(again)
+            return Redriven(number, str(before.id), str(id))
+        raise UStatusError(UCode.FAILED_PRECONDITION, f"dead letter {number}: {what}")

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new configuration changes, and whether a running streamer can take it over. Decides; does not act.
+
+What may change: who lives behind an endpoint, egress limits, access rules, and what plugins say they can change. All else
+is refused, all of it by name, and then nothing changes.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ustreamer.hooks import TransportKind
+from ustreamer.host.config.config import StreamerConfig, named
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY
+
+RESTART: Final = "needs a restart"
+_MAY_CHANGE: Final = frozenset({"access"})
+"""Keys of any endpoint that routing reads and no transport does. `authorities` is one with conditions."""
+
+_Tree = dict[str, Any]
+
+
+class ReloadRefused(Exception):
+    """A configuration that makes sense and cannot be taken over as it is; `problems` has a line for each key."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems: Final = tuple(problems)
+        super().__init__("\n".join(problems))
+
+
+def changes(old: StreamerConfig, new: StreamerConfig) -> list[str]:
+    """The keys whose values differ, such as endpoints.cloud.authorities."""
+    return sorted(_differing(_tree(old), _tree(new)))
+
+
+def refusals(old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, TransportKind]) -> list[str]:
+    """What keeps a streamer that runs by `old` from running by `new`, but for what plugins have to say."""
+    found = [f"{key}: {RESTART}" for key in changes(old, new) if not _may_change(key)]
+    if set(old.plugins) == set(new.plugins) and list(old.plugins) != list(new.plugins):
+        found.append(f"plugins: another order {RESTART}")
+    shared = old.endpoints.keys() & new.endpoints.keys()
+    for name in sorted(shared):
+        before, after = old.endpoints[name].authorities, new.endpoints[name].authorities
+        served = not kinds[old.endpoints[name].transport].brings_usubscription(old.endpoints[name])
+        if before != after and (why := _fixed(old.authority, before, after, served=served)):
+            found.append(f"endpoints.{name}.authorities: {why} {RESTART}")
+    gone = sorted(set(named(old)) - set(named(new)))
+    if gone and any(ANY_AUTHORITY in each.authorities for each in new.endpoints.values()):
+        # Plugins that trust a name because it is named would trust whoever claims it there.
+        found.append(f"endpoints: leaving {', '.join(map(repr, gone))} to '*' {RESTART}")
+    return found
+
+
+def plugins_that_change(old: StreamerConfig, new: StreamerConfig) -> dict[str, msgspec.Struct]:
+    """The new sections of plugins that have another one."""
+    return {
+        name: section
+        for name, section in new.plugins.items()
+        if name in old.plugins and section != old.plugins[name]
+    }
+
+
+def _fixed(own: str, before: tuple[str, ...], after: tuple[str, ...], *, served: bool) -> str:
+    """What of a change of authorities only a restart can do; "" if nothing."""
+    if served:
+        # They are in the addresses of the transport's entities, and in the books of uSubscription.
+        return "another authority behind a transport without a uSubscription"
+    moved = set(before) ^ set(after)
+    if own in moved:
+        return f"moving the streamer's own authority {own!r}"
+    if ANY_AUTHORITY in moved:
+        # The filters of all other endpoints would be others that match the same messages, some of them twice.
+        return "moving '*'"
+    return ""
+
+
+def _may_change(key: str) -> bool:
+    section, _, rest = key.partition(".")
+    match section:
+        case "egress":
+            return True
+        case "plugins":
+            return "." in rest  # what is in a section is the plugin's to say
+        case "endpoints":
+            name_and_key = rest.split(".")
+            return len(name_and_key) > 1 and name_and_key[1] in {*_MAY_CHANGE, "authorities"}
+    return False
+
+
+def _tree(config: StreamerConfig) -> _Tree:
+    tree: _Tree = msgspec.to_builtins(config, enc_hook=str)
+    del tree["base"]  # relative paths have been resolved
+    # The limits of an endpoint that has gone, or has come, are no change of their own.
+    tree["egress"] = {
+        name: limits for name, limits in tree["egress"].items() if name in {"default", *tree["endpoints"]}
+    }
+    return tree
+
+
+def _differing(old: _Tree, new: _Tree, at: str = "") -> Iterator[str]:
+    for key in {**old, **new}:
+        path = f"{at}.{key}" if at else key
+        before, after = old.get(key), new.get(key)
+        if before == after and (key in old) == (key in new):
+            continue
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _differing(before, after, path)
+        else:
+            yield path

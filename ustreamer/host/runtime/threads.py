@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timer thread: makes the calls of a `TimerQueue` when they are due."""
+
+import logging
+from collections.abc import Callable
+from threading import Condition, Thread
+
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.deadline_queue import TimerQueue
+
+log = logging.getLogger("ustreamer.timers")
+
+_NS_PER_S = 1_000_000_000
+_LONGEST_S = 3600  # a lock cannot wait until the year 9999, which is what some clients mean by never
+
+
+class TimerThread:
+    """Runs scheduled calls one after another; they must be short. `schedule` may be called from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic_ns = clock.monotonic_ns
+        self._timers = TimerQueue()
+        self._changed = Condition()
+        self._closing = False
+        self._thread = Thread(target=self._run, name="timers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def schedule(self, when_ns: int, action: Callable[[], None]) -> None:
+        """Have `action()` called at the monotonic time `when_ns`."""
+        with self._changed:
+            self._timers.schedule(when_ns, action)
+            if self._timers.next_ns == when_ns:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while not self._closing:
+            with self._changed:
+                actions = self._timers.due(self._monotonic_ns())
+                if not actions and not self._closing:
+                    self._wait()
+            for action in actions:
+                if not self._closing:
+                    _call(action)
+
+    def _wait(self) -> None:
+        next_ns = self._timers.next_ns
+        left_s = _LONGEST_S if next_ns is None else (next_ns - self._monotonic_ns()) / _NS_PER_S
+        self._changed.wait(min(max(0, left_s), _LONGEST_S))
+
+    def close(self, timeout_s: float) -> None:
+        """Make no further call; the one that is running ends."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+
+def _call(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception:  # a plugin's mistake must not end everybody's timers; it is reported with its traceback
+        log.exception("timer_failed", extra={"action": getattr(action, "__qualname__", repr(action))})

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters on disk, in an LMDB environment that is bounded: the oldest leave for the newest.
+
+    <state_dir>/dead-letters/                  key: 8 bytes, a number that rises by one
+                                               value: version, CRC-32 of key and body, body (MessagePack)
+    <state_dir>/dead-letters.damaged-<n>/      what was found damaged; the latest three
+
+Record 0 holds the number of the next one, so numbers are not used twice. The whole store is read, by another process
+(`dead_letter_reader`), before this one maps it into memory. What is stored is secret: attributes may have a token.
+"""
+
+import logging
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from threading import Lock, Timer
+from typing import Annotated, Final, Literal
+
+import lmdb
+import msgspec
+from msgspec import Meta
+
+from ustreamer.core.egress.dead_letter import DeadLetter
+from ustreamer.host.storage import dead_letter_reader as reader
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.wire import decode, encode
+
+DIRECTORY: Final = "dead-letters"
+"""Below state_dir."""
+MAX_ASIDE: Final = 3
+_VERSION: Final = 1
+_KEY: Final = struct.Struct(">Q")
+_HEAD: Final = struct.Struct(">BI")
+_NEXT: Final = 0
+"""The number of the record that holds the next number."""
+_MAP_SLACK: Final = 64 << 20
+_MAP_FACTOR: Final = (
+    4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
+)
+_LIMIT_S: Final = 20.0
+_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
+
+log = logging.getLogger("ustreamer.dead_letters")
+
+
+class DeadLettersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[dead_letters]. How many are kept (0: none, and no store is made), in how many bytes, and the largest payload."""
+
+    messages: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
+    bytes: Annotated[int, Meta(ge=4096, le=1 << 40)] = 64_000_000
+    payload_bytes: Annotated[int, Meta(ge=0, le=1 << 30)] = 1_000_000
+
+
+class StoreDamaged(UStatusError):
+    """The file is not what was written; the message says where. DATA_LOSS."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(UCode.DATA_LOSS, message)
+
+
+class StoredLetter(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter as it is stored. `payload` is None if it was larger than what is kept; times are ms since the epoch."""
+
+    attributes: bytes
+    payload: bytes | None
+    payload_size: int
+    code: int
+    reason: str
+    endpoint: str
+    ingress: str
+    attempts: int
+    first_attempt_ms: int
+    last_attempt_ms: int
+
+    @classmethod
+    def of(cls, letter: DeadLetter, payload_bytes: int) -> "StoredLetter":
+        message = letter.message
+        return cls(
+            encode(message.id, message.attributes),
+            message.payload if len(message.payload) <= payload_bytes else None,
+            len(message.payload),
+            int(letter.status.code),
+            letter.status.message,
+            letter.endpoint,
+            letter.ingress,
+            letter.attempts,
+            letter.first_attempt_ms,
+            letter.last_attempt_ms,
+        )
+
+    @property
+    def message(self) -> UMessage:
+        """The message as it came in, without its payload if that was not kept."""
+        return UMessage(*decode(self.attributes), self.payload or b"")
+
+    @property
+    def status(self) -> UStatus:
+        return UStatus(UCode.of(self.code), self.reason)
+
+
+def record(number: int, letter: StoredLetter | int) -> tuple[bytes, bytes]:
+    """Key and value of a letter or, with number 0, of the next number."""
+    key, body = _KEY.pack(number), msgspec.msgpack.encode(letter)
+    return key, _HEAD.pack(_VERSION, zlib.crc32(key + body)) + body
+
+
+def _body(key: bytes, value: bytes) -> bytes:
+    if len(key) != _KEY.size or len(value) < _HEAD.size:
+        raise StoreDamaged(f"record {key.hex()}: {len(key)} and {len(value)} bytes are too few")
+    version, checksum = _HEAD.unpack_from(value)
+    body = value[_HEAD.size :]
+    if version != _VERSION:
+        raise StoreDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
+    if checksum != zlib.crc32(key + body):
+        raise StoreDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
+    return body
+
+
+def letter_in(key: bytes, value: bytes) -> tuple[int, StoredLetter]:
+    """Number and letter of a record. Raises StoreDamaged."""
+    try:
+        letter = msgspec.msgpack.decode(_body(key, value), type=StoredLetter)
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"record {key.hex()}: {error}") from error
+    return _KEY.unpack(key)[0], letter
+
+
+# --- reading from outside -----------------------------------------------------------------------------------------------
+
+
+def read(directory: Path, mode: Literal["verify", "beside"] = "beside") -> Iterator[tuple[int, StoredLetter]]:
+    """All letters of a store, by number; none if there is no store. A child process does the reading.
+
+    Takes at most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right.
+    """
+    if not (directory / "data.mdb").exists():
+        return
+    for key, value in _records(directory, mode):
+        if key != _KEY.pack(_NEXT):
+            yield letter_in(key, value)
+
+
+def _records(directory: Path, mode: Literal["verify", "beside"]) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values, the number of the next record among them; the first one that is read."""
+    limit_s = _LIMIT_S + (directory / "data.mdb").stat().st_size / _BYTES_PER_S
+    child = subprocess.Popen(
+        [sys.executable, "-m", reader.__name__, mode, directory],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    patience = Timer(limit_s, child.kill)
+    patience.start()
+    try:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        whole = False
+        while not whole:
+            lengths = child.stdout.read(reader.LENGTHS.size)
+            if len(lengths) < reader.LENGTHS.size:
+                break
+            key_size, value_size = reader.LENGTHS.unpack(lengths)
+            whole = not key_size
+            if key_size:
+                yield child.stdout.read(key_size), child.stdout.read(value_size)
+        said = child.stderr.read().decode(errors="replace").strip()
+        code = child.wait()
+        if not whole or code:
+            raise StoreDamaged(f"store {directory}: {said or f'its reader ended with {code}'}")
+    finally:
+        patience.cancel()
+        child.kill()
+        child.communicate()
+
+
+# --- the store ----------------------------------------------------------------------------------------------------------
+
+
+class DeadLetterStore:
+    """The LMDB environment in directory `path`. Constructing it touches nothing; safe from any thread."""
+
+    def __init__(self, path: Path, limits: DeadLettersConfig) -> None:
+        self.path = path
+        self.damaged = 0
+        """Stores that were moved aside."""
+        self.displaced = 0
+        """Letters that left because newer ones came."""
+        self._limits = limits
+        self._lock = Lock()
+        self._env: lmdb.Environment | None = None
+        self._sizes: OrderedDict[int, int] = OrderedDict()
+        self._bytes = 0
+        self._next = 1
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the store, or make an empty one; one that is damaged is moved aside, and that is said.
+
+        Raises UStatusError(UNAVAILABLE) where the directory cannot be used. May be repeated.
+        """
+        with self._lock:
+            self._opened()
+
+    def _opened(self) -> lmdb.Environment:
+        if self._env is None:
+            try:
+                self._load()
+                self._env = self._open_env()
+            except (lmdb.Error, OSError) as error:
+                text = f"store {self.path}: cannot be opened: {error}"
+                raise UStatusError(UCode.UNAVAILABLE, text) from error
+        return self._env
+
+    def _load(self) -> None:
+        self._sizes.clear()
+        self._bytes, self._next = 0, 1
+        if not self.path.exists():
+            return
+        try:
+            self._read_sizes()
+        except StoreDamaged as error:
+            self._sizes.clear()
+            self._bytes, self._next = 0, 1
+            aside = self._move_aside()
+            self.damaged += 1
+            extra = {"store": str(self.path), "reason": error.message, "moved_to": str(aside)}
+            log.error("dead_letters.store_damaged", extra=extra)  # noqa: TRY400 - the reason says it all
+
+    def _read_sizes(self) -> None:
+        if not (self.path / "data.mdb").exists():
+            raise StoreDamaged(f"store {self.path}: data.mdb is missing")
+        found = _records(self.path, "verify")
+        key, value = next(found, (b"", b""))
+        if key != _KEY.pack(_NEXT):
+            raise StoreDamaged(f"store {self.path}: the record of the next number is missing")
+        try:
+            self._next = msgspec.msgpack.decode(_body(key, value), type=int)
+        except msgspec.MsgspecError as error:
+            raise StoreDamaged(f"store {self.path}: the next number: {error}") from error
+        for each, content in found:
+            number, _ = letter_in(each, content)
+            self._sizes[number] = len(content)
+            self._bytes += len(content)
+        if self._sizes and next(reversed(self._sizes)) >= self._next:
+            raise StoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
+
+    def _open_env(self) -> lmdb.Environment:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        env = lmdb.open(
+            str(self.path),
+            map_size=_MAP_FACTOR * self._limits.bytes + _MAP_SLACK,
+            # writemap would end the process with SIGBUS on a full disk.
+            sync=True,
+            metasync=True,
+            writemap=False,
+            mode=0o600,
+        )
+        with env.begin(write=True) as txn:
+            txn.put(*record(_NEXT, self._next))
+        return env
+
+    def _move_aside(self) -> Path:
+        named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
+        there = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
+        kept = sorted((int(match[1]), path) for match, path in there if match)
+        aside = self.path.with_name(f"{self.path.name}.damaged-{kept[-1][0] + 1 if kept else 1}")
+        self.path.rename(aside)
+        for _, old in [*kept, (0, aside)][:-MAX_ASIDE]:
+            shutil.rmtree(old)
+        return aside
+
+    def close(self) -> None:
+        """Close the store; what was appended is on disk already. May be repeated."""
+        with self._lock:
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def append(self, letters: Sequence[StoredLetter]) -> None:
+        """Keep letters, in one transaction; the oldest leave if there are too many.
+
+        Raises UStatusError: RESOURCE_EXHAUSTED where map or disk is full, UNAVAILABLE where there can be no store.
+        """
+        with self._lock:
+            env = self._opened()
+            numbers = range(self._next, self._next + len(letters))
+            added = [record(number, letter) for number, letter in zip(numbers, letters, strict=True)]
+            sizes = {number: len(value) for number, (_, value) in zip(numbers, added, strict=True)}
+            leaving = self._leaving(sizes)
+            self._write(
+                env,
+                [
+                    *((_KEY.pack(number), None) for number in leaving if number < self._next),
+                    *(each for number, each in zip(numbers, added, strict=True) if number not in leaving),
+                    record(_NEXT, self._next + len(letters)),
+                ],
+            )
+            self._next += len(letters)
+            self._sizes.update(sizes)
+            self._bytes += sum(sizes.values())
+            self._forget(leaving)
+            self.displaced += len(leaving)
+
+    def _leaving(self, added: Mapping[int, int]) -> set[int]:
+        """The oldest, so that what is left is within the limits."""
+        count = len(self._sizes) + len(added)
+        size = self._bytes + sum(added.values())
+        leaving = set()
+        for number, its_size in chain(self._sizes.items(), added.items()):
+            if count <= self._limits.messages and size <= self._limits.bytes:
+                break
+            leaving.add(number)
+            count, size = count - 1, size - its_size
+        return leaving
+
+    def delete(self, numbers: Iterable[int] | None = None) -> int:
+        """Delete these letters, or all; how many of them were there. Raises as `append`."""
+        with self._lock:
+            if not self._exists():
+                return 0
+            env = self._opened()
+            wanted = list(self._sizes) if numbers is None else dict.fromkeys(numbers)
+            gone = [number for number in wanted if number in self._sizes]
+            self._write(env, [(_KEY.pack(number), None) for number in gone])
+            self._forget(gone)
+        return len(gone)
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._bytes -= self._sizes.pop(number)
+
+    def _write(self, env: lmdb.Environment, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        try:
+            with env.begin(write=True) as txn:
+                for key, value in changes:
+                    if value is None:
+                        txn.delete(key)
+                    else:
+                        txn.put(key, value)
+        except lmdb.Error as error:
+            text = f"store {self.path}: {len(changes)} changes not made: {error}"
+            raise UStatusError(UCode.RESOURCE_EXHAUSTED, text) from error
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> list[int]:
+        """The numbers of all letters, the oldest first. Raises UStatusError(UNAVAILABLE) as `open`."""
+        with self._lock:
+            if self._exists():
+                self._opened()
+            return list(self._sizes)
+
+    def _exists(self) -> bool:
+        return self._env is not None or self.path.exists()
+
+    def get(self, number: int) -> StoredLetter:
+        """One letter. Raises UStatusError(NOT_FOUND) if there is none of this number, and StoreDamaged."""
+        with self._lock:
+            value = None
+            try:
+                if self._exists():
+                    with self._opened().begin() as txn:
+                        value = txn.get(_KEY.pack(number))
+            except lmdb.Error as error:
+                raise StoreDamaged(f"store {self.path}: {error}") from error
+        if value is None:
+            raise UStatusError(UCode.NOT_FOUND, f"dead letter {number}: there is none of this number")
+        return letter_in(_KEY.pack(number), value)[1]
+
+    def statistics(self) -> Mapping[str, int]:
+        """`stored` letters of `stored_bytes` now; `displaced` by newer ones, and `damaged` stores, so far."""
+        return {
+            "stored": len(self._sizes),
+            "stored_bytes": self._bytes,
+            "displaced": self.displaced,
+            "damaged": self.damaged,
+        }
+
+
+def purge(path: Path, numbers: Iterable[int] | None) -> int:
+    """Delete letters from a store that no streamer uses; how many there were. A damaged one is moved aside."""
+    if not (path / "data.mdb").exists():
+        return 0
+    store = DeadLetterStore(
+        path, DeadLettersConfig(bytes=max(64_000_000, (path / "data.mdb").stat().st_size))
+    )
+    try:
+        return store.delete(numbers)
+    finally:
+        store.close()

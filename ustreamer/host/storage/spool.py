@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of one endpoint on disk, in an LMDB environment that is written in synchronous transactions.
+
+    <state_dir>/spool/<endpoint>/                 the environment; `spool_records` has its layout
+    <state_dir>/spool/<endpoint>.lock             who uses it
+    <state_dir>/spool/<endpoint>.making/, .new/   one that is about to take its place
+    <state_dir>/spool/<endpoint>.damaged-<n>/     what was found damaged, with all that was in it; the latest three
+
+The whole file is read, by another process (`spool_reader`), before this one maps it into memory. Room for removing
+messages is kept in the file, so that a full disk keeps nothing from leaving. What is stored is secret: attributes may
+have a token.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Final, Literal
+
+import lmdb
+import msgspec
+
+from ustreamer.host.storage import spool_reader as reader
+from ustreamer.host.storage.spool_reader import Summary
+from ustreamer.host.storage.spool_records import (
+    LAYOUT,
+    LAYOUT_KEY,
+    SpoolDamaged,
+    Spooled,
+    key_of,
+    place_of,
+    read,
+    value_of,
+)
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+MAX_ASIDE: Final = 3
+"""Damaged spools that are kept."""
+
+_PAGE: Final = 4096
+_GROWTH: Final = 4 << 20
+RESERVE: Final = 2 << 20
+"""Bytes in the file that only a removal may use: twice the pages that one of `_REMOVED_AT_ONCE` touches."""
+_REMOVED_AT_ONCE: Final = 128
+_MAP_SLACK: Final = 64 << 20
+_MAP_FACTOR: Final = (
+    4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
+)
+_LIMIT_S: Final = 20.0
+_BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
+_FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
+# LMDB reports a write that the file system cut short as EIO, whatever the reason was.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+log = logging.getLogger("ustreamer.spool")
+
+
+class SpoolLimits(msgspec.Struct, frozen=True):
+    """How much may be on disk: messages, and bytes of their records."""
+
+    messages: int
+    bytes: int
+
+
+class Spool:
+    """The LMDB environment in directory `path`. Constructing it touches nothing. One thread at a time, but for `get`.
+
+    Within a class the order in which messages were added is kept.
+    """
+
+    def __init__(self, path: Path, limits: SpoolLimits) -> None:
+        self.path = path
+        self.messages = 0
+        self.bytes = 0
+        self.lost = 0
+        """Messages whose records were damaged and could not be read, as far as they can be counted."""
+        self.moved_aside = 0
+        """Spools that were found damaged, and replaced by one with what could be read of them."""
+        self.transactions = 0
+        """Commits that succeeded."""
+        self._limits = limits
+        self._map_size = _map_size(limits)
+        self._env: lmdb.Environment | None = None
+        self._next: list[int] = []
+        self._unremoved: dict[bytes, None] = {}
+        self._failing = False
+        self._lock: int | None = None
+        self._mapping = Lock()  # nobody may read while the map is made larger
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def open(self) -> list[int]:
+        """Open the spool, or make an empty one; how many messages of each class it holds.
+
+        What is damaged is skipped, counted and said, and a file that cannot be read through is moved aside. LMDB's own
+        verifier looks at a spool whose last user died. Raises UStatusError: UNAVAILABLE where the directory cannot be
+        used or another process uses it, FAILED_PRECONDITION for a spool of a later version.
+        """
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            died = self._acquire()
+            try:
+                found = self._prepared(verify=died)
+                self._env = self._open_in(self.path)
+                self._drop([bytes.fromhex(key) for key in found.damaged])
+            except BaseException:
+                self._release(orderly=False)
+                raise
+        except (lmdb.Error, OSError) as error:
+            raise UStatusError(UCode.UNAVAILABLE, f"spool {self.path}: cannot be opened: {error}") from error
+        self._next = [last + 1 for last in found.last]
+        self.messages, self.bytes = sum(found.messages), sum(found.bytes)
+        return found.messages
+
+    def close(self) -> None:
+        """Close the spool; what was added is on disk already. May be repeated."""
+        self._release(orderly=True)
+
+    def _acquire(self) -> bool:
+        """Take the lock, which the kernel frees with its process; whether its last holder died with it."""
+        file = self._beside("lock")
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UStatusError(
+                UCode.UNAVAILABLE, f"{file} is held: expected no other streamer on this state_dir"
+            ) from None
+        self._lock = descriptor
+        died = os.fstat(descriptor).st_size > 0
+        with suppress(OSError):  # a full disk: what is stored can be sent all the same
+            os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
+        return died
+
+    def _release(self, *, orderly: bool) -> None:
+        with self._mapping:
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
+        if self._lock is not None:
+            if orderly:
+                os.ftruncate(self._lock, 0)
+            os.close(self._lock)
+            self._lock = None
+
+    def use(self, limits: SpoolLimits) -> None:
+        """Go by other limits; what is stored stays, also if it is too much."""
+        self._limits = limits
+        if _map_size(limits) > self._map_size:
+            self._map_size = _map_size(limits)
+            self._set_map_size(self._map_size)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def commit(self, added: Sequence[tuple[int, Spooled]], removed: Iterable[bytes] = ()) -> list[bytes]:
+        """Add messages, each to its class, and remove others by their keys, in one transaction; the keys of those added.
+
+        On return this survives a power cut. Raises UStatusError if nothing was added: RESOURCE_EXHAUSTED where the
+        limits, the map or the disk are full, INTERNAL for any other refusal of LMDB. What is to be removed goes all the
+        same, now or with the next call.
+        """
+        self._unremoved |= dict.fromkeys(removed)
+        following = self._next.copy()
+        records = []
+        for rank, content in added:
+            key = key_of(rank, following[rank])
+            following[rank] += 1
+            records.append((key, value_of(key, content)))
+        try:
+            self._check_limits(records)
+            self._make_room(records)
+            gone = list(islice(self._unremoved, _REMOVED_AT_ONCE))
+            self._write(records, gone)
+        except UStatusError:
+            self._remove_all()
+            raise
+        except (lmdb.Error, OSError) as error:
+            self._remove_all()
+            raise self._refused(error, f"{len(added)} messages not added") from error
+        self._next = following
+        self._remove_all()
+        return [key for key, _ in records]
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Remove messages; what the disk refuses now goes with the next call."""
+        self._unremoved |= dict.fromkeys(keys)
+        self._remove_all()
+
+    def _remove_all(self) -> None:
+        try:
+            while gone := list(islice(self._unremoved, _REMOVED_AT_ONCE)):
+                self._drop(gone)
+        except lmdb.Error as error:
+            if not self._failing:
+                self._failing = True
+                extra = {"spool": str(self.path), "reason": str(error), "messages": len(self._unremoved)}
+                log.error("spool.not_removed", extra=extra)  # noqa: TRY400 - the reason says it all
+            return
+        self._failing = False
+
+    def _drop(self, keys: Sequence[bytes]) -> None:
+        """Remove these in any case but that of a disk that fails: a full map is made larger for it."""
+        if not keys:
+            return
+        try:
+            self._write((), keys)
+        except lmdb.MapFullError:
+            with self._larger_map():
+                self._write((), keys)
+
+    def _write(self, records: Sequence[tuple[bytes, bytes]], gone: Sequence[bytes]) -> None:
+        left, left_bytes = 0, 0
+        with self._opened().begin(write=True) as txn:
+            for key in gone:
+                value = txn.pop(key)
+                if value is not None:
+                    left, left_bytes = left + 1, left_bytes + len(key) + len(value)
+            for key, value in records:
+                txn.put(key, value)
+        self.transactions += 1
+        self.messages += len(records) - left
+        self.bytes += _size(records) - left_bytes
+        for key in gone:
+            self._unremoved.pop(key, None)
+
+    def _check_limits(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        limits = self._limits
+        messages = self.messages + len(records) - len(self._unremoved)
+        size = self.bytes + _size(records)
+        if records and (messages > limits.messages or size > limits.bytes):
+            bounds = f"{limits.messages} messages or {limits.bytes} bytes"
+            raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"spool {self.path} is full ({bounds})")
+
+    def _make_room(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Have the file so large that these records leave `RESERVE` free in it. Raises OSError where the disk is full."""
+        if not records:
+            return
+        env = self._opened()
+        stat = env.stat()
+        used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        needed = (
+            sum(2 * len(value) + _PAGE // 8 for _, value in records) + RESERVE + _PAGE * (used // 500 + 16)
+        )
+        size = (self.path / "data.mdb").stat().st_size
+        missing = used * _PAGE + needed - size
+        if missing <= 0:
+            return
+        descriptor = os.open(self.path / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            try:
+                os.posix_fallocate(descriptor, size, max(missing, _GROWTH))
+            except OSError:
+                os.posix_fallocate(descriptor, size, missing)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _larger_map(self) -> Iterator[None]:
+        self._set_map_size(2 * max(self._map_size, (self.path / "data.mdb").stat().st_size))
+        try:
+            yield
+        finally:
+            self._set_map_size(self._map_size)
+
+    def _set_map_size(self, size: int) -> None:
+        with self._mapping:
+            self._opened().set_mapsize(size)
+
+    def _refused(self, error: Exception, what: str) -> UStatusError:
+        number = error.code if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
+        full = isinstance(error, _FULL) or number in _NO_ROOM
+        code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
+        return UStatusError(code, f"spool {self.path}: {what}: {error}")
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, rank: int, after: bytes | None, limit: int, size: int
+    ) -> list[tuple[bytes, Spooled | None]]:
+        """The oldest messages of a class behind the one at `after`, or of all; None for one that cannot be read.
+
+        At most `limit`, and no more than come to `size` bytes, but one in any case. Raises SpoolDamaged where LMDB cannot
+        go on.
+        """
+        found: list[tuple[bytes, Spooled | None]] = []
+        start = key_of(rank, 0) if after is None else after + b"\0"
+        try:
+            with self._opened().begin() as txn, txn.cursor() as cursor:
+                records = cursor.iternext() if cursor.set_range(start) else iter(())
+                for key, value in records:
+                    size -= len(value)
+                    if key == LAYOUT_KEY or key[0] != rank or len(found) == limit or (found and size < 0):
+                        break
+                    found.append((key, self._message(key, value)))
+        except lmdb.Error as error:
+            raise SpoolDamaged(f"spool {self.path}: {error}") from error
+        return found
+
+    def get(self, key: bytes) -> Spooled | None:
+        """The message at a key, from any thread; None if it cannot be read. Waits for no commit. Raises UNAVAILABLE."""
+        with self._mapping:
+            try:
+                with self._opened().begin() as txn:
+                    value = txn.get(key)
+            except lmdb.Error as error:
+                value, reason = None, str(error)
+            else:
+                reason = f"record {key.hex()}: is missing"
+        if value is None:
+            self._lose(1, reason)
+            return None
+        return self._message(key, value)
+
+    def _message(self, key: bytes, value: bytes) -> Spooled | None:
+        try:
+            place_of(key)
+            return read(key, value)
+        except SpoolDamaged as error:
+            self._lose(1, error.message)
+            return None
+
+    def _lose(self, messages: int, reason: str) -> None:
+        self.lost += messages
+        extra = {"spool": str(self.path), "reason": reason, "messages": messages}
+        log.error("spool.messages_lost", extra=extra)
+
+    def statistics(self) -> Mapping[str, int]:
+        """What is on disk now, and what opening it took."""
+        return {
+            "spooled": self.messages,
+            "spooled_bytes": self.bytes,
+            "spool_lost": self.lost,
+            "spool_moved_aside": self.moved_aside,
+            "spool_transactions": self.transactions,
+        }
+
+    # --- making and replacing -----------------------------------------------------------------------------------------
+
+    def _open_in(self, path: Path) -> lmdb.Environment:
+        # writemap would end the process with SIGBUS on a full disk; without sync an accepted message may be lost.
+        return lmdb.open(
+            str(path),
+            map_size=max(self._map_size, (path / "data.mdb").stat().st_size if path.exists() else 0),
+            sync=True,
+            metasync=True,
+            writemap=False,
+            mode=0o600,
+        )
+
+    def _prepared(self, *, verify: bool) -> Summary:
+        """Have a whole spool in place; what is in it."""
+        shutil.rmtree(self._beside("making"), ignore_errors=True)
+        self._finish_replacement()
+        if not self.path.exists():
+            self._create()
+            return Summary()
+        try:
+            found = self._looked_through("verify" if verify else "walk")
+        except SpoolDamaged as error:
+            found = self._salvaged(error)
+        if found.damaged:
+            self._lose(
+                len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0]}"
+            )
+        return found
+
+    def _create(self) -> None:
+        making = self._beside("making")
+        making.mkdir(mode=0o700)
+        with lmdb.open(str(making), map_size=self._map_size, mode=0o600) as env, env.begin(write=True) as txn:
+            txn.put(LAYOUT_KEY, value_of(LAYOUT_KEY, LAYOUT))
+        making.rename(self.path)
+        _sync_directory(self.path)
+        _sync_directory(self.path.parent)
+
+    def _looked_through(self, mode: Literal["walk", "verify"]) -> Summary:
+        if not (self.path / "data.mdb").exists():
+            raise SpoolDamaged("data.mdb is missing")
+        said = self._child(mode, self.path)
+        try:
+            return msgspec.json.decode(said, type=Summary)
+        except msgspec.MsgspecError as error:
+            raise SpoolDamaged(f"its reader said {said[:100]!r}") from error
+
+    def _salvaged(self, reason: SpoolDamaged) -> Summary:
+        """Put a new spool in place of this one, with what can be read of it."""
+        making, new, aside = self._beside("making"), self._beside("new"), self._aside()
+        for mode in ("forward", "backward"):
+            with suppress(SpoolDamaged):  # as far as it goes
+                self._child(mode, self.path, making)
+        if not (making / "data.mdb").exists():
+            shutil.rmtree(making, ignore_errors=True)
+            self.path.rename(aside)
+            self._create()
+            found = Summary()
+        else:
+            _sync_file(making / "data.mdb")
+            making.rename(new)
+            self.path.rename(aside)
+            self._finish_replacement()
+            found = self._looked_through("walk")
+        self.moved_aside += 1
+        extra = {
+            "spool": str(self.path),
+            "reason": reason.message,
+            "salvaged": sum(found.messages),
+            "moved_to": str(aside),
+        }
+        log.error("spool.damaged", extra=extra)
+        for _, old in self._kept()[:-MAX_ASIDE]:
+            shutil.rmtree(old)
+        return found
+
+    def _finish_replacement(self) -> None:
+        new = self._beside("new")
+        if new.exists() and not self.path.exists():
+            new.rename(self.path)
+            _sync_directory(self.path.parent)
+        shutil.rmtree(new, ignore_errors=True)
+
+    def _child(self, *arguments: object) -> str:
+        """Run the reader; what it said. Raises SpoolDamaged if it does not come to a good end in time."""
+        file = self.path / "data.mdb"
+        limit_s = _LIMIT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
+        command = [sys.executable, "-m", reader.__name__, *map(str, arguments)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SpoolDamaged(f"its reader took longer than {limit_s:.0f} s") from error
+        said = done.stderr.strip().rpartition("\n")[2]
+        if done.returncode == reader.TOO_NEW:
+            raise UStatusError(UCode.FAILED_PRECONDITION, f"spool {self.path}: {said}")
+        if done.returncode:
+            raise SpoolDamaged(said or f"its reader ended with {done.returncode}")
+        return done.stdout
+
+    def _aside(self) -> Path:
+        """A name that is free; numbered, because the clock of an ECU may have been set back."""
+        return self._beside(f"damaged-{max((number for number, _ in self._kept()), default=0) + 1}")
+
+    def _kept(self) -> list[tuple[int, Path]]:
+        named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
+        there = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
+        return sorted((int(match[1]), path) for match, path in there if match)
+
+    def _beside(self, what: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{what}")
+
+    def _opened(self) -> lmdb.Environment:
+        if self._env is None:
+            raise UStatusError(UCode.UNAVAILABLE, f"spool {self.path}: not open")
+        return self._env
+
+
+def _map_size(limits: SpoolLimits) -> int:
+    return _MAP_FACTOR * limits.bytes + _MAP_SLACK
+
+
+def _size(records: Sequence[tuple[bytes, bytes]]) -> int:
+    return sum(len(key) + len(value) for key, value in records)
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut, as fsync of a file does for its bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a spool in a process of its own: `python -m ustreamer.host.storage.spool_reader MODE DIRECTORY [NEW]`.
+
+A damaged data.mdb can end the process that reads it (a truncated one by SIGBUS, a wrong page number by an assertion), so
+its parent maps only what this one came through:
+
+    walk       every record by its checksum
+    verify     LMDB's verifier, which reads every page, and then the same
+    forward    copy what is right to the spool in NEW, which is made, from the first record on, as far as it goes
+    backward   the same from the last record on, into the NEW that `forward` has made
+
+`walk` and `verify` print one line of JSON, a `Summary`. Exit code 0; or 3 for damage and 4 for a later layout, and one
+line on stderr that says what is wrong.
+"""
+
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import lmdb
+import msgspec
+
+from ustreamer.core.egress.limits import CLASSES
+from ustreamer.host.storage.spool_records import (
+    LAYOUT,
+    LAYOUT_KEY,
+    SpoolDamaged,
+    check,
+    check_layout,
+    place_of,
+    value_of,
+)
+from ustreamer.uprotocol.ustatus import UStatusError
+
+DAMAGED: Final = 3
+TOO_NEW: Final = 4
+_BATCH: Final = 16  # records of one transaction: what a death in the middle costs at most
+
+
+class Summary(msgspec.Struct):
+    """What is in a spool: messages, bytes of keys and values, and the last sequence of each class; the damaged keys, in hex."""
+
+    messages: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    bytes: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    last: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
+    damaged: list[str] = []
+
+
+def main(mode: str, directory: Path, new: Path | None = None) -> int:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to die of what it reads is what this process is for
+    try:
+        if new is not None:
+            _copy(directory, new, backward=mode == "backward")
+            return 0
+        if mode == "verify":
+            _verify(directory)
+        summary = _walk(directory)
+    except (lmdb.Error, SpoolDamaged, OSError, ValueError) as error:
+        print(str(error).replace("\n", "; "), file=sys.stderr)
+        return DAMAGED
+    except UStatusError as error:
+        print(error.message, file=sys.stderr)
+        return TOO_NEW
+    print(msgspec.json.encode(summary).decode())
+    return 0
+
+
+def _verify(directory: Path) -> None:
+    from lmdb import verify  # only where it is needed: 40 ms
+
+    try:
+        problems: list[str] = verify.verify(str(directory))  # type: ignore[no-untyped-call]
+    except verify.VerifyError as error:
+        raise SpoolDamaged(str(error)) from error
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        raise SpoolDamaged(problems[0] + more)
+
+
+def _walk(directory: Path) -> Summary:
+    found = Summary(damaged=[])
+    with _reading(directory) as env, env.begin() as txn, txn.cursor() as cursor:
+        check_layout(txn.get(LAYOUT_KEY))
+        for key, value in cursor:
+            if key == LAYOUT_KEY:
+                continue
+            try:
+                rank, sequence = place_of(key)
+                check(key, value)
+            except SpoolDamaged:
+                found.damaged.append(key.hex())
+                continue
+            found.messages[rank] += 1
+            found.bytes[rank] += len(key) + len(value)
+            found.last[rank] = sequence
+    return found
+
+
+def _reading(directory: Path) -> lmdb.Environment:
+    return lmdb.open(str(directory), readonly=True, lock=False, create=False)
+
+
+def _copy(directory: Path, new: Path, *, backward: bool) -> None:
+    size = 4 * (directory / "data.mdb").stat().st_size + (1 << 26)
+    new.mkdir(mode=0o700, exist_ok=True)
+    with lmdb.open(str(new), map_size=size, sync=False, mode=0o600) as target:
+        with target.begin(write=True) as txn:
+            txn.put(LAYOUT_KEY, value_of(LAYOUT_KEY, LAYOUT))
+        with _reading(directory) as env, env.begin() as reading, reading.cursor() as cursor:
+            records = cursor.iterprev() if backward else iter(cursor)
+            whole = False
+            while not whole:
+                with target.begin(write=True) as txn:
+                    whole = _copied(records, txn)
+
+
+def _copied(records: Iterator[tuple[bytes, bytes]], target: lmdb.Transaction) -> bool:
+    """Copy some records; whether there are no more, or none that can be read."""
+    for _ in range(_BATCH):
+        try:
+            record = next(records, None)
+        except lmdb.Error:
+            return True
+        if record is None:
+            return True
+        if _is_right(*record):
+            target.put(*record)
+    return False
+
+
+def _is_right(key: bytes, value: bytes) -> bool:
+    try:
+        place_of(key)
+        check(key, value)
+    except SpoolDamaged:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], *map(Path, sys.argv[2:])))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a spool holds, byte by byte.
+
+    key      class, 1 byte: 0 to 6 for CS0 to CS6; sequence, 8 bytes, big endian: the order of a class
+    value    version, 1 byte; CRC-32 of key and body, 4 bytes; body, MessagePack
+
+One more record, `layout`, is there from the first moment on: a spool without it is damaged, not empty.
+"""
+
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+from ustreamer.core.egress.limits import CLASSES
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+LAYOUT: Final = 1
+LAYOUT_KEY: Final = b"layout"
+_VERSION: Final = 1
+_KEY: Final = struct.Struct(">BQ")
+_HEAD: Final = struct.Struct(">BI")
+
+
+class SpoolDamaged(UStatusError):
+    """The file is not what was written; the message says where. DATA_LOSS."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(UCode.DATA_LOSS, message)
+
+
+class Spooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message as it is stored, with all that is needed to send it after a restart.
+
+    `attributes` are as on the wire, the id among them. `topic` and `subscriber` are those of its delivery. Its times are
+    on the monotonic clock of the boot `boot`; where that is over, what counts is `deadline_ms`, ms since the epoch.
+    """
+
+    attributes: bytes
+    payload: bytes
+    ingress: str
+    topic: str | None
+    subscriber: str | None
+    received_ns: int
+    deadline_ns: int
+    boot: bytes
+    deadline_ms: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(Spooled).decode
+
+
+def key_of(rank: int, sequence: int) -> bytes:
+    """The key of a message; keys of a class are ordered as their sequences."""
+    return _KEY.pack(rank, sequence)
+
+
+def place_of(key: bytes) -> tuple[int, int]:
+    """Class and sequence of a key. Raises SpoolDamaged for what is none."""
+    if len(key) != _KEY.size or key[0] >= CLASSES:
+        raise SpoolDamaged(f"record {key.hex()}: expected a class below {CLASSES} and 8 bytes of sequence")
+    rank, sequence = _KEY.unpack(key)
+    return rank, sequence
+
+
+def value_of(key: bytes, content: Spooled | int) -> bytes:
+    """The value of a message or, for the layout record, of its number."""
+    body = _encode(content)
+    return _HEAD.pack(_VERSION, zlib.crc32(body, zlib.crc32(key))) + body
+
+
+def check(key: bytes, value: bytes) -> bytes:
+    """The body of a record. Raises SpoolDamaged unless it is what was written under this very key."""
+    if len(value) < _HEAD.size:
+        raise SpoolDamaged(f"record {key.hex()}: {len(value)} bytes, expected at least {_HEAD.size}")
+    version, checksum = _HEAD.unpack_from(value)
+    body = value[_HEAD.size :]
+    if version != _VERSION:
+        raise SpoolDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
+    if checksum != zlib.crc32(body, zlib.crc32(key)):
+        raise SpoolDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
+    return body
+
+
+def read(key: bytes, value: bytes) -> Spooled:
+    """The message of a record. Raises SpoolDamaged."""
+    try:
+        return _decode(check(key, value))
+    except msgspec.MsgspecError as error:
+        raise SpoolDamaged(f"record {key.hex()}: {error}") from error
+
+
+def check_layout(value: bytes | None) -> None:
+    """Raises SpoolDamaged unless this is the layout record of a spool that this program reads.
+
+    FAILED_PRECONDITION, as UStatusError, where it is a later one's.
+    """
+    if value is None:
+        raise SpoolDamaged("layout record: is missing")
+    try:
+        layout = msgspec.msgpack.decode(check(LAYOUT_KEY, value), type=int)
+    except (SpoolDamaged, msgspec.MsgspecError) as error:
+        raise SpoolDamaged(f"layout record: {error}") from error
+    if layout > LAYOUT:
+        raise UStatusError(UCode.FAILED_PRECONDITION, f"layout {layout}, this program reads layout {LAYOUT}")

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The multicast groups in which ECUs send events that we subscribed: a socket for each, for as long as somebody needs it."""
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from ustreamer.transports.someip.io.poller import Handler, Poller
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.sd.sockets import joined, rejoin
+from ustreamer.uprotocol.ustatus import UStatusError
+
+MAX_GROUPS: Final = 64
+"""An ECU names the group in its Ack, so there is a bound. Linux has one of its own: igmp_max_memberships, 20 per socket."""
+
+
+class Groups:
+    """Belongs to the receiving thread."""
+
+    def __init__(self, interface: str, buffer: int, reader: Callable[[socket.socket], Handler]) -> None:
+        """`interface` is our address on it; `reader` makes what reads a socket."""
+        self._interface = interface
+        self._buffer = buffer
+        self._reader = reader
+        self._poller: Poller | None = None
+        self._heard: dict[Hashable, Address] = {}
+        self._needed: Counter[Address] = Counter()
+        self._sockets: dict[Address, socket.socket] = {}
+        self.not_joined = 0
+
+    def open(self, poller: Poller) -> None:
+        self._poller = poller
+
+    def join_all(self, groups: Iterable[Address]) -> None:
+        """Join what the configuration names. Raises UStatusError(UNAVAILABLE) for the first that cannot be joined."""
+        assert self._poller is not None
+        for group in groups:
+            self._open_group(group, self._poller)
+            self._needed[group] += 1
+
+    def hear(self, what: Hashable, group: Address | None) -> None:
+        """Have `what` heard in `group` from now on, or nowhere. A group that cannot be joined is counted."""
+        before = self._heard.get(what)
+        if group == before:
+            return
+        if before is not None:
+            del self._heard[what]
+            self._leave(before)
+        if group is not None:
+            self._heard[what] = group
+            self._join(group)
+
+    def _join(self, group: Address) -> None:
+        self._needed[group] += 1
+        if group in self._sockets or self._poller is None:
+            return
+        if len(self._sockets) >= MAX_GROUPS:
+            self.not_joined += 1
+            return
+        try:
+            self._open_group(group, self._poller)
+        except UStatusError:
+            self.not_joined += 1
+
+    def _open_group(self, group: Address, poller: Poller) -> None:
+        opened = joined(group, self._interface, self._buffer)
+        self._sockets[group] = opened
+        poller.add(opened.fileno(), self._reader(opened))
+
+    def _leave(self, group: Address) -> None:
+        self._needed[group] -= 1
+        if self._needed[group] > 0:
+            return
+        del self._needed[group]
+        opened = self._sockets.pop(group, None)
+        if opened is not None:
+            assert self._poller is not None
+            self._poller.remove(opened.fileno())
+            opened.close()
+
+    def rejoin(self) -> None:
+        """The link is back."""
+        for (host, _), opened in self._sockets.items():
+            rejoin(opened, host, self._interface)
+
+    def close(self) -> None:
+        for opened in self._sockets.values():
+            if self._poller is not None:
+                self._poller.remove(opened.fileno())
+            opened.close()
+        self._sockets.clear()
+        self._heard.clear()
+        self._needed.clear()
+
+    def __len__(self) -> int:
+        return len(self._sockets)

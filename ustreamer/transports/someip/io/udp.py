@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A socket of datagrams, and what its failures mean in the words of uProtocol."""
+
+import errno
+import socket
+from typing import Final
+
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+
+_AWAY: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
+"""One receiver cannot be reached at present; others may."""
+# UNAVAILABLE: the kernel's queue is full, or the link is away at present. EPERM is a firewall's answer.
+_CODES: Final = {
+    errno.EAGAIN: UCode.UNAVAILABLE,
+    errno.ENOBUFS: UCode.UNAVAILABLE,
+    errno.ENOMEM: UCode.UNAVAILABLE,
+    errno.ENETDOWN: UCode.UNAVAILABLE,
+    errno.EBADF: UCode.UNAVAILABLE,
+    errno.EPERM: UCode.PERMISSION_DENIED,
+    errno.EACCES: UCode.PERMISSION_DENIED,
+}
+
+
+def bound(address: Address) -> socket.socket:
+    """A non-blocking UDP socket at `address`, not connected to anybody.
+
+    Unconnected, so that an ICMP "port unreachable" for one peer is not reported as the failure of a later send.
+    """
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        opened.setblocking(False)
+        opened.bind(address)
+    except OSError as error:
+        opened.close()
+        host, port = address
+        raise UStatusError(UCode.UNAVAILABLE, f"cannot bind UDP {host}:{port}: {error.strerror}") from error
+    return opened
+
+
+def unsent(error: OSError, size: int, address: Address) -> UStatusError:
+    """The failure of a send of `size` bytes of payload, in the words of uProtocol."""
+    host, port = address
+    if error.errno == errno.EMSGSIZE:
+        return invalid(
+            f"payload of {size} bytes for {host}:{port}: at most {MAX_PAYLOAD} fit into one datagram; "
+            "`tp = true` of its event, method or service has it sent in segments (SOME/IP-TP)"
+        )
+    text = f"cannot send {size} bytes of payload to {host}:{port}: {error.strerror}"
+    if error.errno in _AWAY:
+        return RouteUnavailable(address, text)
+    return UStatusError(_CODES.get(error.errno or 0, UCode.INTERNAL), text)

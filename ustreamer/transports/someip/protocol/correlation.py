@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which answer belongs to which request. Pure: the time is given, and nobody is told of a deadline unasked.
+
+    uProtocol request -> SOME/IP    Call, by SOME/IP Request ID (client << 16 | session)     SIP-1 to SIP-4
+    SOME/IP request -> uProtocol    ClientRequest, by the id of the generated UMessage       SIP-5, SIP-6
+
+(SIP-n: up-spec, up-l1/someip.adoc, the rules about correlating requests and responses, in order.)
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Hashable
+from operator import attrgetter
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import next_session
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_SLACK: Final = 64  # stale deadlines that are not worth tidying up
+
+
+class Call(Struct, frozen=True):
+    """A uProtocol request that a SOME/IP service has been sent. `request` has no payload; only its head is needed.
+
+    `over`: it was sent, and no answer is to come.
+    """
+
+    request: UMessage
+    service: int
+    method: int
+    remote: Address
+    over: bool = False
+
+    @property
+    def callee(self) -> UUri:
+        """The uEntity of the service."""
+        sink = self.request.attributes.sink
+        assert sink is not None  # a request
+        return sink.with_resource(0)
+
+
+class ClientRequest(Struct, frozen=True):
+    """A request of the SOME/IP client at `address`; `wants_answer` is False for REQUEST_NO_RETURN."""
+
+    service: int
+    method: int
+    client: int
+    session: int
+    interface_version: int
+    address: Address
+    wants_answer: bool
+
+
+class Pending(Generic[K, V]):
+    """Open requests with deadlines (monotonic ns): `limit` of them at most. Not locked.
+
+    From its deadline on an entry is not to be had by `get`; it is there until `expired` hands it out, once.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        what: str,
+        group_of: Callable[[V], Hashable] | None = None,
+        group_limit: int | None = None,
+    ) -> None:
+        """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them.
+
+        No group has more than `group_limit`.
+        """
+        self._limit = limit
+        self._group_limit = limit if group_limit is None else group_limit
+        self._what = what
+        self._open: dict[K, tuple[V, int, int]] = {}  # with deadline and serial
+        self._group_of = group_of
+        # Not looked for when some are taken out: a service that comes and goes 500 times a second would have thousands of
+        # calls of others looked through each time.
+        self._groups: dict[Hashable, dict[K, None]] = {}
+        # An entry that was closed leaves its deadline behind: taking it out of a heap would cost a search.
+        self._deadlines: list[tuple[int, int, K]] = []
+        self._serials = itertools.count()
+
+    def open(self, key: K, value: V, deadline_ns: int) -> None:
+        """Add an entry under a key that is free. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
+        if len(self._open) >= self._limit:
+            raise UStatusError(
+                UCode.RESOURCE_EXHAUSTED, f"{self._what}: {self._limit} are open, the limit (max_pending)"
+            )
+        if self._group_of is not None:
+            keys = self._groups.setdefault(self._group_of(value), {})
+            if len(keys) >= self._group_limit:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED,
+                    f"{self._what}: {len(keys)} of {self._group_of(value)} are open, its share of max_pending",
+                )
+            keys[key] = None
+        serial = next(self._serials)
+        self._open[key] = value, deadline_ns, serial
+        heapq.heappush(self._deadlines, (deadline_ns, serial, key))
+
+    def get(self, key: K, now_ns: int) -> V | None:
+        """The entry's value; None if there is none, or no longer."""
+        entry = self._open.get(key)
+        return None if entry is None or entry[1] <= now_ns else entry[0]
+
+    def deadline_ns(self, key: K) -> int:
+        """The deadline of an entry that is there."""
+        return self._open[key][1]
+
+    def close(self, key: K) -> bool:
+        """Take an entry out; whether it was there."""
+        was_open = key in self._open
+        if was_open:
+            self._take(key)
+        if len(self._deadlines) > 2 * len(self._open) + _SLACK:
+            self._deadlines = [(at_ns, serial, key) for key, (_, at_ns, serial) in self._open.items()]
+            heapq.heapify(self._deadlines)
+        return was_open
+
+    def expired(self, now_ns: int) -> list[V]:
+        """Take out the entries whose deadline has come, in order of deadline."""
+        values = []
+        while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
+            values.append(self._take(heapq.heappop(self._deadlines)[2]))
+        return values
+
+    def close_those(self, group: Hashable, are_over: Callable[[K, V], bool]) -> list[V]:
+        """Take out the entries of a group that `are_over`, in the order in which they were opened."""
+        keys = [key for key in self._groups.get(group, ()) if are_over(key, self._open[key][0])]
+        values = [self._open[key][0] for key in keys]
+        for key in keys:
+            self.close(key)
+        return values
+
+    def _take(self, key: K) -> V:
+        value = self._open.pop(key)[0]
+        if self._group_of is not None:
+            group = self._group_of(value)
+            keys = self._groups[group]
+            del keys[key]
+            if not keys:
+                del self._groups[group]
+        return value
+
+    def close_all(self) -> list[V]:
+        """Take out everything."""
+        values = [value for value, _, _ in self._open.values()]
+        self._open.clear()
+        self._groups.clear()
+        self._deadlines.clear()
+        return values
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When the next entry is due; None if none is open."""
+        while self._deadlines:
+            deadline_ns, serial, key = self._deadlines[0]
+            entry = self._open.get(key)
+            if entry is not None and entry[2] == serial:
+                return deadline_ns
+            heapq.heappop(self._deadlines)
+        return None
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._open
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+class Books:
+    """The open requests of one endpoint, both ways, under one lock: whoever reads or changes them holds it."""
+
+    def __init__(self, limit: int) -> None:
+        """At most `limit` are open each way; of those of clients, half by one host."""
+        self.lock = Lock()
+        self.takes_calls = True
+        self.calls: Pending[int, Call] = Pending(limit, "requests to SOME/IP services", attrgetter("remote"))
+        self.requests: Pending[UUID, ClientRequest] = Pending(
+            limit, "requests of SOME/IP clients", lambda asked: asked.address[0], max(1, limit // 2)
+        )
+        self._session = 0
+
+    def open_call(self, client: int, call: Call, deadline_ns: int) -> int:
+        """Open a call of this client; its SOME/IP Request ID. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
+        # One counter for all clients: one per client would be 65 536 counters that clients choose. It ends, because
+        # max_pending is less than there are sessions.
+        session = next_session(self._session)
+        while (request_id := client << 16 | session) in self.calls:
+            session = next_session(session)
+        self.calls.open(request_id, call, deadline_ns)
+        self._session = session
+        return request_id

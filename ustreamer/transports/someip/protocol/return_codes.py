@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Return codes of SOME/IP and status codes of uProtocol, one in the words of the other (up-spec, up-l1/someip.adoc).
+
+There are more return codes than UCodes for them, and services define some of their own (0x20 to 0x5E); and an ERROR may have a
+payload, which only they who know the service can read. A uProtocol caller needs one thing to read whatever has failed, so a
+failure is always told as a UStatus, which has return code and payload among its details (`SomeipReturnCode` of our proto).
+A UStatus with such a detail goes back to SOME/IP as it was: through two streamers, or from a provider that knows SOME/IP.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from ustreamer.transports.someip.protocol.codec import ReturnCode
+from ustreamer.uprotocol.pb import ustatus as pb_status
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb_ustreamer
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+
+LAST: Final = 0x5E
+"""The last return code there is; 0x5F to 0xFF are none, though some bridges send 0xFF."""
+_LONGEST_STATUS: Final = (
+    1 << 21
+)  # bytes of a payload in which a detail is looked for: what SOME/IP carries, and some more
+
+
+class Failure(NamedTuple):
+    """What an ERROR says."""
+
+    return_code: int
+    payload: bytes = b""
+
+
+# Where up-spec names two codes for one UCode, the one that vsomeip-based bridges send. It names none for the UCodes that
+# are missing here, which become E_NOT_OK (0xFF, which those bridges send, is no return code); UNIMPLEMENTED is ours.
+_RETURN_CODES: Final = {
+    UCode.OK: ReturnCode.E_OK,
+    UCode.UNKNOWN: ReturnCode.E_NOT_OK,
+    UCode.NOT_FOUND: ReturnCode.E_UNKNOWN_SERVICE,
+    UCode.INVALID_ARGUMENT: ReturnCode.E_WRONG_MESSAGE_TYPE,
+    UCode.UNAVAILABLE: ReturnCode.E_NOT_READY,
+    UCode.INTERNAL: ReturnCode.E_NOT_REACHABLE,
+    UCode.DEADLINE_EXCEEDED: ReturnCode.E_TIMEOUT,
+    UCode.FAILED_PRECONDITION: ReturnCode.E_WRONG_PROTOCOL_VERSION,
+    UCode.DATA_LOSS: ReturnCode.E_MALFORMED_MESSAGE,
+    UCode.UNIMPLEMENTED: ReturnCode.E_UNKNOWN_METHOD,
+}
+
+_UCODES: Final[Mapping[int, UCode]] = {
+    ReturnCode.E_OK: UCode.OK,
+    ReturnCode.E_NOT_OK: UCode.UNKNOWN,
+    ReturnCode.E_UNKNOWN_SERVICE: UCode.NOT_FOUND,
+    ReturnCode.E_UNKNOWN_METHOD: UCode.INVALID_ARGUMENT,
+    ReturnCode.E_WRONG_MESSAGE_TYPE: UCode.INVALID_ARGUMENT,
+    ReturnCode.E_NOT_READY: UCode.UNAVAILABLE,
+    ReturnCode.E_NOT_REACHABLE: UCode.INTERNAL,
+    ReturnCode.E_TIMEOUT: UCode.DEADLINE_EXCEEDED,
+    ReturnCode.E_WRONG_PROTOCOL_VERSION: UCode.FAILED_PRECONDITION,
+    ReturnCode.E_WRONG_INTERFACE_VERSION: UCode.FAILED_PRECONDITION,
+    ReturnCode.E_MALFORMED_MESSAGE: UCode.DATA_LOSS,
+}
+
+
+def return_code_of(commstatus: UCode | None) -> ReturnCode:
+    """The return code for a commstatus; absent means success."""
+    return ReturnCode.E_OK if commstatus is None else _RETURN_CODES.get(commstatus, ReturnCode.E_NOT_OK)
+
+
+def ucode_of(return_code: int) -> UCode:
+    """The UCode for a return code; UNKNOWN for E2E results, service-specific and reserved codes."""
+    return _UCODES.get(return_code, UCode.UNKNOWN)
+
+
+def name_of(return_code: int) -> str:
+    known = {int(code): code.name for code in ReturnCode}
+    return f"{known.get(return_code, 'not in the standard')} (0x{return_code:02X})"
+
+
+def encode_failure(status: UStatus, failure: Failure) -> bytes:
+    """The payload of an error Response: `status`, and what it was made from."""
+    message = pb_status.UStatus(code=int(status.code), message=status.message)
+    # A code that is none is in the text alone, but a payload is kept whatever came with it.
+    if 0 < failure.return_code <= LAST or failure.payload:
+        message.details.add().Pack(pb_ustreamer.SomeipReturnCode(**failure._asdict()))
+    return message.SerializeToString()
+
+
+def failure_in(payload: bytes) -> Failure | None:
+    """The ERROR that the payload of an error Response describes; None if it does not, or is no UStatus."""
+    if not payload or len(payload) > _LONGEST_STATUS:
+        return None
+    status, told = pb_status.UStatus(), pb_ustreamer.SomeipReturnCode()
+    try:
+        status.ParseFromString(payload)
+        for detail in status.details:
+            if detail.Unpack(told) and 0 < told.return_code <= LAST:
+                return Failure(told.return_code, told.payload)
+    except DecodeError:
+        pass
+    return None

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is answered to a REQUEST that is no message: the sender's mistake is in its header, so the header is all there is.
+
+another protocol version          E_WRONG_PROTOCOL_VERSION
+longer than its datagram          E_MALFORMED_MESSAGE
+a length less than 8              nothing: it is to be ignored (PRS SOME/IP, length field)
+fewer than 16 bytes               nothing: there is no header
+anything else than a REQUEST, or one that carries an error    nothing: answers to answers never stop
+"""
+
+from struct import Struct
+from typing import Final
+
+from ustreamer.transports.someip.protocol.codec import (
+    HEADER_LENGTH,
+    MIN_LENGTH,
+    MalformedMessage,
+    MalformedReason,
+    MessageType,
+    ReturnCode,
+    pack_header,
+)
+
+_HEADER: Final = Struct(">HHIHHBBBB")
+_ANSWERS: Final = {
+    MalformedReason.PROTOCOL_VERSION: ReturnCode.E_WRONG_PROTOCOL_VERSION,
+    MalformedReason.LENGTH_BEYOND_DATAGRAM: ReturnCode.E_MALFORMED_MESSAGE,
+}
+
+
+def malformed_answer(datagram: bytes, error: MalformedMessage) -> bytes | None:
+    """The ERROR, in our version of the protocol, for what stands where `error` is in `datagram`; None: no answer."""
+    return_code = _ANSWERS.get(error.reason)
+    if return_code is None or len(datagram) - error.offset < HEADER_LENGTH:
+        return None
+    service, method, length, client, session, _, version, kind, code = _HEADER.unpack_from(
+        datagram, error.offset
+    )
+    if kind != MessageType.REQUEST or code != ReturnCode.E_OK or length < MIN_LENGTH:
+        return None
+    return pack_header(service, method, client, session, version, MessageType.ERROR, return_code, 0)

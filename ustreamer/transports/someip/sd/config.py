@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table `sd` of an endpoint's section: where service discovery happens, how fast, and who is believed."""
+
+import ipaddress
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from ustreamer.transports.someip.protocol.addresses import Address, check_ip, check_network
+from ustreamer.transports.someip.sd.settings import Limits, Timings
+
+
+class Unlisted(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much may be wanted of services that are in no `services` table.
+
+    * `services`: looked for at a time; `topics`: subscribed of all of them.
+    * `idle_ms`: how long one is still looked for, or kept, behind its last call and its last subscription.
+    """
+
+    services: Annotated[int, Meta(ge=1, le=1_024)] = 64
+    topics: Annotated[int, Meta(ge=1, le=65_536)] = 1_024
+    idle_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
+
+
+class ServiceDiscovery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The multicast group and port of SOME/IP-SD, and our address on the interface it is used on.
+
+    * `networks`: from where offers, finds and subscriptions are believed; without it, from the interface's own network.
+    * `initial_data`: say that we understand the flag by which a client asks for the present values of fields.
+    * `sd_endpoint_options`: believe who speaks for another address than its own.
+    * `streamer_service`: the id that stands for a streamer, by which streamers find each other.
+    * `unlisted`: look for services that are in no `services` table, too, when somebody subscribes or calls them.
+    """
+
+    multicast: str
+    interface: str
+    port: Annotated[int, Meta(ge=1, le=0xFFFF)] = 30490
+    networks: tuple[str, ...] | None = None
+    initial_data: bool = False
+    sd_endpoint_options: bool = False
+    timings: Timings = Timings()
+    limits: Limits = Limits()
+    unlisted: bool | Unlisted = False
+    streamer_service: Annotated[int, Meta(ge=1, le=0xFFFE)] = 0xFFFE
+
+    def __post_init__(self) -> None:
+        check_ip("multicast", self.multicast)
+        check_ip("interface", self.interface)
+        if not ipaddress.IPv4Address(self.multicast).is_multicast:
+            raise ValueError(
+                f"multicast: {self.multicast}: expected a multicast group, such as 224.244.224.245"
+            )
+        own = ipaddress.IPv4Address(self.interface)
+        if own.is_multicast or own.is_unspecified:
+            raise ValueError(f"interface: {self.interface}: expected our address on it, such as 10.0.0.1")
+        for index, network in enumerate(self.networks or ()):
+            check_network(f"networks[{index}]", network)
+
+    @property
+    def own(self) -> Address:
+        """Where our messages leave from."""
+        return (str(ipaddress.IPv4Address(self.interface)), self.port)
+
+    @property
+    def group(self) -> Address:
+        return (str(ipaddress.IPv4Address(self.multicast)), self.port)
+
+    @property
+    def unlisted_bounds(self) -> Unlisted | None:
+        """How much of what is not listed is looked for; None: nothing."""
+        if isinstance(self.unlisted, bool):
+            return Unlisted() if self.unlisted else None
+        return self.unlisted
+
+    def believed(self) -> tuple[ipaddress.IPv4Network, ...] | None:
+        """`networks`, or None if it is the interface that says."""
+        return None if self.networks is None else tuple(map(ipaddress.IPv4Network, self.networks))

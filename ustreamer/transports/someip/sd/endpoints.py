@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where somebody is, by the endpoint options of an entry; and whether it may say so."""
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
+from ustreamer.transports.someip.sd.settings import Network
+
+_KEPT: Final = 4_096  # hosts that are remembered; senders choose them, so it is a bound
+
+
+class Places(Struct, frozen=True):
+    """At most one endpoint over UDP, one over TCP, and one multicast group."""
+
+    udp: Address | None = None
+    tcp: Address | None = None
+    multicast: Address | None = None
+
+
+def places(options: Iterable[Option], family: int) -> Places | str:
+    """The endpoints of IP version `family` among `options`; if two of a kind contradict each other, which.
+
+    Those of the other version, and options that are not needed, are ignored.
+    """
+    found: dict[tuple[int, int], Address] = {}
+    for option in options:
+        if not isinstance(option, Endpoint) or (":" in option.host) != (family == 6):
+            continue
+        kind = (option.role, option.protocol)
+        known = found.setdefault(kind, option.address)
+        if known != option.address:
+            return f"{Protocol(option.protocol).name} endpoints {shown(known)} and {shown(option.address)}"
+    return Places(
+        found.get((Role.SERVICE, Protocol.UDP)),
+        found.get((Role.SERVICE, Protocol.TCP)),
+        found.get((Role.MULTICAST, Protocol.UDP)),
+    )
+
+
+def shown(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Neighbourhood:
+    """The networks that are believed."""
+
+    def __init__(self, networks: tuple[Network, ...]) -> None:
+        self._networks = networks
+        self._hosts: dict[str, bool] = {}
+
+    def __contains__(self, host: str) -> bool:
+        known = self._hosts.get(host)
+        if known is None:
+            if len(self._hosts) >= _KEPT:
+                self._hosts.clear()
+            known = self._hosts[host] = any(ipaddress.ip_address(host) in each for each in self._networks)
+        return known

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services that we offer, as service discovery and its subscribers need them. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from ustreamer.transports.someip.config import Service
+from ustreamer.transports.someip.protocol.addresses import Address, parse_group
+from ustreamer.transports.someip.protocol.mapping import WireEvent
+from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
+from ustreamer.uprotocol.uuri import UUri
+
+
+class Multicast(NamedTuple):
+    """Where an event group goes from `threshold` subscribers on."""
+
+    group: Address
+    threshold: int
+
+
+class Offer(NamedTuple):
+    """A service that we offer: its topics on both sides, by event group; which are fields; which groups go by multicast.
+
+    `receivers` is how many the configuration names, `authority` whose service it is.
+    """
+
+    key: ServiceKey
+    minor: int
+    events: Mapping[UUri, WireEvent]
+    over_tcp: frozenset[UUri]
+    eventgroups: Mapping[int, tuple[UUri, ...]]
+    fields: frozenset[UUri]
+    multicast: Mapping[int, Multicast]
+    receivers: int
+    uses_tcp: bool
+    uses_udp: bool
+    authority: str
+
+    def group_of(self, topic: UUri) -> int | None:
+        return next((group for group, topics in self.eventgroups.items() if topic in topics), None)
+
+    def discovered_at(self, udp: Address, tcp: Address) -> OfferedService:
+        """What service discovery is told: where we are, and what may be subscribed."""
+        groups = tuple(
+            (group, self.multicast[group].group if group in self.multicast else None)
+            for group in sorted(self.eventgroups)
+        )
+        return OfferedService(
+            self.key,
+            self.minor,
+            udp if self.uses_udp or not self.uses_tcp else None,
+            tcp if self.uses_tcp else None,
+            groups,
+            authority=self.authority,
+        )
+
+
+def offers(services: Iterable[Service], own_authority: str) -> dict[ServiceKey, Offer]:
+    """Those of `services` that are offered; `own_authority` stands for an empty one in `provider`."""
+    return {offer.key: offer for offer in (_offer(each, own_authority) for each in services if each.offered)}
+
+
+def _offer(service: Service, own_authority: str) -> Offer:
+    assert service.provider_uuri is not None  # config.py has seen to it
+    provider = service.provider_uuri.with_authority(own_authority)
+    topics = {event: provider.with_resource(event.id) for event in service.events}
+    groups: dict[int, list[UUri]] = {}
+    for event, topic in topics.items():
+        for group in event.groups:
+            groups.setdefault(group, []).append(topic)
+    return Offer(
+        key=ServiceKey(service.service, service.instance, service.major),
+        minor=service.minor,
+        events={
+            topic: WireEvent(service.service, event.id, service.major, service.segmenting(event))
+            for event, topic in topics.items()
+        },
+        over_tcp=frozenset(t for event, t in topics.items() if service.protocol_of(event) == _TCP),
+        eventgroups={group: tuple(each) for group, each in groups.items()},
+        fields=frozenset(topic for event, topic in topics.items() if event.field),
+        multicast={
+            each.id: Multicast(parse_group(each.multicast), each.threshold)
+            for each in service.eventgroups
+            if each.threshold
+        },
+        receivers=len(service.static_receivers),
+        uses_tcp=service.uses("tcp"),
+        uses_udp=service.uses("udp"),
+        authority=provider.authority_name,
+    )
+
+
+_TCP: Final = "tcp"

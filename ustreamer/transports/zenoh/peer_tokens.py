@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announcements of streamers as Zenoh liveliness tokens: no traffic, and gone with the session that declared them.
+
+A session that is closed or killed takes its tokens along at once, one that is frozen or cut off after its lease (10 s).
+
+Tokens are not authenticated by themselves: any node of the network can declare any. What they can do is for
+`ustreamer.core.peers.election` to bound, and who may declare which for Zenoh's access control.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from threading import Event, Lock, Thread
+from typing import Final
+
+import zenoh
+from zenoh.handlers import FifoChannel
+
+from ustreamer.core.peers.election import Announcement, Role
+from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.transports.zenoh.errors import reason
+from ustreamer.transports.zenoh.token_keys import PREFIX, announcement_key, read_token
+from ustreamer.transports.zenoh.topic_tokens import PutTokens
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+log = logging.getLogger("ustreamer.zenoh")
+
+MAX_ANNOUNCEMENTS: Final = 4096
+"""Kept of one network; an honest streamer has as many as authorities in its configuration, and one."""
+
+_QUEUE: Final = 4096
+"""Tokens that wait to be read; while there are more, Zenoh reads nothing else from that link."""
+_PAUSE_S: Final = 0.02
+"""Between two tellings: every change makes all plans anew, and a hostile node may come and go all the time."""
+_JOIN_S: Final = 5.0
+
+
+class Tokens:
+    """The announcements of one session and those that it sees; `refused` those that say nothing, `crowded_out` those too many."""
+
+    def __init__(self, endpoint: str, vouched: Collection[str] = ()) -> None:
+        self.refused = 0
+        self.crowded_out = 0
+        self.puts = PutTokens(endpoint)
+        self._endpoint = endpoint
+        self._vouched = frozenset(vouched)
+        self._changed: list[Callable[[frozenset[Announcement]], None]] = []
+        self._present: dict[Announcement, None] = {}
+        self._reported: set[type[Exception]] = set()
+        self._session: zenoh.Session | None = None
+        self._lock = Lock()
+        self._declared: dict[Announcement, zenoh.LivelinessToken] = {}
+        self._subscriber: zenoh.Subscriber[zenoh.Handler[zenoh.Sample]] | None = None
+        self._thread: Thread | None = None
+        self._closing = Event()
+
+    def watch(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+        """Have `changed` called with all that is announced after every change, our own included. Before `start`."""
+        self._changed.append(changed)
+
+    def start(self, session: zenoh.Session) -> None:
+        """Begin to look, if anybody watches, and be ready to announce."""
+        self._session = session
+        self.puts.start(session)
+        if not self._changed:
+            return
+        channel: FifoChannel[zenoh.Sample] = FifoChannel(_QUEUE)
+        self._subscriber = session.liveliness().declare_subscriber(f"{PREFIX}/**", channel, history=True)
+        name = f"zenoh {self._endpoint} neighbours"
+        self._thread = Thread(target=self._run, args=(self._subscriber.handler,), name=name, daemon=True)
+        self._thread.start()
+
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        """Say these from now on, and no other. UStatusError(UNAVAILABLE) if Zenoh refuses.
+
+        Who we are is said last and taken back first: in between, nobody counts on us.
+        """
+        with self._lock:
+            for each in sorted(self._declared.keys() - announcements, key=_is_last, reverse=True):
+                with suppress(zenoh.ZError):  # the session has ended, and its tokens with it
+                    self._declared.pop(each).undeclare()  # type: ignore[no-untyped-call]
+            if self._session is None:
+                return
+            for each in sorted(announcements - self._declared.keys(), key=_is_last):
+                try:
+                    token = self._session.liveliness().declare_token(announcement_key(each))
+                except zenoh.ZError as error:
+                    text = f"endpoint {self._endpoint!r}: cannot announce {announcement_key(each)}: {reason(error)}"
+                    raise UStatusError(UCode.UNAVAILABLE, text) from error
+                self._declared[each] = token
+
+    def close(self) -> None:
+        """Take everything back and end the threads. May be repeated."""
+        self.announce(frozenset())
+        self.puts.close()
+        self._session = None
+        self._closing.set()
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None:
+            subscriber.undeclare()  # type: ignore[no-untyped-call]
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+
+    # --- on the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self, samples: "zenoh.Handler[zenoh.Sample]") -> None:
+        try:
+            while not self._closing.wait(_PAUSE_S):
+                news = self._take(samples.recv())
+                for sample in islice(iter(samples.try_recv, None), _QUEUE):
+                    news |= self._take(sample)
+                if news:
+                    present = frozenset(self._present)
+                    for changed in self._changed:
+                        self._tell(partial(changed, present))
+                for tell in self.puts.news():
+                    self._tell(tell)
+        except zenoh.ZError:  # undeclared, or the session is closed
+            return
+
+    def _take(self, sample: zenoh.Sample) -> bool:
+        """Note a token that came or went; whether that is news about who is there."""
+        try:
+            announcement = read_token(str(sample.key_expr), self._vouched)
+        except UStatusError as error:
+            self.refused += 1
+            if self.refused == 1:
+                log.warning(
+                    "zenoh.refused_announcement", extra={"endpoint": self._endpoint, "why": error.message}
+                )
+            return False
+        if isinstance(announcement, Put):
+            self.puts.note(announcement, there=sample.kind == zenoh.SampleKind.PUT)
+            return False
+        if sample.kind == zenoh.SampleKind.DELETE:
+            return self._present.pop(announcement, self) is None
+        if announcement in self._present:
+            return False
+        if len(self._present) >= MAX_ANNOUNCEMENTS:
+            self.crowded_out += 1
+            if self.crowded_out == 1:
+                log.warning("zenoh.too_many_announcements", extra={"endpoint": self._endpoint})
+            return False
+        self._present[announcement] = None
+        return True
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        # Foreign code must not end the thread that notices who is there: said once per kind.
+        except Exception as error:
+            if type(error) not in self._reported:
+                self._reported.add(type(error))
+                log.exception("zenoh.neighbour_watcher_failed", extra={"endpoint": self._endpoint})
+
+
+def _is_last(announcement: Announcement) -> bool:
+    return announcement.role is Role.IS
