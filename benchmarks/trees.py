@@ -10,6 +10,7 @@ import argparse
 import random
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -23,7 +24,6 @@ from benchmarks.measure import Load, at_pace, at_saturation
 from benchmarks.rigs import Ports, Rig, Stage, Subject
 
 _PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
-_MAIN: Final = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
 _PACED: Final = 1_500  # messages of a round
 _SUBJECTS: Final = {
     "neither": (Subject.STREAMER, Subject.STREAMER),
@@ -31,6 +31,13 @@ _SUBJECTS: Final = {
     "after": (Subject.STREAMER, Subject.RECORDED),
 }
 DIRECTIONS: Final = ("someip-zenoh", "zenoh-someip", "zenoh-zenoh")
+
+
+def start_code(tree: Path) -> str:
+    """The program that the checkout installs as `ustreamer`. Raises OSError or KeyError if it installs none."""
+    scripts = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["scripts"]
+    module, function = scripts["ustreamer"].split(":")
+    return f"import sys; from {module} import {function}; sys.exit({function}())"
 
 
 class Trees(Stage):
@@ -46,7 +53,15 @@ class Trees(Stage):
         places = [self.tree, *(self.tree / "plugins" / each for each in _PLUGINS)]
         found = ":".join(str(each.absolute()) for each in places)
         options = ["run", str(path), "--log", "json"]
-        return ["/usr/bin/env", f"PYTHONPATH={found}", sys.executable, "-P", "-c", _MAIN, *options]
+        return [
+            "/usr/bin/env",
+            f"PYTHONPATH={found}",
+            sys.executable,
+            "-P",
+            "-c",
+            start_code(self.tree),
+            *options,
+        ]
 
     def streamer_of(self, name: str, config: str, ports: Ports) -> Child:
         self._made += 1
@@ -128,9 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--hz", type=float, help=f"rounds of {_PACED} messages at this pace instead")
     options = parser.parse_args(argv)
     for tree in options.trees:
-        if not (tree / "ustreamer" / "host" / "cli.py").is_file():
-            # It would be measured all the same: what is installed.
-            parser.error(f"{tree}: expected a checkout of the streamer, found no ustreamer/host/cli/main.py")
+        try:
+            start_code(tree)
+        except (OSError, KeyError) as error:
+            parser.error(f"{tree}: expected a checkout of the streamer, found {error!r}")
     load = Load(warm_up_s=0.1, saturated_s=options.seconds)
     hz: float | None = options.hz
 
