@@ -42,7 +42,7 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 test: lint $(AUTOBAHN) $(VECTORS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests $(ARGS)
 
-INTEROP := $(addprefix tests/e2e/test_,namespaces.py tshark.py vsomeip.py)
+INTEROP := $(addprefix tests/e2e/,discovery/test_namespaces.py someip/test_tshark.py someip/test_vsomeip.py)
 
 interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, and vsomeip if VSOMEIP_HOME says where it is
 	@command -v tshark >/dev/null && command -v ip >/dev/null || .ci/install tshark iproute2 || \

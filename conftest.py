@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 
 # Two busy cores may hold up any single example for longer than the 200 ms that hypothesis allows it, and all together for longer
 # than the second that it allows their making.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("house")
+settings.register_profile("ustreamer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ustreamer")
 
 # Asserts of the shared suite show their values, as those of a test module do. Here, before anybody has imported it.
 pytest.register_assert_rewrite("tests.transports.contract")

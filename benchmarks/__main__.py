@@ -12,12 +12,13 @@ from typing import Final
 
 import msgspec
 
-from benchmarks import measure, report, wire
-from benchmarks.children import ChildError
-from benchmarks.generators import BURST
-from benchmarks.measure import Load, Round
-from benchmarks.report import Ratio, Results, Row
-from benchmarks.rigs import Rig, Stage, Subject
+from benchmarks.harness import measure, report
+from benchmarks.harness.child_process import ChildError
+from benchmarks.harness.measure import Load, Round
+from benchmarks.harness.report import Ratio, Results, RigResult
+from benchmarks.harness.testbed import Rig, Subject, Testbed
+from benchmarks.traffic import wire
+from benchmarks.traffic.generators import BURST
 
 QUICK: Final = Load(warm_up_s=0.1, saturated_s=0.2, paced_messages=100, fast_messages=500)
 _DIRECT_REPEATS: Final = 3
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     load = msgspec.structs.replace(QUICK if arguments.quick else Load(), window=arguments.window)
     repeats = arguments.repeats or (3 if arguments.quick else 9)
     try:
-        results = forwarding(arguments.payload, load, repeats, _progress(arguments.quiet))
+        results = measure_forwarding(arguments.payload, load, repeats, _progress(arguments.quiet))
     except ChildError as error:
         print(error, file=sys.stderr)
         return 1
@@ -43,14 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def forwarding(payloads: Sequence[int], load: Load, repeats: int, progress: Callable[[str], None]) -> Results:
+def measure_forwarding(
+    payloads: Sequence[int], load: Load, repeats: int, progress: Callable[[str], None]
+) -> Results:
     """All directions with all sizes of payload. Raises ChildError."""
     began = time.monotonic()
-    rows: list[Row] = []
+    rows: list[RigResult] = []
     ratios: list[Ratio] = []
     ledgers: list[dict[str, int]] = []
     for payload in payloads:
-        measured, compared, ledger = _measured(payload, load, repeats, progress)
+        measured, compared, ledger = _measure_payload(payload, load, repeats, progress)
         rows += measured
         ratios += compared
         ledgers.append(ledger)
@@ -66,23 +69,28 @@ def forwarding(payloads: Sequence[int], load: Load, repeats: int, progress: Call
     )
 
 
-def _measured(
+def _measure_payload(
     payload: int, load: Load, repeats: int, progress: Callable[[str], None]
-) -> tuple[list[Row], list[Ratio], dict[str, int]]:
+) -> tuple[list[RigResult], list[Ratio], dict[str, int]]:
     """All rigs with one size of payload, and the streamer's ledger."""
     with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
-        with Stage(Path(directory), payload) as stage:
+        with Testbed(Path(directory), payload) as stage:
             direct = [
-                _rows([rig], payload, load, min(repeats, _DIRECT_REPEATS), progress)[0]
-                for rig in stage.direct()
+                _measure_rigs([rig], payload, load, min(repeats, _DIRECT_REPEATS), progress)[0]
+                for rig in stage.direct_rigs()
             ]
-        with Stage(Path(directory), payload) as stage:
+        with Testbed(Path(directory), payload) as stage:
             groups = [
-                _rows(rigs, payload, load, repeats, progress)
-                for rigs in zip(stage.bare(), stage.streamer(), stage.streamer(Subject.RECORDED), strict=True)
+                _measure_rigs(rigs, payload, load, repeats, progress)
+                for rigs in zip(
+                    stage.bare_rigs(),
+                    stage.streamer_rigs(),
+                    stage.streamer_rigs(Subject.RECORDED),
+                    strict=True,
+                )
             ]
-            zenohs = [stage.between_zenohs(each) for each in (Subject.BARE, Subject.STREAMER)]
-            groups.append(_rows(zenohs, payload, load, repeats, progress))
+            zenohs = [stage.zenoh_to_zenoh(each) for each in (Subject.BARE, Subject.STREAMER)]
+            groups.append(_measure_rigs(zenohs, payload, load, repeats, progress))
         ledger = stage.ledger()
     rows = [row for group in groups for row in group]
     # Each by the one before it: the streamer by the bare forwarder, and with the recorder by the one without.
@@ -90,19 +98,24 @@ def _measured(
     return rows + direct, ratios, ledger
 
 
-def _rows(
+def _measure_rigs(
     rigs: Sequence[Rig], payload: int, load: Load, repeats: int, progress: Callable[[str], None]
-) -> list[Row]:
+) -> list[RigResult]:
     """`repeats` rounds on each rig, taking turns; one round before them warms up and does not count."""
     rounds: list[list[Round]] = [[] for _ in rigs]
     for number in range(-1, repeats):
         for rig, done in zip(rigs, rounds, strict=True):
-            result = measure.run(rig, load)
+            result = measure.run_round(rig, load)
             if number >= 0:
                 done.append(result)
-            what = f"round {number + 1}/{repeats}" if number >= 0 else "warm-up"
-            progress(f"{rig.direction}  {payload} B  {rig.subject:8}  {what}  {report.summary(result)}")
-    return [Row.of(rig.direction, rig.subject, payload, done) for rig, done in zip(rigs, rounds, strict=True)]
+            progress_text = f"round {number + 1}/{repeats}" if number >= 0 else "warm-up"
+            progress(
+                f"{rig.direction}  {payload} B  {rig.subject:8}  {progress_text}  {report.summary(result)}"
+            )
+    return [
+        RigResult.of(rig.direction, rig.subject, payload, done)
+        for rig, done in zip(rigs, rounds, strict=True)
+    ]
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.children import Child, console_script, module
-from benchmarks.rigs import CONFIG, Ports
+from benchmarks.harness.child_process import Child, console_script, module_command
+from benchmarks.harness.testbed import CONFIG, Ports
 
 _START_S: Final = 60.0
 _SETTLE_S: Final = 1.0
@@ -28,10 +28,10 @@ def measured(directory: Path, starts: int = 5, idle_s: float = 5.0) -> dict[str,
     found: dict[str, list[dict[str, float]]] = {"bare": [], "streamer": []}
     for number in range(starts):
         for subject, rounds in found.items():
-            place = directory / f"{subject}-{number}"
-            place.mkdir()
+            start_dir = directory / f"{subject}-{number}"
+            start_dir.mkdir()
             last = number == starts - 1
-            rounds.append(_started(subject, place, idle_s if last else 0.0))
+            rounds.append(_measure_start(subject, start_dir, idle_s if last else 0.0))
     return {
         subject: {
             "start_s": median(each["start_s"] for each in rounds),
@@ -45,10 +45,10 @@ def measured(directory: Path, starts: int = 5, idle_s: float = 5.0) -> dict[str,
     }
 
 
-def _started(subject: str, directory: Path, idle_s: float) -> dict[str, float]:
+def _measure_start(subject: str, directory: Path, idle_s: float) -> dict[str, float]:
     ports = Ports.free()
     if subject == "bare":
-        command = module("bare", "udp-to-zenoh", ports.zenoh, ports.someip)
+        command = module_command("traffic.bare_forwarders", "udp-to-zenoh", ports.zenoh, ports.someip)
     else:
         config = directory / "streamer.toml"
         config.write_text(CONFIG.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
@@ -56,7 +56,7 @@ def _started(subject: str, directory: Path, idle_s: float) -> dict[str, float]:
     began = time.monotonic()
     child = Child(subject, command, directory)
     try:
-        child.expect("READY", _START_S)
+        child.wait_line("READY", _START_S)
         start_s, start_cpu_s = time.monotonic() - began, child.cpu_ns / 1e9
         if not idle_s:
             return {"start_s": start_s, "start_cpu_s": start_cpu_s}
@@ -72,7 +72,7 @@ def _started(subject: str, directory: Path, idle_s: float) -> dict[str, float]:
             "memory_mb": memory_mb,
         }
     finally:
-        child.end()
+        child.stop()
 
 
 _LINES: Final = (

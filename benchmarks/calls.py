@@ -6,7 +6,7 @@
 
 A caller reads `WINDOW SECONDS` from stdin and prints what it found.
 
-In between is a streamer, or a forwarder of `benchmarks.bare_calls`: the bare one, or the blind one, which is there for comparison.
+In between is a streamer, or a forwarder of `benchmarks.traffic.bare_call_forwarders`: the bare one, or the blind one, which is there for comparison.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from typing import Any, Final
 
 from zenoh.handlers import FifoChannel
 
-from benchmarks import links, wire
-from benchmarks.bare_calls import CHANNEL, CLIENT, METHOD, OFFERED, PAYLOAD, TTL_MS
-from benchmarks.children import Child, ChildError, module
-from benchmarks.measure import percentile
-from benchmarks.rigs import CONFIG, Ports, Stage
+from benchmarks.harness.child_process import Child, ChildError, module_command
+from benchmarks.harness.measure import percentile
+from benchmarks.harness.testbed import CONFIG, Ports, Testbed
+from benchmarks.traffic import sockets, wire
+from benchmarks.traffic.bare_call_forwarders import CHANNEL, CLIENT, METHOD, OFFERED, PADDING, TTL_MS
 
 WINDOW: Final = 64
 
@@ -35,7 +35,7 @@ _START_S: Final = 30.0
 
 _CONFIG: Final = CONFIG.replace(
     f"events = [{{{{ id = {wire.EVENT:#06x} }}}}]\n", "methods = [0x0001]\n", 2
-).replace("sd = false\n", f'sd = false\nclients = ["{links.LOOPBACK}"]\n')
+).replace("sd = false\n", f'sd = false\nclients = ["{sockets.LOOPBACK}"]\n')
 
 
 class Caller:
@@ -44,30 +44,30 @@ class Caller:
     def __init__(self, call: Callable[[int], None]) -> None:
         self._call = call
         self._number = 0
-        self._asked_ns: dict[int, int] = {}
+        self._sent_ns: dict[int, int] = {}
         self._ages: list[int] = []
-        self._free = threading.Semaphore(0)
+        self._window = threading.Semaphore(0)
 
-    def answered(self, number: int) -> None:
-        asked_ns = self._asked_ns.pop(number, None)
-        if asked_ns is not None:
-            self._ages.append(time.monotonic_ns() - asked_ns)
-            self._free.release()
+    def on_response(self, number: int) -> None:
+        sent_ns = self._sent_ns.pop(number, None)
+        if sent_ns is not None:
+            self._ages.append(time.monotonic_ns() - sent_ns)
+            self._window.release()
 
-    def run(self, window: int, seconds: float) -> dict[str, float]:
-        self._ages, self._free = [], threading.Semaphore(window)
-        self._asked_ns.clear()
+    def run_calls(self, window: int, seconds: float) -> dict[str, float]:
+        self._ages, self._window = [], threading.Semaphore(window)
+        self._sent_ns.clear()
         began = time.monotonic()
         calls = lost = 0
         while time.monotonic() - began < seconds:
-            if not self._free.acquire(timeout=_STALL_S):
-                lost += len(self._asked_ns)  # nothing has come for so long: they are gone
-                self._asked_ns.clear()
+            if not self._window.acquire(timeout=_STALL_S):
+                lost += len(self._sent_ns)  # nothing has come for so long: they are gone
+                self._sent_ns.clear()
                 for _ in range(window):
-                    self._free.release()
+                    self._window.release()
                 continue
             self._number = self._number % 0xFFFF + 1
-            self._asked_ns[self._number] = time.monotonic_ns()
+            self._sent_ns[self._number] = time.monotonic_ns()
             self._call(self._number)
             calls += 1
         took, ages = time.monotonic() - began, sorted(self._ages)
@@ -81,42 +81,42 @@ class Caller:
             "p99_us": percentile(ages, 0.99) / 1_000,
         }
 
-    def serve(self) -> None:
+    def serve_stdin(self) -> None:
         """Do what stdin says, a line at a time."""
-        links.ready()
+        sockets.print_ready()
         for line in sys.stdin:
             window, seconds = line.split()
-            print(json.dumps(self.run(int(window), float(seconds))), flush=True)
-        links.end()
+            print(json.dumps(self.run_calls(int(window), float(seconds))), flush=True)
+        sockets.exit_now()
 
 
 def caller_zenoh(port: int) -> None:
-    session = links.zenoh_client(port)
+    session = sockets.zenoh_client(port)
     answers = session.declare_subscriber(wire.unicast_key(METHOD, wire.SUBSCRIBER), FifoChannel(CHANNEL))
-    put = links.publisher(session, wire.unicast_key(wire.SUBSCRIBER, METHOD)).put
+    put = sockets.blocking_publisher(session, wire.unicast_key(wire.SUBSCRIBER, METHOD)).put
     tail = wire.request_tail(wire.SUBSCRIBER, METHOD, TTL_MS)
 
     def call(number: int) -> None:
         head = wire.attachment_head(time.time_ns() // 1_000_000, time.monotonic_ns() & 0xFFFF_FFFF_FFFF)
-        put(PAYLOAD + number.to_bytes(8), attachment=head + tail)
+        put(PADDING + number.to_bytes(8), attachment=head + tail)
 
     caller = Caller(call)
 
-    def hear() -> None:
+    def receive_responses() -> None:
         while True:
-            caller.answered(int.from_bytes(answers.recv().payload.to_bytes()[-8:]))
+            caller.on_response(int.from_bytes(answers.recv().payload.to_bytes()[-8:]))
 
-    threading.Thread(target=hear, daemon=True).start()
-    caller.serve()
+    threading.Thread(target=receive_responses, daemon=True).start()
+    caller.serve_stdin()
 
 
 def server_zenoh(port: int) -> None:
     """Answers calls of `OFFERED` with what they brought; to whom and about what is in the request's attachment."""
-    session = links.zenoh_client(port)
+    session = sockets.zenoh_client(port)
     requests = session.declare_subscriber(wire.unicast_key(CLIENT, OFFERED), FifoChannel(CHANNEL))
-    put = links.publisher(session, wire.unicast_key(OFFERED, CLIENT)).put
+    put = sockets.blocking_publisher(session, wire.unicast_key(OFFERED, CLIENT)).put
     tail = wire.response_tail(OFFERED, CLIENT, TTL_MS)
-    links.ready()
+    sockets.print_ready()
     number = 0
     while True:
         sample = requests.recv()
@@ -128,28 +128,28 @@ def server_zenoh(port: int) -> None:
 
 
 def caller_someip(port: int, target: int) -> None:
-    sock = links.udp(port, target)
+    sock = sockets.udp_socket(port, target)
 
     def call(number: int) -> None:
-        body = PAYLOAD + number.to_bytes(8)
+        body = PADDING + number.to_bytes(8)
         sock.send(
             wire.SOMEIP_HEADER.pack(wire.OFFERED, 1, len(body) + 8, 0x77, number, 1, wire.MAJOR, 0, 0) + body
         )
 
     caller = Caller(call)
 
-    def hear() -> None:
+    def receive_responses() -> None:
         while True:
-            caller.answered(int.from_bytes(sock.recv(2_048)[-8:]))
+            caller.on_response(int.from_bytes(sock.recv(2_048)[-8:]))
 
-    threading.Thread(target=hear, daemon=True).start()
-    caller.serve()
+    threading.Thread(target=receive_responses, daemon=True).start()
+    caller.serve_stdin()
 
 
 def server_someip(port: int) -> None:
     """Answers every REQUEST with what it brought."""
-    sock = links.udp(port)
-    links.ready()
+    sock = sockets.udp_socket(port)
+    sockets.print_ready()
     while True:
         datagram, address = sock.recvfrom(2_048)
         sock.sendto(datagram[:14] + b"\x80" + datagram[15:], address)
@@ -158,76 +158,88 @@ def server_someip(port: int) -> None:
 # --- the measurement --------------------------------------------------------------------------------------------------
 
 
-def _rig(stage: Stage, ports: Ports, name: str, between: Child, *, to_someip: bool) -> tuple[Child, Child]:
+def _start_rig(
+    stage: Testbed, ports: Ports, name: str, forwarder: Child, *, to_someip: bool
+) -> tuple[Child, Child]:
     """The forwarder and the caller; the server is there."""
     if to_someip:
-        stage.start(f"{name}-server", module("calls", "server-someip", ports.ecu))
-        return between, stage.start(f"{name}-caller", module("calls", "caller-zenoh", ports.zenoh))
-    stage.start(f"{name}-server", module("calls", "server-zenoh", ports.zenoh))
-    return between, stage.start(f"{name}-caller", module("calls", "caller-someip", ports.ecu, ports.someip))
+        stage.start_process(f"{name}-server", module_command("calls", "server-someip", ports.ecu))
+        return forwarder, stage.start_process(
+            f"{name}-caller", module_command("calls", "caller-zenoh", ports.zenoh)
+        )
+    stage.start_process(f"{name}-server", module_command("calls", "server-zenoh", ports.zenoh))
+    return forwarder, stage.start_process(
+        f"{name}-caller", module_command("calls", "caller-someip", ports.ecu, ports.someip)
+    )
 
 
 def measured(directory: Path, rounds: int = 5, seconds: float = 1.5) -> list[dict[str, Any]]:
     results = []
-    with Stage(directory, 64) as stage:
+    with Testbed(directory, 64) as stage:
         for to_someip in (True, False):
             name = "to-someip" if to_someip else "to-zenoh"
             rigs = {}
             for kind in ("bare", "blind"):
                 ports = Ports.free()
                 ends = (ports.zenoh, ports.someip, *((ports.ecu,) if to_someip else ()))
-                bare = stage.start(f"{kind}-{name}", module("bare_calls", f"{kind}-{name}", *ends))
-                rigs[kind] = _rig(stage, ports, f"{kind}-{name}", bare, to_someip=to_someip)
+                bare = stage.start_process(
+                    f"{kind}-{name}", module_command("traffic.bare_call_forwarders", f"{kind}-{name}", *ends)
+                )
+                rigs[kind] = _start_rig(stage, ports, f"{kind}-{name}", bare, to_someip=to_someip)
             ports = Ports.free()
-            streamer = stage.streamer_of(name, _CONFIG, ports)
-            rigs["streamer"] = _rig(stage, ports, name, streamer, to_someip=to_someip)
+            streamer = stage.start_streamer(name, _CONFIG, ports)
+            rigs["streamer"] = _start_rig(stage, ports, name, streamer, to_someip=to_someip)
             for _, caller in rigs.values():
-                _meet(caller)
+                _wait_connected(caller)
             results.append(
-                _turns("Zenoh calls SOME/IP" if to_someip else "SOME/IP calls Zenoh", rigs, rounds, seconds)
+                _alternate(
+                    "Zenoh calls SOME/IP" if to_someip else "SOME/IP calls Zenoh", rigs, rounds, seconds
+                )
             )
     return results
 
 
-def _meet(caller: Child) -> None:
+def _wait_connected(caller: Child) -> None:
     """Call until there is an answer: who has just come may not know of each other."""
     for _ in range(20):
-        if _told(caller, 1, 0.2, give_up=True) is not None:
+        if _run_caller(caller, 1, 0.2, none_on_timeout=True) is not None:
             return
     raise ChildError(f"{caller.name}: no call was answered{caller.log_tail()}")
 
 
-def _told(caller: Child, window: int, seconds: float, *, give_up: bool = False) -> dict[str, float] | None:
-    caller.say(f"{window} {seconds}")
+def _run_caller(
+    caller: Child, window: int, seconds: float, *, none_on_timeout: bool = False
+) -> dict[str, float] | None:
+    caller.send_command(f"{window} {seconds}")
     deadline = time.monotonic() + _START_S + seconds
     while time.monotonic() < deadline:
-        line = caller.line()
+        line = caller.poll_line()
         if line is not None:
             found: dict[str, float] = json.loads(line)
             return found if found["answers"] else None
         time.sleep(0.01)
-    if give_up:
+    if none_on_timeout:
         return None
     raise ChildError(f"{caller.name}: no word within {_START_S:g} s{caller.log_tail()}")
 
 
-def _turns(
+def _alternate(
     direction: str, rigs: dict[str, tuple[Child, Child]], rounds: int, seconds: float
 ) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {name: [] for name in rigs}
     for _ in range(rounds):
-        for name, (between, caller) in rigs.items():
-            cpu_ns = between.cpu_ns
-            many = _told(caller, WINDOW, seconds) or {}
-            cpu_us = (between.cpu_ns - cpu_ns) / 1_000 / many["answers"]
-            alone = _told(caller, 1, seconds / 2) or {}
+        for name, (forwarder, caller) in rigs.items():
+            cpu_ns = forwarder.cpu_ns
+            windowed = _run_caller(caller, WINDOW, seconds) or {}
+            cpu_us = (forwarder.cpu_ns - cpu_ns) / 1_000 / windowed["answers"]
+            sequential = _run_caller(caller, 1, seconds / 2) or {}
             found[name].append(
                 {
-                    "calls_per_s": many["calls_per_s"],
+                    "calls_per_s": windowed["calls_per_s"],
                     "cpu_us": cpu_us,
-                    "p50_us": alone["p50_us"],
-                    "p99_us": alone["p99_us"],
-                    "lost": many["lost"] + alone["lost"],
+                    "p50_us": sequential["p50_us"],
+                    "p99_us": sequential["p99_us"],
+                    "lost": windowed["lost"] + sequential["lost"],
                 }
             )
     metrics = ("calls_per_s", "cpu_us", "p50_us", "p99_us")
@@ -274,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in _ROLES:
         if not arguments[0].startswith("caller"):
-            links.end_with_parent()
+            sockets.exit_with_parent()
         _ROLES[arguments[0]](*map(int, arguments[1:]))
         return 0
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)

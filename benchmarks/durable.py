@@ -25,8 +25,8 @@ from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.hooks import EndpointTransport
-from ustreamer.host.egress.durable_queue import DurableLane
-from ustreamer.host.egress.endpoint_queue import Lane
+from ustreamer.host.egress.durable_queue import DurableQueue
+from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.process import tune_interpreter
 from ustreamer.uprotocol.umessage import UMessage, publish
@@ -37,8 +37,8 @@ from ustreamer.uprotocol.uuri import UUri
 
 ROUNDS: Final = 5
 MESSAGES: Final = 20_000
-SIZE: Final = 100
-UNDER_WAY: Final = 64
+PAYLOAD_BYTES: Final = 100
+WINDOW: Final = 64
 PACED_S: Final = 3.0
 PACE_S: Final = 0.001
 TOPIC: Final = UUri("chassis", 0x1234, 1, 0x8001)
@@ -47,17 +47,17 @@ LIMITS: Final = EgressLimits(
 )
 
 
-class Sink(EndpointTransport):
+class SwitchableTransport(EndpointTransport):
     """Takes everything while it is up, in no time."""
 
     def __init__(self, *, up: bool) -> None:
         self.up = up
-        self.taken = 0
+        self.received = 0
 
     def send(self, message: UMessage) -> None:
         if not self.up:
             raise UStatusError(UCode.UNAVAILABLE, "the link is down")
-        self.taken += 1
+        self.received += 1
 
     def register_listener(
         self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
@@ -77,7 +77,7 @@ class Sink(EndpointTransport):
         return {}
 
 
-class Source:
+class IngressStub:
     """The owner of the deliveries: as much of an ingress as a delivery needs."""
 
     name = "chassis"
@@ -89,89 +89,97 @@ class Source:
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
 
-    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None: ...
+    def on_filter_stop(
+        self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
+    ) -> None: ...
 
-    def filter_failed(self, plugin: object, error: Exception) -> None: ...
+    def on_filter_error(self, plugin: object, error: Exception) -> None: ...
 
-    def tap_failed(self, tap: Tap, error: Exception) -> None: ...
+    def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
 
 
-class Rig:
+class QueueRig:
     """A lane on a sink; durable if it has a directory."""
 
     def __init__(self, directory: Path | None, *, up: bool, limits: EgressLimits = LIMITS) -> None:
-        self.sink = Sink(up=up)
+        self.sink = SwitchableTransport(up=up)
         if directory is None:
-            self.lane = Lane("backbone", self.sink, limits, SYSTEM_CLOCK, _never)
+            self.queue = EndpointQueue("backbone", self.sink, limits, SYSTEM_CLOCK, _unexpected_undelivered)
         else:
-            self.lane = DurableLane(
-                "backbone", self.sink, limits, SYSTEM_CLOCK, _never, directory / "spool", _nothing_is_kept
+            self.queue = DurableQueue(
+                "backbone",
+                self.sink,
+                limits,
+                SYSTEM_CLOCK,
+                _unexpected_undelivered,
+                directory / "spool",
+                _no_restored_delivery,
             )
-        self.delivery = Delivery(Source(), self.lane, TOPIC)
-        self.lane.restore()
-        self.lane.start()
+        self.delivery = Delivery(IngressStub(), self.queue, TOPIC)
+        self.queue.restore()
+        self.queue.start()
 
     def offer(self, messages: list[UMessage]) -> None:
         now_ns = SYSTEM_CLOCK.monotonic_ns
         for message in messages:
             self.delivery.offer(message, now_ns())
 
-    def come_up(self) -> None:
+    def raise_link(self) -> None:
         self.sink.up = True
-        self.lane.link_up()
+        self.queue.on_link_up()
 
 
-def _never(item: object, status: UStatus) -> None:
+def _unexpected_undelivered(item: object, status: UStatus) -> None:
     raise AssertionError(status)
 
 
-def _nothing_is_kept(ingress: str, topic: UUri | None, subscriber: UUri | None) -> Delivery:
+def _no_restored_delivery(ingress: str, topic: UUri | None, subscriber: UUri | None) -> Delivery:
     raise AssertionError("the spool is new")
 
 
 def messages(count: int) -> list[UMessage]:
     made = SYSTEM_CLOCK.wall_ms() << 16 | 0x7000
-    payload = bytes(SIZE)
+    payload = bytes(PAYLOAD_BYTES)
     first = publish(UUID(made, 1 << 63), TOPIC, payload)
     return [UMessage(UUID(made, 1 << 63 | n), first.attributes, payload) for n in range(count)]
 
 
-def until(holds: Callable[[], bool]) -> None:
-    while not holds():
+def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
         time.sleep(0.0005)
 
 
-def rate(directory: Path | None, under_way: int) -> float:
-    rig, offered = Rig(directory, up=True), messages(MESSAGES)
+def forward_rate(directory: Path | None, window: int) -> float:
+    rig, offered = QueueRig(directory, up=True), messages(MESSAGES)
     start = time.perf_counter()
-    for sent in range(0, MESSAGES, under_way):
-        rig.offer(offered[sent : sent + under_way])
-        while rig.sink.taken < min(sent + under_way, MESSAGES):
+    for sent in range(0, MESSAGES, window):
+        rig.offer(offered[sent : sent + window])
+        while rig.sink.received < min(sent + window, MESSAGES):
             time.sleep(0)
-    took = time.perf_counter() - start
-    rig.lane.close(5)
-    return MESSAGES / took
+    elapsed_s = time.perf_counter() - start
+    rig.queue.close(5)
+    return MESSAGES / elapsed_s
 
 
-def away_and_back(directory: Path | None) -> tuple[float, float]:
-    rig, offered = Rig(directory, up=False), messages(MESSAGES)
+def outage_and_recovery(directory: Path | None) -> tuple[float, float]:
+    rig, offered = QueueRig(directory, up=False), messages(MESSAGES)
     start = time.perf_counter()
     rig.offer(offered)
-    until(lambda: directory is None or rig.lane.kept == MESSAGES)
+    wait_until(lambda: directory is None or rig.queue.persisted == MESSAGES)
     away = time.perf_counter() - start
     start = time.perf_counter()
-    rig.come_up()
-    until(lambda: rig.sink.taken == MESSAGES)
+    rig.raise_link()
+    wait_until(lambda: rig.sink.received == MESSAGES)
     back = time.perf_counter() - start
-    rig.lane.close(5)
+    rig.queue.close(5)
     return MESSAGES / away, MESSAGES / back
 
 
 def windows_ms(directory: Path) -> list[float]:
     """At 1000 messages a second, how long each was in memory only."""
-    rig = Rig(directory, up=False)
-    lane = rig.lane
-    assert isinstance(lane, DurableLane)
+    rig = QueueRig(directory, up=False)
+    queue = rig.queue
+    assert isinstance(queue, DurableQueue)
     offered_at: list[float] = []
     found: list[float] = []
     end = time.perf_counter() + PACED_S
@@ -180,44 +188,44 @@ def windows_ms(directory: Path) -> list[float]:
         offered_at.append(now)
         time.sleep(PACE_S)
         seen = time.perf_counter()
-        found += [1e3 * (seen - at) for at in offered_at[len(found) : lane.committed]]
-    rig.lane.close(5)
+        found += [1e3 * (seen - at) for at in offered_at[len(found) : queue.committed]]
+    rig.queue.close(5)
     return found
 
 
 def memory_bytes(directory: Path) -> float:
     limits = EgressLimits(queue_messages=1_000, spool_messages=1_000_000, spool_bytes=1 << 32)
-    rig = Rig(directory, up=False, limits=limits)
+    rig = QueueRig(directory, up=False, limits=limits)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(10):
         offered = messages(900)
         rig.offer(offered)
-        until(lambda: rig.lane.owed == 0)
+        wait_until(lambda: rig.queue.sendable == 0)
         del offered
     took = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    rig.lane.close(5)
+    rig.queue.close(5)
     return took / 9_000
 
 
-def main(where: str | None = None) -> None:
+def main(directory_path: str | None = None) -> None:
     tune_interpreter()
     rates: dict[str, dict[str, list[float]]] = {
         name: {"plain": [], "durable": []} for name in ("path", "flood", "away", "back")
     }
-    with tempfile.TemporaryDirectory(dir=where) as directory:
+    with tempfile.TemporaryDirectory(dir=directory_path) as directory:
         for number in range(ROUNDS):
             for kind in ("plain", "durable"):
                 at = None if kind == "plain" else Path(directory) / f"{number}"
-                rates["path"][kind].append(rate(at and at / "path", UNDER_WAY))
-                rates["flood"][kind].append(rate(at and at / "flood", MESSAGES))
-                taken, sent = away_and_back(at and at / "away")
-                rates["away"][kind].append(taken)
-                rates["back"][kind].append(sent)
+                rates["path"][kind].append(forward_rate(at and at / "path", WINDOW))
+                rates["flood"][kind].append(forward_rate(at and at / "flood", MESSAGES))
+                accepted_rate, sent_rate = outage_and_recovery(at and at / "away")
+                rates["away"][kind].append(accepted_rate)
+                rates["back"][kind].append(sent_rate)
         windows = windows_ms(Path(directory) / "window")
         memory = memory_bytes(Path(directory) / "memory")
-    print(f"{SIZE} bytes of payload, {MESSAGES} messages, {ROUNDS} rounds; {os.cpu_count()} cores")
+    print(f"{PAYLOAD_BYTES} bytes of payload, {MESSAGES} messages, {ROUNDS} rounds; {os.cpu_count()} cores")
     print(f"{'':8} {'plain/s':>10} {'durable/s':>10} {'ratio':>6}")
     for name, found in rates.items():
         plain, durable = (statistics.median(found[kind]) for kind in ("plain", "durable"))

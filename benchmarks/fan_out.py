@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks import wire
-from benchmarks.board import RECEIVED, SENT, TIMED
-from benchmarks.measure import settled
-from benchmarks.rigs import CONFIG, Ports, Rig, Stage
+from benchmarks.harness.measure import wait_quiet
+from benchmarks.harness.shared_counters import AGES_ENABLED, RECEIVED, SENT
+from benchmarks.harness.testbed import CONFIG, Ports, Rig, Testbed
+from benchmarks.traffic import wire
 
 COUNTS: Final = (1, 10, 100)
 DELIVERIES_HZ: Final = 20_000.0
@@ -42,7 +42,7 @@ receivers = [%s]
 """
 
 
-class Row(msgspec.Struct, frozen=True):
+class FanOutCase(msgspec.Struct, frozen=True):
     """Receivers, whether each has another limit, and how often is published."""
 
     receivers: int
@@ -50,11 +50,13 @@ class Row(msgspec.Struct, frozen=True):
     hz: float
 
 
-def rows(counts: Sequence[int]) -> list[Row]:
-    return [Row(count, limited, DELIVERIES_HZ / count) for limited in (False, True) for count in counts]
+def fan_out_cases(counts: Sequence[int]) -> list[FanOutCase]:
+    return [
+        FanOutCase(count, limited, DELIVERIES_HZ / count) for limited in (False, True) for count in counts
+    ]
 
 
-def config(row: Row) -> str:
+def config(row: FanOutCase) -> str:
     """A streamer whose receivers are addresses of the loopback network, all with one port."""
     receivers = []
     for number in range(row.receivers):
@@ -72,11 +74,11 @@ def measured(
 ) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         rigs = []
-        for row in rows(counts):
-            place = directory / f"{row.receivers}-{row.limited}"
-            place.mkdir()
-            stage = stack.enter_context(Stage(place, 64))
-            rigs.append((row, stage.fan_out(config(row), Ports.free())))
+        for row in fan_out_cases(counts):
+            case_dir = directory / f"{row.receivers}-{row.limited}"
+            case_dir.mkdir()
+            stage = stack.enter_context(Testbed(case_dir, 64))
+            rigs.append((row, stage.fan_out_rig(config(row), Ports.free())))
         found: list[list[tuple[int, int, float]]] = [[] for _ in rigs]
         for _ in range(rounds):
             for (row, rig), results in zip(rigs, found, strict=True):
@@ -84,23 +86,23 @@ def measured(
     return [_figures(row, results) for (row, _), results in zip(rigs, found, strict=True)]
 
 
-def _round(rig: Rig, row: Row, seconds: float) -> tuple[int, int, float]:
+def _round(rig: Rig, row: FanOutCase, seconds: float) -> tuple[int, int, float]:
     """Publications, deliveries, and the streamer's CPU time for them in us."""
     assert rig.forwarder is not None
-    rig.board[TIMED] = 0
+    rig.counters[AGES_ENABLED] = 0
     count = max(1, round(row.hz * seconds))
-    sent, received, cpu_ns = rig.board[SENT], rig.board[RECEIVED], rig.forwarder.cpu_ns
-    rig.generator.say(f"pace {row.hz} {count}")
-    rig.generator.expect("DONE", 30 + 10 * seconds)
-    settled(rig.board)
+    sent, received, cpu_ns = rig.counters[SENT], rig.counters[RECEIVED], rig.forwarder.cpu_ns
+    rig.generator.send_command(f"pace {row.hz} {count}")
+    rig.generator.wait_line("DONE", 30 + 10 * seconds)
+    wait_quiet(rig.counters)
     return (
-        rig.board[SENT] - sent,
-        rig.board[RECEIVED] - received,
+        rig.counters[SENT] - sent,
+        rig.counters[RECEIVED] - received,
         (rig.forwarder.cpu_ns - cpu_ns) / 1_000,
     )
 
 
-def _figures(row: Row, results: Sequence[tuple[int, int, float]]) -> dict[str, Any]:
+def _figures(row: FanOutCase, results: Sequence[tuple[int, int, float]]) -> dict[str, Any]:
     return {
         **msgspec.structs.asdict(row),
         "published": sum(published for published, _, _ in results),
@@ -115,11 +117,11 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
         f"{'receivers':<28}{'published':>10}{'delivered':>11}{'us a delivery':>15}{'us a decision':>15}{'by 1':>7}"
     ]
     for each in figures:
-        alone = next(other for other in figures if other["limited"] is each["limited"])
-        what = "limits that differ" if each["limited"] else "each gets all"
+        single = next(other for other in figures if other["limited"] is each["limited"])
+        case_text = "limits that differ" if each["limited"] else "each gets all"
         lines.append(
-            f"{each['receivers']:>5}, {what:<21}{each['published']:>10}{each['delivered']:>11}"
-            f"{each['delivery_us']:>15.2f}{each['decision_us']:>15.2f}{each['delivery_us'] / alone['delivery_us']:>7.2f}"
+            f"{each['receivers']:>5}, {case_text:<21}{each['published']:>10}{each['delivered']:>11}"
+            f"{each['delivery_us']:>15.2f}{each['decision_us']:>15.2f}{each['delivery_us'] / single['delivery_us']:>7.2f}"
         )
     return "\n".join(
         [

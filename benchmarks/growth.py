@@ -16,31 +16,31 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.store.store import Store, put
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.store.store import SubscriptionStore, put_subscription
 
-from benchmarks.subscriptions import entry
+from benchmarks.subscriptions import subscription_entry
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Transmit
+from ustreamer.core.delivery.delivery import Delivery, SendBatch, SendOne
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.ingress import Ingress
-from ustreamer.core.routing.router import Places, Router
+from ustreamer.core.routing.router import AuthorityTable, Router
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
 SIZES: Final = (10, 1_000, 100_000, 1_000_000)
-LIMIT: Final = 1.2
+MAX_RATIO: Final = 1.2
 """Times the cost with 10."""
 
-_HELPING: Final = 64
-_HELPINGS: Final = 50
-_MAP: Final = 2 << 30
+_BATCH_SIZE: Final = 64
+_BATCHES: Final = 50
+_MAP_BYTES: Final = 2 << 30
 _CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
 
 
-class Nowhere:
+class DiscardingEgress:
     """A lane that delivers at once, to nobody."""
 
     name = "backbone"
@@ -52,84 +52,86 @@ class Nowhere:
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
         delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns)
 
-    def offer_all(
+    def offer_batch(
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
     ) -> None:
         delivery.settle_delivered(self.ledger, messages, times_ns)
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: None
 
-    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         return lambda messages: len(list(messages))
 
 
-class Routed:
+class PopulatedIngress:
     """An ingress with `count` subscriptions behind it."""
 
     def __init__(self, directory: Path, count: int, *, wildcard: bool) -> None:
         self.count, self.wildcard = count, wildcard
-        store = Store(directory, _MAP)
+        store = SubscriptionStore(directory, _MAP_BYTES)
         store.open()
-        changes = sorted(put(_entry(number, wildcard=wildcard)) for number in range(count))
+        changes = sorted(put_subscription(_entry(number, wildcard=wildcard)) for number in range(count))
         for start in range(0, count, 100_000):
             store.commit(changes[start : start + 100_000])
         store.close()
-        store, subscriptions = Store(directory, _MAP), Directory()
+        store, subscriptions = SubscriptionStore(directory, _MAP_BYTES), InMemoryDirectory()
         store.open()
-        subscriptions.load(store.take())
+        subscriptions.load_stored(store.take_subscriptions())
         store.close()
-        self.lane = Nowhere()
+        self.egress = DiscardingEgress()
         router = Router(
-            Places({"hpc.vin1": "backbone", "chassis": "chassis"}), subscriptions, {"backbone": False}
+            AuthorityTable({"hpc.vin1": "backbone", "chassis": "chassis"}), subscriptions, {"backbone": False}
         )
         dispatcher = Dispatcher(
-            "hpc.vin1", _CLOCK, router, {"backbone": self.lane}, schedule=lambda when, action: None
+            "hpc.vin1", _CLOCK, router, {"backbone": self.egress}, schedule=lambda when, action: None
         )
         self._ingress: Ingress = dispatcher.ingress("chassis")
         self._ids = UuidSource(_CLOCK.wall_ms)
-        topic = entry(0).topic
-        self._messages = self._of([topic] * _HELPING)
+        topic = subscription_entry(0).topic
+        self._messages = self._messages_on([topic] * _BATCH_SIZE)
         step = max(count // 1_000 // 10, 1) * 10
-        self._scattered = self._of([entry(number).topic for number in range(0, count, step)])
+        self._scattered = self._messages_on(
+            [subscription_entry(number).topic for number in range(0, count, step)]
+        )
 
-    def _of(self, topics: Sequence[UUri]) -> list[UMessage]:
+    def _messages_on(self, topics: Sequence[UUri]) -> list[UMessage]:
         made = {topic: publish(self._ids.next(), topic, bytes(64)).attributes for topic in topics}
         return [UMessage(self._ids.next(), made[topic], bytes(64)) for topic in topics]
 
     def message_us(self) -> float:
         """Of one topic, planned before."""
-        take_all, messages = self._ingress.take_all, self._messages
+        dispatch_batch, messages = self._ingress.on_batch, self._messages
         began_ns = time.perf_counter_ns()
-        for _ in range(_HELPINGS):
-            take_all(messages)
-        return (time.perf_counter_ns() - began_ns) / 1_000 / _HELPINGS / _HELPING
+        for _ in range(_BATCHES):
+            dispatch_batch(messages)
+        return (time.perf_counter_ns() - began_ns) / 1_000 / _BATCHES / _BATCH_SIZE
 
     def scattered_us(self) -> float:
         """Of up to 1 000 topics in turn, planned before."""
-        take_all, messages = self._ingress.take_all, self._scattered
-        helpings = [messages[start : start + _HELPING] for start in range(0, len(messages), _HELPING)]
-        for helping in helpings:
-            take_all(helping)  # plans, where the last change of a subscription has taken them away
+        dispatch_batch, messages = self._ingress.on_batch, self._scattered
+        batches = [messages[start : start + _BATCH_SIZE] for start in range(0, len(messages), _BATCH_SIZE)]
+        for batch in batches:
+            dispatch_batch(batch)  # plans, where the last change of a subscription has taken them away
         began_ns = time.perf_counter_ns()
-        for helping in helpings:
-            take_all(helping)
+        for batch in batches:
+            dispatch_batch(batch)
         return (time.perf_counter_ns() - began_ns) / 1_000 / len(messages)
 
-    def planning_us(self) -> float:
+    def route_build_us(self) -> float:
         """The first message of a topic after a subscription has changed."""
-        self._ingress.replan()
+        self._ingress.invalidate_routes()
         began_ns = time.perf_counter_ns()
         self._ingress.dispatch(self._messages[0])
         return (time.perf_counter_ns() - began_ns) / 1_000
 
     @property
-    def delivered(self) -> int:
-        return self.lane.ledger.settled[Verdict.DELIVERED]
+    def on_delivered_batch(self) -> int:
+        return self.egress.ledger.settled[Verdict.DELIVERED]
 
 
 def _entry(number: int, *, wildcard: bool) -> Any:
-    made = entry(number)
+    made = subscription_entry(number)
     if not wildcard:
         return made
     topic = msgspec.structs.replace(made.topic, ue_id=ANY_INSTANCE << 16 | made.topic.ue_type)
@@ -138,18 +140,18 @@ def _entry(number: int, *, wildcard: bool) -> Any:
 
 def measured(directory: Path, sizes: Sequence[int] = SIZES, rounds: int = 60) -> list[dict[str, Any]]:
     paths = [
-        Routed(directory / f"{count}-{wildcard}", count, wildcard=wildcard)
+        PopulatedIngress(directory / f"{count}-{wildcard}", count, wildcard=wildcard)
         for wildcard in (False, True)
         for count in sizes
     ]
     best: list[dict[str, float]] = [{} for _ in paths]
     for _ in range(rounds):
         for path, figures in zip(paths, best, strict=True):
-            for name in ("planning_us", "message_us", "scattered_us"):
+            for name in ("route_build_us", "message_us", "scattered_us"):
                 figures[name] = min(figures.get(name, float("inf")), getattr(path, name)())
     rows = []
     for path, figures in zip(paths, best, strict=True):
-        assert path.delivered, "nobody was subscribed to what was measured"
+        assert path.on_delivered_batch, "nobody was subscribed to what was measured"
         [least] = [
             other
             for each, other in zip(paths, best, strict=True)
@@ -165,10 +167,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         f"{'subscriptions':<26}{'us a message':>14}{'by 10':>8}{'1 000 topics':>14}{'a plan':>10}",
         *(
             f"{row['count']:>12,} {'instance *' if row['wildcard'] else 'exact':<13}{row['message_us']:>14.3f}"
-            f"{row['ratio']:>8.2f}{row['scattered_us']:>14.3f}{row['planning_us']:>10.1f}"
+            f"{row['ratio']:>8.2f}{row['scattered_us']:>14.3f}{row['route_build_us']:>10.1f}"
             for row in rows
         ),
-        f"limit: {LIMIT} times the cost with {rows[0]['count']}",
+        f"limit: {MAX_RATIO} times the cost with {rows[0]['count']}",
     ]
     return "\n".join(lines)
 
@@ -182,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
         rows = measured(Path(directory), arguments.sizes, arguments.rounds)
     print(json.dumps(rows, indent=1) if arguments.json else table(rows))
-    return int(any(row["ratio"] > LIMIT for row in rows))
+    return int(any(row["ratio"] > MAX_RATIO for row in rows))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from ustreamer_payloads.plugin import PayloadsConfig
 
-LIMIT: Final = 3.0
+MAX_RATIO: Final = 3.0
 
 _CALLS: Final = 1_000
 _NAMES: Final = ("speed", "slip", "gear", "odometer", "angle")
@@ -47,7 +47,7 @@ _TYPES: Final[dict[str, Any]] = {
     },
 }  # fmt: skip
 
-ELSEWHERE: Final = {"someip-py": 2.53 / 0.075, "someipy": 2.28 / 0.075}
+OTHER_LIBRARIES: Final = {"someip-py": 2.53 / 0.075, "someipy": 2.28 / 0.075}
 """Reading the struct of five scalars, in times of `Struct.unpack`, each by its version of 2026."""
 
 
@@ -125,9 +125,11 @@ def _us(call: Callable[[Any], object], argument: object) -> float:
     return (time.perf_counter_ns() - began_ns) / 1_000 / _CALLS
 
 
-def _fastest(rounds: int, *ways: tuple[Callable[[Any], object], object]) -> list[float]:
+def _fastest(rounds: int, *calls: tuple[Callable[[Any], object], object]) -> list[float]:
     """Microseconds of each way, in turns."""
-    return [min(times) for times in zip(*([_us(*way) for way in ways] for _ in range(rounds)), strict=True)]
+    return [
+        min(times) for times in zip(*([_us(*call) for call in calls] for _ in range(rounds)), strict=True)
+    ]
 
 
 def measured(rounds: int) -> dict[str, dict[str, float]]:
@@ -140,14 +142,14 @@ def measured(rounds: int) -> dict[str, dict[str, float]]:
         description, payload = descriptions[case.type], case.write(case.value)
         assert description.encode(case.value) == payload
         assert description.decode(payload) == case.read(payload) == case.value
-        ways = [
+        calls = [
             (description.decode, payload),
             (case.read, payload),
             (description.encode, case.value),
             (case.write, case.value),
         ]
-        told = ("read", "read_by_hand", "write", "write_by_hand")
-        figures[name] = dict(zip(told, _fastest(rounds, *ways), strict=True))
+        names = ("read", "read_by_hand", "write", "write_by_hand")
+        figures[name] = dict(zip(names, _fastest(rounds, *calls), strict=True))
     five = _FIVE.pack(*_VALUE.values())
     figures["five scalars"]["bare"] = _fastest(rounds, (_FIVE.unpack, five))[0]
     return figures
@@ -168,7 +170,7 @@ def table(figures: dict[str, dict[str, float]]) -> str:
             f"{each['write']:8.2f}{each['write_by_hand']:9.2f}{write:7.2f}"
         )
     five = figures["five scalars"]
-    others = ", ".join(f"{name} {times:.0f}" for name, times in ELSEWHERE.items())
+    others = ", ".join(f"{name} {times:.0f}" for name, times in OTHER_LIBRARIES.items())
     lines.append(
         f"five scalars to a dict in times of Struct.unpack: {five['read'] / five['bare']:.1f} (to an object: {others})"
     )
@@ -182,10 +184,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     figures = measured(arguments.rounds)
     print(json.dumps(figures) if arguments.json else table(figures))
-    if ratio(figures) < LIMIT:
+    if ratio(figures) < MAX_RATIO:
         return 0
     print(
-        f"five scalars cost {ratio(figures):.1f} times what they cost by hand; {LIMIT} is the limit",
+        f"five scalars cost {ratio(figures):.1f} times what they cost by hand; {MAX_RATIO} is the limit",
         file=sys.stderr,
     )
     return 1

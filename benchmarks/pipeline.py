@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from ustreamer_pipeline.bronze.landing import Landed, land, read_bronze, segment_file
-from ustreamer_pipeline.bronze.manifest import Manifest, listed
+from ustreamer_pipeline.bronze.manifest import Manifest, list_recordings
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.recording import events, rows
@@ -34,9 +34,9 @@ from ustreamer_pipeline.recording.rows import EPOCH
 from ustreamer_pipeline.recording.segments import Segment, read_segment
 from ustreamer_pipeline.schemas import DELIVERIES, RECORDED, TYPES, VERDICTS
 from ustreamer_pipeline.session import session
-from ustreamer_pipeline.silver.silver import Work, work
+from ustreamer_pipeline.silver.silver import UnitPlan, plan_unit
 
-from benchmarks import process_tree
+from benchmarks.harness import process_tree
 
 ROWS: Final = (1_000_000, 10_000_000)
 ROWS_PER_VEHICLE: Final = 500_000
@@ -45,7 +45,7 @@ ROWS_PER_SECOND: Final = 1_500
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What one engine took for one task. `cpu_s` is of all its processes; `peak_mb` an upper bound of their memory so far.
 
     Spark's are the processes that are there, with this one; those of the others have ended.
@@ -60,11 +60,11 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Stage:
+class TaskWorkspace:
     """Where a task works: recordings that must not be changed, and a folder of its own for each engine."""
 
     recordings: Path
-    place: Path
+    work_dir: Path
     cores: int
 
 
@@ -74,37 +74,39 @@ def fleet_of(count: int) -> Fleet:
     return Fleet(vehicles=vehicles, seconds=max(1.0, count / vehicles / ROWS_PER_SECOND))
 
 
-def measured(task: str, engine: str, work: Callable[[], int], processes: int = 0) -> Measured:
+def measure_task(task: str, engine: str, work: Callable[[], int], processes: int = 0) -> Measurement:
     """Do it, in so many processes of its own; 0: in those that are there."""
     began, cpu = time.monotonic(), process_tree.cpu_s()
     count = work()
     seconds = time.monotonic() - began
-    peak = process_tree.ended_peak_mb() * processes if processes else process_tree.peak_mb()
-    return Measured(task, engine, count, seconds, process_tree.cpu_s() - cpu, peak)
+    peak = process_tree.exited_peak_mb() * processes if processes else process_tree.peak_mb()
+    return Measurement(task, engine, count, seconds, process_tree.cpu_s() - cpu, peak)
 
 
 # ------------------------------------------------------------------------------------------------------------ ingest
 
 
-def ingest_task(stage: Stage, spark: SparkSession) -> list[Measured]:
+def ingest_task(workspace: TaskWorkspace, spark: SparkSession) -> list[Measurement]:
     """Recordings to tables, by each engine into a lake of its own."""
-    lakes = {engine: stage.place / f"lake-{engine}" for engine in ("spark", "duckdb")}
-    by_duckdb = partial(ingest_with_duckdb, stage.recordings, lakes["duckdb"], stage.cores)
+    lakes = {engine: workspace.work_dir / f"lake-{engine}" for engine in ("spark", "duckdb")}
+    by_duckdb = partial(ingest_with_duckdb, workspace.recordings, lakes["duckdb"], workspace.cores)
     return [
-        measured("ingest", "spark", lambda: ingest(spark, [str(stage.recordings)], str(lakes["spark"])).rows),
-        measured("ingest", "duckdb", by_duckdb, stage.cores),
+        measure_task(
+            "ingest", "spark", lambda: ingest(spark, [str(workspace.recordings)], str(lakes["spark"])).rows
+        ),
+        measure_task("ingest", "duckdb", by_duckdb, workspace.cores),
     ]
 
 
 def ingest_with_duckdb(recordings: Path, lake: Path, processes: int) -> int:
     """The same with DuckDB, a process per core: bronze, then each gateway's day. How many rows."""
     manifest = Manifest()
-    paths = [path for path, _, _ in listed([str(recordings)], (".useg",))]
+    paths = [path for path, _, _ in list_recordings([str(recordings)], (".useg",))]
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         for landed in pool.map(partial(_landed, str(lake)), paths, chunksize=4):
-            manifest.note(landed)
+            manifest.record_landed(landed)
         by_unit = manifest.by_unit()
-        units = [work(manifest, unit, by_unit[unit]) for unit in sorted(by_unit)]
+        units = [plan_unit(manifest, unit, by_unit[unit]) for unit in sorted(by_unit)]
         return sum(pool.map(partial(duckdb_unit, str(lake)), sorted(units, key=lambda unit: -unit.rows)))
 
 
@@ -112,7 +114,7 @@ def _landed(lake: str, path: str) -> Landed:
     return land(path, lake)
 
 
-def duckdb_unit(lake: str, unit: Work) -> int:
+def duckdb_unit(lake: str, unit: UnitPlan) -> int:
     """One gateway's day: what `silver.judged` and `silver.deliveries` say, in DuckDB's SQL."""
     folder = Path(lake) / "silver"
     names = {
@@ -122,7 +124,7 @@ def duckdb_unit(lake: str, unit: Work) -> int:
     for name in names.values():
         name.mkdir(parents=True, exist_ok=True)
     with duckdb.connect(config={"threads": 1}) as connection:
-        recorded = pa.RecordBatchReader.from_batches(RECORDED.arrow(), _batches(lake, unit))
+        recorded = pa.RecordBatchReader.from_batches(RECORDED.arrow_schema(), _batches(lake, unit))
         connection.execute("SET enable_progress_bar = false")
         connection.register("recorded", recorded)
         target = names["deliveries"] / "part.parquet"
@@ -137,26 +139,31 @@ def duckdb_unit(lake: str, unit: Work) -> int:
     return int(pq.read_metadata(target).num_rows)
 
 
-def _date(unit: Work) -> str:
+def _date(unit: UnitPlan) -> str:
     import datetime as dt
 
     return str(EPOCH + dt.timedelta(days=unit.day))
 
 
-def _batches(lake: str, unit: Work) -> Iterator[pa.RecordBatch]:
-    pool = rows.Pool()
+def _batches(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
+    pool = rows.TextPool()
     parts = (
-        rows.Part(lambda file=piece.file: _segment(lake, file), piece.file, piece.floor, piece.later_from_ns)  # type: ignore[misc]
-        for piece in unit.pieces
+        rows.SegmentSource(
+            lambda file=piece.file: _segment(lake, file),  # type: ignore[misc]
+            piece.file,
+            piece.floor,
+            piece.later_from_ns,
+        )
+        for piece in unit.parts
     )
-    for ready in rows.merged(parts, pool, unit.day):
-        yield from rows.arrow(ready, pool, unit.day, unit.gateway)
+    for ready in rows.merge_day(parts, pool, unit.day):
+        yield from rows.record_batches(ready, pool, unit.day, unit.gateway)
 
 
-def _small(lake: str, unit: Work) -> Iterator[pa.RecordBatch]:
-    for piece in unit.pieces:
+def _small(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
+    for piece in unit.parts:
         segment = _segment(lake, piece.file)
-        yield events.arrow(list(events.found(segment, piece.file, 0)), unit.day, unit.gateway)
+        yield events.event_batch(list(events.find_event_rows(segment, piece.file, 0)), unit.day, unit.gateway)
 
 
 def _segment(lake: str, file: str) -> Segment:
@@ -190,36 +197,36 @@ WHERE fault IS NULL AND verdict BETWEEN 0 AND 5 AND type BETWEEN 1 AND 4 AND pri
 
 # ----------------------------------------------------------------------------------------------------- all of them
 
-TASKS: Final[dict[str, Callable[[Stage, SparkSession], list[Measured]]]] = {"ingest": ingest_task}
+TASKS: Final[dict[str, Callable[[TaskWorkspace, SparkSession], list[Measurement]]]] = {"ingest": ingest_task}
 
 
 def run(
-    counts: Sequence[int], tasks: Sequence[str], cores: int, place: Path, spark: SparkSession
-) -> list[Measured]:
+    counts: Sequence[int], tasks: Sequence[str], cores: int, directory: Path, spark: SparkSession
+) -> list[Measurement]:
     """Every task at every size, each on recordings that are made for it and deleted after it."""
-    found: list[Measured] = []
+    measurements: list[Measurement] = []
     for count in counts:
-        stage = Stage(place / f"recordings-{count}", place / f"work-{count}", cores)
-        make = partial(_made, count, stage)
-        found.append(measured("generate", "numpy", make, stage.cores))
+        workspace = TaskWorkspace(directory / f"recordings-{count}", directory / f"work-{count}", cores)
+        make = partial(_generate, count, workspace)
+        measurements.append(measure_task("generate", "numpy", make, workspace.cores))
         for task in tasks:
-            found += TASKS[task](stage, spark)
-        shutil.rmtree(stage.recordings)
-        shutil.rmtree(stage.place, ignore_errors=True)
-    return found
+            measurements += TASKS[task](workspace, spark)
+        shutil.rmtree(workspace.recordings)
+        shutil.rmtree(workspace.work_dir, ignore_errors=True)
+    return measurements
 
 
-def _made(count: int, stage: Stage) -> int:
-    return sum(write_fleet(fleet_of(count), stage.recordings, stage.cores))
+def _generate(count: int, workspace: TaskWorkspace) -> int:
+    return sum(write_fleet(fleet_of(count), workspace.recordings, workspace.cores))
 
 
-def table(found: Sequence[Measured]) -> str:
+def table(measurements: Sequence[Measurement]) -> str:
     """One line per measurement; how it grows beside the same one at the size before, and Spark beside DuckDB."""
     lines = [
         f"{'task':10}{'engine':8}{'rows':>12}{'s':>9}{'rows/s':>12}{'cpu us/row':>12}{'peak MB':>9}  growth  spark/duckdb"
     ]
-    before: dict[tuple[str, str], Measured] = {}
-    for one in found:
+    before: dict[tuple[str, str], Measurement] = {}
+    for one in measurements:
         last = before.get((one.task, one.engine))
         before[one.task, one.engine] = one
         growth = (
@@ -227,12 +234,12 @@ def table(found: Sequence[Measured]) -> str:
             if last is None
             else f"{math.log(one.seconds / last.seconds) / math.log(one.rows / last.rows):.2f}"
         )
-        beside = [
+        duckdb_rows = [
             other
-            for other in found
+            for other in measurements
             if (other.task, other.rows, other.engine) == (one.task, one.rows, "duckdb")
         ]
-        ratio = f"{one.seconds / beside[0].seconds:.1f}" if beside and one.engine == "spark" else ""
+        ratio = f"{one.seconds / duckdb_rows[0].seconds:.1f}" if duckdb_rows and one.engine == "spark" else ""
         lines.append(
             f"{one.task:10}{one.engine:8}{one.rows:>12,}{one.seconds:>9.1f}{one.rows / one.seconds:>12,.0f}"
             f"{one.cpu_s / one.rows * 1e6:>12.2f}{one.peak_mb:>9,.0f}  {growth:6}  {ratio}"
@@ -250,12 +257,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", default="2g", metavar="SIZE", help="heap of Spark (2g)")
     parser.add_argument("--dir", metavar="DIRECTORY", help="for some 200 bytes a row")
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="ustreamer-pipeline-", dir=options.dir) as place:
+    with tempfile.TemporaryDirectory(prefix="ustreamer-pipeline-", dir=options.dir) as directory:
         with session("benchmark", cores=options.cores, memory=options.memory) as spark:
             # What Spark compiles and loads the first time is not the pipeline's speed.
-            run([20_000], options.task, options.cores, Path(place), spark)
-            found = run(options.rows, options.task, options.cores, Path(place), spark)
-        print(table(found))
+            run([20_000], options.task, options.cores, Path(directory), spark)
+            measurements = run(options.rows, options.task, options.cores, Path(directory), spark)
+        print(table(measurements))
     return 0
 
 

@@ -7,8 +7,8 @@ that passes a message when `now - last >= period` makes of the very times at whi
 
 A machine that is busy stops the publisher, or the streamer, for some periods at a time. What was published then comes at once,
 and no limiter that may not catch up after a pause can pass it: with 3 % of the messages late, 1 to 2 % less than the nominal
-min(published, limit) is all that there is. So the times at which the messages came are recorded (`plugins/recorder`), and the
-ideal limiter is asked how many of them can pass at most: `Possible`, which is no part of the streamer. A row counts what was
+min(published, limit) is all that there is. So the times at which the messages arrived are recorded (`plugins/recorder`), and the
+ideal limiter is asked how many of them can pass at most: `IdealLimiter`, which is no part of the streamer. A row counts what was
 delivered by the smaller of the two, and shows both. On a machine that stops nobody they are the same. Exit code 1 if a row is not
 within 0.99 and 1.01.
 
@@ -31,9 +31,9 @@ import msgspec
 from ustreamer_recorder.events import Row
 from ustreamer_recorder.reader import read_segment
 
-from benchmarks import links, wire
-from benchmarks.children import Child, console_script, module
-from benchmarks.rigs import Ports
+from benchmarks.harness.child_process import Child, console_script, module_command
+from benchmarks.harness.testbed import Ports
+from benchmarks.traffic import sockets, wire
 from ustreamer.uprotocol.uuri import UUri
 
 ROWS: Final = (
@@ -49,13 +49,13 @@ ROWS: Final = (
     (99, 0.20, 100),
 )
 """Published Hz, jitter as a fraction of the period, limit in Hz."""
-LEAST: Final = 0.99
-MOST: Final = 1.01
+MIN_FIDELITY: Final = 0.99
+MAX_FIDELITY: Final = 1.01
 
-_LATE: Final = 0.25
+_LATE_PERIODS: Final = 0.25
 """Of a period: a publisher so late has been stopped by the machine, and what it then catches up with is too fast."""
-_TOLERANCE: Final = 0.1  # of a period, as the throttle has it by default
-_PAUSE: Final = 2.5  # periods without a message
+_TOLERANCE_PERIODS: Final = 0.1  # of a period, as the throttle has it by default
+_PAUSE_PERIODS: Final = 2.5  # periods without a message
 _SERVICE: Final = 0x5000
 _START_S: Final = 30.0
 _NS_PER_S: Final = 1_000_000_000
@@ -69,12 +69,12 @@ state_dir = "state"
 transport = "zenoh"
 authorities = ["{wire.STREAMER}"]
 mode = "peer"
-listen = ["tcp/{links.LOOPBACK}:{{zenoh}}"]
+listen = ["tcp/{sockets.LOOPBACK}:{{zenoh}}"]
 
 [endpoints.chassis]
 transport = "someip"
 authorities = ["{wire.ECU}"]
-bind = "{links.LOOPBACK}"
+bind = "{sockets.LOOPBACK}"
 port = {{someip}}
 sd = false
 
@@ -82,14 +82,14 @@ sd = false
 [plugins.throttle]
 [plugins.recorder]
 """
-_OFFER: Final = f"""
+_SERVICE_TOML: Final = f"""
 [[endpoints.chassis.services]]
 service = {{service:#06x}}
 major = {wire.MAJOR}
 events = [{{{{ id = {wire.EVENT:#06x} }}}}]
 offered = true
 provider = "up://{wire.STREAMER}/{{service:X}}/{wire.MAJOR}/0"
-receivers = [{{{{ address = "{links.LOOPBACK}:{{receiver}}", max_frequency = {{limit}} }}}}]
+receivers = [{{{{ address = "{sockets.LOOPBACK}:{{receiver}}", max_frequency = {{limit}} }}}}]
 """
 
 
@@ -97,17 +97,17 @@ def topic(row: int) -> wire.Address:
     return wire.Address(wire.STREAMER, _SERVICE + row, wire.MAJOR, wire.EVENT)
 
 
-def offers(receiver: int) -> str:
+def services_toml(receiver: int) -> str:
     """The services of all rows, each with its limit."""
     return "".join(
-        _OFFER.format(service=_SERVICE + row, receiver=receiver, limit=float(limit))
+        _SERVICE_TOML.format(service=_SERVICE + row, receiver=receiver, limit=float(limit))
         .replace("{{", "{")
         .replace("}}", "}")
         for row, (_, _, limit) in enumerate(ROWS)
     )
 
 
-class NowLast:
+class NaiveLimiter:
     """The limiter of the field: a message passes if the last that passed is a period ago."""
 
     def __init__(self, limit_hz: float) -> None:
@@ -115,13 +115,13 @@ class NowLast:
         self._period_ns = round(_NS_PER_S / limit_hz)
         self._last_ns = -_NS_PER_S * 3_600
 
-    def see(self, now_ns: int) -> None:
+    def on_message(self, now_ns: int) -> None:
         if now_ns - self._last_ns >= self._period_ns:
             self._last_ns = now_ns
             self.passed += 1
 
 
-class Possible:
+class IdealLimiter:
     """The most that any limiter may pass: in no window more than T / period + 2 + tolerance, and no catching up after a pause.
 
     The first is the generic cell rate algorithm with a limit of `(1 + tolerance) * period`, which passes whatever conforms, and
@@ -131,12 +131,12 @@ class Possible:
     def __init__(self, limit_hz: float) -> None:
         self.passed = 0
         self._period_ns = _NS_PER_S / limit_hz
-        self._ahead_ns = self._period_ns * (1 + _TOLERANCE)
+        self._ahead_ns = self._period_ns * (1 + _TOLERANCE_PERIODS)
         self._theoretical_ns = self._seen_ns = -float("inf")
 
-    def see(self, now_ns: int) -> None:
+    def on_message(self, now_ns: int) -> None:
         """A message comes; times rise."""
-        if now_ns - self._seen_ns > _PAUSE * self._period_ns:
+        if now_ns - self._seen_ns > _PAUSE_PERIODS * self._period_ns:
             self._theoretical_ns = now_ns + self._period_ns
         self._seen_ns = now_ns
         if now_ns >= self._theoretical_ns - self._ahead_ns:
@@ -146,22 +146,22 @@ class Possible:
 
 def publish(port: int, seconds: float) -> list[dict[str, float]]:
     """Publish all rows for so long; what was published, and what the usual limiter would have passed, each in messages."""
-    session = links.zenoh_client(port)
+    session = sockets.zenoh_client(port)
     puts, tails = [], []
     for row in range(len(ROWS)):
-        puts.append(links.publisher(session, wire.publish_key(topic(row))).put)
+        puts.append(sockets.blocking_publisher(session, wire.publish_key(topic(row))).put)
         tails.append(wire.publish_tail(topic(row)))
-    beside = [NowLast(limit) for _, _, limit in ROWS]
+    naive_limiters = [NaiveLimiter(limit) for _, _, limit in ROWS]
     published, late = [0] * len(ROWS), [0] * len(ROWS)
-    dice = random.Random(1)
-    links.ready()
+    rng = random.Random(1)
+    sockets.print_ready()
     sys.stdin.readline()
     began_ns = time.monotonic_ns()
     # Jitter is around a fixed grid, as the facts have it.
-    due = [(began_ns, row, 0) for row in range(len(ROWS))]
-    heapq.heapify(due)
-    while due:
-        when_ns, row, number = due[0]
+    schedule = [(began_ns, row, 0) for row in range(len(ROWS))]
+    heapq.heapify(schedule)
+    while schedule:
+        when_ns, row, number = schedule[0]
         left_ns = when_ns - time.monotonic_ns()
         if left_ns > 0:
             time.sleep(left_ns / _NS_PER_S)
@@ -172,20 +172,20 @@ def publish(port: int, seconds: float) -> list[dict[str, float]]:
         head = wire.attachment_head(time.time_ns() // 1_000_000, published[row])
         puts[row](bytes(16), attachment=head + tails[row])
         published[row] += 1
-        beside[row].see(now_ns)
+        naive_limiters[row].on_message(now_ns)
         hz, jitter, _ = ROWS[row]
         period_ns = _NS_PER_S / hz
-        late[row] += now_ns - when_ns > _LATE * period_ns
-        next_ns = began_ns + round(period_ns * (number + 1 + dice.uniform(-jitter, jitter)))
-        heapq.heapreplace(due, (next_ns, row, number + 1))
+        late[row] += now_ns - when_ns > _LATE_PERIODS * period_ns
+        next_ns = began_ns + round(period_ns * (number + 1 + rng.uniform(-jitter, jitter)))
+        heapq.heapreplace(schedule, (next_ns, row, number + 1))
     seconds = (time.monotonic_ns() - began_ns) / _NS_PER_S
     return [
         {"published": count, "late": delayed, "now_last": limiter.passed, "seconds": seconds}
-        for count, delayed, limiter in zip(published, late, beside, strict=True)
+        for count, delayed, limiter in zip(published, late, naive_limiters, strict=True)
     ]
 
 
-def _count(sink: socket.socket, counts: list[int]) -> None:
+def _count_received(sink: socket.socket, counts: list[int]) -> None:
     """Count what has arrived, by its service."""
     while True:
         try:
@@ -198,72 +198,72 @@ def _count(sink: socket.socket, counts: list[int]) -> None:
 def measured(directory: Path, seconds: float = 20.0) -> list[dict[str, Any]]:
     ports = Ports.free()
     config = directory / "streamer.toml"
-    text = CONFIG.format(**msgspec.structs.asdict(ports)) + offers(ports.receiver)
+    text = CONFIG.format(**msgspec.structs.asdict(ports)) + services_toml(ports.receiver)
     config.write_text(text, encoding="utf-8")
-    sink = links.udp(ports.receiver)
+    sink = sockets.udp_socket(ports.receiver)
     sink.setblocking(False)
     children: list[Child] = []
     try:
         children.append(Child("streamer", [console_script("ustreamer"), "run", str(config)], directory))
-        children[0].expect("READY", _START_S)
-        publisher = Child("publisher", module("rates", "publish", ports.zenoh, seconds), directory)
+        children[0].wait_line("READY", _START_S)
+        publisher = Child("publisher", module_command("rates", "publish", ports.zenoh, seconds), directory)
         children.append(publisher)
-        publisher.expect("READY", _START_S)
+        publisher.wait_line("READY", _START_S)
         time.sleep(_GRACE_S)  # a subscriber's declaration is on its way
         counts = [0] * len(ROWS)
-        publisher.say("go")
+        publisher.send_command("go")
         done = None
         while done is None:
             time.sleep(0.05)
-            _count(sink, counts)
-            done = publisher.line()
+            _count_received(sink, counts)
+            done = publisher.poll_line()
         time.sleep(_GRACE_S)
-        _count(sink, counts)
+        _count_received(sink, counts)
     finally:
         for child in reversed(children):
-            child.end()
+            child.stop()
         sink.close()
-    came = _came(directory)
+    arrivals = _arrival_times(directory)
     return [
-        _row(row, told, delivered, came[row])
-        for row, (told, delivered) in enumerate(zip(json.loads(done), counts, strict=True))
+        _row(row, published, delivered, arrivals[row])
+        for row, (published, delivered) in enumerate(zip(json.loads(done), counts, strict=True))
     ]
 
 
-def _came(directory: Path) -> list[list[int]]:
-    """When the messages of each row came, by the recording: those that were delivered, and those that were not."""
-    came: list[list[int]] = [[] for _ in ROWS]
+def _arrival_times(directory: Path) -> list[list[int]]:
+    """When the messages of each row arrived, by the recording: those that were delivered, and those that were not."""
+    arrivals: list[list[int]] = [[] for _ in ROWS]
     for path in directory.rglob("*.useg"):
         for event in read_segment(path.read_bytes(), path.name):
             if isinstance(event, Row) and event.target.egress == "chassis":
-                came[UUri.parse(event.source).ue_id - _SERVICE].append(event.arrived_ns)
-    return [sorted(each) for each in came]
+                arrivals[UUri.parse(event.source).ue_id - _SERVICE].append(event.arrived_ns)
+    return [sorted(each) for each in arrivals]
 
 
-def _row(row: int, told: dict[str, float], delivered: int, came: Sequence[int]) -> dict[str, Any]:
+def _row(row: int, published: dict[str, float], delivered: int, arrivals: Sequence[int]) -> dict[str, Any]:
     hz, jitter, limit = ROWS[row]
     # The first message passes at once, so one more than the limit's share is right.
-    nominal = min(told["published"], limit * told["seconds"] + 1)
-    ideal = Possible(limit)
-    for now_ns in came:
-        ideal.see(now_ns)
-    due = min(nominal, ideal.passed)
+    nominal = min(published["published"], limit * published["seconds"] + 1)
+    ideal = IdealLimiter(limit)
+    for now_ns in arrivals:
+        ideal.on_message(now_ns)
+    expected = min(nominal, ideal.passed)
     return {
         "published_hz": hz,
         "jitter": jitter,
         "limit_hz": limit,
-        **told,
+        **published,
         "delivered": delivered,
-        "came": len(came),
+        "arrived": len(arrivals),
         "possible": ideal.passed,
-        "fidelity": delivered / due,
+        "fidelity": delivered / expected,
         "nominal_fidelity": delivered / nominal,
-        "now_last_fidelity": told["now_last"] / nominal,
+        "now_last_fidelity": published["now_last"] / nominal,
     }
 
 
-def is_met(rows: Sequence[dict[str, Any]]) -> bool:
-    return all(LEAST <= row["fidelity"] <= MOST for row in rows)
+def is_within_limits(rows: Sequence[dict[str, Any]]) -> bool:
+    return all(MIN_FIDELITY <= row["fidelity"] <= MAX_FIDELITY for row in rows)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -279,9 +279,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(
         [
             *lines,
-            f"expected: a fidelity of {LEAST} to {MOST} in every row, by the smaller of min(published, limit), which is nominal, and of what",
-            "the ideal limiter could pass of what came when it came; now - last: nominal, too; late: the publisher was kept from",
-            f"publishing for more than {_LATE} of a period, and caught up faster than any limit allows",
+            f"expected: a fidelity of {MIN_FIDELITY} to {MAX_FIDELITY} in every row, by the smaller of min(published, limit), which is nominal, and of what",
+            "the ideal limiter could pass of what arrived when it arrived; now - last: nominal, too; late: the publisher was kept from",
+            f"publishing for more than {_LATE_PERIODS} of a period, and caught up faster than any limit allows",
         ]
     )
 
@@ -290,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["publish"]:
         print(json.dumps(publish(int(arguments[1]), float(arguments[2]))), flush=True)
-        links.end()
+        sockets.exit_now()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rates", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--json", action="store_true")
@@ -298,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
         rows = measured(Path(directory), options.seconds)
     print(json.dumps(rows, indent=1) if options.json else table(rows))
-    return int(not is_met(rows))
+    return int(not is_within_limits(rows))
 
 
 if __name__ == "__main__":

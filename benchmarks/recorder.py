@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m benchmarks.recorder`: what a recorded decision costs, on the path of messages and in all.
 
-A decision is `Delivery.settle`, by which every delivery ends, or `Delivery.settle_delivered`, by which those do that leave
+A decision is `DeliveryConfig.settle`, by which every delivery ends, or `DeliveryConfig.settle_delivered`, by which those do that leave
 together, here 64 at a time. It is taken without a tap, with one that does nothing, with one
 that appends a tuple of what it is told to a list, which is the least that anything can do that forgets nothing, and with the
 recorder's. The rest of a row's way, note to bytes to file, is made on a thread of its own, and is measured apart. Rounds are
@@ -23,11 +23,11 @@ from typing import Final
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.layout import MAX_RECORDS, RECORD
-from ustreamer_recorder.note_queue import Intake, Skipped
+from ustreamer_recorder.note_queue import NoteQueue, Skipped
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, Filter, Tap, Transmit
-from ustreamer.core.delivery.ledger import NO_BOOKS, Ledger, Verdict
+from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
+from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Ledger, Verdict
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource
@@ -36,7 +36,7 @@ from ustreamer.uprotocol.uuri import UUri
 PATH_LIMIT_US: Final = 1.0
 
 _ROWS: Final = 1_920
-_HELPING: Final = 64
+_BATCH_SIZE: Final = 64
 _BLOCKS: Final = 40
 _TOPIC: Final = UUri("chassis", 0x1234, 1, 0x8001)
 _CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
@@ -53,9 +53,11 @@ class _Ingress:
         self.taps: tuple[Tap, ...] = ()
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
-    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None: ...
-    def filter_failed(self, plugin: object, error: Exception) -> None: ...
-    def tap_failed(self, tap: Tap, error: Exception) -> None: ...
+    def on_filter_stop(
+        self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
+    ) -> None: ...
+    def on_filter_error(self, plugin: object, error: Exception) -> None: ...
+    def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
 
 
 class _Egress:
@@ -64,22 +66,22 @@ class _Egress:
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None: ...
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: None
 
 
-class Deliveries:
+class SettleBench:
     """Messages of one topic for one target, to be settled again and again."""
 
     def __init__(self) -> None:
         ids = UuidSource(_CLOCK.wall_ms)
         attributes = publish(ids.next(), _TOPIC).attributes
         self._messages = [UMessage(ids.next(), attributes, bytes(100)) for _ in range(_ROWS)]
-        self._helpings = [self._messages[at : at + _HELPING] for at in range(0, _ROWS, _HELPING)]
+        self._batches = [self._messages[at : at + _BATCH_SIZE] for at in range(0, _ROWS, _BATCH_SIZE)]
         self._ingress = _Ingress()
         self._delivery = Delivery(self._ingress, _Egress(), _TOPIC)
 
-    def settled_us(self, *taps: Tap) -> float:
+    def settle_us(self, *taps: Tap) -> float:
         """Microseconds for one delivery's end."""
         self._ingress.taps = taps
         settle, ledger, now_ns = self._delivery.settle, self._ingress.ledger, _CLOCK.monotonic_ns()
@@ -88,21 +90,21 @@ class Deliveries:
             settle(ledger, message, Verdict.DELIVERED, now_ns, now_ns + 9, None, 1, now_ns + 5)
         return (time.perf_counter_ns() - began_ns) / 1_000 / _ROWS
 
-    def helpings_us(self, *taps: Tap) -> float:
+    def batch_us(self, *taps: Tap) -> float:
         """The same where they leave together."""
         self._ingress.taps = taps
         settle, ledger = self._delivery.settle_delivered, self._ingress.ledger
-        times_ns = [_CLOCK.monotonic_ns()] * _HELPING
+        times_ns = [_CLOCK.monotonic_ns()] * _BATCH_SIZE
         began_ns = time.perf_counter_ns()
-        for messages in self._helpings:
+        for messages in self._batches:
             settle(ledger, messages, times_ns)
         return (time.perf_counter_ns() - began_ns) / 1_000 / _ROWS
 
 
-def _nothing(*_: object, **__: object) -> None: ...
+def _idle_tap(*_: object, **__: object) -> None: ...
 
 
-def _appending() -> Tap:
+def _appending_tap() -> Tap:
     rows: list[object] = []
     append = rows.append
 
@@ -122,11 +124,11 @@ def _appending() -> Tap:
     return tap
 
 
-def _written_us(journal: Journal, intake: Intake, rows: int) -> float:
+def _written_us(journal: Journal, note_queue: NoteQueue, rows: int) -> float:
     """Microseconds for one of so many rows from their notes to the file."""
-    notes = intake.notes
+    notes = note_queue.notes
     began_ns = time.perf_counter_ns()
-    journal.write(notes, len(notes), intake)
+    journal.write(notes, len(notes), note_queue)
     journal.tick(Skipped())
     return (time.perf_counter_ns() - began_ns) / 1_000 / rows
 
@@ -160,35 +162,35 @@ def _fastest(action: Callable[[int], object], arguments: Sequence[int]) -> float
 
 def measured(directory: Path, rounds: int) -> dict[str, float]:
     """The fastest of so many rounds, in us a row, and what follows from them."""
-    path = Deliveries()
+    settle_bench = SettleBench()
     config = RecorderConfig(keep_free_bytes=0, max_bytes=64_000_000)
-    intake = Intake(2 * _ROWS, _CLOCK.monotonic_ns, UUri("hpc", 4, 1, 0x8000))
+    note_queue = NoteQueue(2 * _ROWS, _CLOCK.monotonic_ns, UUri("hpc", 4, 1, 0x8000))
     journal = Journal(config, directory, "hpc", _CLOCK, 1)
     journal.tick(Skipped())
-    recording = intake.tap("chassis")
+    recorder_tap = note_queue.tap("chassis")
     best: dict[str, float] = {}
 
-    def take(name: str, us: float) -> None:
+    def keep_minimum(name: str, us: float) -> None:
         best[name] = min(best.get(name, us), us)
 
     for _ in range(rounds):
-        take("no_tap", path.settled_us())
-        take("idle_tap", path.settled_us(_nothing))
-        take("append", path.settled_us(_appending()))
-        take("recorder", path.settled_us(recording))
-        take("writing", _written_us(journal, intake, _ROWS))
-        take("helpings", path.helpings_us())
-        take("helpings_recorded", path.helpings_us(recording))
-        take("helpings_writing", _written_us(journal, intake, _ROWS))
+        keep_minimum("no_tap", settle_bench.settle_us())
+        keep_minimum("idle_tap", settle_bench.settle_us(_idle_tap))
+        keep_minimum("append", settle_bench.settle_us(_appending_tap()))
+        keep_minimum("recorder", settle_bench.settle_us(recorder_tap))
+        keep_minimum("writing", _written_us(journal, note_queue, _ROWS))
+        keep_minimum("batches", settle_bench.batch_us())
+        keep_minimum("batches_recorded", settle_bench.batch_us(recorder_tap))
+        keep_minimum("batches_writing", _written_us(journal, note_queue, _ROWS))
     pwrite, mapped = _block_us(directory)
-    journal.finish(NO_BOOKS)
+    journal.finish(EMPTY_LEDGER)
     on_the_path = best["recorder"] - best["no_tap"]
     return {
         **best,
         "on_the_path": on_the_path,
         "in_all": on_the_path + best["writing"],
-        "helpings_on_the_path": best["helpings_recorded"] - best["helpings"],
-        "helpings_in_all": best["helpings_recorded"] - best["helpings"] + best["helpings_writing"],
+        "batches_on_the_path": best["batches_recorded"] - best["batches"],
+        "batches_in_all": best["batches_recorded"] - best["batches"] + best["batches_writing"],
         "times_append": on_the_path / max(best["append"] - best["no_tap"], 1e-9),
         "pwrite_block": pwrite,
         "mmap_block": mapped,
@@ -209,9 +211,9 @@ def table(figures: dict[str, float]) -> str:
             line("the same, in times of the append", "times_append", "x"),
             line("a row on the writer's thread, to the file", "writing"),
             line("a row in all", "in_all"),
-            line("a row of a helping on the path", "helpings_on_the_path"),
-            line("a row of a helping on the writer's thread, to the file", "helpings_writing"),
-            line("a row of a helping in all", "helpings_in_all"),
+            line("a row of a batch on the path", "batches_on_the_path"),
+            line("a row of a batch on the writer's thread, to the file", "batches_writing"),
+            line("a row of a batch in all", "batches_in_all"),
             line(f"a block of {MAX_RECORDS} rows with pwrite, others may run", "pwrite_block"),
             line("the same through a mapping, nobody may", "mmap_block"),
         ]

@@ -20,11 +20,12 @@ from typing import Final
 
 import msgspec
 
-from benchmarks import links, measure, report, wire
-from benchmarks.children import Child, ChildError, console_script, module
-from benchmarks.measure import Load, Round
-from benchmarks.report import Spread
-from benchmarks.rigs import Direction, Ports, Rig, Stage, Subject, connected
+from benchmarks.harness import measure, report
+from benchmarks.harness.child_process import Child, ChildError, console_script, module_command
+from benchmarks.harness.measure import Load, Round
+from benchmarks.harness.report import Spread
+from benchmarks.harness.testbed import Direction, Ports, Rig, Subject, Testbed, wait_connected
+from benchmarks.traffic import sockets, wire
 
 _QUICK: Final = Load(warm_up_s=0.2, saturated_s=0.3, paced_messages=300)
 
@@ -35,7 +36,7 @@ state_dir = "state"
 [endpoints.chassis]
 transport = "someip"
 authorities = ["{wire.ECU}"]
-bind = "{links.LOOPBACK}"
+bind = "{sockets.LOOPBACK}"
 port = {{someip}}
 sd = false
 
@@ -43,12 +44,12 @@ sd = false
 service = {wire.SERVICE:#06x}
 major = {wire.MAJOR}
 events = [{{{{ id = {wire.EVENT:#06x} }}}}]
-remote = "{links.LOOPBACK}:{{ecu}}"
+remote = "{sockets.LOOPBACK}:{{ecu}}"
 
 [endpoints.body]
 transport = "someip"
 authorities = ["body"]
-bind = "{links.LOOPBACK}"
+bind = "{sockets.LOOPBACK}"
 port = {{zenoh}}
 sd = false
 
@@ -58,7 +59,7 @@ major = {wire.MAJOR}
 events = [{{{{ id = {wire.EVENT:#06x} }}}}]
 offered = true
 provider = "up://{wire.ECU}/{wire.SERVICE:X}/{wire.MAJOR}/0"
-remote = "{links.LOOPBACK}:{{receiver}}"
+remote = "{sockets.LOOPBACK}:{{receiver}}"
 
 [plugins.usubscription]
 [plugins.throttle]
@@ -71,9 +72,9 @@ remote = "{links.LOOPBACK}:{{receiver}}"
 
 def forward_bare(port: int, sink: int) -> None:
     """Every datagram, as it is."""
-    source, send = links.udp(port), links.udp(0, sink).send
+    source, send = sockets.udp_socket(port), sockets.udp_socket(0, sink).send
     recv = source.recv
-    links.ready()
+    sockets.print_ready()
     while True:
         send(recv(2_048))
 
@@ -82,13 +83,13 @@ def forward_with_library(port: int, sink: int) -> None:
     """Every message that the package someip reads and a table knows, with other ids."""
     from someip.header import SOMEIPHeader  # a process of its own; nobody else needs it
 
-    known = {(wire.SERVICE, wire.EVENT, wire.MAJOR): wire.OFFERED}
-    source, send = links.udp(port), links.udp(0, sink).send
+    routes = {(wire.SERVICE, wire.EVENT, wire.MAJOR): wire.OFFERED}
+    source, send = sockets.udp_socket(port), sockets.udp_socket(0, sink).send
     recv, parse, replace = source.recv, SOMEIPHeader.parse, dataclasses.replace
-    links.ready()
+    sockets.print_ready()
     while True:
         message, _ = parse(recv(2_048))
-        service = known.get((message.service_id, message.method_id, message.interface_version))
+        service = routes.get((message.service_id, message.method_id, message.interface_version))
         if service is not None:
             send(replace(message, service_id=service).build())
 
@@ -124,46 +125,52 @@ class Comparison(msgspec.Struct, frozen=True):
         )
 
 
-class SomeipStage(Stage):
+class SomeipTestbed(Testbed):
     """Rigs whose two ends are UDP sockets."""
 
-    def between(self, subject: Subject, start: Callable[[Ports], Child]) -> Rig:
+    def rig_between(self, subject: Subject, start: Callable[[Ports], Child]) -> Rig:
         ports = Ports.free()
-        board = self._board(f"{subject}-someip-to-someip")
-        sink = self._sink(board, "udp", ports.receiver)
+        counters = self._open_counters(f"{subject}-someip-to-someip")
+        sink = self._sink(counters, "udp", ports.receiver)
         forwarder = start(ports)
-        generator = self._generator(board, "udp", ports.ecu, ports.someip)
-        return connected(Rig(Direction.SOMEIP, subject, generator, sink, board, forwarder))
+        generator = self._generator(counters, "udp", ports.ecu, ports.someip)
+        return wait_connected(Rig(Direction.SOMEIP, subject, generator, sink, counters, forwarder))
 
-    def foreign(self, subject: Subject) -> Rig:
+    def reference_rig(self, subject: Subject) -> Rig:
         def start(ports: Ports) -> Child:
-            return self.start(subject, module("someip", "--forward", subject, ports.someip, ports.receiver))
+            return self.start_process(
+                subject, module_command("someip", "--forward", subject, ports.someip, ports.receiver)
+            )
 
-        return self.between(subject, start)
+        return self.rig_between(subject, start)
 
-    def ours(self) -> Rig:
+    def streamer_rig(self) -> Rig:
         def start(ports: Ports) -> Child:
             config = self._directory / "streamer.toml"
             config.write_text(_CONFIG.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
-            streamer = self.start(
+            streamer = self.start_process(
                 "streamer", [console_script("ustreamer"), "run", str(config), "--log", "json"]
             )
             self._streamers.append(streamer)
             return streamer
 
-        return self.between(Subject.STREAMER, start)
+        return self.rig_between(Subject.STREAMER, start)
 
 
 def compare(payload: int, load: Load, repeats: int, progress: Callable[[str], None]) -> Comparison:
     """`repeats` rounds of each, taking turns, behind one that warms up. Raises ChildError if a process fails."""
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-"))
-        with SomeipStage(Path(directory), payload) as stage:
-            rigs = [stage.foreign(Subject.BARE), stage.foreign(Subject.LIBRARY), stage.ours()]
+        with SomeipTestbed(Path(directory), payload) as stage:
+            rigs = [
+                stage.reference_rig(Subject.BARE),
+                stage.reference_rig(Subject.LIBRARY),
+                stage.streamer_rig(),
+            ]
             rounds: list[list[Round]] = [[] for _ in rigs]
             for number in range(-1, repeats):
                 for rig, done in zip(rigs, rounds, strict=True):
-                    result = measure.run(rig, load)
+                    result = measure.run_round(rig, load)
                     progress(
                         f"{payload} B  {rig.subject:8}  {number + 1}/{repeats}  {report.summary(result)}"
                     )
@@ -193,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.forward:
         kind, port, sink = arguments.forward
-        links.end_with_parent()
+        sockets.exit_with_parent()
         (forward_bare if kind == Subject.BARE else forward_with_library)(int(port), int(sink))
     load = _QUICK if arguments.quick else Load()
     repeats = arguments.repeats or (3 if arguments.quick else 9)

@@ -14,7 +14,7 @@ from typing import Final
 import lmdb
 
 from ustreamer.host.storage.spool import Spool, SpoolLimits
-from ustreamer.host.storage.spool_records import Spooled, key_of, value_of
+from ustreamer.host.storage.spool_records import SpoolRecord, encode_key, encode_value
 
 BATCH: Final = 64
 BATCHES: Final = 100
@@ -30,37 +30,39 @@ def rate(batch: Callable[[int], object]) -> float:
 
 
 def spool_rates(directory: Path, size: int) -> tuple[float, float]:
-    message = Spooled(b"a" * 60, b"p" * size, "chassis", "up://chassis/1234/1/8001", None, 1, 2, b"b" * 8, 2)
+    message = SpoolRecord(
+        b"a" * 60, b"p" * size, "chassis", "up://chassis/1234/1/8001", None, 1, 2, b"b" * 8, 2
+    )
     spool = Spool(directory / "spool", SpoolLimits(1_000_000, 1 << 32))
     spool.open()
     keys: list[bytes] = []
 
-    added = rate(lambda _: keys.extend(spool.commit([(1, message)] * BATCH)))
-    removed = rate(lambda number: spool.remove(keys[number * BATCH : (number + 1) * BATCH]))
+    commit_rate = rate(lambda _: keys.extend(spool.commit([(1, message)] * BATCH)))
+    remove_rate = rate(lambda number: spool.delete_messages(keys[number * BATCH : (number + 1) * BATCH]))
     spool.close()
-    return added, removed
+    return commit_rate, remove_rate
 
 
-def plain_rate(directory: Path, size: int) -> float:
-    value = value_of(b"key", Spooled(b"a" * 60, b"p" * size, "chassis", "", None, 1, 2, b"b" * 8, 2))
+def lmdb_rate(directory: Path, size: int) -> float:
+    value = encode_value(b"key", SpoolRecord(b"a" * 60, b"p" * size, "chassis", "", None, 1, 2, b"b" * 8, 2))
     with lmdb.open(str(directory / "plain"), map_size=1 << 32) as env:
 
         def put(number: int) -> None:
             with env.begin(write=True) as txn:
                 for each in range(number * BATCH, (number + 1) * BATCH):
-                    txn.put(key_of(1, each), value)
+                    txn.put(encode_key(1, each), value)
 
         return rate(put)
 
 
-def main(where: str | None = None) -> None:
+def main(directory_path: str | None = None) -> None:
     print(
         f"{'payload':>8} {'added/s':>9} {'removed/s':>10} {'plain puts/s':>13}   in transactions of {BATCH}"
     )
     for size in SIZES:
-        with tempfile.TemporaryDirectory(dir=where) as directory:
+        with tempfile.TemporaryDirectory(dir=directory_path) as directory:
             added, removed = spool_rates(Path(directory), size)
-            plain = plain_rate(Path(directory), size)
+            plain = lmdb_rate(Path(directory), size)
         print(f"{size:>8} {added:>9,.0f} {removed:>10,.0f} {plain:>13,.0f}")
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 import lmdb
-from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.model.subscription import Tracked
-from ustreamer_usubscription.store.store import Store, put
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.store.store import SubscriptionStore, put_subscription
 
 from ustreamer.uprotocol.uuri import UUri
 
@@ -33,19 +33,19 @@ LOOKUP_LIMIT: Final = 1.5
 _PER_TOPIC: Final = 10
 _FEW: Final = 1000
 _LOOKUPS: Final = 1000
-_MAP: Final = 2 << 30
+_MAP_BYTES: Final = 2 << 30
 
 
-def entry(number: int) -> Tracked:
+def subscription_entry(number: int) -> SubscriptionRecord:
     """One of ten subscriptions of its topic, by one of 50 000 subscribers."""
     topic = UUri("chassis", number // _PER_TOPIC // 0x4000, 1, 0x8000 + number // _PER_TOPIC % 0x4000)
-    return Tracked(topic, UUri("hpc.vin1", 1 + number % 50_000, 1, 0), 10_000_000)
+    return SubscriptionRecord(topic, UUri("hpc.vin1", 1 + number % 50_000, 1, 0), 10_000_000)
 
 
-def write(path: Path, count: int) -> None:
-    store = Store(path, _MAP)
+def write_store(path: Path, count: int) -> None:
+    store = SubscriptionStore(path, _MAP_BYTES)
     store.open()
-    changes = sorted(put(entry(number)) for number in range(count))
+    changes = sorted(put_subscription(subscription_entry(number)) for number in range(count))
     for start in range(0, count, 100_000):
         store.commit(changes[start : start + 100_000])
     store.close()
@@ -59,19 +59,19 @@ def scan_s(path: Path) -> float:
     return time.perf_counter() - start
 
 
-def started(path: Path) -> tuple[float, Directory]:
+def open_directory(path: Path) -> tuple[float, InMemoryDirectory]:
     """Seconds until any topic can be looked up, and where."""
     start = time.perf_counter()
-    store, directory = Store(path, _MAP), Directory()
+    store, directory = SubscriptionStore(path, _MAP_BYTES), InMemoryDirectory()
     store.open()
-    directory.load(store.take())
-    assert directory.subscribers(entry(0).topic)
+    directory.load_stored(store.take_subscriptions())
+    assert directory.subscribers(subscription_entry(0).topic)
     seconds = time.perf_counter() - start
     store.close()
     return seconds, directory
 
 
-def lookup_ns(directory: Directory, topics: Sequence[UUri]) -> tuple[float, float]:
+def lookup_ns(directory: InMemoryDirectory, topics: Sequence[UUri]) -> tuple[float, float]:
     """Nanoseconds for the first lookup of a topic, which decodes it, and for every further one."""
     rounds = []
     for _ in range(21):
@@ -85,7 +85,7 @@ def lookup_ns(directory: Directory, topics: Sequence[UUri]) -> tuple[float, floa
 def topics_of(count: int) -> list[UUri]:
     """As many different topics as there are, at most a thousand, in an order that no cache likes; hashes are made."""
     step = max(count // _LOOKUPS // _PER_TOPIC, 1) * _PER_TOPIC
-    topics = [entry(number).topic for number in range(0, count, step)][:_LOOKUPS]
+    topics = [subscription_entry(number).topic for number in range(0, count, step)][:_LOOKUPS]
     # The same number of lookups of different topics on both sides, or the larger would be charged for cache misses alone.
     for topic in topics:
         hash(topic)
@@ -98,36 +98,36 @@ def resident_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
-def memory(path: Path) -> dict[str, float]:
+def memory_per_subscription(path: Path) -> dict[str, float]:
     """Bytes per subscription: after the start, and when all have been decoded. For a process of its own."""
-    write_free = path / "warm"
-    write(write_free, _PER_TOPIC)
-    started(write_free)
+    warm_up_store = path / "warm"
+    write_store(warm_up_store, _PER_TOPIC)
+    open_directory(warm_up_store)
     before = resident_bytes()
-    _, directory = started(path / "many")
+    _, directory = open_directory(path / "many")
     loaded = resident_bytes() - before
     sum(1 for _ in directory)
-    directory.subscribed_by(entry(0).subscriber)
+    directory.subscribed_by(subscription_entry(0).subscriber)
     decoded = resident_bytes() - before
     return {"loaded": loaded / directory.count, "decoded": decoded / directory.count}
 
 
 def measured(path: Path, count: int, repeats: int) -> dict[str, float]:
-    write(path / "many", count)
-    write(path / "few", _FEW)
+    write_store(path / "many", count)
+    write_store(path / "few", _FEW)
     scans, starts = [], []
     for _ in range(repeats):
         scans.append(scan_s(path / "many"))
-        seconds, many = started(path / "many")
+        seconds, many = open_directory(path / "many")
         starts.append(seconds)
         del many
-    _, many = started(path / "many")
-    _, few = started(path / "few")
+    _, many = open_directory(path / "many")
+    _, few = open_directory(path / "few")
     first_few, again_few = lookup_ns(few, topics_of(_FEW))
     first_many, again_many = lookup_ns(many, topics_of(count)[: len(topics_of(_FEW))])
     _, wide = lookup_ns(many, topics_of(count))
-    asked = [sys.executable, "-m", "benchmarks.subscriptions", "--memory", str(path)]
-    per_subscription = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+    command = [sys.executable, "-m", "benchmarks.subscriptions", "--memory", str(path)]
+    per_subscription = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {
         "subscriptions": count,
         "scan_s": min(scans),
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.memory is not None:
-        print(json.dumps(memory(arguments.memory)))
+        print(json.dumps(memory_per_subscription(arguments.memory)))
         return 0
     with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
         figures = measured(Path(directory), arguments.count, arguments.repeats)

@@ -16,27 +16,28 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from benchmarks import at_rest, calls, fan_out, growth, rates, report, subscriptions, switching
-from benchmarks.__main__ import QUICK, forwarding
-from benchmarks.children import REPO, ChildError
-from benchmarks.measure import Load
-from benchmarks.rigs import Subject
+from benchmarks import at_rest, calls, fan_out, growth, rates, subscriptions, switching
+from benchmarks.__main__ import QUICK, measure_forwarding
+from benchmarks.harness import report
+from benchmarks.harness.child_process import REPO, ChildError
+from benchmarks.harness.measure import Load
+from benchmarks.harness.testbed import Subject
 
 RESULTS: Final = REPO / "benchmarks" / "results.json"
 _LOAD: Final = Load(warm_up_s=0.3, saturated_s=1.0, paced_messages=1_000, fast_messages=5_000)
 
 
-class Part(NamedTuple):
+class SuitePart(NamedTuple):
     """Measures in a directory, in full or just to see that it works; shows what was found."""
 
     measure: Callable[[Path, bool], Any]
     table: Callable[[Any], str]
 
 
-def _forwarding(_: Path, quick: bool) -> dict[str, Any]:
+def _measure_forwarding(_: Path, quick: bool) -> dict[str, Any]:
     payloads, load, repeats = ([64], QUICK, 1) if quick else ([64, 1_024], _LOAD, 7)
     found: dict[str, Any] = msgspec.to_builtins(
-        forwarding(payloads, load, repeats, lambda line: print(line, file=sys.stderr, flush=True))
+        measure_forwarding(payloads, load, repeats, lambda line: print(line, file=sys.stderr, flush=True))
     )
     return found
 
@@ -75,85 +76,91 @@ def _at_rest(directory: Path, quick: bool) -> dict[str, Any]:
     return at_rest.measured(directory, *((1, 0.2) if quick else (5, 5.0)))
 
 
-PARTS: Final[dict[str, Part]] = {
-    "forwarding": Part(_forwarding, _forwarding_table),
-    "calls": Part(_calls, calls.table),
-    "fan_out": Part(_fan_out, fan_out.table),
-    "growth": Part(_growth, growth.table),
-    "subscriptions": Part(_memory, subscriptions.table),
-    "switching": Part(_switching, switching.table),
-    "rates": Part(_rates, rates.table),
-    "at_rest": Part(_at_rest, at_rest.table),
+PARTS: Final[dict[str, SuitePart]] = {
+    "forwarding": SuitePart(_measure_forwarding, _forwarding_table),
+    "calls": SuitePart(_calls, calls.table),
+    "fan_out": SuitePart(_fan_out, fan_out.table),
+    "growth": SuitePart(_growth, growth.table),
+    "subscriptions": SuitePart(_memory, subscriptions.table),
+    "switching": SuitePart(_switching, switching.table),
+    "rates": SuitePart(_rates, rates.table),
+    "at_rest": SuitePart(_at_rest, at_rest.table),
 }
 
 
-class Demand(NamedTuple):
-    what: str
-    found: str
+class PerformanceGoal(NamedTuple):
+    goal: str
+    measured: str
     met: bool
 
 
-def demands(found: dict[str, Any]) -> list[Demand]:
+def check_goals(found: dict[str, Any]) -> list[PerformanceGoal]:
     """What issue 8 asks for, as far as it was measured."""
-    verdicts = []
+    checked = []
     for ratio in found.get("forwarding", {}).get("ratios", ()):
         if ratio["payload"] != 64:
             continue
         where, rate = ratio["direction"], ratio["messages_per_s"]["median"]
         if ratio["subject"] == Subject.RECORDED:
-            verdicts.append(Demand(f"{where}, recorder on: at least 0.85", f"{rate:.2f}", rate >= 0.85))
+            checked.append(
+                PerformanceGoal(f"{where}, recorder on: at least 0.85", f"{rate:.2f}", rate >= 0.85)
+            )
             continue
-        verdicts.append(Demand(f"{where}: messages/s at least 0.6", f"{rate:.2f}", rate >= 0.6))
+        checked.append(PerformanceGoal(f"{where}: messages/s at least 0.6", f"{rate:.2f}", rate >= 0.6))
         for metric, most in (("p50_us", 1.5), ("p99_us", 2.0)):
             times = ratio[metric]["median"]
-            verdicts.append(Demand(f"{where}: {metric[:3]} at most {most}", f"{times:.2f}", times <= most))
+            checked.append(
+                PerformanceGoal(f"{where}: {metric[:3]} at most {most}", f"{times:.2f}", times <= most)
+            )
     for each in found.get("calls", ()):
         rate = each["ratio"]["calls_per_s"]
-        verdicts.append(Demand(f"{each['direction']}: calls/s at least 0.6", f"{rate:.2f}", rate >= 0.6))
+        checked.append(
+            PerformanceGoal(f"{each['direction']}: calls/s at least 0.6", f"{rate:.2f}", rate >= 0.6)
+        )
     if "growth" in found:
         most = max(row["ratio"] for row in found["growth"])
-        verdicts.append(
-            Demand(
-                f"a message at any number of subscriptions: at most {growth.LIMIT}",
+        checked.append(
+            PerformanceGoal(
+                f"a message at any number of subscriptions: at most {growth.MAX_RATIO}",
                 f"{most:.2f}",
-                most <= growth.LIMIT,
+                most <= growth.MAX_RATIO,
             )
         )
     if "rates" in found:
         least, most = (each(row["fidelity"] for row in found["rates"]) for each in (min, max))
-        verdicts.append(
-            Demand(
-                f"limits: {rates.LEAST} to {rates.MOST}",
+        checked.append(
+            PerformanceGoal(
+                f"limits: {rates.MIN_FIDELITY} to {rates.MAX_FIDELITY}",
                 f"{least:.3f} to {most:.3f}",
-                rates.is_met(found["rates"]),
+                rates.is_within_limits(found["rates"]),
             )
         )
-    return verdicts
+    return checked
 
 
-def _verdicts(found: dict[str, Any]) -> str:
+def _goals_table(found: dict[str, Any]) -> str:
     return "\n".join(
-        f"{'met   ' if each.met else 'MISSED'}  {each.what:<64}{each.found}" for each in demands(found)
+        f"{'met   ' if each.met else 'MISSED'}  {each.goal:<64}{each.measured}" for each in check_goals(found)
     )
 
 
-def run(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Any], list[str]]:
+def run_parts(names: Sequence[str], *, quick: bool) -> tuple[dict[str, Any], list[str]]:
     """The figures of these parts, printed one by one, and the names of those that could not be measured."""
     began = time.monotonic()
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     failed = []
     for name in names:
         print(f"\n== {name}\n", flush=True)
         with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
             try:
-                found[name] = PARTS[name].measure(Path(directory), quick)
+                figures[name] = PARTS[name].measure(Path(directory), quick)
             except (ChildError, AssertionError) as error:
                 failed.append(name)
                 print(f"{name}: {error}", file=sys.stderr)
                 continue
-        print(PARTS[name].table(found[name]), flush=True)
+        print(PARTS[name].table(figures[name]), flush=True)
     about = {"machine": report.machine(), "versions": report.versions(), "quick": quick}
-    return {**about, "seconds": round(time.monotonic() - began, 1), **found}, failed
+    return {**about, "seconds": round(time.monotonic() - began, 1), **figures}, failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -165,9 +172,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in arguments.parts if name not in PARTS]
     if unknown:
         parser.error(f"{', '.join(unknown)}: expected some of {', '.join(PARTS)}")
-    found, failed = run(arguments.parts or list(PARTS), quick=arguments.quick)
+    found, failed = run_parts(arguments.parts or list(PARTS), quick=arguments.quick)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(f"\n== demanded\n\n{_verdicts(found)}\n\n{found['seconds']:.0f} s", flush=True)
+    print(f"\n== demanded\n\n{_goals_table(found)}\n\n{found['seconds']:.0f} s", flush=True)
     unaccounted = sum(each["unaccounted"] for each in found.get("forwarding", {}).get("ledgers", ()))
     if unaccounted:
         print(f"{unaccounted} deliveries are unaccounted for", file=sys.stderr)

@@ -19,15 +19,15 @@ from typing import Any, Final
 import zenoh
 from zenoh.handlers import FifoChannel
 
-from benchmarks import links, wire
-from benchmarks.board import FLOW, TIMED
-from benchmarks.rigs import Ports, Stage
+from benchmarks.harness.shared_counters import AGES_ENABLED, SEND_ENABLED
+from benchmarks.harness.testbed import Ports, Testbed
+from benchmarks.traffic import sockets, wire
 
 LOAD_HZ: Final = 10_000.0
 
-_WITHIN_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 _SILENCE_S: Final = 0.1
-_ROOM: Final = 4_096
+_CHANNEL: Final = 4_096
 _TTL_MS: Final = 5_000
 
 
@@ -35,61 +35,61 @@ class Application:
     """Subscribes and unsubscribes the ECU's topic from behind the second endpoint, and hears what comes."""
 
     def __init__(self, port: int) -> None:
-        self.session = links.zenoh_client(port)
-        subscriber, topic = wire.FAR_SUBSCRIBER, wire.ECU_TOPIC
+        self.session = sockets.zenoh_client(port)
+        subscriber, topic = wire.REMOTE_SUBSCRIBER, wire.ECU_TOPIC
         declare = self.session.declare_subscriber
-        self._changes = declare(wire.unicast_key(wire.CHANGES, subscriber), FifoChannel(_ROOM))
-        self._messages = declare(wire.publish_key(topic), FifoChannel(_ROOM))
-        self._asks = {
+        self._changes = declare(wire.unicast_key(wire.CHANGES, subscriber), FifoChannel(_CHANNEL))
+        self._messages = declare(wire.publish_key(topic), FifoChannel(_CHANNEL))
+        self._requests = {
             method: (
-                links.publisher(self.session, wire.unicast_key(subscriber, method)),
+                sockets.blocking_publisher(self.session, wire.unicast_key(subscriber, method)),
                 declare(wire.unicast_key(method, subscriber), FifoChannel(16)),
                 wire.request_tail(subscriber, method, _TTL_MS),
             )
             for method in (wire.SUBSCRIBE, wire.UNSUBSCRIBE)
         }
 
-    def _ask(self, method: wire.Address) -> int:
+    def _send_request(self, method: wire.Address) -> int:
         """Put a request; when that was, in ns."""
-        publisher, _, tail = self._asks[method]
-        asked_ns = time.time_ns()
-        head = wire.attachment_head(asked_ns // 1_000_000, asked_ns & 0xFFFF_FFFF)
+        publisher, _, tail = self._requests[method]
+        wall_ns = time.time_ns()
+        head = wire.attachment_head(wall_ns // 1_000_000, wall_ns & 0xFFFF_FFFF)
         began_ns = time.monotonic_ns()
         publisher.put(wire.subscription_request(wire.ECU_TOPIC), attachment=head + tail)
         return began_ns
 
-    def _answered_ns(self, method: wire.Address) -> int:
+    def _response_ns(self, method: wire.Address) -> int:
         """When the answer came."""
-        _first(self._asks[method][1])
+        _wait_sample(self._requests[method][1])
         return time.monotonic_ns()
 
-    def meet(self) -> None:
+    def wait_connected(self) -> None:
         """Ask until there is an answer: the session may not know yet who listens at the other end."""
-        deadline = time.monotonic() + _WITHIN_S
-        while self._asks[wire.UNSUBSCRIBE][1].try_recv() is None:
-            assert time.monotonic() < deadline, f"no answer from the streamer within {_WITHIN_S:g} s"
-            self._ask(wire.UNSUBSCRIBE)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while self._requests[wire.UNSUBSCRIBE][1].try_recv() is None:
+            assert time.monotonic() < deadline, f"no answer from the streamer within {_TIMEOUT_S:g} s"
+            self._send_request(wire.UNSUBSCRIBE)
             time.sleep(0.1)
         time.sleep(_SILENCE_S)
-        while self._asks[wire.UNSUBSCRIBE][1].try_recv() is not None:
+        while self._requests[wire.UNSUBSCRIBE][1].try_recv() is not None:
             pass
 
-    def subscribe(self) -> tuple[float, float]:
+    def time_subscribe(self) -> tuple[float, float]:
         """Milliseconds to the first message, and to the answer."""
-        began_ns = self._ask(wire.SUBSCRIBE)
-        _first(self._messages)
+        began_ns = self._send_request(wire.SUBSCRIBE)
+        _wait_sample(self._messages)
         first_ns = time.monotonic_ns()
-        return (first_ns - began_ns) / 1e6, (self._answered_ns(wire.SUBSCRIBE) - began_ns) / 1e6
+        return (first_ns - began_ns) / 1e6, (self._response_ns(wire.SUBSCRIBE) - began_ns) / 1e6
 
-    def unsubscribe(self) -> tuple[float, float]:
+    def time_unsubscribe(self) -> tuple[float, float]:
         """Milliseconds to the last message, and to the answer."""
         while self._messages.try_recv() is not None:
             pass
-        began_ns = last_ns = self._ask(wire.UNSUBSCRIBE)
+        began_ns = last_ns = self._send_request(wire.UNSUBSCRIBE)
         answer_ns = 0
-        answers = self._asks[wire.UNSUBSCRIBE][1]
+        answers = self._requests[wire.UNSUBSCRIBE][1]
         while not answer_ns or time.monotonic_ns() - max(last_ns, answer_ns) < _SILENCE_S * 1e9:
-            assert time.monotonic_ns() - began_ns < _WITHIN_S * 1e9, "it does not stop"
+            assert time.monotonic_ns() - began_ns < _TIMEOUT_S * 1e9, "it does not stop"
             if self._messages.try_recv() is not None:
                 last_ns = time.monotonic_ns()
             elif not answer_ns and answers.try_recv() is not None:
@@ -99,25 +99,25 @@ class Application:
         return (last_ns - began_ns) / 1e6, (answer_ns - began_ns) / 1e6
 
 
-def _first(samples: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]") -> None:
-    deadline = time.monotonic() + _WITHIN_S
+def _wait_sample(samples: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]") -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
     while samples.try_recv() is None:
-        assert time.monotonic() < deadline, f"nothing within {_WITHIN_S:g} s"
+        assert time.monotonic() < deadline, f"nothing within {_TIMEOUT_S:g} s"
         time.sleep(0.00005)
 
 
 def measured(directory: Path, times: int = 20) -> dict[str, Any]:
-    with Stage(directory, 64) as stage:
+    with Testbed(directory, 64) as stage:
         ports, other = Ports.free(), Ports.free()
-        rig = stage.three_ways(ports, other.zenoh)
-        rig.board[TIMED] = rig.board[FLOW] = 0
+        rig = stage.with_second_zenoh(ports, other.zenoh)
+        rig.counters[AGES_ENABLED] = rig.counters[SEND_ENABLED] = 0
         application = Application(other.zenoh)
         try:
-            application.meet()
+            application.wait_connected()
             seconds = times * (4 * _SILENCE_S + 0.2) + 5
-            rig.generator.say(f"pace {LOAD_HZ} {round(LOAD_HZ * seconds)}")
+            rig.generator.send_command(f"pace {LOAD_HZ} {round(LOAD_HZ * seconds)}")
             time.sleep(_SILENCE_S)
-            rounds = [(*application.subscribe(), *application.unsubscribe()) for _ in range(times)]
+            rounds = [(*application.time_subscribe(), *application.time_unsubscribe()) for _ in range(times)]
         finally:
             application.session.close()  # type: ignore[no-untyped-call]
     first, subscribed, last, unsubscribed = zip(*rounds, strict=True)

@@ -18,10 +18,10 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.board import Board
-from benchmarks.children import Child, ChildError
-from benchmarks.measure import Load, at_pace, at_saturation
-from benchmarks.rigs import Ports, Rig, Stage, Subject
+from benchmarks.harness.child_process import Child, ChildError
+from benchmarks.harness.measure import Load, at_pace, at_saturation
+from benchmarks.harness.shared_counters import SharedCounters
+from benchmarks.harness.testbed import Ports, Rig, Subject, Testbed
 
 _PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
 _PACED: Final = 1_500  # messages of a round
@@ -40,22 +40,22 @@ def start_code(tree: Path) -> str:
     return f"import sys; from {module} import {function}; sys.exit({function}())"
 
 
-class Trees(Stage):
+class CheckoutTestbed(Testbed):
     """A stage whose streamers run from the checkout `tree`."""
 
     def __init__(self, directory: Path, payload: int) -> None:
         super().__init__(directory, payload)
         self.tree = Path()
-        self._made = 0
+        self._name_count = 0
 
-    def command(self, path: Path) -> list[str]:
+    def streamer_command(self, path: Path) -> list[str]:
         """-P, or the working directory would come before the checkout."""
-        places = [self.tree, *(self.tree / "plugins" / each for each in _PLUGINS)]
-        found = ":".join(str(each.absolute()) for each in places)
+        paths = [self.tree, *(self.tree / "plugins" / each for each in _PLUGINS)]
+        pythonpath = ":".join(str(each.absolute()) for each in paths)
         options = ["run", str(path), "--log", "json"]
         return [
             "/usr/bin/env",
-            f"PYTHONPATH={found}",
+            f"PYTHONPATH={pythonpath}",
             sys.executable,
             "-P",
             "-c",
@@ -63,18 +63,18 @@ class Trees(Stage):
             *options,
         ]
 
-    def streamer_of(self, name: str, config: str, ports: Ports) -> Child:
-        self._made += 1
-        return super().streamer_of(f"{name}-{self._made}", config, ports)
+    def start_streamer(self, name: str, config: str, ports: Ports) -> Child:
+        self._name_count += 1
+        return super().start_streamer(f"{name}-{self._name_count}", config, ports)
 
-    def _board(self, name: str) -> Board:
-        self._made += 1
-        return super()._board(f"{name}-{self._made}")
+    def _open_counters(self, name: str) -> SharedCounters:
+        self._name_count += 1
+        return super()._open_counters(f"{name}-{self._name_count}")
 
     def rig(self, direction: str, subject: Subject) -> Rig:
         if direction == "zenoh-zenoh":
-            return self.between_zenohs(subject)
-        rigs = self.bare() if subject is Subject.BARE else self.streamer(subject)
+            return self.zenoh_to_zenoh(subject)
+        rigs = self.bare_rigs() if subject is Subject.BARE else self.streamer_rigs(subject)
         return rigs[DIRECTIONS.index(direction)]
 
 
@@ -99,7 +99,7 @@ class Figures(msgspec.Struct, frozen=True):
         return cls(spent[0], quartile, median(spent), median(each for _, each in rounds), median(ratios))
 
 
-def compared(
+def compare_trees(
     directory: Path,
     trees: Sequence[Path],
     direction: str,
@@ -109,7 +109,7 @@ def compared(
     measured: Callable[[Rig], tuple[float, float]],
 ) -> dict[str, Figures]:
     """Raises ChildError if a process ends, or nothing comes through. Each of `trees` has its subject."""
-    with Trees(directory, payload) as stage:
+    with CheckoutTestbed(directory, payload) as stage:
         rigs = [("bare", stage.rig(direction, Subject.BARE))]
         for name, stage.tree, subject in zip(("before", "after"), trees, subjects, strict=True):
             rigs.append((name, stage.rig(direction, subject)))
@@ -122,8 +122,10 @@ def compared(
     return {name: Figures.of(each, found["before"]) for name, each in found.items()}
 
 
-def table(direction: str, what: str, found: dict[str, Figures]) -> str:
-    lines = [f"{direction:<16}{'CPU us: least':>14}{'quartile':>10}{'median':>8}{what:>12}{'of before':>11}"]
+def table(direction: str, column: str, found: dict[str, Figures]) -> str:
+    lines = [
+        f"{direction:<16}{'CPU us: least':>14}{'quartile':>10}{'median':>8}{column:>12}{'of before':>11}"
+    ]
     lines += [
         f"{name:<16}{each.least_us:>14.2f}{each.quartile_us:>10.2f}{each.median_us:>8.2f}"
         f"{each.median:>12.0f}{each.ratio:>11.2f}"
@@ -157,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for direction in options.direction:
         with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
             try:
-                found = compared(
+                found = compare_trees(
                     Path(directory),
                     options.trees,
                     direction,

@@ -17,8 +17,15 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
-from benchmarks.wamp_clients import TOPIC, Client, Readers, masked
-from benchmarks.wamp_servers import Server, crossbar, crossbar_python, free_port, ours, serve
+from benchmarks.traffic.wamp_clients import TOPIC, SubscriberClients, WampClient, text_frame
+from benchmarks.traffic.wamp_servers import (
+    WampServerProcess,
+    crossbar_command,
+    crossbar_python,
+    free_port,
+    own_command,
+    serve_wamp,
+)
 
 SUBSCRIBERS: Final = (1, 10, 100)
 WINDOW: Final = 100
@@ -26,21 +33,21 @@ STALLED: Final = 10
 
 
 @contextmanager
-def readers(port: int, subscribers: int) -> Iterator[Readers]:
-    made = Readers(port, subscribers)
+def open_readers(port: int, subscribers: int) -> Iterator[SubscriberClients]:
+    made = SubscriberClients(port, subscribers)
     try:
         yield made
     finally:
         made.close()
 
 
-def per_delivery_us(server: Server, subscribers: int, seconds: float) -> float:
+def per_delivery_us(server: WampServerProcess, subscribers: int, seconds: float) -> float:
     """CPU time of the server for each event that a subscriber got, in us."""
-    payload = masked(
+    payload = text_frame(
         json.dumps([16, 1, {}, TOPIC, [], {"id": "x" * 36, "a": 1.5, "b": 12345, "c": True}]).encode()
     )
-    with readers(server.port, subscribers) as made:
-        publisher = Client(server.port, publisher=True)
+    with open_readers(server.port, subscribers) as made:
+        publisher = WampClient(server.port, publisher=True)
         _flow(publisher, made, payload, seconds / 4)
         before, counted = server.cpu_ns(), sum(made.counts)
         _flow(publisher, made, payload, seconds)
@@ -49,39 +56,42 @@ def per_delivery_us(server: Server, subscribers: int, seconds: float) -> float:
     return spent / got / 1000
 
 
-def _flow(publisher: Client, made: Readers, payload: bytes, seconds: float) -> None:
+def _flow(publisher: WampClient, made: SubscriberClients, payload: bytes, seconds: float) -> None:
     """Publish in windows: the next one when the slowest subscriber has all of this one."""
     end = time.monotonic() + seconds
     goal = max(made.counts)
     while time.monotonic() < end:
-        publisher.send(payload * WINDOW)
+        publisher.send_bytes(payload * WINDOW)
         goal += WINDOW
-        _until(partial(made.have, goal))
+        _wait_until(partial(made.all_received, goal))
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
-    while not holds():
+    while not condition():
         if time.monotonic() > end:
             raise RuntimeError("events are missing")
         time.sleep(0.0002)
 
 
 def p99_us(
-    servers: Sequence[Server], made: Sequence[Readers], seconds: float, hertz: float = 50.0
+    servers: Sequence[WampServerProcess],
+    made: Sequence[SubscriberClients],
+    seconds: float,
+    hertz: float = 50.0,
 ) -> list[float]:
     """For each server the latency that 99 of 100 events stay below, publish to receive; they take turns, event by event.
 
     So whatever else the machine does meanwhile, it does to all of them.
     """
-    publishers = [Client(each.port, publisher=True) for each in servers]
+    publishers = [WampClient(each.port, publisher=True) for each in servers]
     for each in made:
         each.latencies_ns = []
     began, pause = time.monotonic(), 1 / hertz / len(servers)
     for number in range(round(seconds / pause)):
         time.sleep(max(0.0, began + number * pause - time.monotonic()))
         message = [16, 1, {}, TOPIC, [], {"sent": time.monotonic_ns(), "x": "x" * 60}]
-        publishers[number % len(servers)].send(masked(json.dumps(message).encode()))
+        publishers[number % len(servers)].send_bytes(text_frame(json.dumps(message).encode()))
     time.sleep(0.2)
     for publisher in publishers:
         publisher.socket.close()
@@ -92,26 +102,26 @@ def p99_us(
     return found
 
 
-def _fill(server: Server, made: Readers) -> None:
+def _fill_socket_buffers(server: WampServerProcess, made: SubscriberClients) -> None:
     """Send more than the kernel keeps for clients that do not read: 4 MB for the server, little for the client."""
-    publisher = Client(server.port, publisher=True)
-    payload = masked(json.dumps([16, 1, {}, TOPIC, ["x" * 60_000]]).encode())
+    publisher = WampClient(server.port, publisher=True)
+    payload = text_frame(json.dumps([16, 1, {}, TOPIC, ["x" * 60_000]]).encode())
     goal = max(made.counts)
     for _ in range(100):  # 6 MB for each
-        publisher.send(payload)
+        publisher.send_bytes(payload)
         goal += 1
-        _until(partial(made.have, goal))
+        _wait_until(partial(made.all_received, goal))
     publisher.socket.close()
 
 
-def _settle(made: Readers) -> None:
+def _wait_quiet(made: SubscriberClients) -> None:
     """Wait until nothing has come for a while."""
     before = -1
     while before != (before := sum(made.counts)):
         time.sleep(0.2)
 
 
-class Round(NamedTuple):
+class StallRound(NamedTuple):
     """p99 of 90 clients, in us: of a server whose other ten read, and of one whose other ten do not."""
 
     reading_us: float
@@ -122,46 +132,46 @@ class Round(NamedTuple):
         return self.not_reading_us / self.reading_us
 
 
-class Stall(NamedTuple):
+class StallResult(NamedTuple):
     """What came of it. `bytes` is by how much the memory of the server grew whose ten clients had stopped reading.
 
     `dropped` is how many events those ten did not get in the end, `lost` how many others did not: the kernel would have kept
     fewer than were sent.
     """
 
-    rounds: list[Round]
+    rounds: list[StallRound]
     bytes: int
     dropped: int
     lost: int
 
 
-def stalled(
-    servers: Sequence[Server],
+def measure_stall(
+    servers: Sequence[WampServerProcess],
     seconds: float,
     rounds: int,
-    enough: Callable[[Sequence[Round]], bool] = lambda _: False,
-) -> Stall:
+    enough: Callable[[Sequence[StallRound]], bool] = lambda _: False,
+) -> StallResult:
     """Two of our servers with 100 clients each, of which at the second one ten stop reading; until the rounds are `enough`."""
-    with readers(servers[0].port, 100) as all_read, readers(servers[1].port, 100) as ten_do_not:
+    with open_readers(servers[0].port, 100) as all_read, open_readers(servers[1].port, 100) as ten_do_not:
         both = (all_read, ten_do_not)
         for server, each in zip(servers, both, strict=True):
             each.timed = range(STALLED, 100)
-            _fill(server, each)
+            _fill_socket_buffers(server, each)
         p99_us(servers, both, seconds / 2)  # warm
         before = servers[1].rss()
         for index in range(STALLED):
-            ten_do_not.stall(index)
+            ten_do_not.pause_reading(index)
         for server, each in zip(servers, both, strict=True):
-            _fill(server, each)
-        measured: list[Round] = []
+            _fill_socket_buffers(server, each)
+        measured: list[StallRound] = []
         while len(measured) < rounds and not enough(measured):
-            measured.append(Round(*p99_us(servers, both, seconds)))
+            measured.append(StallRound(*p99_us(servers, both, seconds)))
         grown = servers[1].rss() - before
         for index in range(STALLED):
-            ten_do_not.read_again(index)
-        _settle(ten_do_not)
+            ten_do_not.resume_reading(index)
+        _wait_quiet(ten_do_not)
         missing = [max(ten_do_not.counts) - count for count in ten_do_not.counts]
-        return Stall(measured, grown, sum(missing[:STALLED]), sum(missing[STALLED:]))
+        return StallResult(measured, grown, sum(missing[:STALLED]), sum(missing[STALLED:]))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -172,13 +182,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.serve:
-        serve(arguments.serve)
+        serve_wamp(arguments.serve)
     with ExitStack() as stack:
         port, other = free_port(), free_port()
-        servers = [Server("uStreamer", ours(port), port)]
+        servers = [WampServerProcess("uStreamer", own_command(port), port)]
         stack.callback(servers[0].close)
         if not arguments.without_crossbar:
-            servers.append(Server("Crossbar", crossbar(crossbar_python(), other), other))
+            servers.append(WampServerProcess("Crossbar", crossbar_command(crossbar_python(), other), other))
             stack.callback(servers[1].close)
         print("CPU time of the server per delivered event, us")
         for subscribers in SUBSCRIBERS:
@@ -191,9 +201,9 @@ def main(argv: list[str] | None = None) -> int:
             times = f"  {medians['Crossbar'] / medians['uStreamer']:5.1f} times" if len(medians) > 1 else ""
             print(f"{subscribers:4d} subscribers  {shown}{times}", flush=True)
         port = free_port()
-        beside = Server("uStreamer", ours(port), port)
-        stack.callback(beside.close)
-        stall = stalled([servers[0], beside], arguments.seconds, arguments.repeats)
+        second = WampServerProcess("uStreamer", own_command(port), port)
+        stack.callback(second.close)
+        stall = measure_stall([servers[0], second], arguments.seconds, arguments.repeats)
         ratios = ", ".join(f"{each.ratio:.2f}" for each in stall.rounds)
         print(
             f"p99 of 90 clients at 50 Hz: {statistics.median(each.reading_us for each in stall.rounds):.0f} us where the "

@@ -32,20 +32,20 @@ from ustreamer_pipeline.replay.whatif_scenarios import period_of, sweep
 from ustreamer_pipeline.schemas import DELIVERIES
 from ustreamer_pipeline.session import session
 
-from benchmarks import process_tree
+from benchmarks.harness import process_tree
 from benchmarks.pipeline import fleet_of
 
 ROWS: Final = (1_000_000, 10_000_000)
-HZ: Final = (10.0, 1.0, 2.0, 5.0, 20.0, 30.0, 50.0, 75.0)
+LIMITS_HZ: Final = (10.0, 1.0, 2.0, 5.0, 20.0, 30.0, 50.0, 75.0)
 REPEATS: Final = 3
 
-Answer = dict[tuple[int, str], tuple[int, int]]
+ScenarioTotals = dict[tuple[int, str], tuple[int, int]]
 """Messages and bytes by scenario and link."""
-Kernel = Callable[[Any, int, Limit], tuple[Any, int]]
+GateKernel = Callable[[Any, int, Limit], tuple[Any, int]]
 
 
-def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> Answer:
-    result = whatif(spark, files_of(spark, str(lake)), sweep(HZ[:scenarios]), {}).persist()
+def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> ScenarioTotals:
+    result = whatif(spark, files_of(spark, str(lake)), sweep(LIMITS_HZ[:scenarios]), {}).persist()
     try:
         different = result.selectExpr("sum(differing) n").collect()[0].n
         if different:
@@ -55,7 +55,7 @@ def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> Answer:
         result.unpersist()
 
 
-def kernel() -> Kernel:
+def gate_kernel() -> GateKernel:
     """Decides the messages of one gate: compiled where numba is, and then warm."""
     if find_spec("numba") is None:
         return decide
@@ -83,11 +83,11 @@ def kernel() -> Kernel:
         passed, after = compiled(times, due, limit.period, limit.early, limit.carry, limit.pause)
         return passed, int(after)
 
-    call(np.zeros(2, dtype=np.int64), LONG_AGO, Limit.of(1, DEFAULT_TOLERANCE))
+    call(np.zeros(2, dtype=np.int64), LONG_AGO, Limit.for_period(1, DEFAULT_TOLERANCE))
     return call
 
 
-def with_duckdb(lake: Path, scenarios: int, cores: int, decided: Kernel) -> Answer:
+def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKernel) -> ScenarioTotals:
     """The same question. Gates live in one gateway, run and delivery, as they do for Spark."""
     files = f"{DELIVERIES.path(lake)}/*/*/*.parquet"
     with duckdb.connect(config={"threads": cores}) as connection:
@@ -109,21 +109,21 @@ def with_duckdb(lake: Path, scenarios: int, cores: int, decided: Kernel) -> Answ
         (np.diff(gates, prepend=gates[0] + np.uint64(1)) != 0) | (np.diff(found["period_ns"], prepend=0) != 0)
     )
     parts = list(zip(starts.tolist(), [*starts[1:].tolist(), len(egress)], strict=True))
-    answer: Answer = {}
+    answer: ScenarioTotals = {}
     for number in range(scenarios + 1):
         passed = np.ones(len(egress), dtype=np.bool_)
         gate, due, before = None, LONG_AGO, None
         for start, end in parts:
             if gates[start] != gate:
                 gate, due, before = gates[start], LONG_AGO, None
-            period = period_of(HZ[number - 1]) if number else int(found["period_ns"][start])
+            period = period_of(LIMITS_HZ[number - 1]) if number else int(found["period_ns"][start])
             if not found["published"][start] or not period:
                 due, before = LONG_AGO, None
                 continue
-            limit = Limit.of(period, DEFAULT_TOLERANCE)
+            limit = Limit.for_period(period, DEFAULT_TOLERANCE)
             if before is not None and due != LONG_AGO:
                 due = retuned(due, before, limit, int(found["tuned_ns"][start]))
-            passed[start:end], due = decided(found["received_ns"][start:end], due, limit)
+            passed[start:end], due = gate_kernel_call(found["received_ns"][start:end], due, limit)
             before = limit
         unlimited = ~found["published"]
         passed[unlimited] = found["passed"][unlimited]
@@ -138,17 +138,17 @@ def compared(
     spark: SparkSession, lake: Path, scenarios: int, cores: int, repeats: int
 ) -> dict[str, float | int]:
     """Both in turns; seconds are medians. Raises SystemExit if their answers differ."""
-    engines: dict[str, Callable[[], Answer]] = {
+    engines: dict[str, Callable[[], ScenarioTotals]] = {
         "spark": partial(with_spark, spark, lake, scenarios),
-        "duckdb": partial(with_duckdb, lake, scenarios, cores, kernel()),
+        "duckdb": partial(with_duckdb, lake, scenarios, cores, gate_kernel()),
     }
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     cpu: dict[str, list[float]] = {name: [] for name in engines}
-    answers: dict[str, Answer] = {}
+    answers: dict[str, ScenarioTotals] = {}
     peaks = dict.fromkeys(engines, 0.0)
     for _ in range(repeats):
         for name, engine in engines.items():
-            process_tree.forget_peaks()
+            process_tree.reset_peaks()
             began, before = time.monotonic(), process_tree.cpu_s()
             answers[name] = engine()
             seconds[name].append(time.monotonic() - began)
@@ -172,9 +172,9 @@ def compared(
     return found
 
 
-def lake_of(spark: SparkSession, count: int, place: Path, cores: int) -> Path:
+def generate_lake(spark: SparkSession, count: int, directory: Path, cores: int) -> Path:
     """Silver of a generated fleet of about so many rows."""
-    recordings, lake = place / f"recordings-{count}", place / f"lake-{count}"
+    recordings, lake = directory / f"recordings-{count}", directory / f"lake-{count}"
     for _ in write_fleet(fleet_of(count), recordings, cores):
         pass
     ingest(spark, [str(recordings)], str(lake))
@@ -196,23 +196,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dir", metavar="DIRECTORY", help="for some 100 bytes a row")
     options = parser.parse_args(argv)
     with (
-        tempfile.TemporaryDirectory(prefix="ustreamer-whatif-", dir=options.dir) as place,
+        tempfile.TemporaryDirectory(prefix="ustreamer-whatif-", dir=options.dir) as directory,
         session("benchmark", cores=options.cores, memory=options.memory) as spark,
     ):
         for count in [0] if options.lake else options.rows:
-            lake = options.lake or lake_of(spark, count, Path(place), options.cores)
-            rows = DELIVERIES.read(spark, lake).count()
+            lake = options.lake or generate_lake(spark, count, Path(directory), options.cores)
+            rows = DELIVERIES.read_table(spark, lake).count()
             with_spark(
                 spark, lake, 1
             )  # what Spark compiles and loads the first time is not the pipeline's speed
             for scenarios in options.scenarios:
                 found = compared(spark, lake, scenarios, options.cores, options.repeats)
-                told = {
+                row = {
                     "rows": rows,
                     "scenarios": scenarios,
                     **found,
                 }
-                print(json.dumps(told), flush=True)
+                print(json.dumps(row), flush=True)
     return 0
 
 

@@ -19,41 +19,49 @@ REPO: Final = Path(__file__).parents[1]
 E2E: Final = "tests/e2e"
 
 
-def _e2e(*names: str) -> tuple[str, ...]:
-    return tuple(f"{E2E}/test_{each}.py" for each in names)
+def _e2e_files(*names: str) -> tuple[str, ...]:
+    return tuple(f"{E2E}/{each.replace('/', '/test_')}.py" for each in names)
 
 
-def _without(*places: str) -> tuple[str, ...]:
+def _ignoring(*places: str) -> tuple[str, ...]:
     return tuple(f"--ignore={each}" for each in places)
 
 
 BENCHMARKS: Final = "tests/benchmarks"
-ALONE: Final = (BENCHMARKS, *_e2e("command_line", "hostile_ecus", "isolation", "rates"))
-STREAMERS: Final = _e2e("neighbours", "networks", "puts", "remote_subscriptions", "restart", "topologies")
+TIMING_SENSITIVE: Final = (
+    BENCHMARKS,
+    *_e2e_files(
+        "operations/command_line", "discovery/hostile_ecus", "delivery/isolation", "subscriptions/rates"
+    ),
+)
+MULTI_STREAMER: Final = (
+    f"{E2E}/multi_streamer",
+    *_e2e_files("operations/restart", "routing/networks", "subscriptions/remote_subscriptions"),
+)
 """Several streamers at a time, most of them: half of what there is to wait for."""
 PLUGINS: Final = "plugins"
-LARGEST: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
+LARGEST_SUITES: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
 """With the pipeline they take as long as all that is left."""
 
-WAITING: Final = (STREAMERS, (E2E, *_without(*ALONE[1:], *STREAMERS)))
+WAITING_SUITES: Final = (MULTI_STREAMER, (E2E, *_ignoring(*TIMING_SENSITIVE[1:], *MULTI_STREAMER)))
 """Whole processes, which wait for each other three quarters of the time."""
-WORKING: Final = (
-    ("tests", PLUGINS, *_without(E2E, BENCHMARKS, *LARGEST)),
-    ("pipeline/tests", *LARGEST),
+CPU_BOUND_SUITES: Final = (
+    ("tests", PLUGINS, *_ignoring(E2E, BENCHMARKS, *LARGEST_SUITES)),
+    ("pipeline/tests", *LARGEST_SUITES),
 )
 """What keeps a core busy; it takes what the others leave."""
-PARTS: Final = ((ALONE,), (*WAITING, *WORKING))
+STAGES: Final = ((TIMING_SENSITIVE,), (*WAITING_SUITES, *CPU_BOUND_SUITES))
 """One after the other; what is within one, side by side."""
-PATIENT: Final = ("nice", "-n", "10")
-NOTHING: Final = 5  # what pytest ends with if no test was asked for
+NICE: Final = ("nice", "-n", "10")
+NO_TESTS_COLLECTED: Final = 5  # what pytest ends with if no test was asked for
 
 
-def command(where: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    before = PATIENT if where in WORKING else ()
-    return [*before, sys.executable, "-m", "pytest", "-q", "-rs", *where, *arguments]
+def pytest_command(paths: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    before = NICE if paths in CPU_BOUND_SUITES else ()
+    return [*before, sys.executable, "-m", "pytest", "-q", "-rs", *paths, *arguments]
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Where no bytecode is to be left beside the sources, it is left elsewhere.
 
     Some hundred streamers and commands are started, and each would compile 20,000 lines: half of the CPU time that it takes.
@@ -64,31 +72,31 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environ.items() if key != "PYTHONDONTWRITEBYTECODE"} | prefix
 
 
-def code_of(codes: Sequence[int]) -> int:
+def exit_code_of(codes: Sequence[int]) -> int:
     """What to end with: the first failure; that nothing was asked for only if it was so everywhere."""
-    asked = [code for code in codes if code != NOTHING]
-    return next((code for code in asked if code), 0 if asked else NOTHING)
+    codes_with_tests = [code for code in codes if code != NO_TESTS_COLLECTED]
+    return next((code for code in codes_with_tests if code), 0 if codes_with_tests else NO_TESTS_COLLECTED)
 
 
-def side_by_side(first: Sequence[str], *others: Sequence[str]) -> list[int]:
+def run_parallel(first: Sequence[str], *others: Sequence[str]) -> list[int]:
     """Run some commands at once; what the others say comes when all have ended, one after the other."""
-    known = environment(os.environ)
+    env = child_environment(os.environ)
     with ExitStack() as files:
-        said: list[IO[str]] = [
+        outputs: list[IO[str]] = [
             files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
             for _ in others
         ]
         later = [
-            subprocess.Popen(each, cwd=REPO, env=known, stdout=file, stderr=subprocess.STDOUT)
-            for each, file in zip(others, said, strict=True)
+            subprocess.Popen(each, cwd=REPO, env=env, stdout=file, stderr=subprocess.STDOUT)
+            for each, file in zip(others, outputs, strict=True)
         ]
         try:
-            code = subprocess.run(first, cwd=REPO, env=known, check=False).returncode
+            code = subprocess.run(first, cwd=REPO, env=env, check=False).returncode
             codes = [code, *(each.wait() for each in later)]
         finally:
             for each in later:
                 each.kill()  # if this was interrupted; nothing otherwise
-        for file in said:
+        for file in outputs:
             file.seek(0)
             sys.stdout.write(file.read())
         sys.stdout.flush()
@@ -97,18 +105,18 @@ def side_by_side(first: Sequence[str], *others: Sequence[str]) -> list[int]:
 
 def main(arguments: Sequence[str]) -> int:
     if any((REPO / each.split("::", 1)[0]).exists() for each in arguments if not each.startswith("-")):
-        return side_by_side(command((), arguments))[0]
+        return run_parallel(pytest_command((), arguments))[0]
     codes: list[int] = []
-    for part in PARTS:
+    for part in STAGES:
         # Each with a cache of its own: of what failed last, one would forget what the other knows.
         commands = [
-            command(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{number}"))
+            pytest_command(where, (*arguments, "-o", f"cache_dir=.pytest_cache/{number}"))
             for number, where in enumerate(part)
         ]
-        codes += side_by_side(commands[0], *commands[1:])
-        if code_of(codes) not in {0, NOTHING} and {"-x", "--exitfirst"} & set(arguments):
+        codes += run_parallel(commands[0], *commands[1:])
+        if exit_code_of(codes) not in {0, NO_TESTS_COLLECTED} and {"-x", "--exitfirst"} & set(arguments):
             break
-    return code_of(codes)
+    return exit_code_of(codes)
 
 
 if __name__ == "__main__":

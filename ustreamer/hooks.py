@@ -22,14 +22,14 @@ import msgspec
 import pluggy
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.links import Links
-from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Filter, Tap, Transmit
-from ustreamer.core.delivery.ledger import NO_BOOKS, LedgerSnapshot
+from ustreamer.core.base.links import LinkStates
+from ustreamer.core.delivery.delivery import Delivery, Filter, SendBatch, SendOne, Tap
+from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.egress.limits import EgressLimits
-from ustreamer.core.peers.election import Announcement, Who
-from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.core.peers.election import Announcement, RouterId
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessRules
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory, SubscriptionWatch
 from ustreamer.uprotocol.umessage import UMessage
@@ -58,12 +58,12 @@ class PluginContext(msgspec.Struct, frozen=True):
     state_dir: Path
     clock: Clock
     schedule: Schedule
-    links: Links = msgspec.field(default_factory=Links)
+    links: LinkStates = msgspec.field(default_factory=LinkStates)
     authorities: Collection[str] = ()
-    ledger: Callable[[], LedgerSnapshot] = lambda: NO_BOOKS
+    ledger: Callable[[], LedgerSnapshot] = lambda: EMPTY_LEDGER
 
 
-class Settings(msgspec.Struct, frozen=True):
+class StreamerSettings(msgspec.Struct, frozen=True):
     """What the streamer goes by: the limits of each endpoint's lane, and the section of each plugin that is on."""
 
     egress: Mapping[str, EgressLimits]
@@ -85,7 +85,7 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     durable: bool = False
 
 
-class BringsEndpoints(Protocol):
+class EndpointProvider(Protocol):
     """A plugin's Config that brings endpoints along, so that nobody has to write them down a second time."""
 
     def endpoints(self, authority: str) -> Mapping[str, EndpointConfig]:
@@ -133,7 +133,7 @@ class RouteUnavailable(UStatusError):
         self.route = route
 
 
-class SubscriberGone(UStatusError):
+class SubscriberEnded(UStatusError):
     """NOT_FOUND for a publication whose one subscriber has ended and is not known as gone everywhere yet.
 
     It is nobody's message any more: NO_SUBSCRIBER in the books, never tried again, and no dead letter.
@@ -155,7 +155,7 @@ class EndpointTransport(UTransport):
     inline: ClassVar[bool] = False
     """Whether `send` never waits, so that it may always be called on the thread a message came in on."""
 
-    def room(self) -> int:
+    def send_window(self) -> int:
         """Bytes that `send` takes from now on without waiting, as long as only the caller sends; 0 if that is not known.
 
         So much is sent on the thread that a message came in on; the rest gets one of its own. Asked again when 256 KB of it
@@ -179,7 +179,7 @@ class EndpointTransport(UTransport):
     def close(self) -> None:
         """Free everything. May be repeated, and called on an endpoint that was never opened."""
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         """What sends to one subscriber of a unicast transport, or (None) to whoever a message itself names.
 
         It raises RouteUnavailable where only some of it cannot be sent: the lane then holds only that stream of messages;
@@ -188,21 +188,21 @@ class EndpointTransport(UTransport):
         """
         return self.send
 
-    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         """As `transmitter`, for many messages at once: where that is cheaper than one by one. It takes what it can."""
         transmit = self.transmitter(subscriber)
 
-        def transmit_all(messages: Iterable[UMessage], /) -> int:
-            taken = 0
+        def transmit_batch(messages: Iterable[UMessage], /) -> int:
+            sent = 0
             for message in messages:
                 try:
                     transmit(message)
                 except Exception:  # noqa: BLE001  # it is transmitted again, by itself, and raises where that is seen
                     break
-                taken += 1
-            return taken
+                sent += 1
+            return sent
 
-        return transmit_all
+        return transmit_batch
 
     def subscriptions(self) -> Sequence[Subscription]:
         """Subscriptions that the endpoint's configuration fixes, for peers that cannot subscribe by themselves."""
@@ -212,7 +212,7 @@ class EndpointTransport(UTransport):
         """Topics that are published behind the endpoint, as far as its configuration names them."""
         return ()
 
-    def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
+    def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Who behind the endpoint wants what, where a uSubscription has no words for it; None: nothing.
 
         Its `version` is not read, so that it costs nothing per message: `changed` is to be called after every change, from
@@ -241,29 +241,31 @@ class EndpointTransport(UTransport):
         A transport that cannot tell does nothing.
         """
 
-    def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+    def watch_peers(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
         """Have `changed` called with all that streamers announce on this network, after every change.
 
         Called before `open`. `changed` runs on a thread of the transport and may take as long as one message. What cannot
         be read is refused and counted; there is a bound to what is kept. A transport that cannot tell never calls it.
         """
 
-    def believe(self, brings: Callable[[Who, str], bool]) -> None:
+    def trust_peers(self, is_trusted: Callable[[RouterId, str], bool]) -> None:
         """Go by `brings(streamer, authority)` where another streamer on this network would do what we do: may it be relied on?
 
         Whether it can be believed to bring there what `authority` has. Called after `announce` and whenever the answers may have
         changed, from any thread; `brings` may be asked on any thread and does not wait.
         """
 
-    def announce_puts(self, puts: frozenset[Put]) -> None:
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
         """Tell the other streamers on this network that we put these topics there, and no others. Does not wait.
 
         Called after `announce`, whenever that has changed. What is not told yet, or cannot be, others put as well. What
         takes `announce` back takes this back.
         """
 
-    def watch_puts(self, changed: Callable[[frozenset[Put], frozenset[Put]], None]) -> None:
-        """Have `changed` called with what came and went of what streamers put on this network, as with `watch_neighbours`."""
+    def watch_topic_advertisements(
+        self, changed: Callable[[frozenset[TopicAdvertisement], frozenset[TopicAdvertisement]], None]
+    ) -> None:
+        """Have `changed` called with what came and went of what streamers put on this network, as with `watch_peers`."""
 
     @abstractmethod
     def statistics(self) -> Mapping[str, int]:
@@ -277,22 +279,22 @@ class TransportKind(msgspec.Struct, frozen=True):
     """
 
     config: type[EndpointConfig]
-    make: Callable[[Any, EndpointContext], EndpointTransport]
+    factory: Callable[[Any, EndpointContext], EndpointTransport]
     has_usubscription: bool | Callable[[Any], bool] = True
     """Whether entities behind it bring a uSubscription of their own; if not, the streamer's serves their authorities.
 
     Where that depends on the endpoint, it is asked of its config.
     """
-    outlives_us: bool = True
+    outlives_streamer: bool = True
     """Whether those behind it are there after a restart of the streamer; if not, nothing can be kept for them."""
 
-    def brings_usubscription(self, config: EndpointConfig) -> bool:
+    def provides_usubscription(self, config: EndpointConfig) -> bool:
         """Whether those behind the endpoint of this config have a uSubscription of their own."""
-        asked = self.has_usubscription
-        return asked if isinstance(asked, bool) else asked(config)
+        answer = self.has_usubscription
+        return answer if isinstance(answer, bool) else answer(config)
 
 
-class Service(Protocol):
+class HostedService(Protocol):
     """uEntities that the streamer hosts, such as core.usubscription."""
 
     @property
@@ -334,7 +336,7 @@ class Hooks:
         """Something that sees every verdict on messages that came in at `endpoint` ("self": the streamer's own)."""
 
     @hookspec
-    def ustreamer_services(self) -> Sequence[Service] | None:
+    def ustreamer_services(self) -> Sequence[HostedService] | None:
         """uEntities for the streamer to host."""
 
     @hookspec
@@ -368,7 +370,7 @@ class Hooks:
         """
 
     @hookspec
-    def ustreamer_configured(self, settings: Settings) -> None:
+    def ustreamer_configured(self, settings: StreamerSettings) -> None:
         """What holds from now on. Called at the start, before anything is opened, and in each reload that is accepted.
 
         In a reload nothing is dispatched meanwhile: be quick. What it raises ends a start; in a reload it is logged.

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.made_recordings import Record, write_recording
+from tests.sample_recordings import Record, write_recording
 from ustreamer_pipeline.session import session
 
 # For a short life on a small heap. C1 only halves what a suite takes; its code cache of 48 MB would be swept and compiled

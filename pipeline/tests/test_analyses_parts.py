@@ -9,11 +9,11 @@ from ustreamer_pipeline.commands import audit, report, whatif
 from ustreamer_pipeline.days import day
 from ustreamer_pipeline.errors import UsageError
 from ustreamer_pipeline.gold import audit_ledger
-from ustreamer_pipeline.gold.audit import RULES, Verdict
-from ustreamer_pipeline.replay.added_subscribers import Added
-from ustreamer_pipeline.replay.target_replay import Gate
+from ustreamer_pipeline.gold.audit import RULES, AuditResult
+from ustreamer_pipeline.replay.added_subscribers import AddedSubscribers
+from ustreamer_pipeline.replay.target_replay import GateState
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
-from ustreamer_pipeline.report.report import Report, moment
+from ustreamer_pipeline.report.report import FleetReport, moment
 
 
 def test_a_day_is_a_date_or_nothing() -> None:
@@ -32,7 +32,7 @@ def test_an_audit_says_each_promise_in_a_line() -> None:
         "expected": "1",
         "found": "2",
     }
-    told = audit.told(Verdict(1_000, 2, {"rate": 0, "ledger": 1}, [found])).splitlines()
+    told = audit.format_result(AuditResult(1_000, 2, {"rate": 0, "ledger": 1}, [found])).splitlines()
     assert told[0] == "1,000 deliveries of 2 gateways"
     assert told[1].startswith("ok    rate")
     assert told[2].endswith(": 1 times not")
@@ -52,14 +52,14 @@ def test_a_report_needs_a_folder() -> None:
     report.arguments(parser)
     assert parser.parse_args(["lake", "out"]).out == Path("out")
     assert moment(0) == "1970-01-01 00:00:00"
-    assert Report({"gateways": []}, 1, {}).delivery_ratio is None
+    assert FleetReport({"gateways": []}, 1, {}).delivery_ratio is None
 
 
 def test_a_gate_without_a_limit_begins_anew_with_the_next_one() -> None:
-    gate = Gate()
-    assert gate.tune(100, 0.1, 0) is not None
+    gate = GateState()
+    assert gate.set_limit(100, 0.1, 0) is not None
     assert [gate.admit(0), gate.admit(1)] == [True, False]
-    assert gate.tune(0, 0.1, 2) is None
-    gate.tune(100, 0.1, 3)
+    assert gate.set_limit(0, 0.1, 2) is None
+    gate.set_limit(100, 0.1, 3)
     assert gate.admit(3)
-    Added(Scenario("nothing")).begin_run()
+    AddedSubscribers(Scenario("nothing")).begin_run()

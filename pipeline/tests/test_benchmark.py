@@ -14,8 +14,9 @@ from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES
 
-from benchmarks import process_tree, whatif
-from benchmarks.pipeline import Measured, fleet_of, ingest_with_duckdb, main, run, table
+from benchmarks import whatif
+from benchmarks.harness import process_tree
+from benchmarks.pipeline import Measurement, fleet_of, ingest_with_duckdb, main, run, table
 
 SOAK_ROWS = int(os.environ.get("USTREAMER_SOAK_ROWS", "100000000"))
 
@@ -52,10 +53,10 @@ def test_every_figure_is_measured(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_the_table_shows_growth_and_ratio() -> None:
     found = [
-        Measured("ingest", "spark", 1_000_000, 4.0, 8.0, 500.0),
-        Measured("ingest", "duckdb", 1_000_000, 2.0, 4.0, 500.0),
-        Measured("ingest", "spark", 10_000_000, 40.0, 80.0, 600.0),
-        Measured("ingest", "duckdb", 10_000_000, 10.0, 40.0, 600.0),
+        Measurement("ingest", "spark", 1_000_000, 4.0, 8.0, 500.0),
+        Measurement("ingest", "duckdb", 1_000_000, 2.0, 4.0, 500.0),
+        Measurement("ingest", "spark", 10_000_000, 40.0, 80.0, 600.0),
+        Measurement("ingest", "duckdb", 10_000_000, 10.0, 40.0, 600.0),
     ]
     lines = table(found).splitlines()
     assert lines[1].split() == ["ingest", "spark", "1,000,000", "4.0", "250,000", "8.00", "500", "2.0"]
@@ -68,7 +69,7 @@ def test_a_tree_of_processes_is_measured_as_one() -> None:
     assert process_tree.cpu_s() > before
     assert process_tree.peak_mb() > 20
     subprocess.run([sys.executable, "-c", "x = bytes(100_000_000)"], check=True)
-    assert process_tree.ended_peak_mb() > 100
+    assert process_tree.exited_peak_mb() > 100
     assert fleet_of(10_000_000).vehicles == 20
 
 

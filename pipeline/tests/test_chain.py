@@ -11,9 +11,9 @@ from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold.audit import RULES
 from ustreamer_pipeline.schemas import COUNTERS, DELIVERIES, VERDICTS
 
-from tests.e2e.peers import Metronome, SomeipPeer, ZenohPeer, eventually
-from tests.e2e.streamer import StreamerProcess, run_command
-from tests.e2e.vehicle import Vehicle, free_ports, write_config
+from tests.e2e.rigs.entities import Metronome, SomeipNode, ZenohEntity, eventually
+from tests.e2e.rigs.streamer import StreamerProcess, run_command
+from tests.e2e.rigs.vehicle import Vehicle, free_ports, write_config
 
 HZ = 20
 COUNTS = [verdict.lower() for verdict in VERDICTS]
@@ -25,16 +25,16 @@ def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
     config = write_config(place, ports)
     config.write_text(f"{config.read_text()}\n[plugins.recorder]\nflush_ms = 50\n")
     recordings = place / "state" / "recordings"
-    with SomeipPeer(ports.ecu) as ecu, SomeipPeer(ports.receiver) as receiver:
+    with SomeipNode(ports.ecu) as ecu, SomeipNode(ports.receiver) as receiver:
         first = StreamerProcess(config)
-        vehicle = Vehicle(ports, first.ready(), ecu, receiver)
-        topics = [vehicle.fresh_topic() for _ in range(3)]
+        vehicle = Vehicle(ports, first.wait_ready(), ecu, receiver)
+        topics = [vehicle.unused_topic() for _ in range(3)]
 
         def beat(number: int) -> None:
             for each in topics:
-                vehicle.emit(each, b"%d" % number)
+                vehicle.send_event(each, b"%d" % number)
 
-        with ZenohPeer(ports.backbone, "hpc.vin1", 0x10A0) as app:
+        with ZenohEntity(ports.backbone, "hpc.vin1", 0x10A0) as app:
             app.subscribe(topics[0])
             app.subscribe(topics[1], max_frequency=float(HZ))
             with Metronome(300, beat):
@@ -43,8 +43,8 @@ def drive(place: Path) -> tuple[dict[str, int], dict[str, int]]:
                 eventually(lambda: settled(recordings) >= sum(books[each] for each in COUNTS), True)
                 first.kill()  # while events come in
         second = StreamerProcess(config)
-        Vehicle(ports, second.ready(), ecu, receiver)
-        with ZenohPeer(ports.backbone, "hpc.vin1", 0x10A0) as app, Metronome(300, beat):
+        Vehicle(ports, second.wait_ready(), ecu, receiver)
+        with ZenohEntity(ports.backbone, "hpc.vin1", 0x10A0) as app, Metronome(300, beat):
             app.wait_events(topics[0], 200)
         second.stop()
     return books, second.ledger
@@ -57,7 +57,9 @@ def settled(recordings: Path) -> int:
 
 def rows_of(spark: SparkSession, lake: Path) -> list[dict[str, Any]]:
     """By run, the oldest first."""
-    counted = DELIVERIES.read(spark, lake).groupBy("run").pivot("verdict", list(VERDICTS)).count().na.fill(0)
+    counted = (
+        DELIVERIES.read_table(spark, lake).groupBy("run").pivot("verdict", list(VERDICTS)).count().na.fill(0)
+    )
     return [
         {name: row[verdict] for name, verdict in zip(COUNTS, VERDICTS, strict=True)}
         for row in counted.orderBy("run").collect()
@@ -79,7 +81,7 @@ def test_what_the_tables_say_is_what_the_dispatcher_counted(
     assert all(killed[name] >= books[name] for name in COUNTS)
     assert stopped == {name: ledger[name] for name in COUNTS}
     assert min(stopped["delivered"], stopped["throttled"], killed["throttled"]) > 50
-    last = COUNTERS.read(spark, lake).where("final").collect()
+    last = COUNTERS.read_table(spark, lake).where("final").collect()
     assert [{name: row[name] for name in COUNTS} for row in last] == [stopped]
 
     capsys.readouterr()

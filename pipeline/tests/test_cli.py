@@ -32,7 +32,7 @@ def obeying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("obeying")
 def test_a_file_beside_the_others_is_a_command() -> None:
-    assert cli.found()["obey-me"].HELP == "does as it is told"
+    assert cli.find_commands()["obey-me"].HELP == "does as it is told"
     assert cli.main(["obey-me", "well"]) == 0
 
 
@@ -49,7 +49,7 @@ def test_an_error_is_one_line_and_an_exit_code(
 
 def test_the_commands_that_are_there_are_found_by_the_names_of_their_files() -> None:
     expected: dict[str, object] = {"compact": compact, "generate": generate, "ingest": ingest}
-    assert {name: each for name, each in cli.found().items() if name in expected} == expected
+    assert {name: each for name, each in cli.find_commands().items() if name in expected} == expected
 
 
 def test_help_does_not_load_spark(
@@ -62,7 +62,7 @@ def test_help_does_not_load_spark(
         cli.main(["--help"])
     assert left.value.code == 0
     said = capsys.readouterr().out
-    assert all(name in said for name in cli.found())
+    assert all(name in said for name in cli.find_commands())
 
 
 def test_the_script_is_installed() -> None:

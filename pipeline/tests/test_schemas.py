@@ -14,8 +14,8 @@ TABLES = [*SILVER, QUARANTINE]
 def test_spark_and_arrow_read_the_same_columns_from_one_description(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
-    empty = table.read(spark, tmp_path)
-    assert empty.columns == table.names == table.arrow().names
-    assert spark.createDataFrame(table.arrow().empty_table(), table.ddl).schema == empty.schema
+    empty = table.read_table(spark, tmp_path)
+    assert empty.columns == table.names == table.arrow_schema().names
+    assert spark.createDataFrame(table.arrow_schema().empty_table(), table.ddl).schema == empty.schema
     assert table.names[-2:] == list(table.partitioned_by)
     assert all(column.note for column in table.columns)

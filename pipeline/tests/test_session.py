@@ -12,10 +12,10 @@ from ustreamer_pipeline.session import (
     SETTINGS,
     arguments,
     is_connect,
+    is_spark_submit,
     local_environment,
     local_settings,
     session,
-    submitted,
 )
 
 JOB = """
@@ -74,8 +74,8 @@ def test_times_are_utc_and_a_rebuilt_partition_replaces_only_itself(
 
 
 def test_under_spark_submit_nothing_local_is_set() -> None:
-    assert submitted({"PYSPARK_GATEWAY_PORT": "1234"})
-    assert not submitted({})
+    assert is_spark_submit({"PYSPARK_GATEWAY_PORT": "1234"})
+    assert not is_spark_submit({})
 
 
 def test_the_local_environment_has_a_java_and_this_python(tmp_path: Path) -> None:

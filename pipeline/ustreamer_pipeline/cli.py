@@ -20,7 +20,7 @@ class Command(Protocol):
     run: Callable[[argparse.Namespace], int]
 
 
-def found() -> dict[str, Command]:
+def find_commands() -> dict[str, Command]:
     """Every command, by its name, in the order of the alphabet."""
     names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
     return {
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         prog="ustreamer-pipeline", description="What the recordings of gateways say, on Spark."
     )
     chosen = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in found().items():
+    for name, command in find_commands().items():
         below = chosen.add_parser(name, help=command.HELP, description=command.HELP)
         command.arguments(below)
         below.set_defaults(run=command.run)

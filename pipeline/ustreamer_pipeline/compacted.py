@@ -61,10 +61,10 @@ def save(lake: str | Path, dates: Mapping[str, Mapping[str, str]]) -> None:
         raise
 
 
-def forget(lake: str | Path, gone: Iterable[str]) -> None:
+def invalidate(lake: str | Path, changing: Iterable[str]) -> None:
     """The small files of these dates are going to change: from now on they are what is read."""
     dates = load(lake)
-    changed = [date for date in set(gone) if date in dates]
+    changed = [date for date in set(changing) if date in dates]
     if changed:
         folders = [Path(lake) / folder for date in changed for folder in dates.pop(date).values()]
         save(lake, dates)
@@ -78,11 +78,11 @@ def clean(lake: str | Path, keep_s: float = KEEP_S) -> int:
     with tempfile.NamedTemporaryFile(dir=lake, prefix=".compacted-") as file:
         now_s = os.fstat(file.fileno()).st_mtime  # by the clock that the folders have their times of
     listed = {folder for folders in load(lake).values() for folder in folders.values()}
-    gone = 0
+    removed = 0
     for leftover in Path(lake).glob(".compacted-*"):
         leftover.unlink(missing_ok=True)
     for folder in (Path(lake) / FOLDER).glob("*/*"):
         if str(folder.relative_to(lake)) not in listed and now_s - folder.stat().st_mtime > keep_s:
             shutil.rmtree(folder)
-            gone += 1
-    return gone
+            removed += 1
+    return removed

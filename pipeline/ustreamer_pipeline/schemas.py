@@ -56,7 +56,7 @@ class Table:
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 
-    def arrow(self) -> "pa.Schema":
+    def arrow_schema(self) -> "pa.Schema":
         import pyarrow as pa
 
         types = {
@@ -73,14 +73,14 @@ class Table:
     def path(self, lake: str | Path) -> str:
         return f"{str(lake).rstrip('/')}/{self.folder}"
 
-    def read(self, spark: "SparkSession", lake: str | Path) -> "DataFrame":
+    def read_table(self, spark: "SparkSession", lake: str | Path) -> "DataFrame":
         """The table as it is now; without rows where nothing was written yet."""
         path = self.path(lake)
         # A lake on this machine may have no such folder yet; of one elsewhere only Spark knows.
         if "://" not in path and not Path(path).exists():
             return spark.createDataFrame([], self.ddl)
         if self.folder == EVENTS_FOLDER and self.name != WIDE.name:
-            return WIDE.read(spark, lake).where(f"`table` = '{self.name}'").select(*self.names)
+            return WIDE.read_table(spark, lake).where(f"`table` = '{self.name}'").select(*self.names)
         closed = {} if "://" in path else compacted.load(lake)
         if not closed:
             return spark.read.schema(self.ddl).parquet(path)

@@ -79,7 +79,7 @@ def session(
             active.conf.set(key, value)
         yield active
         return
-    spark = _made(
+    spark = _create_session(
         name, remote or os.environ.get("SPARK_REMOTE"), cores, memory, {**SETTINGS, **(settings or {})}
     )
     try:
@@ -93,12 +93,12 @@ def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def submitted(environ: Mapping[str, str]) -> bool:
+def is_spark_submit(environ: Mapping[str, str]) -> bool:
     """Whether spark-submit started this process: then its JVM is waiting for us, with the cluster's settings."""
     return "PYSPARK_GATEWAY_PORT" in environ
 
 
-def _made(
+def _create_session(
     name: str, remote: str | None, cores: int | None, memory: str, settings: Mapping[str, str]
 ) -> "SparkSession":
     from pyspark.errors import PySparkException
@@ -108,7 +108,7 @@ def _made(
     builder = SparkSession.builder.appName(f"ustreamer-pipeline {name}")
     if remote:
         builder = builder.remote(remote)
-    elif not submitted(os.environ):
+    elif not is_spark_submit(os.environ):
         local_environment(os.environ)
         builder = builder.master(f"local[{cores or '*'}]")
         for key, value in {**LOCAL, **local_settings(memory)}.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark of payloads runs, compares what is equal, and measures what it says; its limit is for a quiet machine."""
 
-from benchmarks.payloads import CASES, ELSEWHERE, measured, ratio, table
+from benchmarks.payloads import CASES, OTHER_LIBRARIES, measured, ratio, table
 
 
 def test_all_figures_are_measured() -> None:
@@ -10,4 +10,4 @@ def test_all_figures_are_measured() -> None:
     assert all(figure > 0 for each in figures.values() for figure in each.values()), figures
     assert ratio(figures) > 0
     shown = table(figures)
-    assert all(name in shown for name in [*CASES, *ELSEWHERE])
+    assert all(name in shown for name in [*CASES, *OTHER_LIBRARIES])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks import someip
-from benchmarks.children import REPO
-from benchmarks.measure import Round
-from benchmarks.report import Spread
+from benchmarks.harness.child_process import REPO
+from benchmarks.harness.measure import Round
+from benchmarks.harness.report import Spread
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from benchmarks.subscriptions import entry, measured, table, topics_of
+from benchmarks.subscriptions import measured, subscription_entry, table, topics_of
 
 
 def test_all_figures_are_measured(tmp_path: Path) -> None:
@@ -16,4 +16,4 @@ def test_all_figures_are_measured(tmp_path: Path) -> None:
 def test_topics_are_different_ones_and_spread_over_all() -> None:
     topics = topics_of(100_000)
     assert len(set(topics)) == len(topics) == 1000
-    assert topics[-1] == entry(99_900).topic
+    assert topics[-1] == subscription_entry(99_900).topic

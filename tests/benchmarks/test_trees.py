@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import trees
-from benchmarks.rigs import Subject
-from benchmarks.trees import Figures, Trees, main
+from benchmarks.harness.testbed import Subject
+from benchmarks.trees import CheckoutTestbed, Figures, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,13 +21,18 @@ def test_figures_are_the_least_the_quartile_and_the_median_of_the_rounds() -> No
 
 
 def test_a_streamer_runs_from_its_own_tree_and_from_nowhere_else(tmp_path: Path) -> None:
-    stage = Trees(tmp_path, 64)
+    stage = CheckoutTestbed(tmp_path, 64)
     stage.tree = tmp_path / "other"
-    command = stage.command(tmp_path / "streamer.toml")
+    command = stage.streamer_command(tmp_path / "streamer.toml")
     places = command[1].removeprefix("PYTHONPATH=").split(":")
     assert places[0] == str(tmp_path / "other")
     assert str(tmp_path / "other" / "plugins" / "recorder") in places
-    assert command[2:4] == [sys.executable, "-P"]
+    assert command[2:6] == [
+        sys.executable,
+        "-P",
+        "-c",
+        "import sys; from there import begin; sys.exit(begin())",
+    ]
 
 
 @pytest.mark.parametrize(

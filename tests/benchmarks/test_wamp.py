@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from benchmarks.wamp import Round, stalled
-from benchmarks.wamp_servers import Server, free_port, ours
+from benchmarks.traffic.wamp_servers import WampServerProcess, free_port, own_command
+from benchmarks.wamp import StallRound, measure_stall
 
 AT_LEAST, AT_MOST = 5, 25
 """Rounds. The p99 of one is its slowest event or two: what comes between these two by chance is in one of the servers only."""
@@ -16,7 +16,7 @@ SECONDS = 1.5
 TIMES = 1.2
 
 
-def is_good(rounds: Sequence[Round]) -> bool:
+def is_good(rounds: Sequence[StallRound]) -> bool:
     """Whether half of the rounds, and of no few, are below the bound: chance hits either server as often as the other."""
     return len(rounds) >= AT_LEAST and statistics.median(each.ratio for each in rounds) < TIMES
 
@@ -32,7 +32,7 @@ def is_good(rounds: Sequence[Round]) -> bool:
     ],
 )
 def test_chance_in_some_rounds_decides_nothing(ratios: list[float], good: bool) -> None:
-    assert is_good([Round(1000.0, ratio * 1000.0) for ratio in ratios]) is good
+    assert is_good([StallRound(1000.0, ratio * 1000.0) for ratio in ratios]) is good
 
 
 def test_ten_clients_that_do_not_read_cost_the_others_no_time() -> None:
@@ -40,9 +40,9 @@ def test_ten_clients_that_do_not_read_cost_the_others_no_time() -> None:
         servers = []
         for _ in range(2):
             port = free_port()
-            servers.append(Server("uStreamer", ours(port), port))
+            servers.append(WampServerProcess("uStreamer", own_command(port), port))
             stack.callback(servers[-1].close)
-        stall = stalled(servers, SECONDS, AT_MOST, is_good)
+        stall = measure_stall(servers, SECONDS, AT_MOST, is_good)
     assert is_good(stall.rounds), [f"{each.ratio:.2f}" for each in stall.rounds]
     assert stall.lost == 0
     assert stall.dropped > 1000, "the ten had to stand still, or this shows nothing"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.conformance import report
-from tests.conformance.run import Outcome, run
-from tests.conformance.trace import trace
+from tests.conformance.run import RunOutcome, run_tests
+from tests.conformance.trace import build_trace
 
 REPO: Final = Path(__file__).resolve().parents[2]
 
@@ -21,21 +21,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--root", type=Path, default=REPO, help="the tree to look at (default: the one that this is part of)"
     )
     root: Path = parser.parse_args(argv).root.resolve()
-    found = trace(root)
-    ran = run(root, found.tests)
-    outcomes = report.by_rule(found, ran)
-    page = root / report.PLACE
+    found = build_trace(root)
+    run_outcomes = run_tests(root, found.tests)
+    outcomes = report.outcomes_by_rule(found, run_outcomes)
+    page = root / report.PAGE_FILE
     page.parent.mkdir(exist_ok=True)
-    page.write_text(report.render(found, outcomes), encoding="utf-8")
+    page.write_text(report.render_page(found, outcomes), encoding="utf-8")
     # Beside a test that passed, another one of the same rule that was not run would not be noticed.
-    idle = [f"{test.nodeid}: not run" for test, outcome in ran.items() if outcome == Outcome()]
-    complaints = [
-        f"{id}: {outcome.complaint} ({outcome})" for id, outcome in outcomes.items() if outcome.complaint
+    not_run = [f"{test.nodeid}: not run" for test, outcome in run_outcomes.items() if outcome == RunOutcome()]
+    failures = [
+        f"{id}: {outcome.failure_reason} ({outcome})"
+        for id, outcome in outcomes.items()
+        if outcome.failure_reason
     ]
-    wrong = [*found.wrong_tags, *found.gaps, *idle, *complaints]
-    print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)
-    print(f"{report.PLACE}: {len(found.rules.all)} rules, {len(found.tests)} tests, {len(wrong)} wrong")
-    return 1 if wrong else 0
+    problems = [*found.invalid_tags, *found.gaps, *not_run, *failures]
+    print(*problems, sep="\n", end="\n" * bool(problems), file=sys.stderr)
+    print(
+        f"{report.PAGE_FILE}: {len(found.rules.all)} rules, {len(found.tests)} tests, {len(problems)} wrong"
+    )
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.conformance.rules import Rule, Specification
-from tests.conformance.run import Outcome
-from tests.conformance.tags import Case
+from tests.conformance.rules import Specification, SpecRule
+from tests.conformance.run import RunOutcome
+from tests.conformance.tags import CaseRef
 from tests.conformance.trace import Trace
 
-PLACE: Final = Path("docs/conformance.md")
+PAGE_FILE: Final = Path("docs/conformance.md")
 """Where a tree has its page, one level below its root."""
 
 MISSING: Final = "**missing**"
 _NOT_NEEDED: Final = "see [exceptions](#exceptions)"
 _ROW: Final = re.compile(r"^\| `([^`]+)`.* \| ([^|]+) \|$", re.MULTILINE)
 
-_HEAD: Final = """\
+_PAGE_HEAD: Final = """\
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 <!-- Made by `make conformance`; a test compares all but the results with the sources. -->
 # Conformance
@@ -36,28 +36,28 @@ places where the specifications contradict each other or themselves; what we do 
 """
 
 
-def render(trace: Trace, outcomes: Mapping[str, Outcome]) -> str:
+def render_page(trace: Trace, outcomes: Mapping[str, RunOutcome]) -> str:
     """The page; `outcomes` are by rule, and a rule that is not in it was not run."""
     return "\n".join(_page(trace, outcomes)) + "\n"
 
 
-def by_rule(trace: Trace, outcomes: Mapping[Case, Outcome]) -> dict[str, Outcome]:
+def outcomes_by_rule(trace: Trace, outcomes: Mapping[CaseRef, RunOutcome]) -> dict[str, RunOutcome]:
     """The outcomes of the tests of each rule that has any, together."""
     return {
-        id: Outcome.of(outcomes[test] for test in evidence.tests)
+        id: RunOutcome.total_of(outcomes[test] for test in evidence.tests)
         for id, evidence in trace.evidence.items()
         if evidence.tests
     }
 
 
-def outcomes_in(page: str) -> dict[str, Outcome]:
+def parse_outcomes(page: str) -> dict[str, RunOutcome]:
     """The outcomes that a page shows, by rule."""
     texts = dict(_ROW.findall(page))
-    return {id: Outcome.parse(text) for id, text in texts.items() if text not in {MISSING, _NOT_NEEDED}}
+    return {id: RunOutcome.parse(text) for id, text in texts.items() if text not in {MISSING, _NOT_NEEDED}}
 
 
-def _page(trace: Trace, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    yield _HEAD
+def _page(trace: Trace, outcomes: Mapping[str, RunOutcome]) -> Iterator[str]:
+    yield _PAGE_HEAD
     yield from _summary(trace)
     yield ""
     yield _LEGEND.rstrip()
@@ -67,7 +67,7 @@ def _page(trace: Trace, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
         yield "| rule | what it says | implemented in | tests | result |"
         yield "|---|---|---|---|---|"
         for rule in trace.rules.rules[specification.name]:
-            yield _row(rule, trace, outcomes.get(rule.id, Outcome()))
+            yield _row(rule, trace, outcomes.get(rule.id, RunOutcome()))
     yield "\n## Exceptions\n"
     yield from (f"* `{rule.id}`: {rule.note}" for rule in trace.rules.all if rule.note)
 
@@ -79,8 +79,8 @@ def _summary(trace: Trace) -> Iterator[str]:
     for specification in trace.rules.specifications:
         counts = _counts(specification, trace)
         total = [a + b for a, b in zip(total, counts, strict=True)]
-        yield _cells(specification.title, *map(str, counts))
-    yield _cells("together", *map(str, total))
+        yield _table_row(specification.title, *map(str, counts))
+    yield _table_row("together", *map(str, total))
 
 
 def _counts(specification: Specification, trace: Trace) -> list[int]:
@@ -90,22 +90,22 @@ def _counts(specification: Specification, trace: Trace) -> list[int]:
     return [len(rules), len(rules) - missing, missing, sum(bool(rule.note) for rule in rules)]
 
 
-def _row(rule: Rule, trace: Trace, outcome: Outcome) -> str:
+def _row(rule: SpecRule, trace: Trace, outcome: RunOutcome) -> str:
     evidence = trace.evidence[rule.id]
     id = f"`{rule.id}`" + (f" ({rule.also} too)" if rule.also else "")
     code = [_link(each.file, each.symbol) for each in evidence.code]
     tests = [_link(each.file, each.name) for each in evidence.tests]
-    result = str(outcome) if tests else _absent(rule, "test")
-    return _cells(
+    result = str(outcome) if tests else _missing_text(rule, "test")
+    return _table_row(
         id,
         rule.says,
-        "<br>".join(code) or _absent(rule, "impl"),
-        "<br>".join(tests) or _absent(rule, "test"),
+        "<br>".join(code) or _missing_text(rule, "impl"),
+        "<br>".join(tests) or _missing_text(rule, "test"),
         result,
     )
 
 
-def _absent(rule: Rule, need: str) -> str:
+def _missing_text(rule: SpecRule, need: str) -> str:
     return MISSING if need in rule.needs else _NOT_NEEDED
 
 
@@ -115,5 +115,5 @@ def _link(file: str, name: str) -> str:
     return f"[{short}](../{file})" + (f"::`{name}`" if name else "")
 
 
-def _cells(*cells: str) -> str:
+def _table_row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"

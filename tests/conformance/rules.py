@@ -7,10 +7,10 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-PLACE: Final = Path("tests/conformance/rules.toml")
+RULES_FILE: Final = Path("tests/conformance/rules.toml")
 """Where a tree has its list of rules."""
 
-ELSEWHERE: Final = (
+UNLISTED_PREFIXES: Final = (
     "dsn~service-error-model-",
     "dsn~up-transport-zenoh-",
     "dsn~uri-",
@@ -24,7 +24,7 @@ ELSEWHERE: Final = (
 Need: TypeAlias = Literal["impl", "test"]
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpecRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`also` is the name of a later specification with the same id. `note` says why a rule does not need both."""
 
     id: str
@@ -40,11 +40,11 @@ class Specification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The specifications in order, and the rules of each by its name."""
 
     specifications: tuple[Specification, ...]
-    rules: dict[str, tuple[Rule, ...]]
+    rules: dict[str, tuple[SpecRule, ...]]
 
     def __post_init__(self) -> None:
         """Raises ValueError for a list that contradicts itself."""
@@ -62,10 +62,10 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             seen.add(rule.id)
 
     @property
-    def all(self) -> list[Rule]:
+    def all(self) -> list[SpecRule]:
         return [rule for each in self.specifications for rule in self.rules[each.name]]
 
 
-def load(root: Path) -> Rules:
+def load_rules(root: Path) -> SpecRules:
     """The list of a tree. Raises msgspec.ValidationError, naming the key, for one that is none."""
-    return msgspec.convert(tomllib.loads((root / PLACE).read_text(encoding="utf-8")), Rules)
+    return msgspec.convert(tomllib.loads((root / RULES_FILE).read_text(encoding="utf-8")), SpecRules)

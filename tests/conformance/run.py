@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conformance.tags import Case
+from tests.conformance.tags import CaseRef
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """Of one test with all of its parameters, or of several tests together."""
 
     passed: int = 0
@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
         return ", ".join(f"{name} {n}" for name, n in self._asdict().items() if n) or "not run"
 
     @classmethod
-    def parse(cls, text: str) -> "Outcome":
+    def parse(cls, text: str) -> "RunOutcome":
         """The inverse of str. Raises ValueError for anything else."""
         if text == "not run":
             return cls()
@@ -32,12 +32,12 @@ class Outcome(NamedTuple):
         return cls(**{name: int(n) for name, n in counts.items()})
 
     @classmethod
-    def of(cls, outcomes: Iterable["Outcome"]) -> "Outcome":
+    def total_of(cls, outcomes: Iterable["RunOutcome"]) -> "RunOutcome":
         """Several as one."""
         return cls(*map(sum, zip(cls(), *outcomes, strict=True)))
 
     @property
-    def complaint(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """Why this shows nothing; None if it does: something passed and nothing failed."""
         if self.failed:
             return "a test failed"
@@ -47,34 +47,34 @@ class Outcome(NamedTuple):
 class _Selection:
     """A pytest plugin that lets only some tests run, and counts; a test counts by the worst of its stages."""
 
-    def __init__(self, wanted: Iterable[Case]) -> None:
+    def __init__(self, wanted: Iterable[CaseRef]) -> None:
         self._wanted = {test.nodeid for test in wanted}
         self._stages: dict[str, set[str]] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        others = [item for item in items if _test_of(item.nodeid) not in self._wanted]
+        others = [item for item in items if _case_id(item.nodeid) not in self._wanted]
         config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if _test_of(item.nodeid) in self._wanted]
+        items[:] = [item for item in items if _case_id(item.nodeid) in self._wanted]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":
             self._stages.setdefault(report.nodeid, set()).add(report.outcome)
 
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, RunOutcome]:
         """By test, all of its parameters together."""
-        found: dict[str, Outcome] = {}
+        found: dict[str, RunOutcome] = {}
         for nodeid, stages in self._stages.items():
             worst = next(each for each in ("failed", "skipped", "passed") if each in stages)
-            test = _test_of(nodeid)
-            found[test] = Outcome.of([found.get(test, Outcome()), Outcome(**{worst: 1})])
+            test = _case_id(nodeid)
+            found[test] = RunOutcome.total_of([found.get(test, RunOutcome()), RunOutcome(**{worst: 1})])
         return found
 
 
-def _test_of(nodeid: str) -> str:
+def _case_id(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def run(root: Path, tests: Iterable[Case]) -> Mapping[Case, Outcome]:
+def run_tests(root: Path, tests: Iterable[CaseRef]) -> Mapping[CaseRef, RunOutcome]:
     """Run these tests of a tree in this process, and nothing else. One that pytest did not get to counts as not run."""
     wanted = list(tests)
     selection = _Selection(wanted)
@@ -85,4 +85,4 @@ def run(root: Path, tests: Iterable[Case]) -> Mapping[Case, Outcome]:
         options = [f"--rootdir={root}", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
         pytest.main([*options, *files], plugins=[selection])
     outcomes = selection.outcomes()
-    return {test: outcomes.get(test.nodeid, Outcome()) for test in wanted}
+    return {test: outcomes.get(test.nodeid, RunOutcome()) for test in wanted}

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
-SOURCES: Final = ("ustreamer/**/*.py", "plugins/*/ustreamer_*/**/*.py")
-TESTS: Final = ("tests/**/*.py", "plugins/*/tests/**/*.py")
+SOURCE_GLOBS: Final = ("ustreamer/**/*.py", "plugins/*/ustreamer_*/**/*.py")
+TEST_GLOBS: Final = ("tests/**/*.py", "plugins/*/tests/**/*.py")
 _GENERATED: Final = "ustreamer/uprotocol/pb/"
 _TAG: Final = re.compile(r"\[(\w+)->([^\]]*)\]")
 
@@ -33,7 +33,7 @@ class Tag(NamedTuple):
         return f"{self.file}:{self.line}: [{self.kind}->{self.rule}]"
 
 
-class Case(NamedTuple):
+class CaseRef(NamedTuple):
     """A test function, all of its parameters together."""
 
     file: str
@@ -45,23 +45,23 @@ class Case(NamedTuple):
         return f"{self.file}::{self.name}"
 
 
-class Module(NamedTuple):
+class SourceModule(NamedTuple):
     """What a file has to say. `wide` are the tags at its head, which are about all of its tests."""
 
     file: str
     tags: tuple[Tag, ...]
-    tests: tuple[Case, ...]
-    wide: frozenset[Tag]
+    tests: tuple[CaseRef, ...]
+    module_tags: frozenset[Tag]
 
-    def tests_of(self, tag: Tag) -> list[Case]:
+    def tests_of(self, tag: Tag) -> list[CaseRef]:
         """The tests that a tag of this module is about; none for one that stands elsewhere."""
-        if tag in self.wide:
+        if tag in self.module_tags:
             return list(self.tests)
         name = tag.symbol.replace(".", "::")
         return [test for test in self.tests if test.name == name or test.name.startswith(f"{name}::")]
 
 
-class _Place(NamedTuple):
+class _SymbolSpan(NamedTuple):
     """Lines, decorators included, that belong to a symbol."""
 
     first: int
@@ -69,40 +69,40 @@ class _Place(NamedTuple):
     symbol: str
 
 
-def collect(root: Path, patterns: Iterable[str]) -> list[Module]:
+def collect_modules(root: Path, patterns: Iterable[str]) -> list[SourceModule]:
     """Every file of a tree that matches, in order of its name."""
     found = {path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern)}
     return [
-        read(name, (root / name).read_text(encoding="utf-8"))
+        read_module(name, (root / name).read_text(encoding="utf-8"))
         for name in sorted(found)
         if not name.startswith(_GENERATED)
     ]
 
 
-def read(file: str, source: str) -> Module:
+def read_module(file: str, source: str) -> SourceModule:
     """The tags and the tests in the source of one file."""
     tree = ast.parse(source, filename=file)
     lines = source.splitlines()
-    places = list(_places(tree.body))
-    comments = dict(_comments(source))
-    words = [*_docstrings(tree), *comments.items()]
-    alone = {line for line in comments if lines[line - 1].lstrip().startswith("#")}
+    spans = list(_symbol_spans(tree.body))
+    comments = dict(_comment_lines(source))
+    texts = [*_docstrings(tree), *comments.items()]
+    comment_only = {line for line in comments if lines[line - 1].lstrip().startswith("#")}
     tags = [
-        Tag(kind, rule, file, line + above, _symbol_at(line + above, places, alone))
-        for line, text in sorted(words)
-        for above, part in enumerate(text.splitlines())
+        Tag(kind, rule, file, line + line_offset, _symbol_at(line + line_offset, spans, comment_only))
+        for line, text in sorted(texts)
+        for line_offset, part in enumerate(text.splitlines())
         for kind, rule in _TAG.findall(part)
     ]
-    tests = tuple(Case(file, name) for name in _tests(file, tree.body))
-    starts = [place.first for place in places if _is_test(place.symbol.replace(".", "::"), tests)]
-    wide = frozenset(tag for tag in tags if not tag.symbol and tag.line < min(starts, default=0))
-    return Module(file, tuple(tags), tests, wide)
+    tests = tuple(CaseRef(file, name) for name in _test_names(file, tree.body))
+    starts = [span.first for span in spans if _is_test(span.symbol.replace(".", "::"), tests)]
+    module_tags = frozenset(tag for tag in tags if not tag.symbol and tag.line < min(starts, default=0))
+    return SourceModule(file, tuple(tags), tests, module_tags)
 
 
 # --- where words stand ------------------------------------------------------------------------------------------------
 
 
-def _comments(source: str) -> Iterator[tuple[int, str]]:
+def _comment_lines(source: str) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
@@ -116,51 +116,51 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, text
 
 
-def _is_text(statement: ast.stmt) -> bool:
+def _is_string_statement(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _places(body: Sequence[ast.stmt], within: str = "") -> Iterator[_Place]:
+def _symbol_spans(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[_SymbolSpan]:
     """The functions, classes and constants of a module, and those in its classes."""
     for statement, following in zip_longest(body, body[1:]):
         last = statement.end_lineno or statement.lineno
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 first = min([statement.lineno, *(each.lineno for each in statement.decorator_list)])
-                yield _Place(first, last, within + statement.name)
+                yield _SymbolSpan(first, last, prefix + statement.name)
                 if isinstance(statement, ast.ClassDef):
-                    yield from _places(statement.body, f"{within}{statement.name}.")
+                    yield from _symbol_spans(statement.body, f"{prefix}{statement.name}.")
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-                if following is not None and _is_text(following):  # its docstring
+                if following is not None and _is_string_statement(following):  # its docstring
                     last = following.end_lineno or last
-                yield _Place(statement.lineno, last, within + name)
+                yield _SymbolSpan(statement.lineno, last, prefix + name)
 
 
-def _symbol_at(line: int, places: Sequence[_Place], alone: Collection[int]) -> str:
+def _symbol_at(line: int, spans: Sequence[_SymbolSpan], comment_only: Collection[int]) -> str:
     """What a line is about; `alone` are the lines that have a comment and nothing else."""
     below = line
-    while below in alone:
+    while below in comment_only:
         below += 1
-    for place in places:
-        if line < place.first == below:
-            return place.symbol
-    around = [place for place in places if place.first <= line <= place.last]
-    return min(around, key=lambda place: place.last - place.first).symbol if around else ""
+    for span in spans:
+        if line < span.first == below:
+            return span.symbol
+    enclosing = [span for span in spans if span.first <= line <= span.last]
+    return min(enclosing, key=lambda place: place.last - place.first).symbol if enclosing else ""
 
 
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 
-def _tests(file: str, body: Sequence[ast.stmt], within: str = "") -> Iterator[str]:
+def _test_names(file: str, body: Sequence[ast.stmt], prefix: str = "") -> Iterator[str]:
     if not Path(file).name.startswith("test_"):
         return
     for statement in body:
         match statement:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
-                yield within + name
+                yield prefix + name
             case ast.ClassDef(name=name) if name.startswith("Test"):
-                yield from _tests(file, statement.body, f"{within}{name}::")
+                yield from _test_names(file, statement.body, f"{prefix}{name}::")
 
 
-def _is_test(name: str, tests: Sequence[Case]) -> bool:
+def _is_test(name: str, tests: Sequence[CaseRef]) -> bool:
     return any(test.name == name for test in tests)

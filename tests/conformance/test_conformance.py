@@ -12,39 +12,39 @@ import pytest
 
 from tests.conformance import __main__ as command
 from tests.conformance import report
-from tests.conformance.rules import PLACE, Rule, Rules, Specification
-from tests.conformance.run import Outcome
-from tests.conformance.tags import Case, Module, read
-from tests.conformance.trace import Trace, trace
+from tests.conformance.rules import RULES_FILE, Specification, SpecRule, SpecRules
+from tests.conformance.run import RunOutcome
+from tests.conformance.tags import CaseRef, SourceModule, read_module
+from tests.conformance.trace import Trace, build_trace
 
 REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def found() -> Trace:
-    return trace(REPO)
+    return build_trace(REPO)
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return (REPO / report.PLACE).read_text(encoding="utf-8")
+    return (REPO / report.PAGE_FILE).read_text(encoding="utf-8")
 
 
 # --- this repository --------------------------------------------------------------------------------------------------
 
 
 def test_the_page_has_the_rules_the_code_and_the_tests_of_this_very_tree(found: Trace, page: str) -> None:
-    assert page == report.render(found, report.outcomes_in(page)), "run `make conformance`"
+    assert page == report.render_page(found, report.parse_outcomes(page)), "run `make conformance`"
 
 
 def test_the_page_shows_no_test_that_did_not_pass(found: Trace, page: str) -> None:
-    outcomes = report.outcomes_in(page)
+    outcomes = report.parse_outcomes(page)
     assert outcomes.keys() == {id for id, evidence in found.evidence.items() if evidence.tests}
-    assert {id: str(each) for id, each in outcomes.items() if each.complaint} == {}
+    assert {id: str(each) for id, each in outcomes.items() if each.failure_reason} == {}
 
 
 def test_every_tag_names_a_rule_and_stands_where_it_should(found: Trace) -> None:
-    assert found.wrong_tags == ()
+    assert found.invalid_tags == ()
 
 
 def test_every_rule_is_covered(found: Trace) -> None:
@@ -97,7 +97,7 @@ TEST = 'def test_it_is_kept() -> None:\n    """[utest->req~one-kept~1]"""\n'
 def tree(tmp_path: Path) -> Path:
     """A tree without any fault: one rule, its code, its test."""
     for name, text in (
-        (str(PLACE), RULES),
+        (str(RULES_FILE), RULES),
         ("plugins/one/ustreamer_one/keep.py", CODE),
         ("plugins/one/tests/test_keep.py", TEST),
     ):
@@ -121,7 +121,7 @@ def test_a_tree_without_fault_gets_its_page_and_the_same_one_again(tree: Path) -
     done = conform(tree)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("docs/conformance.md: 2 rules, 1 tests, 0 wrong\n")
-    page = (tree / report.PLACE).read_text(encoding="utf-8")
+    page = (tree / report.PAGE_FILE).read_text(encoding="utf-8")
     assert (
         "| `req~one-kept~1` | It is kept. | [keep.py](../plugins/one/ustreamer_one/keep.py)::`keep` "
         "| [test_keep.py](../plugins/one/tests/test_keep.py)::`test_it_is_kept` | passed 1 |"
@@ -130,7 +130,7 @@ def test_a_tree_without_fault_gets_its_page_and_the_same_one_again(tree: Path) -
     assert page.splitlines()[-1] == "* `LIF-1`: Left open."
     assert str(tree) not in page
     assert conform(tree).returncode == 0
-    assert (tree / report.PLACE).read_text(encoding="utf-8") == page
+    assert (tree / report.PAGE_FILE).read_text(encoding="utf-8") == page
 
 
 SOURCE_FILE, TEST_FILE = "plugins/one/ustreamer_one/keep.py", "plugins/one/tests/test_keep.py"
@@ -170,9 +170,9 @@ FAULTS = {
 }
 
 
-def all_pass(_: Path, tests: Iterable[Case]) -> Mapping[Case, Outcome]:
+def all_pass(_: Path, tests: Iterable[CaseRef]) -> Mapping[CaseRef, RunOutcome]:
     """Stands in for running tests where it does not matter what they do."""
-    return {test: Outcome(1) for test in tests}
+    return {test: RunOutcome(1) for test in tests}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -181,10 +181,10 @@ def test_each_fault_is_named_and_the_page_is_written_all_the_same(
 ) -> None:
     file, old, new, said = FAULTS[fault]
     put(tree, file, old, new)
-    monkeypatch.setattr(command, "run", all_pass)
+    monkeypatch.setattr(command, "run_tests", all_pass)
     assert command.main(["--root", str(tree)]) == 1
     assert capsys.readouterr().err == f"{said}\n"
-    assert "`req~one-kept~1`" in (tree / report.PLACE).read_text(encoding="utf-8")
+    assert "`req~one-kept~1`" in (tree / report.PAGE_FILE).read_text(encoding="utf-8")
 
 
 BROKEN_SET_UP = "import pytest\n\n@pytest.fixture\ndef broken():\n    raise OSError\n\n"
@@ -209,7 +209,7 @@ OUTCOMES = {
 
 def test_rules_whose_tests_do_not_pass_are_named_with_what_became_of_them(tree: Path) -> None:
     for number, (above, body, _) in enumerate(OUTCOMES.values()):
-        with (tree / PLACE).open("a", encoding="utf-8") as file:
+        with (tree / RULES_FILE).open("a", encoding="utf-8") as file:
             file.write(
                 f'[[rules.one]]\nid = "req~{number}~1"\nsays = "It is."\nneeds = ["test"]\nnote = "No."\n'
             )
@@ -221,7 +221,9 @@ def test_rules_whose_tests_do_not_pass_are_named_with_what_became_of_them(tree: 
         1,
         ["plugins/one/tests/test_4.py::test_it: not run", *said],
     )
-    shown = {id: str(each) for id, each in report.outcomes_in((tree / report.PLACE).read_text()).items()}
+    shown = {
+        id: str(each) for id, each in report.parse_outcomes((tree / report.PAGE_FILE).read_text()).items()
+    }
     assert shown == {
         "req~one-kept~1": "passed 1",
         **{id: text.strip("()") for line in said for id, _, text in [re.split(r": | (?=\()", line)]},
@@ -239,10 +241,10 @@ def test_only_tests_of_listed_rules_are_run(tree: Path) -> None:
 
 def test_what_is_missing_is_seen_on_the_page_before_anything_is_run(tree: Path) -> None:
     put(tree, TEST_FILE, "[utest->req~one-kept~1]", "")
-    page = report.render(trace(tree), {})
+    page = report.render_page(build_trace(tree), {})
     assert "::`keep` | **missing** | **missing** |" in page
     assert "| One | 2 | 1 | 1 | 1 |" in page.splitlines()
-    assert report.outcomes_in(page) == {}
+    assert report.parse_outcomes(page) == {}
 
 
 # --- where a tag may stand --------------------------------------------------------------------------------------------
@@ -303,12 +305,12 @@ STANDS = {
 }
 
 
-def about(module: Module) -> dict[str, list[str]]:
+def about(module: SourceModule) -> dict[str, list[str]]:
     return {tag.rule: [test.name for test in module.tests_of(tag)] for tag in module.tags}
 
 
 def test_a_tag_is_about_what_it_stands_on() -> None:
-    module = read("tests/test_x.py", TAGGED)
+    module = read_module("tests/test_x.py", TAGGED)
     assert about(module) == STANDS
     symbols = {tag.rule: tag.symbol for tag in module.tags}
     assert (symbols["CONST-1"], symbols["CONST-2"], symbols["LATE-1"]) == ("LIMIT", "OTHER", "")
@@ -318,7 +320,7 @@ def test_a_tag_is_about_what_it_stands_on() -> None:
 
 
 def test_a_file_that_pytest_does_not_collect_has_no_tests() -> None:
-    assert read("tests/conftest.py", TAGGED).tests == ()
+    assert read_module("tests/conftest.py", TAGGED).tests == ()
 
 
 # --- lists and outcomes -----------------------------------------------------------------------------------------------
@@ -329,33 +331,39 @@ ONE = Specification("one", "One", "Of nobody.")
 @pytest.mark.parametrize(
     ("rules", "why"),
     [
-        ([Rule("a", "A."), Rule("a", "B.")], "rule a: listed twice"),
-        ([Rule("a", "A.", also="two")], "rule a: also 'two', expected one of \\['one'\\]"),
-        ([Rule("a", "A.", needs=("impl",))], "rule a: needs \\['impl'\\], and a note exactly if not both"),
-        ([Rule("a", "A.", note="No.")], "rule a: needs \\['impl', 'test'\\], and a note exactly if not both"),
+        ([SpecRule("a", "A."), SpecRule("a", "B.")], "rule a: listed twice"),
+        ([SpecRule("a", "A.", also="two")], "rule a: also 'two', expected one of \\['one'\\]"),
+        (
+            [SpecRule("a", "A.", needs=("impl",))],
+            "rule a: needs \\['impl'\\], and a note exactly if not both",
+        ),
+        (
+            [SpecRule("a", "A.", note="No.")],
+            "rule a: needs \\['impl', 'test'\\], and a note exactly if not both",
+        ),
     ],
 )
-def test_a_list_that_contradicts_itself_is_refused(rules: list[Rule], why: str) -> None:
+def test_a_list_that_contradicts_itself_is_refused(rules: list[SpecRule], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Rules((ONE,), {"one": tuple(rules)})
+        SpecRules((ONE,), {"one": tuple(rules)})
 
 
 def test_a_list_of_unknown_specifications_or_keys_is_refused(tree: Path) -> None:
     with pytest.raises(ValueError, match="specifications \\['one'\\], but rules of \\['two'\\]"):
-        Rules((ONE,), {"two": ()})
-    put(tree, str(PLACE), "says", "syas")
+        SpecRules((ONE,), {"two": ()})
+    put(tree, str(RULES_FILE), "says", "syas")
     with pytest.raises(msgspec.ValidationError, match="syas"):
-        trace(tree)
+        build_trace(tree)
 
 
 @pytest.mark.parametrize(
-    "outcome", [Outcome(), Outcome(3), Outcome(1, 2), Outcome(0, 0, 1), Outcome(1, 1, 1)]
+    "outcome", [RunOutcome(), RunOutcome(3), RunOutcome(1, 2), RunOutcome(0, 0, 1), RunOutcome(1, 1, 1)]
 )
-def test_an_outcome_is_read_as_it_was_written(outcome: Outcome) -> None:
-    assert Outcome.parse(str(outcome)) == outcome
+def test_an_outcome_is_read_as_it_was_written(outcome: RunOutcome) -> None:
+    assert RunOutcome.parse(str(outcome)) == outcome
 
 
 @pytest.mark.parametrize("text", ["", "passed", "passed x", "won 1", "passed 1 2"])
 def test_what_is_no_outcome_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        Outcome.parse(text)
+        RunOutcome.parse(text)

@@ -6,11 +6,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.conformance.rules import ELSEWHERE, Rule, Rules, load
-from tests.conformance.tags import SOURCES, TESTS, Case, Module, Tag, collect
+from tests.conformance.rules import UNLISTED_PREFIXES, SpecRule, SpecRules, load_rules
+from tests.conformance.tags import SOURCE_GLOBS, TEST_GLOBS, CaseRef, SourceModule, Tag, collect_modules
 
 
-class Code(NamedTuple):
+class CodeRef(NamedTuple):
     """A function, a class or a constant; `symbol` is empty for a whole module."""
 
     file: str
@@ -20,22 +20,22 @@ class Code(NamedTuple):
 class Evidence(NamedTuple):
     """What there is of a rule, in order of file and place."""
 
-    code: tuple[Code, ...]
-    tests: tuple[Case, ...]
+    code: tuple[CodeRef, ...]
+    tests: tuple[CaseRef, ...]
 
-    def missing(self, rule: Rule) -> list[str]:
+    def missing(self, rule: SpecRule) -> list[str]:
         """What the rule needs and does not have, in words."""
         missing = {"impl": not self.code, "test": not self.tests}
-        words = {"impl": "no code is tagged", "test": "no test is tagged"}
-        return [words[need] for need in rule.needs if missing[need]]
+        messages = {"impl": "no code is tagged", "test": "no test is tagged"}
+        return [messages[need] for need in rule.needs if missing[need]]
 
 
 class Trace(NamedTuple):
     """The rules of a tree, what there is of each, by its id, and the tags that are wrong, in words."""
 
-    rules: Rules
+    rules: SpecRules
     evidence: Mapping[str, Evidence]
-    wrong_tags: tuple[str, ...]
+    invalid_tags: tuple[str, ...]
 
     @property
     def gaps(self) -> list[str]:
@@ -45,46 +45,48 @@ class Trace(NamedTuple):
         ]
 
     @property
-    def tests(self) -> list[Case]:
+    def tests(self) -> list[CaseRef]:
         """Every test that a rule has, once."""
         return sorted({test for evidence in self.evidence.values() for test in evidence.tests})
 
 
-def trace(root: Path) -> Trace:
+def build_trace(root: Path) -> Trace:
     """Read a tree: its list of rules, its sources and its tests."""
-    rules = load(root)
-    sources, tests = collect(root, SOURCES), collect(root, TESTS)
+    rules = load_rules(root)
+    sources, tests = collect_modules(root, SOURCE_GLOBS), collect_modules(root, TEST_GLOBS)
     return Trace(
         rules,
         {rule.id: _evidence(rule, sources, tests) for rule in rules.all},
-        tuple(_wrong_tags({rule.id for rule in rules.all}, sources, tests)),
+        tuple(_invalid_tags({rule.id for rule in rules.all}, sources, tests)),
     )
 
 
-def _evidence(rule: Rule, sources: Iterable[Module], tests: Iterable[Module]) -> Evidence:
+def _evidence(rule: SpecRule, sources: Iterable[SourceModule], tests: Iterable[SourceModule]) -> Evidence:
     code = (
-        Code(tag.file, tag.symbol)
+        CodeRef(tag.file, tag.symbol)
         for module in sources
         for tag in module.tags
         if (tag.kind, tag.rule) == ("impl", rule.id)
     )
-    shown_by = (
+    tests_of_rule = (
         test
         for module in tests
         for tag in module.tags
         if tag.kind in {"utest", "itest"} and tag.rule == rule.id
         for test in module.tests_of(tag)
     )
-    return Evidence(tuple(dict.fromkeys(code)), tuple(dict.fromkeys(shown_by)))
+    return Evidence(tuple(dict.fromkeys(code)), tuple(dict.fromkeys(tests_of_rule)))
 
 
-def _wrong_tags(ids: set[str], sources: Iterable[Module], tests: Iterable[Module]) -> Iterator[str]:
+def _invalid_tags(
+    ids: set[str], sources: Iterable[SourceModule], tests: Iterable[SourceModule]
+) -> Iterator[str]:
     for kinds, modules in (({"impl"}, sources), ({"utest", "itest"}, tests)):
         for module in modules:
             for tag in module.tags:
                 if tag.kind not in kinds:
                     yield f"{tag}: expected {' or '.join(sorted(kinds))} here"
-                elif tag.rule not in ids and not tag.rule.startswith(ELSEWHERE):
+                elif tag.rule not in ids and not tag.rule.startswith(UNLISTED_PREFIXES):
                     yield f"{tag}: no such rule{_hint(tag, ids)}"
                 elif "impl" not in kinds and not module.tests_of(tag):
                     yield f"{tag}: stands on {tag.symbol or 'the module'}, expected a test"

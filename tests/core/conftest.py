@@ -11,18 +11,18 @@ from typing import NamedTuple
 import pytest
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import TimerQueue
-from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Filter, Tap, Transmit
+from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.delivery.delivery import Delivery, Filter, SendBatch, SendOne, Tap
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import FilterFactory
 from ustreamer.core.dispatch.ingress import Ingress
 from ustreamer.core.egress.egress_queue import EgressQueue
-from ustreamer.core.egress.limits import EgressLimits, Queued
-from ustreamer.core.peers.election import Neighbours
-from ustreamer.core.peers.topic_advertisements import Puts
-from ustreamer.core.routing.access import Access
-from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
+from ustreamer.core.peers.election import PeerRouters
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
+from ustreamer.core.routing.access import AccessPolicy
+from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -46,29 +46,29 @@ class Directory:
 
     def __init__(self) -> None:
         self.version = 0
-        self.asked = 0
-        self._wishes: dict[tuple[UUri, UUri], Subscription] = {}
+        self.queries = 0
+        self._subscriptions: dict[tuple[UUri, UUri], Subscription] = {}
 
     def subscribers(self, topic: UUri) -> list[Subscription]:
-        self.asked += 1
-        return [wish for wish in self._wishes.values() if wish.topic.matches(topic)]
+        self.queries += 1
+        return [wish for wish in self._subscriptions.values() if wish.topic.matches(topic)]
 
     def subscribe(self, topic: UUri, subscriber: UUri, period_ns: int = 0) -> None:
-        self._change({**self._wishes, (topic, subscriber): Subscription(topic, subscriber, period_ns)})
+        self._change({**self._subscriptions, (topic, subscriber): Subscription(topic, subscriber, period_ns)})
 
     def unsubscribe(self, topic: UUri, subscriber: UUri) -> None:
-        self._change({key: wish for key, wish in self._wishes.items() if key != (topic, subscriber)})
+        self._change({key: wish for key, wish in self._subscriptions.items() if key != (topic, subscriber)})
 
     def touch(self) -> None:
         """A change that is of no interest to any topic under test."""
-        self._change(self._wishes)
+        self._change(self._subscriptions)
 
     def _change(self, wishes: dict[tuple[UUri, UUri], Subscription]) -> None:
-        self._wishes = wishes  # replaced, never changed: other threads may be reading
+        self._subscriptions = wishes  # replaced, never changed: other threads may be reading
         self.version += 1
 
 
-class ListLane:
+class ListEgress:
     """A lane that sends into a list, when `send` is called. Set `failure` to what every sending shall raise."""
 
     def __init__(self, name: str, unicast: bool, limits: EgressLimits, world: "World") -> None:
@@ -82,7 +82,7 @@ class ListLane:
         self._world = world
         self._lock = Lock()
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         def transmit(message: UMessage, /) -> None:
             if self.failure is not None:
                 raise self.failure
@@ -103,12 +103,12 @@ class ListLane:
         done = 0
         while True:
             with self._lock:
-                taken = self._queue.take()
+                taken = self._queue.pop_batch()
             if not taken or not self._done_with(taken[0]):
                 return done
             done += 1
 
-    def _done_with(self, item: Queued) -> bool:
+    def _done_with(self, item: QueuedMessage) -> bool:
         """Send or fail one message; False, and it is back in the queue, if trying again can help."""
         clock = self._world.clock
         if clock.monotonic_ns() > item.deadline_ns:
@@ -122,18 +122,18 @@ class ListLane:
         except UStatusError as error:
             if error.code is UCode.UNAVAILABLE:
                 with self._lock:
-                    self._queue.put_back([item])
+                    self._queue.requeue([item])
                 return False
             self._fail(item, Verdict.DEAD_LETTERED, error.status)
             return True
         self._settle(item, Verdict.DELIVERED, None)
         return True
 
-    def _fail(self, item: Queued, verdict: Verdict, status: UStatus) -> None:
+    def _fail(self, item: QueuedMessage, verdict: Verdict, status: UStatus) -> None:
         self._settle(item, verdict, status)
-        self._world.dispatcher.undelivered(item, status)  # without the lock, as the contract has it
+        self._world.dispatcher.on_undelivered(item, status)  # without the lock, as the contract has it
 
-    def _settle(self, item: Queued, verdict: Verdict, status: UStatus | None) -> None:
+    def _settle(self, item: QueuedMessage, verdict: Verdict, status: UStatus | None) -> None:
         with self._lock:
             item.delivery.settle(
                 self.ledger,
@@ -155,29 +155,29 @@ class ListLane:
         return len(self._queue)
 
 
-class BulkLane(ListLane):
+class BatchListEgress(ListEgress):
     """One that takes several at once, and notes what they came as."""
 
     def __init__(self, name: str, unicast: bool, limits: EgressLimits, world: "World") -> None:
         super().__init__(name, unicast, limits, world)
-        self.helpings: list[tuple[Sequence[UMessage], Sequence[int], bool]] = []  # times, ageing
+        self.batches: list[tuple[Sequence[UMessage], Sequence[int], bool]] = []  # times, ageing
 
-    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         def transmit_all(messages: Iterable[UMessage], /) -> int:
             raise AssertionError("this lane sends one by one")
 
         return transmit_all
 
-    def offer_all(
+    def offer_batch(
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
     ) -> None:
         assert ageing or not any(each.attributes.ttl for each in messages)
-        self.helpings.append((messages, times_ns, ageing))
+        self.batches.append((messages, times_ns, ageing))
         for message, at_ns in zip(messages, times_ns, strict=True):
             self.offer(delivery, message, at_ns)
 
 
-class Seen(NamedTuple):
+class TapCall(NamedTuple):
     """What a tap was told, but for the times."""
 
     message: UMessage
@@ -199,40 +199,40 @@ class World:
         limits: EgressLimits = EgressLimits(),  # noqa: B008  frozen
         authorities: Mapping[str, str] = AUTHORITIES,
         unicast: Mapping[str, bool] = UNICAST,
-        plan_limit: int | None = None,
+        route_limit: int | None = None,
         taps: Iterable[Tap] = (),
-        access: Mapping[str, Access] | None = None,
-        duplicate_windows: Mapping[str, int] | None = None,
-        neighbours: Neighbours | None = None,
-        puts: Puts | None = None,
-        lane: type[ListLane] = ListLane,
+        access: Mapping[str, AccessPolicy] | None = None,
+        dedup_windows: Mapping[str, int] | None = None,
+        peers: PeerRouters | None = None,
+        topic_advertisements: TopicAdvertisements | None = None,
+        egress_class: type[ListEgress] = ListEgress,
     ) -> None:
         """`taps` are there besides the one that fills `seen`, and before it."""
         taps = (*taps, self._tap)
         self.time = ManualClock()
         self.clock = self.time.clock()
         self.directory = Directory()
-        self.seen: list[Seen] = []
+        self.tap_calls: list[TapCall] = []
         self.times: list[tuple[int, int]] = []
         self.more_times: list[tuple[int, int]] = []
-        self.lanes = {name: lane(name, each, limits, self) for name, each in unicast.items()}
+        self.egress = {name: egress_class(name, each, limits, self) for name, each in unicast.items()}
         self._ids = UuidSource(self.clock.wall_ms)
-        self._timers = TimerQueue()
+        self._timers = DeadlineQueue()
         self._lock = Lock()
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(Places(authorities, HOSTED), self.directory, unicast, access, neighbours),
-            self.lanes,
+            Router(AuthorityTable(authorities, HOSTED), self.directory, unicast, access, peers),
+            self.egress,
             filters=filters,
             taps=lambda _: taps,
             schedule=self._schedule,
-            duplicate_windows=duplicate_windows,
-            puts=puts,
+            dedup_windows=dedup_windows,
+            topic_advertisements=topic_advertisements,
         )
-        if plan_limit is not None:
+        if route_limit is not None:
             for name in authorities.values():
-                small = Ingress(name, self.dispatcher, taps, plan_limit)
+                small = Ingress(name, self.dispatcher, taps, route_limit)
                 self.dispatcher._ingresses[name] = small
 
     def _tap(
@@ -247,7 +247,7 @@ class World:
         first_attempt_ns: int,
         settled_ns: int,
     ) -> None:
-        self.seen.append(Seen(message, delivery, verdict, reason, attempts))
+        self.tap_calls.append(TapCall(message, delivery, verdict, reason, attempts))
         self.times.append((received_ns, settled_ns))
         self.more_times.append((arrived_ns, first_attempt_ns))
 
@@ -269,36 +269,38 @@ class World:
     def fire(self) -> int:
         """Do what is due by the clock; how many timers went off."""
         with self._lock:
-            due = self._timers.due(self.time.now_ns)
+            due = self._timers.pop_due(self.time.now_ns)
         for action in due:
             action()
         return len(due)
 
     def send(self, *endpoints: str) -> int:
         """Have these lanes (all, if none is named) send; how many messages have left."""
-        return sum(self.lanes[name].send() for name in endpoints or self.lanes)
+        return sum(self.egress[name].send() for name in endpoints or self.egress)
 
     def run(self) -> None:
         """Send, and do what is due, until nothing moves."""
         while self.send() or self.fire():
             pass
 
-    def books(self) -> LedgerSnapshot:
-        lanes = self.lanes.values()
-        return self.dispatcher.ledger([lane.ledger for lane in lanes], sum(len(lane) for lane in lanes))
+    def ledger(self) -> LedgerSnapshot:
+        lanes = self.egress.values()
+        return self.dispatcher.ledger_snapshot(
+            [lane.ledger for lane in lanes], sum(len(lane) for lane in lanes)
+        )
 
     def verdicts(self) -> list[Verdict]:
         """Every verdict so far, in order."""
-        return [each.verdict for each in self.seen]
+        return [each.verdict for each in self.tap_calls]
 
     def check(self) -> None:
         """The ledger law, and that taps were told every verdict that the books have."""
-        books = self.books()
+        books = self.ledger()
         assert books.unaccounted == 0, books
-        assert books.received == len(self.seen) + books.queued, books
+        assert books.received == len(self.tap_calls) + books.queued, books
 
 
-class Holding(Filter):
+class HoldingFilter(Filter):
     """Holds the newest message for `wait_ns`."""
 
     def __init__(self, delivery: Delivery, wait_ns: int) -> None:
@@ -309,29 +311,29 @@ class Holding(Filter):
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict:
         if self.held is not None:
-            self.delivery.superseded(self.held, now_ns)
+            self.delivery.dropped_held(self.held, now_ns)
         else:
             self._due_ns = now_ns + self.wait_ns
             self.delivery.wake_at(self._due_ns, self)
         self.held = message
         return Verdict.QUEUED
 
-    def release(self, now_ns: int) -> UMessage | None:
+    def release_due(self, now_ns: int) -> UMessage | None:
         if now_ns < self._due_ns:
             return None
         held, self.held = self.held, None
         return held
 
 
-class Verdicts(Filter):
+class VerdictFilter(Filter):
     """Answers with the given verdicts in turn, then lets pass; remembers what it was asked."""
 
     def __init__(self, verdicts: Iterable[Verdict | None]) -> None:
         self._verdicts = iter(tuple(verdicts))
-        self.asked: list[tuple[UMessage, int]] = []
+        self.calls: list[tuple[UMessage, int]] = []
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-        self.asked.append((message, now_ns))
+        self.calls.append((message, now_ns))
         return next(self._verdicts, None)
 
 
@@ -363,17 +365,17 @@ def unchecked() -> type[World]:
 
 
 @pytest.fixture(scope="session")
-def holding() -> type[Holding]:
-    return Holding
+def holding() -> type[HoldingFilter]:
+    return HoldingFilter
 
 
 @pytest.fixture(scope="session")
-def answering() -> type[Verdicts]:
+def answering() -> type[VerdictFilter]:
     """A filter that gives the verdicts it is made with."""
-    return Verdicts
+    return VerdictFilter
 
 
 @pytest.fixture(scope="session")
-def bulk_lane() -> type[BulkLane]:
+def bulk_lane() -> type[BatchListEgress]:
     """For worlds whose lanes take several at once."""
-    return BulkLane
+    return BatchListEgress

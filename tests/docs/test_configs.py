@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.ports import tcp_ports
+from tests.e2e.rigs.ports import tcp_ports
 from ustreamer.host.runtime import process
 from ustreamer.uprotocol.uuri import UUri
 

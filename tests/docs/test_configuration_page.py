@@ -23,10 +23,10 @@ from ustreamer.hooks import EndpointConfig
 from ustreamer.host.config import config as host
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip import config as someip
-from ustreamer.transports.someip.protocol.tcp_config import Tcp
-from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
-from ustreamer.transports.someip.sd.config import ServiceDiscovery, Unlisted
-from ustreamer.transports.someip.sd.settings import Limits, Timings
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
+from ustreamer.transports.someip.sd.config import DynamicServicesConfig, SdConfig
+from ustreamer.transports.someip.sd.settings import SdLimits, SdTimings
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text(encoding="utf-8")
@@ -65,9 +65,24 @@ SECTIONS = [
     ("Zenoh endpoint", fields(ZenohEndpoint) - BASE, set()),
     (
         "SOME/IP endpoint",
-        fields(someip.SomeipEndpoint, someip.Service, Tcp, ServiceDiscovery, Timings, Limits, Unlisted)
+        fields(
+            someip.SomeipEndpoint,
+            someip.ServiceConfig,
+            TcpConfig,
+            SdConfig,
+            SdTimings,
+            SdLimits,
+            DynamicServicesConfig,
+        )
         - BASE,
-        fields(someip.Event, someip.Method, someip.Receiver, someip.Eventgroup, Segmenting, TpLimits),
+        fields(
+            someip.EventConfig,
+            someip.MethodConfig,
+            someip.ReceiverConfig,
+            someip.EventgroupConfig,
+            TpSegmentation,
+            TpLimits,
+        ),
     ),
     ("Local endpoint", fields(LocalEndpoint) - BASE, set()),
     ("Egress", fields(host.EgressConfig), fields(host.RetryConfig)),
@@ -99,7 +114,7 @@ def test_every_section_of_the_page_is_checked() -> None:
 
 def test_the_defaults_of_segments_are_those_of_the_code() -> None:
     text = section("SOME/IP endpoint")
-    for field in (*msgspec.structs.fields(Segmenting), *msgspec.structs.fields(TpLimits)):
+    for field in (*msgspec.structs.fields(TpSegmentation), *msgspec.structs.fields(TpLimits)):
         assert re.search(rf"`{field.name}`\s\({field.default}[,)]", text), field.name
 
 

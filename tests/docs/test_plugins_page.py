@@ -9,11 +9,11 @@ import msgspec
 import pluggy
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.links import Link, Links
-from ustreamer.core.delivery.delivery import Delivery, Transmit
+from ustreamer.core.base.links import LinkState, LinkStates
+from ustreamer.core.delivery.delivery import Delivery, SendOne
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
-from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
 from ustreamer.hooks import PROJECT, Hooks, PluginContext
 from ustreamer.uprotocol import UMessage, UuidSource, UUri
@@ -50,11 +50,11 @@ def test_every_field_of_the_context_has_a_row() -> None:
 def test_the_link_of_the_page_is_down_when_a_test_says_so() -> None:
     [made] = re.findall(r"`(Links\(.*?\.get\))`", PAGE)
     [said] = re.findall(r"`(links\.turn\(.*?\))`", PAGE)
-    links = eval(made, {"Links": Links})
-    assert links.of("chassis") == Link(up=True, times_up=0)
+    links = eval(made, {"Links": LinkStates})
+    assert links.state_of("chassis") == LinkState(up=True, up_count=0)
     eval(said, {"links": links})
-    assert links.of("chassis") == Link(up=False, times_up=0)
-    assert links.of("cloud") == Link(up=True, times_up=0)
+    assert links.state_of("chassis") == LinkState(up=False, up_count=0)
+    assert links.state_of("cloud") == LinkState(up=True, up_count=0)
 
 
 class Lane:
@@ -65,7 +65,7 @@ class Lane:
         self.ledger = Ledger()
         self.taken: list[UMessage] = []
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return self.taken.append
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
@@ -88,7 +88,9 @@ def test_the_plugin_of_the_page_does_what_the_page_says() -> None:
     dispatcher = Dispatcher(
         "hpc",
         clock,
-        Router(Places({"chassis": "chassis", "hpc": "backbone"}), directory, dict.fromkeys(lanes, False)),
+        Router(
+            AuthorityTable({"chassis": "chassis", "hpc": "backbone"}), directory, dict.fromkeys(lanes, False)
+        ),
         lanes,
         filters=lambda delivery: manager.hook.ustreamer_filters(delivery=delivery),
         schedule=lambda when, action: None,
@@ -100,5 +102,5 @@ def test_the_plugin_of_the_page_does_what_the_page_says() -> None:
     dispatch(publish(ids.next(), DOOR))
     dispatch(publish(ids.next(), DOOR.with_resource(0x8002)))
     assert [message.attributes.source.resource_id for message in lanes["backbone"].taken] == [0x8001, 0x8002]
-    ledger = dispatcher.ledger([lane.ledger for lane in lanes.values()], queued=0)
+    ledger = dispatcher.ledger_snapshot([lane.ledger for lane in lanes.values()], queued=0)
     assert (ledger.denied, ledger.delivered, ledger.unaccounted) == (1, 2, 0)

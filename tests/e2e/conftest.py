@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.peers import ZenohPeer
-from tests.e2e.vehicle import Vehicle, running_vehicle
+from tests.e2e.rigs.entities import ZenohEntity
+from tests.e2e.rigs.vehicle import Vehicle, running_vehicle
 
 
 @pytest.fixture(scope="session")
@@ -27,14 +27,14 @@ def own_vehicle(tmp_path: Path) -> Iterator[Vehicle]:
 
 
 @pytest.fixture
-def app(vehicle: Vehicle) -> Iterator[ZenohPeer]:
+def app(vehicle: Vehicle) -> Iterator[ZenohEntity]:
     """An application in the vehicle."""
-    with ZenohPeer(vehicle.ports.backbone, "hpc.vin1") as peer:
+    with ZenohEntity(vehicle.ports.backbone, "hpc.vin1") as peer:
         yield peer
 
 
 @pytest.fixture
-def fleet(vehicle: Vehicle) -> Iterator[ZenohPeer]:
+def fleet(vehicle: Vehicle) -> Iterator[ZenohEntity]:
     """An application in the cloud, behind another Zenoh network."""
-    with ZenohPeer(vehicle.ports.cloud, "cloud") as peer:
+    with ZenohEntity(vehicle.ports.cloud, "cloud") as peer:
         yield peer

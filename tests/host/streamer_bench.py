@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.hooks import (
     EndpointConfig,
     EndpointContext,
     EndpointTransport,
+    HostedService,
     PluginContext,
-    Service,
-    Settings,
+    StreamerSettings,
     TransportKind,
     hookimpl,
 )
@@ -84,7 +84,7 @@ class FakeEndpoint(EndpointConfig, frozen=True, kw_only=True):
     receivers: tuple[str, ...] = ()
 
 
-class Fake(EndpointTransport):
+class FakeTransport(EndpointTransport):
     """A link to somewhere: it fails with `fault` as long as there is one, and holds senders while its gate is closed."""
 
     def __init__(self, config: FakeEndpoint, context: EndpointContext) -> None:
@@ -96,9 +96,9 @@ class Fake(EndpointTransport):
         self.gate.set()
         self.listeners: list[tuple[UUri, UUri | None, Listener]] = []
         self.is_open = False
-        self.link_turned: list[Callable[[bool], None]] = []
+        self.link_watchers: list[Callable[[bool], None]] = []
 
-    def arrive(self, message: UMessage) -> None:
+    def receive_message(self, message: UMessage) -> None:
         """Have a message come in; each listener is called once."""
         for listener in {listener for _, _, listener in self.listeners}:
             listener(message)
@@ -113,15 +113,15 @@ class Fake(EndpointTransport):
     def send(self, message: UMessage) -> None:
         self._transmit(None, message)
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: self._transmit(subscriber, message)
 
     def watch_link(self, changed: Callable[[bool], None]) -> None:
         assert not self.is_open
-        self.link_turned.append(changed)
+        self.link_watchers.append(changed)
 
-    def turn_link(self, *, up: bool) -> None:
-        [changed] = self.link_turned
+    def set_link(self, *, up: bool) -> None:
+        [changed] = self.link_watchers
         changed(up)
 
     def subscriptions(self) -> Sequence[Subscription]:
@@ -150,14 +150,14 @@ class Fake(EndpointTransport):
         return {"sent": len(self.sent), "refused_length": 3}
 
 
-class FakeSessions(Fake):
+class FakeUnicastTransport(FakeTransport):
     unicast: ClassVar[bool] = True
 
 
 class NoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True): ...
 
 
-class Fakes:
+class FakeTransportsPlugin:
     """The plugin that brings the transports above."""
 
     Config = NoConfig
@@ -168,15 +168,15 @@ class Fakes:
     @hookimpl
     def ustreamer_transports() -> Mapping[str, TransportKind]:
         return {
-            "fake": TransportKind(FakeEndpoint, Fake, has_usubscription=False),
-            "sessions": TransportKind(FakeEndpoint, FakeSessions),
+            "fake": TransportKind(FakeEndpoint, FakeTransport, has_usubscription=False),
+            "sessions": TransportKind(FakeEndpoint, FakeUnicastTransport),
         }
 
 
 # ------------------------------------------------------------------------------------------------------------ the bench
 
 
-class App:
+class BenchApp:
     """A uEntity on an in-process network."""
 
     def __init__(self, network: LocalNetwork, authority: str, entity: int) -> None:
@@ -192,7 +192,7 @@ class App:
     def publish(self, payload: bytes = b"", topic: UUri = TOPIC, ttl: int | None = None) -> None:
         self.transport.send(publish(new_id(), topic, payload, ttl=ttl))
 
-    def ask_usubscription(self, method: int, asked: Any) -> UMessage:
+    def call_usubscription(self, method: int, asked: Any) -> UMessage:
         return self.rpc.call(
             USUBSCRIPTION.with_resource(method), asked.SerializeToString(), UPayloadFormat.PROTOBUF
         )
@@ -200,14 +200,14 @@ class App:
     def subscribe(self, topic: UUri = TOPIC, *, period_ms: int | None = None) -> None:
         self.listen(topic)
         attributes = pb.SubscribeAttributes(sample_period_ms=period_ms)
-        answer = self.ask_usubscription(
+        answer = self.call_usubscription(
             SUBSCRIBE, pb.SubscriptionRequest(topic=topic.to_pb(), attributes=attributes)
         )
         status = pb.SubscriptionResponse.FromString(answer.payload).status
         assert status.state == pb.SubscriptionStatus.SUBSCRIBED
 
     def unsubscribe(self, topic: UUri = TOPIC) -> None:
-        self.ask_usubscription(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=topic.to_pb()))
+        self.call_usubscription(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=topic.to_pb()))
 
     def serve(self, method: UUri, answer: Callable[[UMessage], UMessage]) -> None:
         self.transport.register_listener(ANY, method, lambda asked: self.transport.send(answer(asked)))
@@ -229,9 +229,9 @@ class Bench:
     def network(self, name: str) -> LocalNetwork:
         return self._networks.setdefault(name, LocalNetwork.named(f"{self._directory.name}/{name}"))
 
-    def app(self, network: str, authority: str = OWN) -> App:
+    def app(self, network: str, authority: str = OWN) -> BenchApp:
         self._apps += 1
-        return App(self.network(network), authority, 0x10A0 + self._apps)
+        return BenchApp(self.network(network), authority, 0x10A0 + self._apps)
 
     def local(self, name: str, *authorities: str) -> str:
         """The section of an endpoint on an in-process network of the same name."""
@@ -245,9 +245,9 @@ class Bench:
 
         It has a state of its own, but for those that are given the name of one.
         """
-        classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed().items()}
-        classes |= {"fakes": Fakes, **(extra or {})}
-        kinds = plugins.transport_kinds(plugins.without_configuration(classes))
+        classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed_plugins().items()}
+        classes |= {"fakes": FakeTransportsPlugin, **(extra or {})}
+        kinds = plugins.transport_kinds(plugins.class_plugin_manager(classes))
         head = f'authority = "{OWN}"\nstate_dir = "{state or f"state{len(self._streamers)}"}"\n'
         path = self._directory / "ustreamer.toml"
         path.write_text("\n".join([head, *sections, *(f"[plugins.{name}]" for name in extra or ())]))
@@ -264,7 +264,7 @@ class Bench:
         """Stop all, and hold them to the law."""
         for streamer in self._streamers:
             for transport in streamer.transports.values():
-                if isinstance(transport, Fake):
+                if isinstance(transport, FakeTransport):
                     transport.gate.set()
             streamer.stop(0)
             books = streamer.ledger()
@@ -280,9 +280,9 @@ def fake(name: str, *authorities: str, transport: str = "fake", **keys: object) 
     return section(name, transport=transport, authorities=authorities, **keys)
 
 
-def link(streamer: Streamer, name: str) -> Fake:
+def link(streamer: Streamer, name: str) -> FakeTransport:
     transport = streamer.transports[name]
-    assert isinstance(transport, Fake)
+    assert isinstance(transport, FakeTransport)
     return transport
 
 
@@ -301,13 +301,13 @@ CHANGE_TOPICS = 2
 QUICK_RETRY = "[egress.default]\nretry = { first_ms = 1, max_ms = 1 }"
 
 
-def kept(streamer: Streamer, n: int) -> list[int]:
+def wait_persisted_letters(streamer: Streamer, n: int) -> list[int]:
     """Wait until so many dead letters are on disk; their numbers."""
-    eventually(lambda: streamer.dead_letters.statistics()["stored"] == n, f"{n} dead letters on disk")
-    return streamer.dead_letters.store.numbers()
+    eventually(lambda: streamer.dead_letter_writer.statistics()["stored"] == n, f"{n} dead letters on disk")
+    return streamer.dead_letter_writer.store.numbers()
 
 
-class Noting:
+class NotingPlugin:
     """A plugin with a service, which notes what is done to it; the service may fail to start."""
 
     Config = NoConfig
@@ -328,7 +328,7 @@ class Noting:
         NOTES.append("service stop")
 
     @hookimpl
-    def ustreamer_services(self) -> Sequence[Service]:
+    def ustreamer_services(self) -> Sequence[HostedService]:
         return [self]
 
     @hookimpl
@@ -336,7 +336,7 @@ class Noting:
         NOTES.append("started")
 
     @hookimpl
-    def ustreamer_configured(self, settings: Settings) -> None:
+    def ustreamer_configured(self, settings: StreamerSettings) -> None:
         NOTES.append("configured")
 
     @hookimpl
@@ -351,7 +351,7 @@ class Noting:
 def leftovers(streamer: Streamer) -> list[str]:
     """What should be closed and is not."""
     open_links = [
-        name for name, each in streamer.transports.items() if isinstance(each, Fake) and each.is_open
+        name for name, each in streamer.transports.items() if isinstance(each, FakeTransport) and each.is_open
     ]
     names = ("timers", "egress ", "usubscription")
     return open_links + [t.name for t in threading.enumerate() if t.name.startswith(names)]

@@ -78,7 +78,7 @@ class Mailbox:
             return list(self._messages)
 
 
-class BulkMailbox(Mailbox):
+class BatchMailbox(Mailbox):
     """Takes many at once where a transport knows of it. The first call waits until `go`, so that others pile up."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class BulkMailbox(Mailbox):
         assert self.go.wait(DEADLINE_S)
         super().__call__(message)
 
-    def take_all(self, messages: Sequence[UMessage]) -> None:
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
         self.largest = max(self.largest, len(messages))
         for message in messages:
             self(message)
@@ -215,7 +215,7 @@ class TransportContract(ABC):
     """More listeners than the transport accepts."""
 
     @abstractmethod
-    def made(self) -> AbstractContextManager[Pair]:
+    def make_pair(self) -> AbstractContextManager[Pair]:
         """Two transports that can reach each other once `b` and then `a` are opened."""
 
     def messages(self) -> Sequence[UMessage]:
@@ -226,7 +226,7 @@ class TransportContract(ABC):
         """What `b` makes of `sent`; to be overridden where the protocol loses part of a header."""
         return sent
 
-    def reach(self, pair: Pair) -> None:
+    def wait_connected(self, pair: Pair) -> None:
         """Return when what `a` sends reaches the listeners of `b` that are registered by now."""
         arrived = Mailbox()
         pair.b.register_listener(PROBE, None, arrived)
@@ -239,7 +239,7 @@ class TransportContract(ABC):
 
     @pytest.fixture
     def unopened(self) -> Iterator[Pair]:
-        with self.made() as pair:
+        with self.make_pair() as pair:
             try:
                 yield pair
             finally:
@@ -258,7 +258,7 @@ class TransportContract(ABC):
         publications, addressed = Mailbox(), Mailbox()
         pair.b.register_listener(ANY, None, publications)
         pair.b.register_listener(ANY, any_at(BETA), addressed)
-        self.reach(pair)
+        self.wait_connected(pair)
         sent = self.messages()
         for message in sent:
             pair.a.send(message)
@@ -275,7 +275,7 @@ class TransportContract(ABC):
     def test_a_payload_of_any_size_is_untouched(self, pair: Pair, size: int) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         payload = bytes(i * 7 & 0xFF for i in range(size))
         pair.a.send(publish(new_id(), TOPIC, payload))
         assert [m.payload for m in inbox.wait(1)] == [payload]
@@ -283,7 +283,7 @@ class TransportContract(ABC):
     def test_messages_of_one_topic_keep_their_order(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         sent = [publish(new_id(), TOPIC, str(n).encode()) for n in range(500)]
         for message in sent:
             pair.a.send(message)
@@ -292,7 +292,7 @@ class TransportContract(ABC):
     def test_an_empty_authority_means_the_sender(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(ANY, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         local = publish(new_id(), UUri("", TOPIC.ue_id, TOPIC.ue_version_major, TOPIC.resource_id))
         pair.a.send(local)
         wait_until(lambda: any(m.id == local.id for m in inbox.messages), "the message")
@@ -301,7 +301,7 @@ class TransportContract(ABC):
     def test_the_sink_that_a_streamer_may_put_into_a_publication_is_not_carried(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         plain = publish(new_id(), TOPIC, b"x")
         sunk = msgspec.structs.replace(plain.attributes, sink=any_at(BETA))
         pair.a.send(msgspec.structs.replace(plain, attributes=sunk))
@@ -312,7 +312,7 @@ class TransportContract(ABC):
         for transport, mailbox in ((pair.a, own), (pair.b, other)):
             transport.register_listener(ANY, None, mailbox)
             transport.register_listener(ANY, ANY, mailbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         sent = self.messages()
         for message in sent:
             pair.a.send(message)
@@ -332,7 +332,7 @@ class TransportContract(ABC):
         pair.b.register_listener(case.source, case.sink, inbox)
         pair.b.register_listener(ANY, None, all_published)
         pair.b.register_listener(ANY, ANY, all_addressed)
-        self.reach(pair)
+        self.wait_connected(pair)
         # Twice: when the second round is there, the first has passed every listener there is.
         sent = [*self.messages(), *self.messages()]
         for message in sent:
@@ -355,7 +355,7 @@ class TransportContract(ABC):
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         sent = [publish(new_id(), TOPIC) for _ in range(2)]
         for message in sent:
             pair.a.send(message)
@@ -367,7 +367,7 @@ class TransportContract(ABC):
         inboxes = [Mailbox() for _ in range(3)]
         for inbox in inboxes:
             pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         message = publish(new_id(), TOPIC)
         pair.a.send(message)
         assert [inbox.wait(1) for inbox in inboxes] == [[message]] * 3
@@ -376,7 +376,7 @@ class TransportContract(ABC):
         inbox = Mailbox()
         for source in (TOPIC, any_at(ALPHA), UUri(ALPHA, 0x1FFFF, 1, 0x8001), OTHER_TOPIC):
             pair.b.register_listener(source, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         sent = [publish(new_id(), topic) for topic in (TOPIC, OTHER_TOPIC) * 10]
         for message in sent:
             pair.a.send(message)
@@ -389,7 +389,7 @@ class TransportContract(ABC):
         inbox, other = Mailbox(), Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
         pair.b.register_listener(TOPIC, None, other)
-        self.reach(pair)
+        self.wait_connected(pair)
         sent = [publish(new_id(), TOPIC) for _ in range(3)]
         pair.a.send(sent[0])
         assert inbox.wait(1) == other.wait(1) == sent[:1]
@@ -398,7 +398,7 @@ class TransportContract(ABC):
         assert other.wait(2) == sent[:2]
         assert inbox.messages == sent[:1]
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         pair.a.send(sent[2])
         assert other.wait(3) == sent
         assert inbox.wait(2) == [sent[0], sent[2]]
@@ -437,7 +437,7 @@ class TransportContract(ABC):
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, broken)
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         sent = [publish(new_id(), TOPIC) for _ in range(3)]
         for message in sent:
             pair.a.send(message)
@@ -455,10 +455,10 @@ class TransportContract(ABC):
 
         pair.a.register_listener(ANY, None, replies)
         pair.b.register_listener(TOPIC, None, answering)
-        self.reach(pair)
+        self.wait_connected(pair)
         pair.a.send(publish(new_id(), TOPIC, b"ping"))
         assert [m.payload for m in replies.wait(1)] == [b"ping"]
-        self.reach(pair)
+        self.wait_connected(pair)
         pair.a.send(publish(new_id(), TOPIC, b"nobody listens"))
         pair.a.send(publish(new_id(), OTHER_TOPIC, b"late"))
         assert [m.payload for m in late.wait(1)] == [b"late"]
@@ -476,7 +476,7 @@ class TransportContract(ABC):
         inbox = Mailbox()
         pair.b.register_listener(ANY, None, inbox)
         pair.b.register_listener(ANY, ANY, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         codes = []
         for each in (response_from(METHOD, REMOTE_CLIENT), *invalid_messages().values()):
             again = msgspec.structs.replace(each)
@@ -494,7 +494,7 @@ class TransportContract(ABC):
         unopened.b.register_listener(TOPIC, None, inbox)
         unopened.b.open()
         unopened.a.open()
-        self.reach(unopened)
+        self.wait_connected(unopened)
         message = publish(new_id(), TOPIC)
         unopened.a.send(message)
         assert inbox.wait(1) == [message]
@@ -504,7 +504,7 @@ class TransportContract(ABC):
         assert code_of(lambda: unopened.a.send(message)) is UCode.UNAVAILABLE
         unopened.b.open()
         unopened.a.open()
-        self.reach(unopened)
+        self.wait_connected(unopened)
         unopened.a.close()
         assert code_of(lambda: unopened.a.send(message)) is UCode.UNAVAILABLE
         assert code_of(lambda: unopened.a.send(publish(new_id(), METHOD))) is UCode.INVALID_ARGUMENT
@@ -513,7 +513,7 @@ class TransportContract(ABC):
         stopped, other = Mailbox(), Mailbox()
         pair.b.register_listener(TOPIC, None, stopped)
         pair.a.register_listener(ANY, None, other)
-        self.reach(pair)
+        self.wait_connected(pair)
         pair.b.stop_receiving()
         pair.b.stop_receiving()
         pair.b.register_listener(OTHER_TOPIC, None, stopped)
@@ -545,7 +545,7 @@ class TransportContract(ABC):
     def test_statistics_are_a_snapshot(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         before = pair.a.statistics(), pair.b.statistics()
         kept = [dict(each) for each in before]
         for _ in range(3):
@@ -560,7 +560,7 @@ class TransportContract(ABC):
     def test_what_is_unregistered_stays_counted(self, pair: Pair) -> None:
         inbox = Mailbox()
         pair.b.register_listener(TOPIC, None, inbox)
-        self.reach(pair)
+        self.wait_connected(pair)
         pair.a.send(publish(new_id(), TOPIC))
         inbox.wait(1)
         before = pair.b.statistics()["received"]

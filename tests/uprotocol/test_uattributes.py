@@ -238,7 +238,7 @@ def test_the_priority_class_is_cs1_where_nothing_is_said(priority: UPriority, ra
 def test_attributes_that_differ_from_message_to_message_are_known(
     change: dict[str, object], repeats: bool
 ) -> None:
-    assert msgspec.structs.replace(VALID[REQUEST], **change).repeats is repeats
+    assert msgspec.structs.replace(VALID[REQUEST], **change).is_cacheable is repeats
 
 
 @pytest.mark.parametrize(

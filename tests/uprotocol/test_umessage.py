@@ -7,12 +7,12 @@ import pytest
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import (
     UMessage,
-    answer_attributes,
     error_response,
     notification,
     publish,
     request,
     response,
+    response_attributes,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID
@@ -112,7 +112,7 @@ def test_the_answer_to_a_request_that_is_refused_is_itself_valid_to_send(refused
     [
         lambda message: response(NEXT_ID, message),
         lambda message: error_response(NEXT_ID, message, UStatus(UCode.INTERNAL)),
-        lambda message: answer_attributes(message, None, UPayloadFormat.RAW),
+        lambda message: response_attributes(message, None, UPayloadFormat.RAW),
     ],
 )
 def test_nothing_but_a_request_is_answered(message: UMessage, answer: Callable[[UMessage], object]) -> None:

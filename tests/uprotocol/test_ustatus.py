@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from ustreamer.uprotocol.pb import ucode as pb
-from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid_argument
 
 
 def test_codes_have_the_names_and_numbers_of_the_protobuf_enum() -> None:
@@ -13,12 +13,12 @@ def test_codes_have_the_names_and_numbers_of_the_protobuf_enum() -> None:
 
 @pytest.mark.parametrize("code", UCode)
 def test_a_known_number_is_its_code(code: UCode) -> None:
-    assert UCode.of(int(code)) is code
+    assert UCode.from_number(int(code)) is code
 
 
 @pytest.mark.parametrize("number", [17, -1, 2**31 - 1])
 def test_a_number_of_a_later_revision_is_unknown(number: int) -> None:
-    assert UCode.of(number) is UCode.UNKNOWN
+    assert UCode.from_number(number) is UCode.UNKNOWN
 
 
 def test_a_status_reads_as_its_code_and_text() -> None:
@@ -34,9 +34,9 @@ def test_an_error_is_its_status() -> None:
 
 
 def test_an_error_survives_the_way_to_another_process() -> None:
-    assert pickle.loads(pickle.dumps(invalid("x"))).status == UStatus(UCode.INVALID_ARGUMENT, "x")
+    assert pickle.loads(pickle.dumps(invalid_argument("x"))).status == UStatus(UCode.INVALID_ARGUMENT, "x")
 
 
 def test_invalid_is_an_error_to_raise() -> None:
     with pytest.raises(UStatusError, match="^INVALID_ARGUMENT: ttl 0: expected more$"):
-        raise invalid("ttl 0: expected more")
+        raise invalid_argument("ttl 0: expected more")

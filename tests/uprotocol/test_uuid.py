@@ -164,7 +164,7 @@ def test_some_ids_at_once_are_as_one_by_one(story: list[tuple[int, int, bool]]) 
     for count, pause_ms, back in story:
         now += -pause_ms if back else pause_ms
         expected = [one.next() for _ in range(count)]
-        assert many.some(count) == expected
+        assert many.next_n(count) == expected
         assert all(each.is_valid for each in expected)
 
 
@@ -192,11 +192,11 @@ def test_halves_are_those_of_ids_one_by_one_also_where_the_counter_runs_over(
 ) -> None:
     now = [1000]
     many, one = halves_and_singly(now)
-    earlier = many.some(used)
+    earlier = many.next_n(used)
     assert earlier == [one.next() for _ in range(used)]
     now[0] += later_ms
     number = max(0, 0x1000 - used + beyond)  # about as many as the millisecond has left
-    ids = list(map(UUID, *many.halves(number)))
+    ids = list(map(UUID, *many.next_n_columns(number)))
     assert ids == [one.next() for _ in range(number)]
     assert all(each.is_valid for each in ids)
     assert rises([*earlier, *ids, many.next()])
@@ -204,7 +204,7 @@ def test_halves_are_those_of_ids_one_by_one_also_where_the_counter_runs_over(
 
 def test_more_halves_than_two_milliseconds_have_counts_for_are_valid_and_rise() -> None:
     many, one = halves_and_singly([1000])
-    msbs, lsbs = many.halves(9000)
+    msbs, lsbs = many.next_n_columns(9000)
     assert (len(msbs), len(lsbs)) == (9000, 9000)
     ids = list(map(UUID, msbs, lsbs))
     assert ids == [one.next() for _ in range(9000)]
@@ -216,9 +216,9 @@ def test_more_halves_than_two_milliseconds_have_counts_for_are_valid_and_rise() 
 def test_no_ids_are_no_halves_and_leave_the_source_as_it_was() -> None:
     now = [1000]
     many, one = halves_and_singly(now)
-    assert many.halves(0) == (array("Q"), array("Q"))
-    assert many.some(0) == []
+    assert many.next_n_columns(0) == (array("Q"), array("Q"))
+    assert many.next_n(0) == []
     now[0] = 500
     assert many.next() == one.next()
-    assert many.halves(0) == (array("Q"), array("Q"))
+    assert many.next_n_columns(0) == (array("Q"), array("Q"))
     assert many.next() == one.next()

@@ -414,7 +414,7 @@ def test_the_decoder_keeps_no_more_than_its_limit_and_still_reads_right() -> Non
     decoder = HeaderDecoder(limit=3)
     for each, id in product([*topics(10), *topics(10)], [FIRST, SECOND]):
         assert decoder.decode(encode(id, each)) == (id, each)
-        assert len(decoder._seen) <= 3
+        assert len(decoder._cache) <= 3
 
 
 def test_the_encoder_keeps_no_more_than_its_limit_and_still_writes_right() -> None:
@@ -429,7 +429,7 @@ def test_what_does_not_come_again_is_not_kept(change: dict[str, object]) -> None
     once = msgspec.structs.replace(topics(1)[0], **change)
     encoder, decoder = HeaderEncoder(), HeaderDecoder()
     assert decoder.decode(encoder.encode(FIRST, once)) == (FIRST, once)
-    assert not decoder._seen
+    assert not decoder._cache
     assert not encoder._tails
 
 

@@ -12,25 +12,25 @@ from ustreamer.transports.zenoh.config import ZenohEndpoint
 # A transport's library is imported when an endpoint of its kind is made: an ECU without Zenoh installs no Zenoh.
 
 
-def _local(config: Any, context: EndpointContext) -> EndpointTransport:
-    from ustreamer.transports.local.transport import make
+def _make_local_transport(config: Any, context: EndpointContext) -> EndpointTransport:
+    from ustreamer.transports.local.transport import make_local_transport
 
-    return make(config, context)
+    return make_local_transport(config, context)
 
 
-def _zenoh(config: Any, context: EndpointContext) -> EndpointTransport:
+def _make_zenoh_transport(config: Any, context: EndpointContext) -> EndpointTransport:
     from ustreamer.transports.zenoh.transport import ZenohTransport
 
     return ZenohTransport(config, context)
 
 
-def _someip(config: Any, context: EndpointContext) -> EndpointTransport:
+def _make_someip_transport(config: Any, context: EndpointContext) -> EndpointTransport:
     from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 
     return SomeipTransport(config, context)
 
 
-def _finds_ecus(config: SomeipEndpoint) -> bool:
+def _uses_service_discovery(config: SomeipEndpoint) -> bool:
     """With service discovery, the endpoint stands for a uSubscription of the ECUs."""
     return config.sd is not False
 
@@ -41,7 +41,9 @@ class BuiltinTransports:
     @hookimpl
     def ustreamer_transports(self) -> Mapping[str, TransportKind]:
         return {
-            "local": TransportKind(LocalEndpoint, _local, outlives_us=False),
-            "zenoh": TransportKind(ZenohEndpoint, _zenoh),
-            "someip": TransportKind(SomeipEndpoint, _someip, has_usubscription=_finds_ecus),
+            "local": TransportKind(LocalEndpoint, _make_local_transport, outlives_streamer=False),
+            "zenoh": TransportKind(ZenohEndpoint, _make_zenoh_transport),
+            "someip": TransportKind(
+                SomeipEndpoint, _make_someip_transport, has_usubscription=_uses_service_discovery
+            ),
         }

@@ -16,21 +16,21 @@ from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
 
-MANY: Final = 8
+MIN_BATCH: Final = 8
 """Fewer messages are cheaper one by one."""
 
 
-class Ids(Protocol):
+class BatchIds(Protocol):
     """A column of ids, in whatever form they came: a transport may know its own form again, and leave them in it."""
 
-    def halves(self) -> tuple[Sequence[int], Sequence[int]]:
+    def msb_lsb_columns(self) -> tuple[Sequence[int], Sequence[int]]:
         """The first halves of all, and the second ones."""
 
-    def part(self, part: slice) -> "Ids":
+    def sliced(self, index: slice) -> "BatchIds":
         """Some of them."""
 
 
-class Halves:
+class IdColumns:
     """Ids as their two halves."""
 
     __slots__ = ("lsbs", "msbs")
@@ -39,14 +39,14 @@ class Halves:
         self.msbs = msbs
         self.lsbs = lsbs
 
-    def halves(self) -> tuple[Sequence[int], Sequence[int]]:
+    def msb_lsb_columns(self) -> tuple[Sequence[int], Sequence[int]]:
         return self.msbs, self.lsbs
 
-    def part(self, part: slice) -> "Halves":
-        return Halves(self.msbs[part], self.lsbs[part])
+    def sliced(self, index: slice) -> "IdColumns":
+        return IdColumns(self.msbs[index], self.lsbs[index])
 
 
-class Run(Sequence[UMessage]):
+class MessageBatch(Sequence[UMessage]):
     """Messages of the same attributes, or answers that differ in their reqid. All ids and reqids are valid version 7 UUIDs.
 
     `ids` and `payloads` have a value for each message, and `reqids` if they are answers; `attributes` is the rest, that of all.
@@ -57,7 +57,7 @@ class Run(Sequence[UMessage]):
     def __init__(
         self,
         attributes: UAttributes,
-        ids: Ids,
+        ids: BatchIds,
         payloads: Sequence[bytes],
         reqids: Sequence[UUID] | None = None,
         size: int | None = None,
@@ -70,7 +70,7 @@ class Run(Sequence[UMessage]):
         self._sizes = None if size is None else array("I", (size,)) * len(payloads)
 
     @classmethod
-    def of(cls, messages: Sequence[UMessage]) -> "Run | None":
+    def from_messages(cls, messages: Sequence[UMessage]) -> "MessageBatch | None":
         """The columns of `messages`, whose ids are valid; None if there are none, or what they say keeps them apart.
 
         Answers stay apart, but for those that are a run already.
@@ -85,8 +85,8 @@ class Run(Sequence[UMessage]):
         if [each.attributes for each in messages].count(attributes) < len(messages):
             return None
         ids = [each.id for each in messages]
-        halves = Halves([id.msb for id in ids], [id.lsb for id in ids])
-        return cls(attributes, halves, [each.payload for each in messages])
+        columns = IdColumns([id.msb for id in ids], [id.lsb for id in ids])
+        return cls(attributes, columns, [each.payload for each in messages])
 
     @property
     def sizes(self) -> "array[int]":
@@ -102,26 +102,26 @@ class Run(Sequence[UMessage]):
     def __iter__(self) -> Iterator[UMessage]:
         attributes: Iterable[UAttributes] = repeat(self.attributes)
         if self.reqids is not None:
-            attributes = map(self._answering, self.reqids)
-        return map(UMessage, map(UUID, *self.ids.halves()), attributes, self.payloads)
+            attributes = map(self._with_reqid, self.reqids)
+        return map(UMessage, map(UUID, *self.ids.msb_lsb_columns()), attributes, self.payloads)
 
-    def _answering(self, reqid: UUID) -> UAttributes:
+    def _with_reqid(self, reqid: UUID) -> UAttributes:
         return msgspec.structs.replace(self.attributes, reqid=reqid)
 
     @overload
     def __getitem__(self, index: int) -> UMessage: ...
 
     @overload
-    def __getitem__(self, index: slice) -> "Run": ...
+    def __getitem__(self, index: slice) -> "MessageBatch": ...
 
-    def __getitem__(self, index: int | slice) -> "UMessage | Run":
+    def __getitem__(self, index: int | slice) -> "UMessage | MessageBatch":
         reqids = self.reqids
         if isinstance(index, slice):
             part = None if reqids is None else reqids[index]
-            return Run(self.attributes, self.ids.part(index), self.payloads[index], part)
-        msbs, lsbs = self.ids.halves()
-        attributes = self.attributes if reqids is None else self._answering(reqids[index])
+            return MessageBatch(self.attributes, self.ids.sliced(index), self.payloads[index], part)
+        msbs, lsbs = self.ids.msb_lsb_columns()
+        attributes = self.attributes if reqids is None else self._with_reqid(reqids[index])
         return UMessage(UUID(msbs[index], lsbs[index]), attributes, self.payloads[index])
 
     def __repr__(self) -> str:
-        return f"<Run of {len(self)}, {self.attributes}>"
+        return f"<MessageBatch of {len(self)}, {self.attributes}>"

@@ -21,13 +21,13 @@ class RpcClient:
     """Calls methods as the uEntity `reply_to` (resource 0) and pairs the answers by reqid. Safe from any thread."""
 
     def __init__(
-        self, transport: UTransport, reply_to: UUri, ids: UuidSource, *, max_open: int = 1_000
+        self, transport: UTransport, reply_to: UUri, ids: UuidSource, *, max_pending: int = 1_000
     ) -> None:
         self._transport = transport
         self._reply_to = reply_to
         self._ids = ids
-        self._max_open = max_open
-        self._open: dict[UUID, Future[UMessage]] = {}
+        self._max_pending = max_pending
+        self._pending: dict[UUID, Future[UMessage]] = {}
         self._lock = Lock()
         transport.register_listener(ANY, reply_to, self._on_message)
 
@@ -45,38 +45,38 @@ class RpcClient:
         Raises UStatusError: with the code and text of an error Response [impl->dsn~service-error-model-failed-rpc~1],
         DEADLINE_EXCEEDED where none came in time, RESOURCE_EXHAUSTED above `max_open` calls under way.
         """
-        id, answer = self._expect()
+        id, future = self._open_call()
         try:
             self._transport.send(
                 request(id, self._reply_to, method, payload, payload_format, ttl=ttl, priority=priority)
             )
-            response = answer.result(ttl / _MS_PER_S)
+            response = future.result(ttl / _MS_PER_S)
         except FutureTimeout:
             raise UStatusError(UCode.DEADLINE_EXCEEDED, f"no answer from {method} within {ttl} ms") from None
         finally:
             with self._lock:
-                self._open.pop(id, None)
+                self._pending.pop(id, None)
         return _checked(response)
 
-    def _expect(self) -> tuple[UUID, Future[UMessage]]:
-        answer: Future[UMessage] = Future()
+    def _open_call(self) -> tuple[UUID, Future[UMessage]]:
+        future: Future[UMessage] = Future()
         with self._lock:
-            if len(self._open) >= self._max_open:
+            if len(self._pending) >= self._max_pending:
                 raise UStatusError(
-                    UCode.RESOURCE_EXHAUSTED, f"{self._max_open} calls of {self._reply_to} are open"
+                    UCode.RESOURCE_EXHAUSTED, f"{self._max_pending} calls of {self._reply_to} are open"
                 )
             id = self._ids.next()
-            self._open[id] = answer
-        return id, answer
+            self._pending[id] = future
+        return id, future
 
     def _on_message(self, message: UMessage) -> None:
         reqid = message.attributes.reqid
         if message.attributes.type is not UMessageType.RESPONSE or reqid is None:
             return
         with self._lock:
-            answer = self._open.pop(reqid, None)
-        if answer is not None:
-            answer.set_result(message)
+            future = self._pending.pop(reqid, None)
+        if future is not None:
+            future.set_result(message)
 
     def close(self) -> None:
         """Listen no longer; calls that wait run into their deadline."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ustreamer.uprotocol.ustatus import UCode, invalid
+from ustreamer.uprotocol.ustatus import UCode, invalid_argument
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, ANY_VERSION, UUri
 
@@ -71,7 +71,7 @@ class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc
     unknown: bytes = b""
 
     @property
-    def repeats(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Whether later messages are likely to carry the same value, so that caching it pays."""
         return self.reqid is None and self.token is None and self.traceparent is None
 
@@ -191,10 +191,12 @@ def check_attributes(attributes: UAttributes, *, strict: bool = False) -> None:
     """INVALID_ARGUMENT naming the first rule that these attributes break; `strict` for what we send ourselves."""
     rules = RULES.get(attributes.type)
     if rules is None:
-        raise invalid("attributes: type is UNSPECIFIED, expected PUBLISH, REQUEST, RESPONSE or NOTIFICATION")
+        raise invalid_argument(
+            "attributes: type is UNSPECIFIED, expected PUBLISH, REQUEST, RESPONSE or NOTIFICATION"
+        )
     for rule in rules:
         if (strict or not rule.strict) and not rule.holds(attributes):
-            raise invalid(
+            raise invalid_argument(
                 f"{attributes.type.name}: expected {rule.expectation}, got {_show(rule.value(attributes))}"
             )
 

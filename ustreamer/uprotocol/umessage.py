@@ -12,12 +12,12 @@ from ustreamer.uprotocol.uattributes import (
     UPriority,
     check_attributes,
 )
-from ustreamer.uprotocol.ustatus import UCode, UStatus, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatus, invalid_argument
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import encode_status
 
-_ANSWER_TTL_MS: Final = 10_000  # of the refusal of a request that had none
+_RESPONSE_TTL_MS: Final = 10_000  # of the refusal of a request that had none
 
 
 class UMessage(msgspec.Struct, frozen=True, gc=False):
@@ -33,7 +33,7 @@ class UMessage(msgspec.Struct, frozen=True, gc=False):
     def check(self, *, strict: bool = True) -> None:
         """INVALID_ARGUMENT unless id and attributes are valid; `strict` for a message that we send."""
         if not self.id.is_valid:
-            raise invalid(f"id {self.id}: expected a version 7 UUID")
+            raise invalid_argument(f"id {self.id}: expected a version 7 UUID")
         check_attributes(self.attributes, strict=strict)
 
 
@@ -113,7 +113,7 @@ def response(
     payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
 ) -> UMessage:
     """The successful answer to the request `to`: commstatus is left unset."""
-    return UMessage(id, answer_attributes(to, None, payload_format), payload)
+    return UMessage(id, response_attributes(to, None, payload_format), payload)
 
 
 def error_response(id: UUID, to: UMessage, status: UStatus) -> UMessage:
@@ -121,22 +121,24 @@ def error_response(id: UUID, to: UMessage, status: UStatus) -> UMessage:
 
     [impl->dsn~service-error-model-error-response~1] The source is the method, not the dispatcher (X-12).
     """
-    return UMessage(id, answer_attributes(to, status.code, UPayloadFormat.PROTOBUF), encode_status(status))
+    return UMessage(id, response_attributes(to, status.code, UPayloadFormat.PROTOBUF), encode_status(status))
 
 
-def answer_attributes(to: UMessage, commstatus: UCode | None, payload_format: UPayloadFormat) -> UAttributes:
+def response_attributes(
+    to: UMessage, commstatus: UCode | None, payload_format: UPayloadFormat
+) -> UAttributes:
     """The attributes of an answer to the request `to`: ends exchanged, priority and ttl copied, reqid set."""
-    asked = to.attributes
-    if asked.type is not UMessageType.REQUEST or asked.sink is None:
-        raise invalid(f"{asked.type.name} {to.id}: only a REQUEST is answered")
+    request_attributes = to.attributes
+    if request_attributes.type is not UMessageType.REQUEST or request_attributes.sink is None:
+        raise invalid_argument(f"{request_attributes.type.name} {to.id}: only a REQUEST is answered")
     return UAttributes(
         type=UMessageType.RESPONSE,
-        source=asked.sink,
-        sink=asked.source,
+        source=request_attributes.sink,
+        sink=request_attributes.source,
         priority=max(
-            asked.priority, UPriority.CS4
+            request_attributes.priority, UPriority.CS4
         ),  # a request below CS4 is refused, but its answer must be valid
-        ttl=asked.ttl or _ANSWER_TTL_MS,
+        ttl=request_attributes.ttl or _RESPONSE_TTL_MS,
         reqid=to.id,
         commstatus=commstatus,
         payload_format=payload_format,

@@ -29,7 +29,7 @@ class UCode(IntEnum):
     UNAUTHENTICATED = 16
 
     @classmethod
-    def of(cls, number: int) -> "UCode":
+    def from_number(cls, number: int) -> "UCode":
         """The code with this number; UNKNOWN for a number that a later revision may have added."""
         return _CODES.get(number, cls.UNKNOWN)
 
@@ -69,6 +69,6 @@ class UStatusError(Exception):
         return str(self.status)
 
 
-def invalid(message: str) -> UStatusError:
+def invalid_argument(message: str) -> UStatusError:
     """An INVALID_ARGUMENT to raise; the message names the place, the value and what would have been right."""
     return UStatusError(UCode.INVALID_ARGUMENT, message)

@@ -14,7 +14,7 @@ Listener = Callable[[UMessage], None]
 
 
 @runtime_checkable
-class BulkListener(Protocol):
+class BatchListener(Protocol):
     """A listener that is also called once for many: with messages that came in together, in their order.
 
     For whoever receives faster than one by one; a transport that does not know of it calls the listener for each.
@@ -22,13 +22,13 @@ class BulkListener(Protocol):
 
     def __call__(self, message: UMessage, /) -> None: ...
 
-    def take_all(self, messages: Sequence[UMessage], /) -> None:
+    def on_batch(self, messages: Sequence[UMessage], /) -> None:
         """As a call for each of them. Raises nothing: nobody could tell which of them it was about."""
 
 
-def for_many(listener: Listener) -> Callable[[Sequence[UMessage]], None] | None:
-    """The `take_all` of a listener that has one. (To ask isinstance of a Protocol costs 8 us, this 0.1.)"""
-    found: Callable[[Sequence[UMessage]], None] | None = getattr(listener, "take_all", None)
+def batch_listener_of(listener: Listener) -> Callable[[Sequence[UMessage]], None] | None:
+    """The `on_batch` of a listener that has one. (To ask isinstance of a Protocol costs 8 us, this 0.1.)"""
+    found: Callable[[Sequence[UMessage]], None] | None = getattr(listener, "on_batch", None)
     return found
 
 

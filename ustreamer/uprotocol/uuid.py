@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.uprotocol.ustatus import invalid_argument
 
 _TEXT: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})")
 _VERSION_7: Final = 0x7000
@@ -48,11 +48,11 @@ class UUID(msgspec.Struct, frozen=True, order=True, gc=False):
         """Read the hex-and-dash form (either case); INVALID_ARGUMENT unless it is a version 7 UUID."""
         match = _TEXT.fullmatch(text.lower())
         if match is None:
-            raise invalid(f"UUID {text!r}: expected 8-4-4-4-12 hex digits")
+            raise invalid_argument(f"UUID {text!r}: expected 8-4-4-4-12 hex digits")
         digits = "".join(match.groups())
         uuid = cls(int(digits[:16], 16), int(digits[16:], 16))
         if not uuid.is_valid:
-            raise invalid(f"UUID {text!r}: expected version 7 and variant 0b10")
+            raise invalid_argument(f"UUID {text!r}: expected version 7 and variant 0b10")
         return uuid
 
     def __str__(self) -> str:
@@ -81,11 +81,11 @@ class UuidSource:
         self._stamp = stamp
         return UUID((stamp >> _COUNTER_BITS) << 16 | _VERSION_7 | stamp & 0xFFF, _VARIANT | self._bits(62))
 
-    def some(self, count: int) -> list[UUID]:
+    def next_n(self, count: int) -> list[UUID]:
         """As `next`, `count` times, with one look at the clock."""
-        return list(map(UUID, *self.halves(count)))
+        return list(map(UUID, *self.next_n_columns(count)))
 
-    def halves(self, count: int) -> "tuple[array[int], array[int]]":
+    def next_n_columns(self, count: int) -> "tuple[array[int], array[int]]":
         """As `some`, as the first halves of the ids and their second ones.
 
         All random bits are drawn at once, as one number with 64 bits of each: 0.03 us an id instead of 0.1.

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ustreamer.uprotocol.pb import uri
-from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.uprotocol.ustatus import invalid_argument
 
 ANY_AUTHORITY: Final = "*"
 ANY_TYPE: Final = 0xFFFF
@@ -49,7 +49,7 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         authority, path = _split(text)
         segments = path.split("/")
         if len(segments) != 3:
-            raise invalid(
+            raise invalid_argument(
                 f"UUri {text!r}: expected three segments ue_id/version/resource, found {len(segments)}"
             )
         uuri = cls(
@@ -91,7 +91,7 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
             ("resource_id", self.resource_id, ANY_RESOURCE),
         ):
             if not 0 <= value <= top:
-                raise invalid(f"UUri {self}: {name} 0x{value:X} is not in 0..0x{top:X}")
+                raise invalid_argument(f"UUri {self}: {name} 0x{value:X} is not in 0..0x{top:X}")
         if self.authority_name:
             check_authority(self.authority_name, str(self))
 
@@ -169,17 +169,17 @@ def _split(text: str) -> tuple[str, str]:
     if rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")
         if not authority or not slash:
-            raise invalid(f"UUri {text!r}: expected //authority/ue_id/version/resource")
+            raise invalid_argument(f"UUri {text!r}: expected //authority/ue_id/version/resource")
         return authority, path
     if not rest.startswith("/"):
-        raise invalid(f"UUri {text!r}: expected up://authority/... or up:/..., no other scheme")
+        raise invalid_argument(f"UUri {text!r}: expected up://authority/... or up:/..., no other scheme")
     return "", rest[1:]
 
 
 def _number(text: str, name: str, digits: str, top: int) -> int:
     # int(x, 16) alone accepts "0x1", "1_0", " 1 " and "+1".
     if not _HEX.fullmatch(digits) or len(digits) > 8 or int(digits, 16) > top:
-        raise invalid(f"UUri {text!r}: {name} {digits!r} is not a hexadecimal number in 0..{top:X}")
+        raise invalid_argument(f"UUri {text!r}: {name} {digits!r} is not a hexadecimal number in 0..{top:X}")
     return int(digits, 16)
 
 
@@ -187,7 +187,7 @@ def check_authority(authority: str, where: str) -> None:
     """INVALID_ARGUMENT unless `authority` is a registered name, an IP literal or the wildcard (uri.adoc, 1.4)."""
     if authority == ANY_AUTHORITY or _REGISTERED_NAME.fullmatch(authority) or _is_ip_literal(authority):
         return
-    raise invalid(
+    raise invalid_argument(
         f"UUri {where!r}: authority {authority!r} is not '*', an IP address or at most {MAX_AUTHORITY} "
         "characters of a-z 0-9 - . _ ~"
     )
@@ -207,11 +207,13 @@ def check_filters(source: UUri, sink: UUri | None) -> None:
     """INVALID_ARGUMENT for a pair of listener filters that can match no message (uProtocol `verify_filter_criteria`)."""
     if sink is None:
         if source.resource_id < FIRST_TOPIC:
-            raise invalid(f"filter source {source}: without a sink filter it must name a topic or FFFF")
+            raise invalid_argument(
+                f"filter source {source}: without a sink filter it must name a topic or FFFF"
+            )
     elif source.resource_id == 0 and sink.resource_id == 0:
-        raise invalid(f"filters {source} and {sink}: resource 0 on both sides matches no message")
+        raise invalid_argument(f"filters {source} and {sink}: resource 0 on both sides matches no message")
     elif sink.is_method and source.resource_id not in (0, ANY_RESOURCE):
-        raise invalid(f"filter source {source}: requests to {sink} come from resource 0 (or FFFF)")
+        raise invalid_argument(f"filter source {source}: requests to {sink} come from resource 0 (or FFFF)")
 
 
 __all__ = [

@@ -21,7 +21,7 @@ from ustreamer.uprotocol.pb import uattributes as pb
 from ustreamer.uprotocol.pb import ustatus as pb_status
 from ustreamer.uprotocol.pb import uuid as pb_uuid
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
-from ustreamer.uprotocol.ustatus import UCode, UStatus, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatus, invalid_argument
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
@@ -43,11 +43,11 @@ def decode(data: bytes) -> tuple[UUID, UAttributes]:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise invalid(f"UAttributes of {len(data)} bytes: not protobuf ({error})") from error
+        raise invalid_argument(f"UAttributes of {len(data)} bytes: not protobuf ({error})") from error
     if not message.HasField("id"):
-        raise invalid("UAttributes: id is missing")
+        raise invalid_argument("UAttributes: id is missing")
     if not message.HasField("source"):
-        raise invalid("UAttributes: source is missing")
+        raise invalid_argument("UAttributes: source is missing")
     return _uuid(message.id), _attributes(message)
 
 
@@ -59,7 +59,7 @@ def _attributes(m: pb.UAttributes) -> UAttributes:
     try:
         kind, priority = UMessageType(m.type), UPriority(m.priority)
     except ValueError as error:
-        raise invalid(f"UAttributes: {error}") from error
+        raise invalid_argument(f"UAttributes: {error}") from error
     return UAttributes(
         type=kind,
         source=UUri.from_pb(m.source),
@@ -67,7 +67,7 @@ def _attributes(m: pb.UAttributes) -> UAttributes:
         priority=priority,
         ttl=m.ttl if m.HasField("ttl") else None,
         permission_level=m.permission_level if m.HasField("permission_level") else None,
-        commstatus=UCode.of(m.commstatus) if m.HasField("commstatus") else None,
+        commstatus=UCode.from_number(m.commstatus) if m.HasField("commstatus") else None,
         reqid=_uuid(m.reqid) if m.HasField("reqid") else None,
         token=m.token if m.HasField("token") else None,
         traceparent=m.traceparent if m.HasField("traceparent") else None,
@@ -80,7 +80,9 @@ def _payload_format(number: int) -> UPayloadFormat:
     try:
         return UPayloadFormat(number)
     except ValueError as error:
-        raise invalid(f"UAttributes: payload_format {number} is none of 0..{max(UPayloadFormat)}") from error
+        raise invalid_argument(
+            f"UAttributes: payload_format {number} is none of 0..{max(UPayloadFormat)}"
+        ) from error
 
 
 def _unknown_fields(message: pb.UAttributes) -> bytes:
@@ -120,7 +122,7 @@ def reqid_field(reqid: UUID) -> bytes:
     return REQID.pack(REQID_PREFIX, reqid.msb, b"\x11", reqid.lsb)
 
 
-def around_reqid(tail: bytes, reqid: UUID) -> tuple[bytes, bytes] | None:
+def split_around_reqid(tail: bytes, reqid: UUID) -> tuple[bytes, bytes] | None:
     """What of the attributes without their id stands before and behind `reqid`, so that any other may stand there.
 
     None where that is not sure: both parts must be fields of their own, with no other id or reqid, which protobuf would merge.
@@ -129,8 +131,8 @@ def around_reqid(tail: bytes, reqid: UUID) -> tuple[bytes, bytes] | None:
     end = begin + REQID.size
     if begin < 0 or tail[begin:end] != reqid_field(reqid):
         return None
-    before, behind = tail[:begin], tail[end:]
-    return (before, behind) if _without_ids(before) and _without_ids(behind) else None
+    before, after = tail[:begin], tail[end:]
+    return (before, after) if _without_ids(before) and _without_ids(after) else None
 
 
 def _without_ids(part: bytes) -> bool:
@@ -152,30 +154,30 @@ class HeaderDecoder:
 
     def __init__(self, limit: int = 8192) -> None:
         self._limit = limit
-        self._seen: dict[bytes, UAttributes] = {}
+        self._cache: dict[bytes, UAttributes] = {}
 
     def decode(self, data: bytes) -> tuple[UUID, UAttributes]:
         """As the function `decode`."""
         tail = data[ID_SIZE:]
-        attributes = self._seen.get(tail)
+        attributes = self._cache.get(tail)
         if attributes is None or data[:3] != _ID_PREFIX or data[11:12] != b"\x11":
-            return self._decode_first(data, tail)
+            return self._decode_uncached(data, tail)
         _, msb, _, lsb = _ID.unpack_from(data)
         return UUID(msb, lsb), attributes
 
-    def knows(self, tail: bytes) -> bool:
+    def is_cached(self, tail: bytes) -> bool:
         """Whether everything behind an id may be `tail`, and then always means the same."""
-        return tail in self._seen
+        return tail in self._cache
 
-    def _decode_first(self, data: bytes, tail: bytes) -> tuple[UUID, UAttributes]:
+    def _decode_uncached(self, data: bytes, tail: bytes) -> tuple[UUID, UAttributes]:
         id, attributes = decode(data)
         # The tail is a key only if what came before it was an id and nothing but an id, and it brings none itself:
         # protobuf merges a field that comes twice.
         starts_with_id = data[:ID_SIZE] == _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb)
-        if attributes.repeats and starts_with_id and not pb.UAttributes.FromString(tail).HasField("id"):
-            if len(self._seen) >= self._limit:
-                self._seen.clear()
-            self._seen[tail] = attributes
+        if attributes.is_cacheable and starts_with_id and not pb.UAttributes.FromString(tail).HasField("id"):
+            if len(self._cache) >= self._limit:
+                self._cache.clear()
+            self._cache[tail] = attributes
         return id, attributes
 
 
@@ -191,7 +193,7 @@ class HeaderEncoder:
         tail = self._tails.get(attributes)
         if tail is None:
             tail = encode_tail(attributes)
-            if attributes.repeats:
+            if attributes.is_cacheable:
                 if len(self._tails) >= self._limit:
                     self._tails.clear()
                 self._tails[attributes] = tail
@@ -209,5 +211,5 @@ def decode_status(data: bytes) -> UStatus:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise invalid(f"UStatus of {len(data)} bytes: not protobuf ({error})") from error
-    return UStatus(UCode.of(message.code), message.message)
+        raise invalid_argument(f"UStatus of {len(data)} bytes: not protobuf ({error})") from error
+    return UStatus(UCode.from_number(message.code), message.message)

@@ -22,7 +22,7 @@ import numpy as np
 from ustreamer_pipeline.recording import events
 from ustreamer_pipeline.recording.layout import DELIVERY
 from ustreamer_pipeline.recording.rows import DAY_US, EPOCH, day_of
-from ustreamer_pipeline.recording.segments import RAW_MAX, Refused, Segment, read_segment
+from ustreamer_pipeline.recording.segments import RAW_MAX, RecordingRefused, Segment, read_segment
 from ustreamer_pipeline.schemas import QUARANTINE
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
-class Summary:
+class SegmentSummary:
     """What a segment in bronze contains, as far as planning needs it.
 
     `file` is below the lake, `length` its believed bytes, `crc` that of all. `days` (since 1970, UTC) are those with
@@ -75,7 +75,7 @@ class Landed:
     path: str
     size: int
     mtime_ns: int
-    segment: Summary | None
+    segment: SegmentSummary | None
     refused: str | None
     copy: str | None
     raw: bytes
@@ -95,15 +95,15 @@ def land(path: str, lake: str) -> Landed:
         return Landed(path, -1, 0, None, f"cannot be read: {error}", None, b"")
     try:
         segment = read_segment(buffer, Path(path).name)
-        summary = _stored(segment, buffer, lake)
-    except Refused as error:
+        summary = _store_better(segment, buffer, lake)
+    except RecordingRefused as error:
         copy = f"{REFUSED}/{crc32(buffer):08x}-{Path(path).name}.zst"
         _write(Path(lake) / copy, buffer)
         return Landed(path, status.st_size, status.st_mtime_ns, None, str(error), copy, buffer[:RAW_MAX])
     return Landed(path, status.st_size, status.st_mtime_ns, summary, None, None, b"")
 
 
-def _stored(segment: Segment, buffer: bytes, lake: str) -> Summary:
+def _store_better(segment: Segment, buffer: bytes, lake: str) -> SegmentSummary:
     """The better one of this and what bronze has is in bronze. Raises Refused if both are sound and differ."""
     name = bronze_name(segment)
     place = Path(lake) / name
@@ -113,11 +113,13 @@ def _stored(segment: Segment, buffer: bytes, lake: str) -> Summary:
         old = read_segment(have, segment_file(name))
         common = min(old.length, segment.length)
         if not (old.faults or segment.faults) and have[:common] != ours[:common]:
-            raise Refused(f"differs from {name}, which came first: one run and number is one recording")
+            raise RecordingRefused(
+                f"differs from {name}, which came first: one run and number is one recording"
+            )
         if (len(old.cells), old.length, len(have)) >= (len(segment.cells), segment.length, len(ours)):
-            return summed_up(old, have, name)
+            return summarize(old, have, name)
     _write(place, ours)
-    return summed_up(segment, ours, name)
+    return summarize(segment, ours, name)
 
 
 def bronze_name(segment: Segment) -> str:
@@ -133,12 +135,12 @@ def segment_file(name: str) -> str:
     return Path(name).name.removesuffix(".zst")
 
 
-def summed_up(segment: Segment, buffer: bytes, name: str) -> Summary:
+def summarize(segment: Segment, buffer: bytes, name: str) -> SegmentSummary:
     rows = segment.records(DELIVERY)
     received = rows["received_ns"]
     days, counts = np.unique(day_of(segment.wall_us(received)), return_counts=True)
-    found = list(events.found(segment, name, len(rows)))
-    return Summary(
+    found = list(events.find_event_rows(segment, name, len(rows)))
+    return SegmentSummary(
         segment.header.gateway,
         segment.header.run,
         segment.header.number,
@@ -183,7 +185,7 @@ def _write(place: Path, buffer: bytes) -> None:
         raise
 
 
-def landing(paths: list[list[str]], lake: str) -> Any:
+def landing_task(paths: list[list[str]], lake: str) -> Any:
     """The function of a `mapInArrow` over task numbers: lands the files of a task and gives one JSON text for each."""
 
     def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -196,21 +198,21 @@ def landing(paths: list[list[str]], lake: str) -> Any:
                         FileNotFoundError
                     ):  # the gateway's ring, or somebody else, was faster
                         landed = land(path, lake)
-                        yield pa.RecordBatch.from_pydict({"landed": [json.dumps(as_json(landed))]})
+                        yield pa.RecordBatch.from_pydict({"landed": [json.dumps(landed_to_json(landed))]})
 
     return run
 
 
-def as_json(landed: Landed) -> dict[str, Any]:
+def landed_to_json(landed: Landed) -> dict[str, Any]:
     return {**asdict(landed), "raw": landed.raw.hex()}
 
 
-def from_json(value: dict[str, Any]) -> Landed:
+def landed_from_json(value: dict[str, Any]) -> Landed:
     segment = value["segment"]
     return Landed(
         **{
             **value,
             "raw": bytes.fromhex(value["raw"]),
-            "segment": None if segment is None else Summary(**segment),
+            "segment": None if segment is None else SegmentSummary(**segment),
         }
     )

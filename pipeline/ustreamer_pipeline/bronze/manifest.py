@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ustreamer_pipeline.bronze.landing import Landed, Summary
+from ustreamer_pipeline.bronze.landing import Landed, SegmentSummary
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.recording.layout import LAYOUTS
 
@@ -31,7 +31,7 @@ Unit = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ManifestFile:
     """A file as it was when it was read, and the layouts that were known then.
 
     It is looked at again if its size or time has changed, and if it was refused by a reader that knew other layouts.
@@ -49,8 +49,8 @@ class Seen:
 
 @dataclass
 class Manifest:
-    files: dict[str, Seen] = field(default_factory=dict)
-    segments: dict[Key, Summary] = field(default_factory=dict)
+    files: dict[str, ManifestFile] = field(default_factory=dict)
+    segments: dict[Key, SegmentSummary] = field(default_factory=dict)
     pending: set[Unit] = field(default_factory=set)
     _is_old: bool = False
 
@@ -62,10 +62,10 @@ class Manifest:
             or (seen.refused is not None and seen.layouts != sorted(LAYOUTS))
         )
 
-    def note(self, landed: Landed) -> bool:
+    def record_landed(self, landed: Landed) -> bool:
         """Take in what became of a file. True if bronze has something new by it: its days are pending then."""
         segment = landed.segment
-        self.files[landed.path] = Seen(
+        self.files[landed.path] = ManifestFile(
             landed.path,
             landed.size,
             landed.mtime_ns,
@@ -89,19 +89,19 @@ class Manifest:
         return True
 
     @property
-    def refused(self) -> list[Seen]:
+    def refused(self) -> list[ManifestFile]:
         return sorted((seen for seen in self.files.values() if seen.refused), key=lambda seen: seen.path)
 
-    def by_unit(self) -> dict[Unit, list[Summary]]:
+    def by_unit(self) -> dict[Unit, list[SegmentSummary]]:
         """The segments of every gateway and day, in order of run and number."""
-        found: dict[Unit, list[Summary]] = {}
+        found: dict[Unit, list[SegmentSummary]] = {}
         for key in sorted(self.segments):
             segment = self.segments[key]
             for day in segment.all_days:
                 found.setdefault((segment.gateway, day), []).append(segment)
         return found
 
-    def floor(self, segment: Summary) -> int:
+    def first_new_seq(self, segment: SegmentSummary) -> int:
         """The lowest seq that the segment before it does not have."""
         before = self.segments.get((segment.gateway, segment.run, segment.number - 1))
         return max(segment.first_seq, before.next_seq if before else 0)
@@ -117,7 +117,7 @@ class Manifest:
         try:
             with place.open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
-                    manifest._take(number, json.loads(line))
+                    manifest._load_line(number, json.loads(line))
         except FileNotFoundError:
             return manifest
         except (ValueError, TypeError, KeyError) as error:
@@ -128,17 +128,17 @@ class Manifest:
             manifest.pending |= manifest.by_unit().keys()
         return manifest
 
-    def _take(self, number: int, line: dict[str, Any]) -> None:
+    def _load_line(self, number: int, line: dict[str, Any]) -> None:
         match line:
             case {"version": version} if number == 1:
                 if version not in (1, VERSION):
                     raise ValueError(f"version {version}")
                 self._is_old = version < VERSION
             case {"file": dict(value)} if number > 1:
-                seen = Seen(**value)
+                seen = ManifestFile(**value)
                 self.files[seen.path] = seen
             case {"segment": dict(value)} if number > 1:
-                segment = Summary(**value)
+                segment = SegmentSummary(**value)
                 self.segments[segment.key] = segment
             case {"pending": [str(gateway), int(day)]} if number > 1:
                 self.pending.add((gateway, day))
@@ -163,7 +163,7 @@ class Manifest:
 
 
 @contextmanager
-def locked(lake: str) -> Iterator[None]:
+def lake_lock(lake: str) -> Iterator[None]:
     """One writer at a time; makes the lake's folder. Raises UnavailableError at once if there is another one."""
     Path(lake).mkdir(parents=True, exist_ok=True)
     with (Path(lake) / ".lock").open("a") as file:
@@ -177,7 +177,7 @@ def locked(lake: str) -> Iterator[None]:
         yield
 
 
-def there(folder: str) -> Path:
+def require_folder(folder: str) -> Path:
     """Where recordings are asked for. Raises UnavailableError if nothing is there."""
     top = Path(folder)
     if not top.exists():
@@ -185,10 +185,10 @@ def there(folder: str) -> Path:
     return top
 
 
-def listed(folders: Iterable[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
+def list_recordings(folders: Iterable[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
     """(path, size, mtime_ns) of every recording below some folders, or named itself, in order of the path."""
     for folder in folders:
-        top = there(folder)
+        top = require_folder(folder)
         paths = [top] if top.is_file() else sorted(top.rglob("*"))
         for path in paths:
             if path.name.endswith(suffixes):

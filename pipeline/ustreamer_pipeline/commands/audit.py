@@ -9,7 +9,7 @@ from ustreamer_pipeline import session
 from ustreamer_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from ustreamer_pipeline.gold.audit import Verdict
+    from ustreamer_pipeline.gold.audit import AuditResult
 
 HELP = "prove from recordings what the streamer promises, or name the rows that break it"
 
@@ -42,11 +42,11 @@ def run(options: argparse.Namespace) -> int:
         progress(spark, "auditing"),
     ):
         verdict = audit(load(spark, options.lake, since, until), options.examples, rules)
-    print(json.dumps(vars(verdict)) if options.json else told(verdict))
+    print(json.dumps(vars(verdict)) if options.json else format_result(verdict))
     return 0 if verdict.clean else 1
 
 
-def told(verdict: "Verdict") -> str:
+def format_result(verdict: "AuditResult") -> str:
     """One line for each promise, and the rows that break it."""
     from ustreamer_pipeline.gold.audit import RULES
 

@@ -45,7 +45,7 @@ def scenarios(options: argparse.Namespace) -> "list[Scenario]":
 
     if (options.topic or options.egress) and not options.hz:
         raise UsageError("--topic, --egress: of a sweep, so expected --hz as well")
-    asked = load(options.scenarios) if options.scenarios else []
+    requested = load(options.scenarios) if options.scenarios else []
     if options.hz:
         try:
             rates = [float(each) for each in options.hz.split(",")]
@@ -53,12 +53,12 @@ def scenarios(options: argparse.Namespace) -> "list[Scenario]":
             raise UsageError(
                 f"--hz {options.hz}: expected numbers with commas between them, as 1,5,10"
             ) from error
-        asked = asked + sweep(rates, options.topic or ANY, options.egress)
-    return checked(asked, "scenarios")
+        requested = requested + sweep(rates, options.topic or ANY, options.egress)
+    return checked(requested, "scenarios")
 
 
 def run(options: argparse.Namespace) -> int:
-    asked = scenarios(options)
+    requested = scenarios(options)
     options.since, options.until = day("--since", options.since), day("--until", options.until)
     with session.session(
         "whatif", remote=options.remote, cores=options.cores, memory=options.memory
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         from ustreamer_pipeline.progress import progress
 
         with progress(spark, "replaying"):
-            links, subscribers, check, differing = _answers(spark, options, asked)
+            links, subscribers, check, differing = _answers(spark, options, requested)
     if options.json:
         print(
             json.dumps(
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
             )
         )
         return 1 if check["differing"] else 0
-    from ustreamer_pipeline.replay.whatif_print import links as told
+    from ustreamer_pipeline.replay.whatif_print import links_table as told
 
     print(told(links))
     print(
@@ -94,20 +94,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _answers(
-    spark: "SparkSession", options: argparse.Namespace, asked: "list[Scenario]"
+    spark: "SparkSession", options: argparse.Namespace, requested: "list[Scenario]"
 ) -> tuple[list[Any], list[Any], dict[str, int], list[Any]]:
     from ustreamer_pipeline.replay.files import files_of
     from ustreamer_pipeline.replay.whatif import fleet_links, fleet_subscribers, losses, tolerances, whatif
     from ustreamer_pipeline.schemas import EPOCHS, GAPS, SEGMENTS
 
     files = files_of(spark, options.lake, options.since, options.until)
-    gaps = GAPS.read(spark, options.lake)
+    gaps = GAPS.read_table(spark, options.lake)
     result: DataFrame = whatif(
         spark,
         files,
-        asked,
-        tolerances(EPOCHS.read(spark, options.lake)),
-        losses(SEGMENTS.read(spark, options.lake), gaps, options.since),
+        requested,
+        tolerances(EPOCHS.read_table(spark, options.lake)),
+        losses(SEGMENTS.read_table(spark, options.lake), gaps, options.since),
     ).persist()
     try:
         if options.out:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from ustreamer_throttle.gate import DEFAULT_TOLERANCE
 
-from ustreamer_pipeline.fleet.plan import NS, RESPONSE, RUN_NS, Fleet, Plan
+from ustreamer_pipeline.fleet.plan import NS, RESPONSE, RUN_NS, Fleet, VehiclePlan
 from ustreamer_pipeline.fleet.traffic import DEAD_LETTERED, EXPIRED, MAX_AGE_NS, Traffic
 from ustreamer_pipeline.recording.layout import (
     ANSWER,
@@ -32,19 +32,19 @@ from ustreamer_pipeline.recording.layout import (
     Records,
 )
 from ustreamer_pipeline.recording.segment_writer import (
-    Strings,
+    StringTable,
     TargetText,
-    cells,
-    empty,
-    encode,
+    as_cells,
+    empty_records,
+    encode_segment,
     file_name,
-    one,
+    make_record,
     preamble,
 )
 from ustreamer_pipeline.recording.segments import Header
 from ustreamer_pipeline.schemas import VERDICTS
 
-__all__ = ["Fleet", "Vehicle", "write_fleet", "write_vehicle"]
+__all__ = ["Fleet", "SyntheticVehicle", "write_fleet", "write_vehicle"]
 
 
 def write_fleet(fleet: Fleet, folder: Path, processes: int = 1) -> Iterator[int]:
@@ -63,7 +63,7 @@ def write_fleet(fleet: Fleet, folder: Path, processes: int = 1) -> Iterator[int]
 
 def write_vehicle(fleet: Fleet, folder: Path, number: int) -> int:
     """Make one vehicle's recording; how many rows it has. A file is there whole or not at all."""
-    vehicle = Vehicle(fleet, number)
+    vehicle = SyntheticVehicle(fleet, number)
     place = folder / vehicle.gateway
     place.mkdir(parents=True, exist_ok=True)
     for header, data in vehicle.segments():
@@ -73,22 +73,22 @@ def write_vehicle(fleet: Fleet, folder: Path, number: int) -> int:
     return vehicle.next_seq
 
 
-class Vehicle:
+class SyntheticVehicle:
     """One gateway in one drive."""
 
     def __init__(self, fleet: Fleet, number: int) -> None:
         self._fleet = fleet
-        dice = np.random.default_rng([fleet.seed, number])
+        rng = np.random.default_rng([fleet.seed, number])
         self.gateway = f"v{number:07d}.hpc"
-        self.run = self._start_ms = fleet.start_ms + int(dice.integers(0, 60_000))
-        self._killed = bool(dice.integers(0, 100) < fleet.killed)
-        self._strings = Strings()
-        self._plan = Plan(fleet, self.gateway, dice)
-        self._traffic = Traffic(fleet.jitter, self._start_ms, self._strings, dice)
+        self.run = self._start_ms = fleet.start_ms + int(rng.integers(0, 60_000))
+        self._killed = bool(rng.integers(0, 100) < fleet.killed)
+        self._strings = StringTable()
+        self._plan = VehiclePlan(fleet, self.gateway, rng)
+        self._traffic = Traffic(fleet.jitter, self._start_ms, self._strings, rng)
         self.next_seq = 0
         self._settled = np.zeros(len(VERDICTS), np.int64)
         self._received = 0
-        self._carried: Records = empty(DELIVERY, 0)
+        self._carried: Records = empty_records(DELIVERY, 0)
         self._carried_requests: Ints = np.zeros((0, 2), np.int64)
 
     def segments(self) -> Iterator[tuple[Header, bytes]]:
@@ -102,7 +102,7 @@ class Vehicle:
             begins, number = ends, number + 1
 
     def _rows_per_s(self) -> float:
-        rows = sum(len(topic.lines) * NS / topic.period_ns for topic in self._plan.topics)
+        rows = sum(len(topic.deliveries) * NS / topic.period_ns for topic in self._plan.topics)
         return rows + 2 * self._fleet.requests_hz
 
     def _segment(self, number: int, begins: int, ends: int, *, last: bool) -> tuple[Header, bytes]:
@@ -117,11 +117,11 @@ class Vehicle:
                 made.append(rows)
                 requests.append(theirs)
         # As cells: numpy puts records together field by field, without the bytes between the fields.
-        rows = np.concatenate([cells(part) for part in made]).view(TYPES[DELIVERY])
+        rows = np.concatenate([as_cells(part) for part in made]).view(TYPES[DELIVERY])
         answers = np.concatenate(requests)
         self._received += len(rows) - len(self._carried)
         order = np.argsort(rows["settled_ns"], kind="stable")
-        rows, answers = cells(rows)[order].view(TYPES[DELIVERY]), answers[order]
+        rows, answers = as_cells(rows)[order].view(TYPES[DELIVERY]), answers[order]
         here = len(rows) if last else int(np.searchsorted(rows["settled_ns"], ends))
         self._carried, self._carried_requests = rows[here:], answers[here:]
         rows, answers = rows[:here], answers[:here]
@@ -134,18 +134,22 @@ class Vehicle:
     def _encoded(
         self, header: Header, rows: Records, answers: Ints, stops: int, begins: int, ends: int, *, last: bool
     ) -> bytes:
-        changes = self._changes(begins, ends)  # before the preamble, which tells every text that is in use
+        changes = self._subscription_changes(
+            begins, ends
+        )  # before the preamble, which tells every text that is in use
         first = preamble(header, self._strings, self._plan.targets, 0, RUN_NS, self._settings())
         records = [np.concatenate((first, *changes)), self._interleaved(rows, answers)]
         wall_ms = self._wall_ms(stops)
         if not (last and self._killed):
-            books = [self._received, *self._settled.tolist(), len(self._carried)]
+            ledger = [self._received, *self._settled.tolist(), len(self._carried)]
             final = [
-                one(COUNTERS, cause=int(last), mono_ns=stops, ledger=[books], next_seq=self.next_seq),
-                one(END, cause=int(last), mono_ns=stops, wall_ms=wall_ms, next_seq=self.next_seq),
+                make_record(
+                    COUNTERS, cause=int(last), mono_ns=stops, ledger=[ledger], next_seq=self.next_seq
+                ),
+                make_record(END, cause=int(last), mono_ns=stops, wall_ms=wall_ms, next_seq=self.next_seq),
             ]
             records.append(np.concatenate(final))
-        return encode(header, [part for part in records if len(part)], mono_ns=stops, wall_ms=wall_ms)
+        return encode_segment(header, [part for part in records if len(part)], mono_ns=stops, wall_ms=wall_ms)
 
     def _settings(self) -> dict[str, Any]:
         limits = {"queue_messages": 10_000, "queue_bytes": 16_000_000, "max_age_ms": MAX_AGE_NS // 1_000_000}
@@ -155,18 +159,21 @@ class Vehicle:
     def _wall_ms(self, mono_ns: int) -> int:
         return self._start_ms + (mono_ns - RUN_NS) // 1_000_000
 
-    def _changes(self, begins: int, ends: int) -> list[Records]:
+    def _subscription_changes(self, begins: int, ends: int) -> list[Records]:
         """Subscriptions: those that are there when the run begins, and limits that are changed."""
         found: list[tuple[int, int, TargetText]] = []
         for topic in self._plan.topics:
-            for line in topic.lines:
-                if line.delivery:
+            for delivery in topic.deliveries:
+                if delivery.delivery:
                     found += zip(
-                        [RUN_NS, *line.tuned], [0] + [2] * len(line.tuned), line.targets, strict=True
+                        [RUN_NS, *delivery.tuned],
+                        [0] + [2] * len(delivery.tuned),
+                        delivery.targets,
+                        strict=True,
                     )
         found.sort(key=lambda one: (one[0], one[2].target))
         return [
-            one(
+            make_record(
                 SUBSCRIPTION,
                 change=change,
                 number=number,
@@ -183,10 +190,10 @@ class Vehicle:
         """Rows, each with what stands behind it: the id of the request, the dead letter."""
         letters = np.flatnonzero(np.isin(rows["verdict"], (EXPIRED, DEAD_LETTERED)))
         responses = np.flatnonzero(rows["type"] == RESPONSE)
-        answer = empty(ANSWER, len(responses))
+        answer = empty_records(ANSWER, len(responses))
         answer["seq"] = rows["seq"][responses]
         answer["request_msb"], answer["request_lsb"] = answers[responses].T
-        letter = empty(DEAD_LETTER, len(letters))
+        letter = empty_records(DEAD_LETTER, len(letters))
         for name in (
             "code",
             "seq",
@@ -202,7 +209,7 @@ class Vehicle:
             letter[name] = rows[name][letters]
         letter["time_ns"] = rows["settled_ns"][letters]
         return np.insert(
-            cells(rows),
+            as_cells(rows),
             np.concatenate((responses, letters)) + 1,  # equal places keep this order: the answer first
-            np.concatenate((cells(answer), cells(letter))),
+            np.concatenate((as_cells(answer), as_cells(letter))),
         )

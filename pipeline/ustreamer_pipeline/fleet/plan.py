@@ -62,7 +62,7 @@ class Fleet:
 
 
 @dataclass
-class Line:
+class PlannedDelivery:
     """One delivery: a topic, to one target, with one gate; `tuned` are its later limits, in order of time.
 
     `settled_ns` is when its last message left, and `answered_ns` when its last answer came in: a lane keeps the order.
@@ -90,67 +90,69 @@ class Topic:
     size: int
     priority: int
     ttl_ms: int
-    lines: list[Line]
+    deliveries: list[PlannedDelivery]
     silences: Ints
     next: int = 0
 
 
-class Plan:
+class VehiclePlan:
     """What the vehicle of a gateway has. `dice` are thrown in a fixed order: the same ones give the same plan."""
 
-    def __init__(self, fleet: Fleet, gateway: str, dice: np.random.Generator) -> None:
-        self._fleet, self._gateway, self._dice = fleet, gateway, dice
+    def __init__(self, fleet: Fleet, gateway: str, rng: np.random.Generator) -> None:
+        self._fleet, self._gateway, self._rng = fleet, gateway, rng
         self.end_ns = RUN_NS + int(fleet.seconds * NS)
         self.targets: list[TargetText] = []
-        self._deliveries = 0
+        self._delivery_count = 0
         self.topics = [self._topic(index) for index in range(fleet.topics + fleet.fast)]
         self.calls = self._rpc()
 
     def _topic(self, index: int) -> Topic:
-        dice, fleet = self._dice, self._fleet
-        rate = 1_000 if index >= fleet.topics else int(dice.choice(_RATES_HZ))
+        rng, fleet = self._rng, self._fleet
+        rate = 1_000 if index >= fleet.topics else int(rng.choice(_RATES_HZ))
         uri = f"//{self._gateway.replace('hpc', 'chassis')}/10A{index % 16:X}/1/{0x8000 + index:X}"
         period_ns = NS // rate
-        count = min(int(dice.poisson(fleet.subscribers)), 8)
+        count = min(int(rng.poisson(fleet.subscribers)), 8)
         # A network is one target of a topic, however many listen there; the others are for one subscriber each.
-        network = int(dice.choice(count)) if count and dice.random() < 0.8 else -1
-        lines = [self._line(uri, network=index == network) for index in range(count)]
-        if not lines:
-            lines = [Line(0, [self._new_target(TargetText(0, 0, "chassis"))], None)]
+        network = int(rng.choice(count)) if count and rng.random() < 0.8 else -1
+        deliveries = [self._planned_delivery(uri, network=index == network) for index in range(count)]
+        if not deliveries:
+            deliveries = [PlannedDelivery(0, [self._new_target(TargetText(0, 0, "chassis"))], None)]
         return Topic(
             uri,
             None,
             PUBLISH,
             period_ns,
-            int(dice.integers(0, period_ns)),
-            int(dice.integers(1, 200)),
-            int(dice.integers(0, 7)),
-            int(dice.choice((0, 0, 500, 5_000))),
-            lines,
+            int(rng.integers(0, period_ns)),
+            int(rng.integers(1, 200)),
+            int(rng.integers(0, 7)),
+            int(rng.choice((0, 0, 500, 5_000))),
+            deliveries,
             self._spans(fleet.outages / 4, 5.0),
         )
 
-    def _line(self, topic: str, *, network: bool) -> Line:
+    def _planned_delivery(self, topic: str, *, network: bool) -> PlannedDelivery:
         """A subscriber, or a Zenoh network of them; one in four changes its limit half-way."""
-        dice = self._dice
-        self._deliveries += 1
-        limit = int(dice.choice(_LIMITS_HZ))
+        rng = self._rng
+        self._delivery_count += 1
+        limit = int(rng.choice(_LIMITS_HZ))
         subscriber = (
-            None if network else f"//{self._gateway.replace('hpc', 'cabin')}/{self._deliveries:X}/1/0"
+            None if network else f"//{self._gateway.replace('hpc', 'cabin')}/{self._delivery_count:X}/1/0"
         )
         period_ns = NS // limit if limit else 0
         egress = "backbone" if subscriber is None else "cabin"
-        first = TargetText(0, self._deliveries, "chassis", egress, topic, subscriber, period_ns, RUN_NS)
+        first = TargetText(0, self._delivery_count, "chassis", egress, topic, subscriber, period_ns, RUN_NS)
         targets = [self._new_target(first)]
         gate = Gate(period_ns, DEFAULT_TOLERANCE) if period_ns else None
         tuned = []
-        if gate is not None and dice.random() < 0.25:
-            tuned.append(RUN_NS + int(dice.random() * (self.end_ns - RUN_NS)))
+        if gate is not None and rng.random() < 0.25:
+            tuned.append(RUN_NS + int(rng.random() * (self.end_ns - RUN_NS)))
             changed = TargetText(
-                0, self._deliveries, "chassis", egress, topic, subscriber, period_ns * 2, tuned[0]
+                0, self._delivery_count, "chassis", egress, topic, subscriber, period_ns * 2, tuned[0]
             )
             targets.append(self._new_target(changed))
-        return Line(self._deliveries, targets, gate, tuned, outages=self._spans(self._fleet.outages, 8.0))
+        return PlannedDelivery(
+            self._delivery_count, targets, gate, tuned, outages=self._spans(self._fleet.outages, 8.0)
+        )
 
     def _new_target(self, target: TargetText) -> TargetText:
         numbered = {f.name: getattr(target, f.name) for f in fields(target)} | {
@@ -161,10 +163,10 @@ class Plan:
 
     def _spans(self, per_hour: float, mean_s: float) -> Ints:
         """When something is away: rows of (from, until), in order, apart."""
-        dice, length = self._dice, self.end_ns - RUN_NS
-        count = int(dice.poisson(per_hour * length / (3_600 * NS)))
-        starts = np.sort(dice.integers(RUN_NS, self.end_ns, count))
-        ends = starts + (dice.exponential(mean_s, count) * NS).astype(np.int64)
+        rng, length = self._rng, self.end_ns - RUN_NS
+        count = int(rng.poisson(per_hour * length / (3_600 * NS)))
+        starts = np.sort(rng.integers(RUN_NS, self.end_ns, count))
+        ends = starts + (rng.exponential(mean_s, count) * NS).astype(np.int64)
         if count > 1:
             ends[:-1] = np.minimum(ends[:-1], starts[1:])
         return np.stack((starts, ends), axis=1)
@@ -172,13 +174,16 @@ class Plan:
     def _rpc(self) -> Topic | None:
         if not self._fleet.requests_hz:
             return None
-        self._deliveries += 2
-        there = self._new_target(TargetText(0, self._deliveries - 1, "cabin", "chassis"))
-        back = self._new_target(TargetText(0, self._deliveries, "chassis", "cabin"))
+        self._delivery_count += 2
+        there = self._new_target(TargetText(0, self._delivery_count - 1, "cabin", "chassis"))
+        back = self._new_target(TargetText(0, self._delivery_count, "chassis", "cabin"))
         period_ns = int(NS / self._fleet.requests_hz)
         client = f"//{self._gateway.replace('hpc', 'cabin')}/F1/1/0"
         method = f"//{self._gateway.replace('hpc', 'chassis')}/20B0/1/1"
-        lines = [Line(there.delivery, [there], None), Line(back.delivery, [back], None)]
+        deliveries = [
+            PlannedDelivery(there.delivery, [there], None),
+            PlannedDelivery(back.delivery, [back], None),
+        ]
         return Topic(
             client,
             method,
@@ -188,6 +193,6 @@ class Plan:
             24,
             4,
             2_000,
-            lines,
+            deliveries,
             np.zeros((0, 2), np.int64),
         )

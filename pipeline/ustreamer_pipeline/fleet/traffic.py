@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ustreamer_pipeline.fleet.plan import NS, RESPONSE, RUN_NS, Line, Topic
+from ustreamer_pipeline.fleet.plan import NS, RESPONSE, RUN_NS, PlannedDelivery, Topic
 from ustreamer_pipeline.recording.layout import DELIVERY, HAS_TTL, NO_CODE, Ints, Records
-from ustreamer_pipeline.recording.segment_writer import Strings, empty
+from ustreamer_pipeline.recording.segment_writer import StringTable, empty_records
 from ustreamer_pipeline.schemas import VERDICTS
 
 DELIVERED, THROTTLED, EXPIRED, DEAD_LETTERED, NO_SUBSCRIBER = (
@@ -23,20 +23,20 @@ MAX_AGE_NS: Final = 30 * NS
 class Traffic:
     """Rows of one vehicle, stretch after stretch of time. `start_ms` is the wall clock at the start of the run."""
 
-    def __init__(self, jitter: float, start_ms: int, strings: Strings, dice: np.random.Generator) -> None:
-        self._jitter, self._start_ms, self._strings, self._dice = jitter, start_ms, strings, dice
+    def __init__(self, jitter: float, start_ms: int, strings: StringTable, rng: np.random.Generator) -> None:
+        self._jitter, self._start_ms, self._strings, self._rng = jitter, start_ms, strings, rng
 
     def arrivals(self, topic: Topic, begins: int, ends: int) -> Ints:
         """When messages of a topic come in, in order: a grid with jitter, bursts now and then, and silences."""
-        dice = self._dice
+        rng = self._rng
         until = max(-(-(ends - RUN_NS - topic.phase_ns) // topic.period_ns), topic.next)
         grid = np.arange(topic.next, until, dtype=np.int64)
         topic.next = until
-        jitter = (dice.random(len(grid)) - 0.5) * 2 * self._jitter * topic.period_ns
+        jitter = (rng.random(len(grid)) - 0.5) * 2 * self._jitter * topic.period_ns
         times = RUN_NS + topic.phase_ns + grid * topic.period_ns + jitter.astype(np.int64)
         times = np.maximum(times, begins)
-        if len(times) and dice.random() < 0.1:  # ten at once, 50 us apart
-            at = times[dice.integers(0, len(times))]
+        if len(times) and rng.random() < 0.1:  # ten at once, 50 us apart
+            at = times[rng.integers(0, len(times))]
             burst = np.minimum(at + 50_000 * np.arange(1, 11), max(at, ends - 1))
             # No two at once: a gate's decisions are told apart by their time.
             times = np.unique(np.concatenate((times, burst)))
@@ -47,15 +47,15 @@ class Traffic:
         arrived = self.arrivals(topic, begins, ends)
         msb, lsb = self._ids(arrived)
         made = []
-        for line in topic.lines:
-            rows = empty(DELIVERY, len(arrived))
+        for delivery in topic.deliveries:
+            rows = empty_records(DELIVERY, len(arrived))
             rows["id_msb"], rows["id_lsb"] = msb, lsb
             self._fill(rows, topic, arrived)
-            if line.delivery == 0:
-                rows["target"] = line.targets[0].target
+            if delivery.delivery == 0:
+                rows["target"] = delivery.targets[0].target
                 rows["verdict"], rows["settled_ns"] = NO_SUBSCRIBER, arrived
             else:
-                self._deliver(rows, line, topic.ttl_ms)
+                self._deliver(rows, delivery, topic.ttl_ms)
             made.append(rows)
         return made
 
@@ -63,7 +63,7 @@ class Traffic:
         """UUIDs of version 7, made by the sender just before."""
         ms = self._start_ms + (arrived - RUN_NS) // 1_000_000
         msb = ms << 16 | 0x7000 | np.arange(len(arrived)) & 0xFFF
-        return msb, self._dice.integers(0, 2**62, len(arrived)) | np.int64(-(2**63))
+        return msb, self._rng.integers(0, 2**62, len(arrived)) | np.int64(-(2**63))
 
     def _fill(self, rows: Records, topic: Topic, arrived: Ints) -> None:
         rows["arrived_ns"] = rows["received_ns"] = arrived
@@ -73,63 +73,65 @@ class Traffic:
         if topic.ttl_ms:
             rows["flags"], rows["ttl_ms"] = HAS_TTL, topic.ttl_ms
 
-    def _deliver(self, rows: Records, line: Line, ttl_ms: int) -> None:
+    def _deliver(self, rows: Records, delivery: PlannedDelivery, ttl_ms: int) -> None:
         """The gate decides, message by message; then the queue, and the link if it is there."""
         arrived = rows["arrived_ns"]
-        passed = self._gated(rows, line, arrived)
-        back = _until(line.outages, arrived)
+        passed = self._gated(rows, delivery, arrived)
+        back = _until(delivery.outages, arrived)
         waits = back - arrived
-        spent = np.cumsum(self._dice.exponential(2_000, len(rows))).astype(np.int64)
+        spent = np.cumsum(self._rng.exponential(2_000, len(rows))).astype(np.int64)
         # What waited goes out one after the other once the link is back, not all in the same nanosecond.
-        queued = arrived + self._dice.integers(5_000, 60_000, len(rows))
+        queued = arrived + self._rng.integers(5_000, 60_000, len(rows))
         tried = np.where(waits > 0, back + spent - (spent[0] if len(spent) else 0), queued)
-        settled = tried + self._dice.integers(2_000, 90_000, len(rows))
-        patience = ttl_ms * 1_000_000 if ttl_ms else MAX_AGE_NS
-        late = tried - arrived >= patience
-        left = passed & ~late
-        settled[left] = _rising(line.settled_ns, settled[left])
-        line.settled_ns = int(settled[left].max(initial=line.settled_ns))
+        settled = tried + self._rng.integers(2_000, 90_000, len(rows))
+        max_wait = ttl_ms * 1_000_000 if ttl_ms else MAX_AGE_NS
+        late = tried - arrived >= max_wait
+        sent = passed & ~late
+        settled[sent] = _rising(delivery.settled_ns, settled[sent])
+        delivery.settled_ns = int(settled[sent].max(initial=delivery.settled_ns))
         rows["first_attempt_ns"] = np.where(passed & ~late, tried, 0)
         rows["attempts"] = np.where(passed & ~late, 1 + (waits > 0), 0)
         rows["verdict"] = np.select(
             [~passed, late], [THROTTLED, EXPIRED if ttl_ms else DEAD_LETTERED], DELIVERED
         )
-        rows["settled_ns"] = np.select([~passed, late], [arrived, arrived + patience], settled)
-        gone = passed & late
-        rows["code"][gone] = _DEADLINE_EXCEEDED if ttl_ms else _UNAVAILABLE
-        rows["reason"][gone] = self._strings["ttl over" if ttl_ms else "older than max_age_ms"]
-        if line.targets[0].topic is not None:  # requests and answers all arrive: an audit may ask for that
-            refused = (rows["verdict"] == DELIVERED) & (self._dice.random(len(rows)) < _REFUSED)
+        rows["settled_ns"] = np.select([~passed, late], [arrived, arrived + max_wait], settled)
+        late_rows = passed & late
+        rows["code"][late_rows] = _DEADLINE_EXCEEDED if ttl_ms else _UNAVAILABLE
+        rows["reason"][late_rows] = self._strings["ttl over" if ttl_ms else "older than max_age_ms"]
+        if (
+            delivery.targets[0].topic is not None
+        ):  # requests and answers all arrive: an audit may ask for that
+            refused = (rows["verdict"] == DELIVERED) & (self._rng.random(len(rows)) < _REFUSED)
             rows["verdict"][refused], rows["code"][refused] = DEAD_LETTERED, _INTERNAL
             rows["reason"][refused] = self._strings["the transport refused the message"]
 
-    def _gated(self, rows: Records, line: Line, arrived: Ints) -> npt.NDArray[np.bool_]:
+    def _gated(self, rows: Records, delivery: PlannedDelivery, arrived: Ints) -> npt.NDArray[np.bool_]:
         """Which messages the gate lets pass; from each change of the limit on, rows name the next target."""
         passed = np.ones(len(rows), np.bool_)
-        cuts = np.searchsorted(arrived, line.tuned)
+        cuts = np.searchsorted(arrived, delivery.tuned)
         for index, (start, stop) in enumerate(zip([0, *cuts], [*cuts, len(rows)], strict=True)):
-            rows["target"][start:stop] = line.targets[index].target
-            if line.gate is None:
+            rows["target"][start:stop] = delivery.targets[index].target
+            if delivery.gate is None:
                 continue
-            if index and start < stop and line.gate_at < index:
-                line.gate.retune(line.targets[index].period_ns, line.tuned[index - 1])
-                line.gate_at = index
-            admit = line.gate.admit
+            if index and start < stop and delivery.gate_at < index:
+                delivery.gate.retune(delivery.targets[index].period_ns, delivery.tuned[index - 1])
+                delivery.gate_at = index
+            admit = delivery.gate.admit
             passed[start:stop] = [admit(now) for now in arrived[start:stop].tolist()]
         return passed
 
     def calls(self, calls: Topic, begins: int, ends: int) -> Iterator[tuple[Records, Ints]]:
         arrived = self.arrivals(calls, begins, ends)
-        there, back = calls.lines
-        request = empty(DELIVERY, len(arrived))
+        there, back = calls.deliveries
+        request = empty_records(DELIVERY, len(arrived))
         request["id_msb"], request["id_lsb"] = self._ids(arrived)
         self._fill(request, calls, arrived)
         self._deliver(request, there, calls.ttl_ms)
         yield request, np.zeros((len(request), 2), np.int64)
-        answered = request["settled_ns"] + self._dice.integers(200_000, 9_000_000, len(arrived))
+        answered = request["settled_ns"] + self._rng.integers(200_000, 9_000_000, len(arrived))
         answered = _rising(back.answered_ns, answered)
         back.answered_ns = int(answered.max(initial=back.answered_ns))
-        answer = empty(DELIVERY, len(arrived))
+        answer = empty_records(DELIVERY, len(arrived))
         answer["id_msb"], answer["id_lsb"] = self._ids(answered)
         self._fill(answer, calls, answered)
         answer["type"], answer["source"], answer["sink"] = (

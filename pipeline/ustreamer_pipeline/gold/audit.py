@@ -29,7 +29,7 @@ RULES: Final[Mapping[str, tuple[str, Rule]]] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditResult:
     """How often each rule is broken, and the first rows that break it."""
 
     rows: int
@@ -45,7 +45,7 @@ class Verdict:
 def load(spark: "SparkSession", lake: str, since: str = "", until: str = "9999-12-31") -> Tables:
     """Silver of these days. Raises UnavailableError if there are no deliveries."""
     tables = [
-        table.read(spark, lake).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
+        table.read_table(spark, lake).where(f"date >= '{since or '0001-01-01'}' AND date <= '{until}'")
         for table in (DELIVERIES, EPOCHS, GAPS, COUNTERS, SEGMENTS, DEAD_LETTERS, LEAPS)
     ]
     if tables[0].isEmpty():
@@ -59,7 +59,7 @@ def findings(tables: Tables, rules: Mapping[str, tuple[str, Rule]] = RULES) -> "
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def audit(tables: Tables, examples: int = 20, rules: Mapping[str, tuple[str, Rule]] = RULES) -> Verdict:
+def audit(tables: Tables, examples: int = 20, rules: Mapping[str, tuple[str, Rule]] = RULES) -> AuditResult:
     """Apply the rules; `examples` is how many rows of each broken one are named."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -83,7 +83,7 @@ def audit(tables: Tables, examples: int = 20, rules: Mapping[str, tuple[str, Rul
         f.count("*").alias("rows"), f.countDistinct("gateway").alias("gateways")
     )
     total = looked_at.collect()[0]
-    return Verdict(
+    return AuditResult(
         total.rows,
         total.gateways,
         {name: counts.get(name, 0) for name in rules},

@@ -111,7 +111,7 @@ def ledger(tables: Tables) -> "DataFrame":
     lost = tables.segments.groupBy("gateway", "run").agg(
         (f.max("number") + 1 - f.countDistinct("number")).alias("lost")
     )
-    books = (
+    balances = (
         final.join(rows, ["gateway", "run"], "left")
         .join(gaps, ["gateway", "run"], "left")
         .join(lost, ["gateway", "run"], "left")
@@ -134,9 +134,9 @@ def ledger(tables: Tables) -> "DataFrame":
         settled.alias("rows"),
         f.lit(0).cast("long").alias("blind"),
     )
-    each = books.select("gateway", "run", "time_us", f.explode(f.array(*counted, law)).alias("each")).select(
-        "gateway", "run", "time_us", "each.*"
-    )
+    each = balances.select(
+        "gateway", "run", "time_us", f.explode(f.array(*counted, law)).alias("each")
+    ).select("gateway", "run", "time_us", "each.*")
     # Of rows in damaged bytes nobody knows the verdict: so many may be missing, and none may be too many.
     return each.where("rows > counter OR counter - rows > blind").select(
         f.lit("ledger").alias("rule"),

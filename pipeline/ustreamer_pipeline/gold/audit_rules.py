@@ -21,7 +21,7 @@ FINDINGS: Final = ("rule", "gateway", "run", "seq", "time_us", "subject", "expec
 GRACE_NS: Final = 600_000_000_000
 """For so long behind a leap of the wall clock, or its ttl, a message may look older than it is (core/delivery/expiry.py)."""
 
-LEAP_MS: Final = 1_000
+MIN_CLOCK_STEP_MS: Final = 1_000
 """A smaller leap is drift to the streamer: it does not remember the time before it (core/delivery/expiry.py)."""
 
 UNSEEN_NS: Final = 70_000_000_000
@@ -191,7 +191,7 @@ def expired(tables: Tables) -> "DataFrame":
         .where(_too_late())
     )
     return _finding(
-        late.join(_young_by_another_clock(late, tables.leaps), ["gateway", "run", "seq"], "left_anti"),
+        late.join(_unexpired_by_another_clock(late, tables.leaps), ["gateway", "run", "seq"], "left_anti"),
         "expired",
         _target(),
         f.format_string("sent within %d us (ttl %d ms)", f.col("left_ms") * 1_000, "ttl_ms"),
@@ -205,7 +205,7 @@ def _too_late() -> "Column":
     return (f.col("queue_wait_us") > f.col("left_ms") * 1_000) | (f.col("left_ms") < 0)
 
 
-def _young_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataFrame":
+def _unexpired_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataFrame":
     """gateway, run, seq of those that were in time by what the wall clock was before, or already was."""
     from pyspark.sql import functions as f
 
@@ -214,17 +214,17 @@ def _young_by_another_clock(late: "DataFrame", leaps: "DataFrame") -> "DataFrame
         (f.col("time_us") + f.floor((f.col("received_ns") - f.col("leapt_ns")) / 1_000)) / 1_000
     )
     since_ns = f.col("received_ns") - f.col("leapt_ns")
-    remembered = (f.abs("leap_ms") > LEAP_MS) & since_ns.between(
+    remembered = (f.abs("leap_ms") > MIN_CLOCK_STEP_MS) & since_ns.between(
         0, f.greatest(f.lit(GRACE_NS), f.col("ttl_ms") * 1_000_000) + UNSEEN_NS
     )
     unseen = since_ns.between(-UNSEEN_NS, -1)
     age_ms = after_ms - f.when(remembered, f.col("leap_ms")).otherwise(0) - f.col("made_ms")
     left_ms = f.least(f.col("ttl_ms") + DRIFT_MS - age_ms, "ttl_ms")
     # Made later than an old clock ever showed: by somebody else's clock, and the old one says nothing about it.
-    told = unseen | (remembered & (age_ms >= -LEAP_MS))
+    excused = unseen | (remembered & (age_ms >= -MIN_CLOCK_STEP_MS))
     return (
         late.join(clocks, ["gateway", "run"])
-        .where(told)
+        .where(excused)
         .withColumn("left_ms", left_ms)
         .where(~_too_late())
         .select("gateway", "run", "seq")
@@ -278,9 +278,9 @@ def answers(tables: Tables) -> "DataFrame":
         .groupBy("gateway", "run", f.col("request_msb").alias("id_msb"), f.col("request_lsb").alias("id_lsb"))
         .agg(f.countDistinct(f.struct("id_msb", "id_lsb")).alias("given"))
     )
-    asked = tables.deliveries.where("type = 'REQUEST'")
+    requests = tables.deliveries.where("type = 'REQUEST'")
     frame = (
-        asked.join(given, ["gateway", "run", "id_msb", "id_lsb"], "left")
+        requests.join(given, ["gateway", "run", "id_msb", "id_lsb"], "left")
         .join(_holes(tables), ["gateway", "run"], "left")
         .withColumn("given", f.coalesce("given", f.lit(0)))
         .where("given > 1 OR (given = 0 AND verdict != 'DELIVERED' AND holes IS NULL)")

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from ustreamer_pipeline import compacted
-from ustreamer_pipeline.bronze.manifest import Manifest, locked
+from ustreamer_pipeline.bronze.manifest import Manifest, lake_lock
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.ingest.ingest import compressed
 from ustreamer_pipeline.recording.rows import day_text
@@ -37,7 +37,7 @@ BATCH_ROWS: Final = 100_000
 Progress = Callable[[str], AbstractContextManager[None]]
 
 
-class Small(NamedTuple):
+class SmallFile(NamedTuple):
     """A file of one gateway and date."""
 
     gateway: str
@@ -69,7 +69,7 @@ def compact(
 
     Raises UnavailableError while an ingest or another compaction runs, DamagedError if a file cannot be read.
     """
-    with locked(lake):
+    with lake_lock(lake):
         done = Compacted()
         dates = compacted.load(lake)
         # What an ingest has begun to make and not finished is not whole.
@@ -82,7 +82,7 @@ def compact(
                 continue
             with progress(f"compacting {date}"):
                 dates[date] = {
-                    table.name: _written(spark, lake, table, date, files, file_bytes, done)
+                    table.name: _write_large(spark, lake, table, date, files, file_bytes, done)
                     for table, files in small.items()
                 }
             compacted.save(lake, dates)
@@ -96,21 +96,21 @@ def _dates(lake: str) -> list[str]:
     return sorted(folder.name.removeprefix("date=") for folder in folders)
 
 
-def _small_files(lake: str, table: Table, date: str) -> list[Small]:
+def _small_files(lake: str, table: Table, date: str) -> list[SmallFile]:
     """In order of the gateway."""
     folder = Path(table.path(lake)) / f"date={date}"
     return sorted(
-        Small(unquote(path.parent.name.removeprefix("gateway=")), str(path), path.stat().st_size)
+        SmallFile(unquote(path.parent.name.removeprefix("gateway=")), str(path), path.stat().st_size)
         for path in folder.glob("gateway=*/[!._]*.parquet")
     )
 
 
-def _is_worth_it(files: Sequence[Small]) -> bool:
+def _is_worth_it(files: Sequence[SmallFile]) -> bool:
     return len(files) > 1 and sum(file.bytes for file in files) < SMALL_BYTES * len(files)
 
 
-def _packed(files: Sequence[Small], file_bytes: int) -> list[list[Small]]:
-    packed: list[list[Small]] = []
+def _pack_files(files: Sequence[SmallFile], file_bytes: int) -> list[list[SmallFile]]:
+    packed: list[list[SmallFile]] = []
     room = 0
     for file in files:
         if not packed or room < file.bytes:
@@ -121,21 +121,21 @@ def _packed(files: Sequence[Small], file_bytes: int) -> list[list[Small]]:
     return packed
 
 
-def _written(
+def _write_large(
     spark: "SparkSession",
     lake: str,
     table: Table,
     date: str,
-    files: Sequence[Small],
+    files: Sequence[SmallFile],
     file_bytes: int,
     done: Compacted,
 ) -> str:
     """The folder of a date's large files, which nobody knows of yet. Raises DamagedError unless all rows are in it."""
     folder = f"{compacted.FOLDER}/{table.name}/{date}-{uuid4().hex[:12]}"
     expected = sum(_rows_of(file.path) for file in files)
-    packed = _packed(files, file_bytes)
+    packed = _pack_files(files, file_bytes)
     rows = spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(
-        _reading(packed, table, date), table.ddl
+        _read_task(packed, table, date), table.ddl
     )
     compressed(rows.write, table).parquet(f"{str(lake).rstrip('/')}/{folder}")
     large = list((Path(lake) / folder).glob("[!._]*.parquet"))
@@ -159,7 +159,7 @@ def _rows_of(path: str | Path) -> int:
         raise DamagedError(f"{path}: {error}") from error
 
 
-def _reading(packed: list[list[Small]], table: Table, date: str) -> Any:
+def _read_task(packed: list[list[SmallFile]], table: Table, date: str) -> Any:
     """The function of a `mapInArrow` over numbers of packs."""
 
     def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -171,7 +171,7 @@ def _reading(packed: list[list[Small]], table: Table, date: str) -> Any:
     return run
 
 
-def read_small(small: Small, table: Table, date: str) -> "Iterator[pa.RecordBatch]":
+def read_small(small: SmallFile, table: Table, date: str) -> "Iterator[pa.RecordBatch]":
     """The rows of a small file as the table has them: with its partition, and null where it is older than a column.
 
     Raises DamagedError that names the file.
@@ -181,7 +181,7 @@ def read_small(small: Small, table: Table, date: str) -> "Iterator[pa.RecordBatc
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([field.with_nullable(True) for field in table.arrow()])
+    schema = pa.schema([field.with_nullable(True) for field in table.arrow_schema()])
     constant = {"date": dt.date.fromisoformat(date), "gateway": small.gateway}
     try:
         with pq.ParquetFile(small.path) as file:

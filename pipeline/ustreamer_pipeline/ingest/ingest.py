@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
 from ustreamer_pipeline import compacted
-from ustreamer_pipeline.bronze.landing import from_json, landing
-from ustreamer_pipeline.bronze.manifest import Manifest, Unit, listed, locked, there
+from ustreamer_pipeline.bronze.landing import landed_from_json, landing_task
+from ustreamer_pipeline.bronze.manifest import Manifest, Unit, lake_lock, list_recordings, require_folder
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.recording.layout import SUFFIXES
 from ustreamer_pipeline.recording.rows import EPOCH, day_text
 from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE, SPREAD, WIDE, Table
 from ustreamer_pipeline.silver.silver import (
-    Work,
+    UnitPlan,
     deliveries,
     event_rows,
-    events_of,
-    judged,
-    quarantined,
+    event_table,
+    pack_tasks,
+    plan_unit,
+    quarantine_rows,
     recorded,
-    tasks,
-    work,
+    with_bad_reason,
 )
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ def ingest(
     Raises UnavailableError if a folder is not there or another ingest runs, DamagedError if the manifest cannot be read or
     rows are missing in the tables.
     """
-    with locked(lake):
+    with lake_lock(lake):
         manifest = Manifest.load(lake)
         done = Ingested()
-        found = [(path, size, mtime) for path, size, mtime in listed(folders, SUFFIXES)]
+        found = [(path, size, mtime) for path, size, mtime in list_recordings(folders, SUFFIXES)]
         done.files = len(found)
         done.add(_land(spark, [f for f in found if manifest.is_new(*f)], manifest, lake, progress))
-        done.add(_make(spark, manifest, lake, progress))
+        done.add(_rebuild_days(spark, manifest, lake, progress))
         return done
 
 
@@ -105,7 +105,7 @@ def ingest_stream(
     complete) no checkpoint follows; those are looked at again at the end, by the manifest. Files are taken from `folder`
     and its subfolders. Raises UnavailableError if it is not there, and what `ingest` raises.
     """
-    there(folder)
+    require_folder(folder)
     counts = Path(lake) / STREAMED
     counts.unlink(missing_ok=True)
 
@@ -145,22 +145,22 @@ def ingest_stream(
 
 # -------------------------------------------------------------------------------------------------------------- land
 
-Found = tuple[str, int, int]
+FoundFile = tuple[str, int, int]
 
 
 def _land(
-    spark: "SparkSession", found: list[Found], manifest: Manifest, lake: str, progress: Progress
+    spark: "SparkSession", found: list[FoundFile], manifest: Manifest, lake: str, progress: Progress
 ) -> Ingested:
     done = Ingested()
     for wave in _chunks(found, WAVE_FILES):
-        packed = _packed(wave)
+        packed = _pack_into_tasks(wave)
         numbers = spark.range(0, len(packed), 1, len(packed))
         with progress(f"landing {len(wave)} recordings"):
-            landed = numbers.mapInArrow(landing(packed, lake), "landed string").collect()
+            landed = numbers.mapInArrow(landing_task(packed, lake), "landed string").collect()
         refused = manifest.refused
         for row in sorted(landed, key=lambda row: str(row.landed)):
-            one = from_json(json.loads(row.landed))
-            done.landed += manifest.note(one)
+            one = landed_from_json(json.loads(row.landed))
+            done.landed += manifest.record_landed(one)
             done.refused += one.refused is not None
         if manifest.refused != refused:
             _quarantine_files(spark, manifest, lake)
@@ -168,9 +168,9 @@ def _land(
     return done
 
 
-def _packed(found: list[Found]) -> list[list[str]]:
+def _pack_into_tasks(found: list[FoundFile]) -> list[list[str]]:
     """Paths for each task. Files of one name may be copies of one recording: they land one after the other."""
-    by_name: dict[str, list[Found]] = {}
+    by_name: dict[str, list[FoundFile]] = {}
     for one in found:
         by_name.setdefault(Path(one[0]).name.removesuffix(".open"), []).append(one)
     packed: list[list[str]] = []
@@ -207,31 +207,33 @@ def _quarantine_files(spark: "SparkSession", manifest: Manifest, lake: str) -> N
 # -------------------------------------------------------------------------------------------------------------- make
 
 
-def _make(spark: "SparkSession", manifest: Manifest, lake: str, progress: Progress) -> Ingested:
+def _rebuild_days(spark: "SparkSession", manifest: Manifest, lake: str, progress: Progress) -> Ingested:
     """The tables of all pending days."""
     done = Ingested()
     by_unit = manifest.by_unit()
     for wave in _chunks(sorted(manifest.pending), WAVE_UNITS):
-        units = [work(manifest, unit, by_unit.get(unit, [])) for unit in wave]
+        units = [plan_unit(manifest, unit, by_unit.get(unit, [])) for unit in wave]
         faults = any(segment.faults for unit in wave for segment in by_unit.get(unit, []))
         with progress(f"making {len(wave)} days of gateways"):
-            done.add(_make_wave(spark, units, lake, faults=faults))
+            done.add(_rebuild_wave(spark, units, lake, faults=faults))
         manifest.pending -= set(wave)
         manifest.save(lake)
     return done
 
 
-def _make_wave(spark: "SparkSession", units: list[Work], lake: str, *, faults: bool) -> Ingested:
+def _rebuild_wave(spark: "SparkSession", units: list[UnitPlan], lake: str, *, faults: bool) -> Ingested:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    packed = tasks(units)
+    packed = pack_tasks(units)
     touched = {(unit.gateway, unit.day) for unit in units}
-    compacted.forget(lake, {day_text(day) for _, day in touched})
+    compacted.invalidate(lake, {day_text(day) for _, day in touched})
     expected = sum(unit.rows for unit in units)
     counted = Observation()
     counts = (f.count(f.lit(1)).alias("rows"), f.count("bad").alias("bad"))
-    _write(deliveries(judged(recorded(spark, packed, lake)).observe(counted, *counts)), DELIVERIES, lake)
+    _write(
+        deliveries(with_bad_reason(recorded(spark, packed, lake)).observe(counted, *counts)), DELIVERIES, lake
+    )
     rows, bad = counted.get["rows"], counted.get["bad"]
     if rows != expected:
         raise DamagedError(f"{lake}: {rows} of {expected} rows came out of bronze; is a file of it gone?")
@@ -240,8 +242,8 @@ def _make_wave(spark: "SparkSession", units: list[Work], lake: str, *, faults: b
     _write(small.where(f.col("table") != QUARANTINE.name), WIDE, lake)
     _remove(lake, QUARANTINE, touched)
     if bad or faults:
-        again = quarantined(judged(recorded(spark, packed, lake, detail=True)))
-        _write(again.unionByName(events_of(small, QUARANTINE)), QUARANTINE, lake)
+        again = quarantine_rows(with_bad_reason(recorded(spark, packed, lake, detail=True)))
+        _write(again.unionByName(event_table(small, QUARANTINE)), QUARANTINE, lake)
     return Ingested(days=len(units), rows=rows, silver=rows - bad, quarantined=bad)
 
 
@@ -267,9 +269,9 @@ def _remove(lake: str, table: Table, units: set[Unit]) -> None:
     """Take away the partitions of some units, which may get no new ones."""
     for date in {day_text(day) for _, day in units}:
         folder = Path(table.path(lake)) / f"date={date}"
-        gone = {gateway for gateway, day in units if day_text(day) == date}
+        removed = {gateway for gateway, day in units if day_text(day) == date}
         for partition in folder.glob("gateway=*"):
-            if unquote(partition.name.removeprefix("gateway=")) in gone:
+            if unquote(partition.name.removeprefix("gateway=")) in removed:
                 shutil.rmtree(partition)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HELPING records unfolded: each of the rows that one stands for becomes a DELIVERY record. Pure, numpy only, 0.1 us a row.
+"""BATCH records unfolded: each of the rows that one stands for becomes a DELIVERY record. Pure, numpy only, 0.1 us a row.
 
-Behind this nobody knows that there were any: a row is where its HELPING stood, and has the bytes that it would have had alone.
+Behind this nobody knows that there were any: a row is where its BATCH stood, and has the bytes that it would have had alone.
 """
 
 from typing import Final
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ustreamer_pipeline.recording.layout import (
+    BATCH,
     CELL,
     DELIVERY,
-    HELPING,
-    HELPING_ROWS,
+    MAX_BATCH_ROWS,
     NO_CODE,
     SIZES,
     TIMES,
@@ -25,7 +25,7 @@ from ustreamer_pipeline.recording.layout import (
 Bools = npt.NDArray[np.bool_]
 
 _DELIVERED: Final = 0
-_AS_THEY_ARE: Final = (
+_COPIED_FIELDS: Final = (
     "flags",
     "type",
     "priority",
@@ -40,37 +40,37 @@ _WORDS: Final = CELL // 8
 _HALVES: Final = CELL // 4
 
 
-def unfolded(cells: Records, offsets: Ints) -> tuple[Records, Ints]:
-    """Records and where each stood, without HELPINGs.
+def expand_batches(cells: Records, offsets: Ints) -> tuple[Records, Ints]:
+    """Records and where each stood, without BATCH records.
 
     One that contradicts itself is left as it is, for the quarantine, and what is behind it in its block is not there: records
     or numbers, nobody knows.
     """
-    at, lengths, whole = _found(cells, offsets)
+    at, lengths, whole = _find_batches(cells, offsets)
     if not len(at):
         return cells, offsets
-    heads = cells[at].view(TYPES[HELPING])
+    heads = cells[at].view(TYPES[BATCH])
     counts = np.where(whole, heads["rows"], 1).astype(np.int64)
-    # Every other record stays one, a HELPING becomes its rows, and its columns become nothing.
+    # Every other record stays one, a BATCH becomes its rows, and its columns become nothing.
     becomes = np.ones(len(cells), np.int64)
-    becomes[_columns(at, lengths)] = 0
+    becomes[_column_positions(at, lengths)] = 0
     becomes[at] = counts
     comes_from = np.repeat(np.arange(len(cells)), becomes)
     records = cells[comes_from]
     rows = np.repeat(whole, counts)
     places = np.flatnonzero(np.isin(comes_from, at))[rows]
-    records[places] = _rows(cells, heads[whole], at[whole]).view(records.dtype)
+    records[places] = _delivery_records(cells, heads[whole], at[whole]).view(records.dtype)
     return records, offsets[comes_from]
 
 
-def _found(cells: Records, offsets: Ints) -> tuple[Ints, Ints, Bools]:
-    """Where HELPINGs stand, how many records behind each are none, and whether it is what one may be."""
+def _find_batches(cells: Records, offsets: Ints) -> tuple[Ints, Ints, Bools]:
+    """Where BATCH records stand, how many records behind each are none, and whether it is what one may be."""
     kinds = cells.view(np.uint8).reshape(-1, CELL)[:, 0] if len(cells) else np.zeros(0, np.uint8)
-    candidates = np.flatnonzero(kinds == HELPING)
+    candidates = np.flatnonzero(kinds == BATCH)
     ends = np.append(np.flatnonzero(np.diff(offsets) != CELL) + 1, len(cells))  # of blocks
-    heads = cells[candidates].view(TYPES[HELPING])
+    heads = cells[candidates].view(TYPES[BATCH])
     stops, ends = candidates + 1 + heads["records"], ends[np.searchsorted(ends, candidates, side="right")]
-    whole = _agrees(heads) & (stops <= ends)
+    whole = _is_consistent(heads) & (stops <= ends)
     stops = np.where(whole, stops, ends)
     real, following = [], 0
     for number, (candidate, stop) in enumerate(zip(candidates.tolist(), stops.tolist(), strict=True)):
@@ -80,36 +80,36 @@ def _found(cells: Records, offsets: Ints) -> tuple[Ints, Ints, Bools]:
     return candidates[real], (stops - candidates - 1)[real], whole[real]
 
 
-def _agrees(heads: Records) -> Bools:
+def _is_consistent(heads: Records) -> Bools:
     """Whether the columns have as many records as the rows need."""
     rows, flags = heads["rows"].astype(np.int64), heads["flags"]
     width = 16 + np.where(flags & TIMES, 8, 0) + np.where(flags & SIZES, 4, 0)
-    agrees: Bools = (rows > 0) & (rows <= HELPING_ROWS) & (heads["records"] == -(-rows * width // CELL))
+    agrees: Bools = (rows > 0) & (rows <= MAX_BATCH_ROWS) & (heads["records"] == -(-rows * width // CELL))
     return agrees
 
 
-def _columns(at: Ints, lengths: Ints) -> Ints:
+def _column_positions(at: Ints, lengths: Ints) -> Ints:
     """The places of all columns."""
-    return np.repeat(at + 1, lengths) + _counted(lengths)
+    return np.repeat(at + 1, lengths) + _ranges(lengths)
 
 
-def _counted(lengths: Ints) -> Ints:
+def _ranges(lengths: Ints) -> Ints:
     """0, 1, ... for each of them: of 2 and 3 it is 0, 1, 0, 1, 2."""
     begins = np.cumsum(lengths) - lengths
     counted: Ints = np.arange(lengths.sum()) - np.repeat(begins, lengths)
     return counted
 
 
-def _rows(cells: Records, heads: Records, at: Ints) -> Records:
-    """The DELIVERY records that these HELPINGs stand for, in order."""
+def _delivery_records(cells: Records, heads: Records, at: Ints) -> Records:
+    """The DELIVERY records that these BATCH records stand for, in order."""
     counts = heads["rows"].astype(np.int64)
-    which, number = np.repeat(np.arange(len(heads)), counts), _counted(counts)
+    which, number = np.repeat(np.arange(len(heads)), counts), _ranges(counts)
     head, rows = heads[which], counts[which]
     words, halves = cells.view("<i8"), cells.view("<u4")
     msb = (at[which] + 1) * _WORDS + number
     has_times, has_sizes = (head["flags"] & TIMES) != 0, (head["flags"] & SIZES) != 0
     made = np.zeros(len(which), TYPES[DELIVERY])
-    for name in _AS_THEY_ARE:
+    for name in _COPIED_FIELDS:
         made[name] = head[name]
     made["kind"], made["verdict"], made["code"], made["attempts"] = DELIVERY, _DELIVERED, NO_CODE, 1
     made["flags"] &= ~np.uint8(TIMES | SIZES)

@@ -9,13 +9,13 @@ import numpy as np
 
 from ustreamer_pipeline.recording.layout import (
     ANCHOR,
+    BATCH,
     CONFIG,
     COUNTERS,
     DEAD_LETTER,
     ENDS,
     GAP,
     GAP_CAUSES,
-    HELPING,
     NO_CODE,
     PAYLOAD,
     PAYLOAD_BYTES,
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = dict[str, Any]
-Found = tuple[Table, int, Row]
+EventRow = tuple[Table, int, Row]
 """A table, the wall clock that says which date it belongs to, and the values of its columns."""
 
 _VERDICTS: Final = tuple(verdict.lower() for verdict in VERDICTS)
 
 
-class _Unknown(LookupError):
+class _UnresolvedReference(LookupError):
     """A record uses a string or target that is not in the file."""
 
 
@@ -66,16 +66,16 @@ class _Reader:
             return None
         text = self.segment.strings.get(int(key))
         if text is None:
-            raise _Unknown(f"{what}: string {key} is not in the file")
+            raise _UnresolvedReference(f"{what}: string {key} is not in the file")
         return text
 
     def us(self, mono_ns: Any) -> int:
         return int(self.segment.wall_us(np.array([mono_ns], np.int64))[0])
 
-    def subscription(self, record: Any, position: int) -> Found:
+    def subscription(self, record: Any, position: int) -> EventRow:
         time_us = self.us(record["time_ns"])
         if record["change"] >= len(CHANGES):
-            raise _Unknown(f"change {record['change']}: expected 0 to {len(CHANGES) - 1}")
+            raise _UnresolvedReference(f"change {record['change']}: expected 0 to {len(CHANGES) - 1}")
         row = {
             "number": int(record["number"]),
             "time_us": time_us,
@@ -87,11 +87,11 @@ class _Reader:
         }
         return SUBSCRIPTIONS, time_us, row
 
-    def dead_letter(self, record: Any, position: int) -> Found:
+    def dead_letter(self, record: Any, position: int) -> EventRow:
         time_us = self.us(record["time_ns"])
         target = self.segment.targets.get(int(record["target"]))
         if target is None:
-            raise _Unknown(f"target {record['target']} is not in the file")
+            raise _UnresolvedReference(f"target {record['target']} is not in the file")
         row = {
             "seq": int(record["seq"]),
             "time_us": time_us,
@@ -119,10 +119,10 @@ class _Reader:
             and np.array_equal(found["part"], np.arange(parts))
         )
         if not whole:
-            raise _Unknown(f"payload: expected {kept} bytes in {parts} records behind it")
+            raise _UnresolvedReference(f"payload: expected {kept} bytes in {parts} records behind it")
         return b"".join(part.tobytes() for part in found["bytes"])[:kept]
 
-    def config(self, record: Any, position: int) -> Found:
+    def config(self, record: Any, position: int) -> EventRow:
         since_us = self.us(record["since_ns"])
         row = {
             "epoch": int(record["epoch"]),
@@ -132,10 +132,10 @@ class _Reader:
         }
         return EPOCHS, since_us, row
 
-    def gap(self, record: Any, position: int) -> Found:
+    def gap(self, record: Any, position: int) -> EventRow:
         from_us = self.us(record["from_ns"])
         if record["cause"] >= len(GAP_CAUSES):
-            raise _Unknown(f"cause {record['cause']}: expected 0 to {len(GAP_CAUSES) - 1}")
+            raise _UnresolvedReference(f"cause {record['cause']}: expected 0 to {len(GAP_CAUSES) - 1}")
         row = {
             "cause": GAP_CAUSES[record["cause"]],
             "first_seq": int(record["first_seq"]),
@@ -150,7 +150,7 @@ class _Reader:
         }
         return GAPS, from_us, row
 
-    def counters(self, record: Any, position: int) -> Found:
+    def counters(self, record: Any, position: int) -> EventRow:
         time_us = self.us(record["mono_ns"])
         row = {
             "time_us": time_us,
@@ -161,9 +161,11 @@ class _Reader:
         }
         return COUNTERS_TABLE, time_us, row
 
-    def helping(self, record: Any, position: int) -> Found:
+    def batch(self, record: Any, position: int) -> EventRow:
         """One that could not be unfolded."""
-        raise _Unknown(f"{record['rows']} rows in {record['records']} records: no HELPING is like that")
+        raise _UnresolvedReference(
+            f"{record['rows']} rows in {record['records']} records: no BATCH is like that"
+        )
 
 
 _KINDS: Final = {
@@ -172,26 +174,28 @@ _KINDS: Final = {
     CONFIG: _Reader.config,
     GAP: _Reader.gap,
     COUNTERS: _Reader.counters,
-    HELPING: _Reader.helping,
+    BATCH: _Reader.batch,
 }
 
 
-def found(segment: Segment, file: str, rows: int) -> Iterator[Found]:
+def find_event_rows(segment: Segment, file: str, rows: int) -> Iterator[EventRow]:
     """Every row of the small tables that a segment has; `rows` is how many deliveries are in it."""
     reader = _Reader(segment)
     for kind, read in _KINDS.items():
-        for position, record in zip(segment.where(kind).tolist(), segment.records(kind), strict=True):
+        for position, record in zip(segment.positions_of(kind).tolist(), segment.records(kind), strict=True):
             try:
                 table, wall_us, row = read(reader, record, position)
-            except _Unknown as error:
+            except _UnresolvedReference as error:
                 began_us = segment.header.wall_ms * 1_000
-                yield _bad(began_us, file, int(segment.offsets[position]), str(error), record.tobytes())
+                yield _quarantine_row(
+                    began_us, file, int(segment.offsets[position]), str(error), record.tobytes()
+                )
             else:
                 yield table, wall_us, {"run": reader.run, **row}
-    yield from _leaps(segment)
-    yield _segment(segment, rows)
+    yield from _clock_steps(segment)
+    yield _segment_row(segment, rows)
     for fault in segment.faults:
-        yield _bad(fault.from_us, file, fault.offset, fault.reason, fault.raw)
+        yield _quarantine_row(fault.from_us, file, fault.offset, fault.reason, fault.raw)
         yield (
             GAPS,
             fault.from_us,
@@ -208,7 +212,7 @@ def found(segment: Segment, file: str, rows: int) -> Iterator[Found]:
         )
 
 
-def _leaps(segment: Segment) -> Iterator[Found]:
+def _clock_steps(segment: Segment) -> Iterator[EventRow]:
     """An ANCHOR that says how far the clock leapt since the one before it; that of a new file may, too."""
     anchors = segment.records(ANCHOR)
     for anchor in anchors[anchors["leap_ms"] != 0]:
@@ -222,7 +226,7 @@ def _leaps(segment: Segment) -> Iterator[Found]:
         yield LEAPS, time_us, row
 
 
-def _bad(wall_us: int, file: str, offset: int, reason: str, raw: bytes) -> Found:
+def _quarantine_row(wall_us: int, file: str, offset: int, reason: str, raw: bytes) -> EventRow:
     return (
         QUARANTINE,
         wall_us,
@@ -230,7 +234,7 @@ def _bad(wall_us: int, file: str, offset: int, reason: str, raw: bytes) -> Found
     )
 
 
-def _segment(segment: Segment, rows: int) -> Found:
+def _segment_row(segment: Segment, rows: int) -> EventRow:
     header, end = segment.header, segment.end
     began_us = header.wall_ms * 1_000
     row = {
@@ -247,7 +251,7 @@ def _segment(segment: Segment, rows: int) -> Found:
     return SEGMENTS, began_us, row
 
 
-def arrow(rows: list[Found], day: int, gateway: str) -> "pa.RecordBatch":
+def event_batch(rows: list[EventRow], day: int, gateway: str) -> "pa.RecordBatch":
     """Those of one day, as a batch of the frame WIDE."""
     import pyarrow as pa
 
@@ -257,4 +261,4 @@ def arrow(rows: list[Found], day: int, gateway: str) -> "pa.RecordBatch":
         for table, wall_us, row in rows
         if wall_us // DAY_US == day
     ]
-    return pa.RecordBatch.from_pylist(listed, schema=WIDE.arrow())
+    return pa.RecordBatch.from_pylist(listed, schema=WIDE.arrow_schema())

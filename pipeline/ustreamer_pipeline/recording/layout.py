@@ -11,7 +11,7 @@ Records = npt.NDArray[np.void]
 Ints = npt.NDArray[np.int64]
 
 LAYOUT: Final = 2
-"""The layout of what is made here: 2 has HELPINGs, 1 had none."""
+"""The layout of what is made here: 2 has BATCH records, 1 had none."""
 LAYOUTS: Final = frozenset({1, 2})
 """The layouts that this version reads. Any other is refused: a change that a reader would get wrong has a new number."""
 
@@ -23,15 +23,15 @@ BLOCK_MAGIC: Final = int.from_bytes(b"UBLK", "little")
 SUFFIXES: Final = (".useg", ".useg.open")
 
 STRING, TARGET, DELIVERY, ANSWER, SUBSCRIPTION, DEAD_LETTER = range(1, 7)
-PAYLOAD, ANCHOR, GAP, CONFIG, COUNTERS, END, HELPING = range(7, 14)
+PAYLOAD, ANCHOR, GAP, CONFIG, COUNTERS, END, BATCH = range(7, 14)
 """Kinds: the first byte of a record."""
 
 HELD: Final = 1
 HAS_TTL: Final = 2
 TIMES: Final = 4
 SIZES: Final = 8
-"""Flags; the last two are a HELPING's alone."""
-HELPING_ROWS: Final = 1_024
+"""Flags; the last two are a BATCH's alone."""
+MAX_BATCH_ROWS: Final = 1_024
 PAYLOAD_KEPT: Final = 1
 NO_CODE: Final = 255
 NO_LIMIT_OF_ATTEMPTS: Final = 65_535
@@ -216,7 +216,7 @@ TYPES: Final = {
             "next_change": (32, "<i8"),
         },
     ),
-    HELPING: _record(
+    BATCH: _record(
         CELL,
         {
             **_KIND,

@@ -32,7 +32,7 @@ _ROW: Final = np.dtype(
         for column in RECORDED.columns[: -len(RECORDED.partitioned_by)]
     ]
 )
-"""A row while it is sorted: texts are numbers in a `Pool`, -1 is null."""
+"""A row while it is sorted: texts are numbers in a `TextPool`, -1 is null."""
 _BYTES: Final = np.dtype(f"V{_ROW.itemsize}")
 
 _COPIED: Final = (
@@ -53,7 +53,7 @@ _COPIED: Final = (
 Texts = npt.NDArray[np.int32]
 
 
-class Pool:
+class TextPool:
     """Texts by number, shared by the segments of one gateway: every distinct text once."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentSource:
     """One segment of a day: how to get it, and what its neighbours say of its rows.
 
     `floor` is the lowest seq that is not in the segments before it; `later_from_ns` is when the earliest row of all later
@@ -98,9 +98,9 @@ def day_text(day: int) -> str:
     return (EPOCH + dt.timedelta(days=day)).isoformat()
 
 
-def rows_of(segment: Segment, pool: Pool, file: str, floor: int, *, detail: bool) -> Records:
+def rows_of(segment: Segment, pool: TextPool, file: str, floor: int, *, detail: bool) -> Records:
     """The rows of a segment in the order of their seq. `detail`: with file, offset and bytes, for the quarantine."""
-    where = segment.where(DELIVERY)
+    where = segment.positions_of(DELIVERY)
     cells = segment.cells[where]
     records = segment.records(DELIVERY)
     rows = np.zeros(len(records), _ROW)
@@ -116,16 +116,16 @@ def rows_of(segment: Segment, pool: Pool, file: str, floor: int, *, detail: bool
     strings = _Strings(segment, pool)
     for name in ("source", "sink", "reason"):
         rows[name] = strings.numbers(records[name])
-        _mark(
+        _set_fault(
             rows,
             rows[name] == _Strings.UNKNOWN,
             records[name],
             f"{name}: string {{}} is not in the file",
             pool,
         )
-    _put_targets(rows, records, segment, strings, pool)
-    _put_answers(rows, segment, where)
-    _mark(rows, _not_rising(rows["seq"], floor), rows["seq"], "seq {}: was there already", pool)
+    _fill_targets(rows, records, segment, strings, pool)
+    _fill_responses(rows, segment, where)
+    _set_fault(rows, _not_rising(rows["seq"], floor), rows["seq"], "seq {}: was there already", pool)
     return rows
 
 
@@ -135,7 +135,7 @@ class _Strings:
     NONE: Final = -1
     UNKNOWN: Final = -2
 
-    def __init__(self, segment: Segment, pool: Pool) -> None:
+    def __init__(self, segment: Segment, pool: TextPool) -> None:
         self._table = np.full(STRINGS_MAX + 2, self.UNKNOWN, np.int32)
         self._table[0] = self.NONE
         for key, text in segment.strings.items():
@@ -146,12 +146,14 @@ class _Strings:
         return found
 
 
-def _put_targets(rows: Records, records: Records, segment: Segment, strings: _Strings, pool: Pool) -> None:
+def _fill_targets(
+    rows: Records, records: Records, segment: Segment, strings: _Strings, pool: TextPool
+) -> None:
     """What a row's target says: endpoints, topic, subscriber, gate and limit."""
     known = segment.targets
     numbers, at = np.unique(records["target"], return_inverse=True)
     missing = np.array([int(number) not in known for number in numbers], np.bool_)
-    _mark(rows, missing[at], records["target"], "target {} is not in the file", pool)
+    _set_fault(rows, missing[at], records["target"], "target {} is not in the file", pool)
     found = [known[int(number)] for number in numbers if int(number) in known]
     for name in ("delivery", "period_ns", "tuned_ns"):
         values = np.zeros(len(numbers), np.int64)
@@ -161,7 +163,7 @@ def _put_targets(rows: Records, records: Records, segment: Segment, strings: _St
         texts = np.full(len(numbers), _Strings.NONE, np.int32)
         texts[~missing] = strings.numbers(np.array([target[name] for target in found], np.uint32))
         rows[name] = texts[at]
-        _mark(
+        _set_fault(
             rows,
             rows[name] == _Strings.UNKNOWN,
             records["target"],
@@ -170,9 +172,9 @@ def _put_targets(rows: Records, records: Records, segment: Segment, strings: _St
         )
 
 
-def _put_answers(rows: Records, segment: Segment, where: Ints) -> None:
+def _fill_responses(rows: Records, segment: Segment, where: Ints) -> None:
     """An ANSWER stands directly behind the row it belongs to."""
-    positions = segment.where(ANSWER)
+    positions = segment.positions_of(ANSWER)
     answers = segment.records(ANSWER)
     at = np.searchsorted(where, positions - 1)
     at = np.minimum(at, max(len(where) - 1, 0))
@@ -188,7 +190,9 @@ def _not_rising(seq: Ints, floor: int) -> npt.NDArray[np.bool_]:
     return stale
 
 
-def _mark(rows: Records, bad: npt.NDArray[np.bool_], values: Records, reason: str, pool: Pool) -> None:
+def _set_fault(
+    rows: Records, bad: npt.NDArray[np.bool_], values: Records, reason: str, pool: TextPool
+) -> None:
     """Give rows without a fault this one. The distinct values are few beside the rows."""
     bad = bad & (rows["fault"] < 0)
     if bad.any():
@@ -196,7 +200,9 @@ def _mark(rows: Records, bad: npt.NDArray[np.bool_], values: Records, reason: st
         rows["fault"][bad] = np.array([pool.number(reason.format(value)) for value in distinct], np.int32)[at]
 
 
-def merged(parts: Iterable[Part], pool: Pool, day: int, *, detail: bool = False) -> Iterator[Records]:
+def merge_day(
+    parts: Iterable[SegmentSource], pool: TextPool, day: int, *, detail: bool = False
+) -> Iterator[Records]:
     """The rows of one day in order of (run, received_ns, seq), in pieces. `parts` are in order of run and number."""
     waiting = np.zeros(0, _ROW)
     for part in parts:
@@ -217,11 +223,11 @@ def merged(parts: Iterable[Part], pool: Pool, day: int, *, detail: bool = False)
     yield waiting
 
 
-def arrow(rows: Records, pool: Pool, day: int, gateway: str) -> "Iterator[pa.RecordBatch]":
+def record_batches(rows: Records, pool: TextPool, day: int, gateway: str) -> "Iterator[pa.RecordBatch]":
     """Rows as batches of the frame RECORDED."""
     import pyarrow as pa
 
-    schema = RECORDED.arrow()
+    schema = RECORDED.arrow_schema()
     for start in range(0, len(rows), BATCH_ROWS):
         piece = rows[start : start + BATCH_ROWS]
         columns = [_column(piece, name, pool, schema.field(name).type) for name in _ROW.names or ()]
@@ -230,7 +236,7 @@ def arrow(rows: Records, pool: Pool, day: int, gateway: str) -> "Iterator[pa.Rec
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _column(rows: Records, name: str, pool: Pool, kind: "pa.DataType") -> "pa.Array":
+def _column(rows: Records, name: str, pool: TextPool, kind: "pa.DataType") -> "pa.Array":
     import pyarrow as pa
 
     if name in _TEXTS:

@@ -44,7 +44,7 @@ class TargetText:
     tuned_ns: int = 0
 
 
-class Strings:
+class StringTable:
     """Ids for texts, in the order in which they are asked for."""
 
     def __init__(self) -> None:
@@ -56,66 +56,68 @@ class Strings:
     def records(self, text: str) -> Records:
         data = text.encode()
         parts = max(1, -(-len(data) // STRING_BYTES))
-        made = empty(STRING, parts)
+        made = empty_records(STRING, parts)
         made["part"] = np.arange(parts)
         made["id"] = self.ids[text]
         made["length"] = len(data)
         padded = data.ljust(parts * STRING_BYTES, b"\0")
         made["bytes"] = np.frombuffer(padded, f"V{STRING_BYTES}")
-        return cells(made)
+        return as_cells(made)
 
 
-def empty(kind: int, count: int) -> Records:
+def empty_records(kind: int, count: int) -> Records:
     """Records of a kind with all other fields zero."""
     made = np.zeros(count, TYPES[kind])
     made["kind"] = kind
     return made
 
 
-def one(kind: int, **fields: Any) -> Records:
+def make_record(kind: int, **fields: Any) -> Records:
     """One record."""
-    made = empty(kind, 1)
+    made = empty_records(kind, 1)
     for name, value in fields.items():
         made[name] = value
-    return cells(made)
+    return as_cells(made)
 
 
-def cells(records: Records) -> Records:
+def as_cells(records: Records) -> Records:
     """Records without their field names, so that different kinds fit in one array."""
     return records.view(f"V{CELL}")
 
 
 def preamble(
     header: Header,
-    strings: Strings,
+    strings: StringTable,
     targets: Iterable[TargetText],
     epoch: int,
     since_ns: int,
     settings: Mapping[str, object],
 ) -> Records:
     """What a segment begins with: ANCHOR, CONFIG, TARGETs, and every text of `strings` before its use."""
-    told: set[str] = set()
-    parts = [one(ANCHOR, mono_ns=header.mono_ns, wall_ms=header.wall_ms)]
+    written: set[str] = set()
+    parts = [make_record(ANCHOR, mono_ns=header.mono_ns, wall_ms=header.wall_ms)]
 
-    def tell(text: str | None) -> int:
+    def string_id(text: str | None) -> int:
         key = strings[text]
-        if text is not None and text not in told:
-            told.add(text)
+        if text is not None and text not in written:
+            written.add(text)
             parts.append(strings.records(text))
         return key
 
-    text = tell(json.dumps(settings))
-    parts.append(one(CONFIG, epoch=epoch, since_ns=since_ns, text=text))
+    text = string_id(json.dumps(settings))
+    parts.append(make_record(CONFIG, epoch=epoch, since_ns=since_ns, text=text))
     for target in targets:
-        texts = {name: tell(getattr(target, name)) for name in ("ingress", "egress", "topic", "subscriber")}
+        texts = {
+            name: string_id(getattr(target, name)) for name in ("ingress", "egress", "topic", "subscriber")
+        }
         numbers = {name: getattr(target, name) for name in ("target", "delivery", "period_ns", "tuned_ns")}
-        parts.append(one(TARGET, **texts, **numbers))
+        parts.append(make_record(TARGET, **texts, **numbers))
     for text_left in list(strings.ids):
-        tell(text_left)
+        string_id(text_left)
     return np.concatenate(parts)
 
 
-def encode(header: Header, records: list[Records], *, mono_ns: int, wall_ms: int) -> bytes:
+def encode_segment(header: Header, records: list[Records], *, mono_ns: int, wall_ms: int) -> bytes:
     """A whole segment: the header, and each array of records in blocks of its own, all stamped with one time."""
     blocks = [piece for array in records for piece in _blocks(array)]
     whole = np.zeros(sum(len(block) + 1 for block in blocks), f"V{CELL}")

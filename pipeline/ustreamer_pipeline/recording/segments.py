@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from ustreamer_pipeline.recording.batch_records import unfolded
+from ustreamer_pipeline.recording.batch_records import expand_batches
 from ustreamer_pipeline.recording.layout import (
     ANCHOR,
     BLOCK_MAGIC,
@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})-(\d{6,})\.useg(\.open)?")
 _US_PER_MS: Final = 1_000
 
 
-class Refused(ValueError):
+class RecordingRefused(ValueError):
     """Nothing of a file can be used. The message says what was found and what would have been right."""
 
 
@@ -61,7 +61,7 @@ class _Moment(NamedTuple):
     ns: int
 
     @classmethod
-    def of(cls, block: Any) -> "_Moment":
+    def of_block(cls, block: Any) -> "_Moment":
         return cls(int(block["wall_ms"]) * _US_PER_MS, int(block["mono_ns"]))
 
 
@@ -84,7 +84,7 @@ class Fault:
 class Segment:
     """The believed part of a recording.
 
-    `cells` are its records in order, 96 bytes each, HELPINGs unfolded, and `offsets` where each stood. `length` is where the last whole block
+    `cells` are its records in order, 96 bytes each, BATCH records unfolded, and `offsets` where each stood. `length` is where the last whole block
     ends. `torn`: something is behind it that no whole block follows, as after a kill or in a copy that is not complete.
     """
 
@@ -100,18 +100,18 @@ class Segment:
     def kinds(self) -> npt.NDArray[np.uint8]:
         return self.cells.view(np.uint8).reshape(-1, CELL)[:, 0] if len(self.cells) else np.zeros(0, np.uint8)
 
-    def where(self, kind: int) -> Ints:
+    def positions_of(self, kind: int) -> Ints:
         """Positions in `cells` of the records of a kind."""
         return np.flatnonzero(self.kinds == kind)
 
     def records(self, kind: int) -> Records:
         """The records of a kind, in order, with their fields."""
-        return self.cells[self.where(kind)].view(TYPES[kind])
+        return self.cells[self.positions_of(kind)].view(TYPES[kind])
 
     @cached_property
     def strings(self) -> dict[int, str]:
         """Text by id. One whose bytes are not whole, or not UTF-8, is not there: who uses it is set aside."""
-        return dict(_texts(self.cells, self.where(STRING)))
+        return dict(_decode_strings(self.cells, self.positions_of(STRING)))
 
     @cached_property
     def targets(self) -> dict[int, Any]:
@@ -145,7 +145,9 @@ def parse_name(name: str) -> tuple[int, int]:
     """Run and number of a file's name. Raises Refused."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise Refused(f"named {name!r}: expected <run, 16 hex digits>-<number, 6 digits>.useg, or .useg.open")
+        raise RecordingRefused(
+            f"named {name!r}: expected <run, 16 hex digits>-<number, 6 digits>.useg, or .useg.open"
+        )
     return int(match[1], 16), int(match[2])
 
 
@@ -153,13 +155,13 @@ def read_header(buffer: bytes | memoryview, name: str) -> Header:
     """Who wrote the file. Raises Refused where that cannot be known, for another layout, and for another file's name."""
     run, number = parse_name(name)
     if len(buffer) < HEADER or not any(buffer[:HEADER]):
-        raise Refused(f"{min(len(buffer), HEADER)} bytes of a header, or zeros: expected {HEADER}")
+        raise RecordingRefused(f"{min(len(buffer), HEADER)} bytes of a header, or zeros: expected {HEADER}")
     head = np.frombuffer(buffer, HEADER_TYPE, 1)[0]
     if bytes(head["magic"]) != MAGIC:
-        raise Refused(f"begins with {bytes(head['magic'])!r}: expected {MAGIC!r}")
+        raise RecordingRefused(f"begins with {bytes(head['magic'])!r}: expected {MAGIC!r}")
     if int(head["layout"]) not in LAYOUTS:
         known = ", ".join(map(str, sorted(LAYOUTS)))
-        raise Refused(f"layout {head['layout']}: this version reads {known}")
+        raise RecordingRefused(f"layout {head['layout']}: this version reads {known}")
     raw = bytearray(buffer[:HEADER])
     raw[28:32] = bytes(4)
     if (
@@ -167,13 +169,13 @@ def read_header(buffer: bytes | memoryview, name: str) -> Header:
         or (head["record"], head["header"]) != (CELL, HEADER)
         or not 0 < head["length"] <= 192
     ):
-        raise Refused("the header does not match its checksum")
+        raise RecordingRefused("the header does not match its checksum")
     try:
         gateway = bytes(head["authority"])[: head["length"]].decode()
     except UnicodeDecodeError as error:
-        raise Refused(f"the authority is not UTF-8: {error}") from error
+        raise RecordingRefused(f"the authority is not UTF-8: {error}") from error
     if (run, number) != (int(head["run"]), int(head["number"])):
-        raise Refused(
+        raise RecordingRefused(
             f"named run {run:016x} number {number}: the header says {head['run']:016x}, {head['number']}"
         )
     return Header(
@@ -210,17 +212,17 @@ def read_segment(buffer: bytes | memoryview, name: str) -> Segment:
             found, block = following
         if found > at or int(block["number"]) != last + 1:
             rows = max(int(block["first_seq"]) - next_seq, 0)
-            between = written, _Moment.of(block)
+            between = written, _Moment.of_block(block)
             faults.append(_fault(buffer, at, found, last, int(block["number"]), next_seq, rows, between))
         good[found + 1 : found + 1 + int(block["count"])] = True
         last, next_seq = int(block["number"]), int(block["next_seq"])
-        written = _Moment.of(block)
+        written = _Moment.of_block(block)
         at = found + 1 + int(block["count"])
     where = np.flatnonzero(good)
     length = HEADER + CELL * at
     return Segment(
         header,
-        *unfolded(cells[where], HEADER + CELL * where),
+        *expand_batches(cells[where], HEADER + CELL * where),
         length,
         next_seq,
         torn=any(buffer[length:]) if len(buffer) - length < CELL else bool(np.any(_bytes(buffer, length))),
@@ -277,7 +279,7 @@ def _fault(
     return Fault(start, reason, raw, first_seq, rows, begins.us, ends.us, begins.ns, ends.ns)
 
 
-def _texts(cells: Records, where: Ints) -> Iterator[tuple[int, str]]:
+def _decode_strings(cells: Records, where: Ints) -> Iterator[tuple[int, str]]:
     records = cells.view(TYPES[STRING])
     for position in where:
         head = records[position]

@@ -8,78 +8,80 @@ import numpy as np
 import pyarrow as pa
 
 from ustreamer_pipeline.replay.gate import Limit, Mask, decide
-from ustreamer_pipeline.replay.rows import Ints, Names, Rows, numbers
-from ustreamer_pipeline.replay.target_replay import Gate, Target
+from ustreamer_pipeline.replay.rows import Dictionary, Ints, Rows, int_column
+from ustreamer_pipeline.replay.target_replay import GateState, ReplayTarget
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 
-RECENT: Final = 4_096
+MAX_RECENT_MESSAGES: Final = 4_096
 """Messages of a topic that are known again when a further row of them comes in the next batch."""
 
 
-class Arrivals(NamedTuple):
+class AddedArrivals(NamedTuple):
     """What came for a target that is added, and which of it its gate lets through."""
 
-    target: Target
+    target: ReplayTarget
     row: Ints
     received: Ints
     size: Ints
     passed: Mask
 
 
-class Added:
+class AddedSubscribers:
     """The added targets of one scenario. A message that the recording has for the same target is not counted twice."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._gates: dict[Target, Gate] = {}
+        self._gates: dict[ReplayTarget, GateState] = {}
         self._recent: dict[tuple[int, int], Ints] = {}
         self._last: dict[tuple[int, int], int] = {}
-        self._wishes: dict[int, dict[tuple[str, str | None], int]] = {}
+        self._added_targets: dict[int, dict[tuple[str, str | None], int]] = {}
 
     def begin_run(self) -> None:
         self._gates, self._recent, self._last = {}, {}, {}
 
-    def arrivals(self, batch: pa.RecordBatch, rows: Rows, names: Names, tolerance: float) -> list[Arrivals]:
+    def arrivals(
+        self, batch: pa.RecordBatch, rows: Rows, dictionary: Dictionary, tolerance: float
+    ) -> list[AddedArrivals]:
         """What this batch has for the added targets; before `rows` are put into another order."""
-        ids = numbers(batch, "id_lsb")
-        published = (rows.type == names.number("PUBLISH")) & (
+        ids = int_column(batch, "id_lsb")
+        published = (rows.type == dictionary.number("PUBLISH")) & (
             # What was refused or too old on arrival was for nobody.
-            (rows.delivery > 0) | (rows.verdict == names.number("NO_SUBSCRIBER"))
+            (rows.delivery > 0) | (rows.verdict == dictionary.number("NO_SUBSCRIBER"))
         )
         return [
             each
             for source in np.unique(rows.source[published]).tolist()
-            if self._wished(source, names)
+            if self._targets_for(source, dictionary)
             for each in self._of_topic(
-                source, np.flatnonzero(published & (rows.source == source)), ids, rows, names, tolerance
+                source, np.flatnonzero(published & (rows.source == source)), ids, rows, dictionary, tolerance
             )
         ]
 
-    def _wished(self, source: int, names: Names) -> dict[tuple[str, str | None], int]:
-        if source not in self._wishes:
-            self._wishes[source] = self._scenario.wishes(names.texts[source])
-        return self._wishes[source]
+    def _targets_for(self, source: int, dictionary: Dictionary) -> dict[tuple[str, str | None], int]:
+        if source not in self._added_targets:
+            self._added_targets[source] = self._scenario.added_targets(dictionary.texts[source])
+        return self._added_targets[source]
 
     def _of_topic(
-        self, source: int, all_rows: Ints, ids: Ints, rows: Rows, names: Names, tolerance: float
-    ) -> Iterator[Arrivals]:
+        self, source: int, all_rows: Ints, ids: Ints, rows: Rows, dictionary: Dictionary, tolerance: float
+    ) -> Iterator[AddedArrivals]:
         for ingress in np.unique(rows.ingress[all_rows]).tolist():
             key = ingress, source
             here = all_rows[rows.ingress[all_rows] == ingress]
             messages = self._distinct(key, here, ids)
             # In the order they came in; one that a filter held is listed when it was let go.
             messages = messages[np.argsort(rows.arrived[messages], kind="stable")]
-            for (egress, subscriber), period_ns in self._wished(source, names).items():
-                if egress == names.texts[ingress]:
+            for (egress, subscriber), period_ns in self._targets_for(source, dictionary).items():
+                if egress == dictionary.texts[ingress]:
                     continue  # nothing goes back to where it came from
-                there = (rows.egress[here] == names.number(egress)) & (
-                    rows.subscriber[here] == (-1 if subscriber is None else names.number(subscriber))
+                there = (rows.egress[here] == dictionary.number(egress)) & (
+                    rows.subscriber[here] == (-1 if subscriber is None else dictionary.number(subscriber))
                 )
                 row = messages[~np.isin(ids[messages], ids[here[there]])] if there.any() else messages
-                target = Target(names.texts[ingress], egress, names.texts[source], subscriber)
+                target = ReplayTarget(dictionary.texts[ingress], egress, dictionary.texts[source], subscriber)
                 received = np.maximum(rows.arrived[row], self._last.get(key, np.iinfo(np.int64).min))
                 passed = self._decided(target, received, period_ns, tolerance)
-                yield Arrivals(target, row, received, rows.size[row].astype(np.int64), passed)
+                yield AddedArrivals(target, row, received, rows.size[row].astype(np.int64), passed)
             if len(messages):
                 self._last[key] = int(rows.arrived[messages[-1]])
 
@@ -89,16 +91,16 @@ class Added:
         _, first = np.unique(mine, return_index=True)
         first.sort()
         before = self._recent.get(key)
-        self._recent[key] = mine[-RECENT:].copy()
+        self._recent[key] = mine[-MAX_RECENT_MESSAGES:].copy()
         messages = here[first]
         return messages if before is None else messages[~np.isin(ids[messages], before)]
 
-    def _decided(self, target: Target, received: Ints, period_ns: int, tolerance: float) -> Mask:
+    def _decided(self, target: ReplayTarget, received: Ints, period_ns: int, tolerance: float) -> Mask:
         if self._scenario.tolerance is not None:
             tolerance = self._scenario.tolerance
         if not period_ns:
             return np.ones(len(received), dtype=np.bool_)
-        gate = self._gates.setdefault(target, Gate())
-        gate.limit = Limit.of(period_ns, tolerance)
+        gate = self._gates.setdefault(target, GateState())
+        gate.limit = Limit.for_period(period_ns, tolerance)
         passed, gate.due = decide(received, gate.due, gate.limit)
         return passed

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
-from ustreamer_pipeline.replay.order import KEY, Span, in_turn, merged, span_of
+from ustreamer_pipeline.replay.order import KEY, Span, group_in_order, merge_files, span_of
 from ustreamer_pipeline.replay.rows import TEXTS
 from ustreamer_pipeline.schemas import DELIVERIES
 
@@ -43,27 +43,27 @@ def files_by_gateway(uris: Sequence[str], since: str = "", until: str = "9999") 
     return {gateway: [uri for _, uri in sorted(files)] for gateway, files in sorted(found.items())}
 
 
-def read(
+def read_gateway(
     uris: Sequence[str], columns: Sequence[str], batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one gateway's files, in order, texts as dictionaries. Raises DamagedError that names the file."""
-    for files in in_turn([(uri, _span(uri)) for uri in uris]) if len(uris) > 1 else [list(uris)]:
+    for files in group_in_order([(uri, _span(uri)) for uri in uris]) if len(uris) > 1 else [list(uris)]:
         if len(files) == 1:
-            yield from _read(files[0], columns, batch_rows)
+            yield from _read_file(files[0], columns, batch_rows)
             continue
         keyed = list(dict.fromkeys((*columns, *KEY)))
-        for batch in merged([partial(_read, uri, keyed, batch_rows) for uri in files]):
+        for batch in merge_files([partial(_read_file, uri, keyed, batch_rows) for uri in files]):
             yield batch.select(list(columns))
 
 
 def _span(uri: str) -> Span | None:
-    with _opened(uri, ()) as file:
+    with _open_parquet(uri, ()) as file:
         _check(uri, file, KEY)
         return span_of(file.metadata)
 
 
-def _read(uri: str, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    with _opened(uri, columns) as file:
+def _read_file(uri: str, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    with _open_parquet(uri, columns) as file:
         _check(uri, file, columns)
         # One thread: Spark has a task for every core already.
         yield from file.iter_batches(batch_rows, columns=list(columns), use_threads=False)
@@ -76,8 +76,8 @@ def _check(uri: str, file: pq.ParquetFile, columns: Sequence[str]) -> None:
 
 
 @contextmanager
-def _opened(uri: str, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
-    system, path = located(uri)
+def _open_parquet(uri: str, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    system, path = filesystem_of(uri)
     try:
         with system.open_input_file(path) as source:
             yield pq.ParquetFile(source, read_dictionary=[name for name in columns if name in TEXTS])
@@ -85,7 +85,7 @@ def _opened(uri: str, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
         raise DamagedError(f"{uri}: {error}") from error
 
 
-def located(uri: str) -> tuple[fs.FileSystem, str]:
+def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     """Where a file is, from the name that Spark has for it."""
     if "://" not in uri and not uri.startswith("file:"):
         return fs.LocalFileSystem(), uri
@@ -96,7 +96,7 @@ def located(uri: str) -> tuple[fs.FileSystem, str]:
     return system, path
 
 
-def tasks(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
+def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
     """How many tasks to make: a few for each core, so that one with a big gateway does not run alone at the end."""
     try:
         cores = spark.sparkContext.defaultParallelism

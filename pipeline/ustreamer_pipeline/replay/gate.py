@@ -13,7 +13,7 @@ later it is at most a period late; if it passed, due moved on by a period, and o
 What is more than a period late, where the grid starts anew, therefore comes only after a longer gap, and is decided alone.
 So a stretch without long gaps costs some 10 ns a message, and a message after a long gap what it costs in Python.
 
-`tests/test_replay_gate.py` compares all of it with the gate itself, on any arrivals, cut anywhere into batches.
+`tests/replay/test_gate.py` compares all of it with the gate itself, on any arrivals, cut anywhere into batches.
 """
 
 from typing import Final, NamedTuple
@@ -38,7 +38,7 @@ class Limit(NamedTuple):
     pause: int
 
     @classmethod
-    def of(cls, period_ns: int, tolerance: float) -> "Limit":
+    def for_period(cls, period_ns: int, tolerance: float) -> "Limit":
         if not tolerance:
             return cls(period_ns, 0, 0, 0)
         return cls(period_ns, int(tolerance * period_ns), period_ns, int(PAUSE * period_ns))
@@ -54,40 +54,40 @@ def decide(times: Times, due: int, limit: Limit) -> tuple[Mask, int]:
     if not count:
         return passed, due
     if not limit.carry or count < _SHORT:
-        return passed, _one_by_one(times, due, limit, passed)
+        return passed, _decide_one_by_one(times, due, limit, passed)
     gaps = np.diff(times)
     shortest = int(gaps.min())
     if shortest < 0:
-        return passed, _one_by_one(times, due, limit, passed)
+        return passed, _decide_one_by_one(times, due, limit, passed)
     if shortest >= limit.period:
-        return passed, _slow(times, gaps, due, limit, passed)
+        return passed, _decide_slow_publisher(times, gaps, due, limit, passed)
     long_gaps = np.flatnonzero(gaps > limit.period) + 1
     if (len(long_gaps) + 1) * _SHORT > count:
-        return passed, _one_by_one(times, due, limit, passed)
+        return passed, _decide_one_by_one(times, due, limit, passed)
     starts = [0, *long_gaps.tolist()]
     for start, end in zip(starts, [*starts[1:], count], strict=True):
-        due = _stretch(times[start:end], due, limit, passed[start:end])
+        due = _decide_stretch(times[start:end], due, limit, passed[start:end])
     return passed, due
 
 
-def _slow(times: Times, gaps: Times, due: int, limit: Limit, passed: Mask) -> int:
+def _decide_slow_publisher(times: Times, gaps: Times, due: int, limit: Limit, passed: Mask) -> int:
     """Decide messages of a publisher that is never faster than the limit: after the first, all pass."""
-    due = _one_by_one(times[:1], due, limit, passed[:1])
+    due = _decide_one_by_one(times[:1], due, limit, passed[:1])
     passed[1:] = True
     # After so long a gap the grid starts anew, whatever it was: only what follows the last of them need be gone through.
     pauses = np.flatnonzero(gaps > limit.pause + limit.period + limit.early)
     first = int(pauses[-1]) + 1 if len(pauses) else 0
     if first:
         due = int(times[first]) + limit.period
-    return _one_by_one(times[first + 1 :], due, limit, passed[first + 1 :])
+    return _decide_one_by_one(times[first + 1 :], due, limit, passed[first + 1 :])
 
 
-def _stretch(times: Times, due: int, limit: Limit, passed: Mask) -> int:
+def _decide_stretch(times: Times, due: int, limit: Limit, passed: Mask) -> int:
     """Decide messages of which only the first may come after a long gap."""
-    due = _one_by_one(times[:1], due, limit, passed[:1])
+    due = _decide_one_by_one(times[:1], due, limit, passed[:1])
     rest = times[1:]
     if len(rest) < _SHORT:
-        return _one_by_one(rest, due, limit, passed[1:])
+        return _decide_one_by_one(rest, due, limit, passed[1:])
     slots = (rest - (due - limit.early)) // limit.period
     number = np.arange(len(rest), dtype=np.int64)
     slots -= number
@@ -99,7 +99,7 @@ def _stretch(times: Times, due: int, limit: Limit, passed: Mask) -> int:
     return due + int(admitted[-1]) * limit.period
 
 
-def _one_by_one(times: Times, due: int, limit: Limit, passed: Mask) -> int:
+def _decide_one_by_one(times: Times, due: int, limit: Limit, passed: Mask) -> int:
     """As the gate does it. Its calls would be half of the time, so they are written out."""
     period, early, carry, pause = limit
     early, farthest = -early, -(period + early)

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ustreamer_pipeline.replay.added_subscribers import Arrivals
+from ustreamer_pipeline.replay.added_subscribers import AddedArrivals
 from ustreamer_pipeline.replay.gate import Mask
-from ustreamer_pipeline.replay.rows import Ints, Names, Rows, numbers
-from ustreamer_pipeline.replay.whatif_scenarios import Link, Scenario
+from ustreamer_pipeline.replay.rows import Dictionary, Ints, Rows, int_column
+from ustreamer_pipeline.replay.whatif_scenarios import Scenario, ScenarioLink
 
 QUEUE_MESSAGES: Final = 10_000
 QUEUE_BYTES: Final = 16_000_000
@@ -33,7 +33,7 @@ OVERHEAD_BYTES: Final = 200
 
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
-_FEW: Final = 1_000
+_MIN_SEND_NS: Final = 1_000
 """ns; the least that a send takes where the recording has none to go by."""
 
 
@@ -56,7 +56,7 @@ class LinkTotals:
     longest_wait_us: int = 0
 
 
-class Waiting(NamedTuple):
+class LinkArrivals(NamedTuple):
     """Messages for one link, in order of time."""
 
     at: Ints
@@ -70,7 +70,7 @@ class LinkModel:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._queues: dict[int, Queue] = {}
+        self._queues: dict[int, LinkQueue] = {}
         self._settled: dict[int, int] = {}
         self._ttl: dict[tuple[int, int, int], int | None] = {}
 
@@ -81,24 +81,29 @@ class LinkModel:
     def begin_run(self) -> None:
         self._settled = {}
         for queue in self._queues.values():
-            queue.forget()
+            queue.reset()
 
     def feed(
-        self, batch: pa.RecordBatch, rows: Rows, names: Names, mask: Mask, added: Sequence[Arrivals]
+        self,
+        batch: pa.RecordBatch,
+        rows: Rows,
+        dictionary: Dictionary,
+        mask: Mask,
+        added: Sequence[AddedArrivals],
     ) -> None:
         """Let the messages that passed (`mask`, in the order of `rows`, and those of `added`) queue up."""
         passed = np.zeros(batch.num_rows, dtype=np.bool_)
         passed[rows.order[mask]] = True
-        service = self._service(batch, rows, names)
-        egress_of = names.codes(batch.column("egress"))
-        at = numbers(batch, "received_ns")
-        size = numbers(batch, "size").astype(np.int64)
+        service = self._service(batch, rows, dictionary)
+        egress_of = dictionary.codes(batch.column("egress"))
+        at = int_column(batch, "received_ns")
+        size = int_column(batch, "size").astype(np.int64)
         links = {
             *np.unique(egress_of[passed]).tolist(),
-            *(names.number(each.target.egress) for each in added),
+            *(dictionary.number(each.target.egress) for each in added),
         }
         for egress in sorted(links):
-            name = names.texts[egress]
+            name = dictionary.texts[egress]
             row = np.flatnonzero(passed & (egress_of == egress))
             new = [each for each in added if each.target.egress == name]
             row = np.concatenate([row, *(each.row[each.passed] for each in new)])
@@ -110,23 +115,23 @@ class LinkModel:
             )
             order = np.argsort(when, kind="stable")
             row, when = row[order], when[order]
-            link = self._scenario.link(name) or Link(name)
+            link = self._scenario.link(name) or ScenarioLink(name)
             queue = self._queues.get(egress)
             if queue is None:
-                queue = self._queues[egress] = Queue(link)
-            deadline = when + self._left_ns(batch, rows, names, row, egress, queue.max_age_ns)
+                queue = self._queues[egress] = LinkQueue(link)
+            deadline = when + self._left_ns(batch, rows, dictionary, row, egress, queue.max_age_ns)
             mine = service[row]
             if link.bytes_per_s:
                 mine = (size[row] * (_NS_PER_S / link.bytes_per_s)).astype(np.int64)
-            queue.feed(Waiting(when, size[row], mine, deadline))
+            queue.feed(LinkArrivals(when, size[row], mine, deadline))
 
-    def _service(self, batch: pa.RecordBatch, rows: Rows, names: Names) -> Ints:
+    def _service(self, batch: pa.RecordBatch, rows: Rows, dictionary: Dictionary) -> Ints:
         """How long each message occupied its link, ns."""
-        settled = numbers(batch, "settled_ns")
-        received = numbers(batch, "received_ns")
-        egress_of = names.codes(batch.column("egress"))
-        delivered = rows.verdict == names.number("DELIVERED")
-        service = np.full(len(settled), _FEW, dtype=np.int64)
+        settled = int_column(batch, "settled_ns")
+        received = int_column(batch, "received_ns")
+        egress_of = dictionary.codes(batch.column("egress"))
+        delivered = rows.verdict == dictionary.number("DELIVERED")
+        service = np.full(len(settled), _MIN_SEND_NS, dtype=np.int64)
         for egress in np.unique(egress_of[egress_of >= 0]).tolist():
             row = np.flatnonzero((egress_of == egress) & delivered)
             if not len(row):
@@ -140,50 +145,58 @@ class LinkModel:
         return service
 
     def _left_ns(
-        self, batch: pa.RecordBatch, rows: Rows, names: Names, row: Ints, egress: int, max_age_ns: int
+        self,
+        batch: pa.RecordBatch,
+        rows: Rows,
+        dictionary: Dictionary,
+        row: Ints,
+        egress: int,
+        max_age_ns: int,
     ) -> Ints:
         """How long each message may wait: what is left of its ttl, at most the ttl, as `core.expiry` says."""
-        made_ms = numbers(batch, "id_msb")[row].view(np.uint64) >> np.uint64(16)
-        age_ms = numbers(batch, "received_us")[row] // 1_000 - made_ms.astype(np.int64)
-        ttl = numbers(batch, "ttl_ms")[row].astype(np.int64)
+        made_ms = int_column(batch, "id_msb")[row].view(np.uint64) >> np.uint64(16)
+        age_ms = int_column(batch, "received_us")[row] // 1_000 - made_ms.astype(np.int64)
+        ttl = int_column(batch, "ttl_ms")[row].astype(np.int64)
         if self._scenario.ttl:
             ttl = ttl.copy()
             for source in np.unique(rows.source[row]).tolist():
                 for subscriber in np.unique(rows.subscriber[row]).tolist():
-                    wish = self._ttl_wish(names, source, egress, subscriber)
-                    if wish is not None:
-                        ttl[(rows.source[row] == source) & (rows.subscriber[row] == subscriber)] = wish
+                    scenario_ttl = self._scenario_ttl(dictionary, source, egress, subscriber)
+                    if scenario_ttl is not None:
+                        ttl[(rows.source[row] == source) & (rows.subscriber[row] == subscriber)] = (
+                            scenario_ttl
+                        )
         left_ms = np.minimum(ttl - age_ms, ttl)
         left_ns: Ints = np.where(ttl > 0, np.where(left_ms >= 0, left_ms * _NS_PER_MS, -1), max_age_ns)
         return left_ns
 
-    def _ttl_wish(self, names: Names, source: int, egress: int, subscriber: int) -> int | None:
+    def _scenario_ttl(self, dictionary: Dictionary, source: int, egress: int, subscriber: int) -> int | None:
         key = source, egress, subscriber
         if key not in self._ttl:
             self._ttl[key] = self._scenario.ttl_ms(
-                names.texts[source], names.texts[egress], names.text(subscriber)
+                dictionary.texts[source], dictionary.texts[egress], dictionary.text(subscriber)
             )
         return self._ttl[key]
 
 
-class Queue:
+class LinkQueue:
     """One link: when it is free, and who is in line when the next message comes."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ScenarioLink) -> None:
         self._messages = link.queue_messages or QUEUE_MESSAGES
         self._bytes = link.queue_bytes or QUEUE_BYTES
         self.max_age_ns = (link.max_age_ms or MAX_AGE_MS) * _NS_PER_MS
         self.totals = LinkTotals(link.egress)
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._free_ns = 0
         self._begun = np.zeros(
             0, dtype=np.int64
         )  # when those begin to be sent that have not been, at the last arrival
         self._sizes = np.zeros(0, dtype=np.int64)
 
-    def feed(self, waiting: Waiting) -> None:
+    def feed(self, waiting: LinkArrivals) -> None:
         """Take what comes. At once if all have room and time; else one by one, 0.5 us each."""
         if not len(waiting.at):
             return
@@ -203,7 +216,7 @@ class Queue:
         if (depth > self._messages).any() or (held > self._bytes).any() or (begin > waiting.deadline).any():
             self._one_by_one(waiting)
             return
-        self._note(
+        self._record(
             len(begin),
             int(waiting.size.sum()),
             int(depth.max()),
@@ -214,7 +227,7 @@ class Queue:
         still = starts > waiting.at[-1]
         self._begun, self._sizes = starts[still], np.diff(sizes)[still]
 
-    def _note(self, delivered: int, size: int, depth: int, held: int, wait_ns: int) -> None:
+    def _record(self, delivered: int, size: int, depth: int, held: int, wait_ns: int) -> None:
         totals = self.totals
         totals.delivered += delivered
         totals.bytes += size
@@ -222,14 +235,14 @@ class Queue:
         totals.peak_bytes = max(totals.peak_bytes, held)
         totals.longest_wait_us = max(totals.longest_wait_us, wait_ns // 1_000)
 
-    def _one_by_one(self, waiting: Waiting) -> None:
+    def _one_by_one(self, waiting: LinkArrivals) -> None:
         totals = self.totals
-        line = _Line(self._begun, self._sizes)
+        queue = _WaitingQueue(self._begun, self._sizes)
         for at, size, service, deadline in zip(*(each.tolist() for each in waiting), strict=True):
-            line.leave(at)
+            queue.pop_started(at)
             begin = max(at, self._free_ns)
             if begin > at and (
-                len(line.begins) >= self._messages or line.bytes + size + OVERHEAD_BYTES > self._bytes
+                len(queue.begins) >= self._messages or queue.bytes + size + OVERHEAD_BYTES > self._bytes
             ):
                 totals.dead_lettered += 1
                 continue
@@ -237,13 +250,13 @@ class Queue:
                 totals.expired += 1
                 continue
             if begin > at:
-                line.join(begin, size + OVERHEAD_BYTES)
+                queue.enqueue(begin, size + OVERHEAD_BYTES)
             self._free_ns = begin + service
-            self._note(1, size, len(line.begins), line.bytes, begin - at)
-        self._begun, self._sizes = line.rest()
+            self._record(1, size, len(queue.begins), queue.bytes, begin - at)
+        self._begun, self._sizes = queue.remaining()
 
 
-class _Line:
+class _WaitingQueue:
     """Those who wait, in order, and the bytes they occupy."""
 
     def __init__(self, begins: Ints, sizes: npt.NDArray[np.int64]) -> None:
@@ -253,15 +266,15 @@ class _Line:
         self._sizes = deque(sizes.tolist())
         self.bytes = sum(self._sizes)
 
-    def leave(self, now: int) -> None:
+    def pop_started(self, now: int) -> None:
         while self.begins and self.begins[0] <= now:
             self.begins.popleft()
             self.bytes -= self._sizes.popleft()
 
-    def join(self, begin: int, size: int) -> None:
+    def enqueue(self, begin: int, size: int) -> None:
         self.begins.append(begin)
         self._sizes.append(size)
         self.bytes += size
 
-    def rest(self) -> tuple[Ints, Ints]:
+    def remaining(self) -> tuple[Ints, Ints]:
         return np.array(self.begins, dtype=np.int64), np.array(self._sizes, dtype=np.int64)

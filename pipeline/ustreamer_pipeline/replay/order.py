@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ustreamer_pipeline.replay.rows import Ints, numbers
+from ustreamer_pipeline.replay.rows import Ints, int_column
 
 KEY: Final = ("run", "received_ns", "seq")
 _FIRST: Final = (-(1 << 63), -(1 << 63))
@@ -47,7 +47,7 @@ def span_of(file: pq.FileMetaData) -> Span | None:
     return Span(first, last)
 
 
-def in_turn(spans: Sequence[tuple[F, Span | None]]) -> list[list[F]]:
+def group_in_order(spans: Sequence[tuple[F, Span | None]]) -> list[list[F]]:
     """Files that can be read one after the other, those that cannot be parted together; the earliest first."""
     found: list[list[F]] = []
     until = _FIRST
@@ -76,13 +76,13 @@ class _Head:
             self.batch = next(self._batches, None)
             if self.batch is None:
                 return
-            self._keys = tuple(numbers(self.batch, name) for name in KEY)
+            self._keys = tuple(int_column(self.batch, name) for name in KEY)
 
     @property
     def last(self) -> tuple[int, ...]:
         return tuple(int(key[-1]) for key in self._keys)
 
-    def take(self, until: tuple[int, ...]) -> pa.RecordBatch:
+    def rows_until(self, until: tuple[int, ...]) -> pa.RecordBatch:
         """The rows up to a key, itself included."""
         assert self.batch is not None
         run, received, seq = self._keys
@@ -95,19 +95,19 @@ class _Head:
         return taken
 
 
-def merged(files: Sequence[Callable[[], Iterator[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
+def merge_files(files: Sequence[Callable[[], Iterator[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
     """The rows of files that are each in order of KEY, and have these columns, in order of KEY."""
     heads = [_Head(file()) for file in files]
     while heads := [head for head in heads if head.batch is not None]:
         # Nothing that was not read yet comes before the end of the batch that ends first.
         until = min(head.last for head in heads)
-        parts = [part for part in (head.take(until) for head in heads) if part.num_rows]
-        yield parts[0] if len(parts) == 1 else _together(parts)
+        parts = [part for part in (head.rows_until(until) for head in heads) if part.num_rows]
+        yield parts[0] if len(parts) == 1 else _merge_batches(parts)
         for head in heads:
             head.fill()
 
 
-def _together(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _merge_batches(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     table = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
     run, received, seq = (table.column(name).to_numpy() for name in KEY)
     order: npt.NDArray[np.int64] = np.lexsort((seq, received, run))

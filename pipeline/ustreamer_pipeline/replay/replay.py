@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.replay.added_subscribers import Added
+from ustreamer_pipeline.replay.added_subscribers import AddedSubscribers
 from ustreamer_pipeline.replay.gate import Mask
 from ustreamer_pipeline.replay.links import LinkModel, LinkTotals, is_modelled
-from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS, Ints, Names, Rows, numbers
-from ustreamer_pipeline.replay.target_replay import Lane, Slice, Target
+from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS, Dictionary, Ints, Rows, int_column
+from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 
 EXAMPLES: Final = 10
@@ -41,10 +41,10 @@ def columns_for(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 @dataclass
-class Totals:
+class TargetTotals:
     """What was offered to one target, and what passed under each scenario (the recorded settings first)."""
 
-    target: Target
+    target: ReplayTarget
     messages: Ints
     bytes: Ints
     offered: int = 0
@@ -54,7 +54,7 @@ class Totals:
 
 
 @dataclass
-class Check:
+class ReplayCheck:
     """Whether the recorded settings gave the recorded verdicts. `examples` are (run, delivery, received_ns).
 
     `unknown` are decisions behind rows that are missing, by gates that may have been anywhere; they count as recorded.
@@ -77,20 +77,20 @@ class GatewayReplay:
         losses: Losses | None = None,
     ) -> None:
         self.scenarios = tuple(scenarios)
-        self.check = Check()
+        self.check = ReplayCheck()
         self.rows = 0
         self.duration_ns = 0
         self._tolerances = tolerances
         self._losses = {run: sorted(times) for run, times in (losses or {}).items()}
         self._default_tolerance = default_tolerance
-        self._names = Names()
+        self._dictionary = Dictionary()
         self._run: int | None = None
         self._last_ns = 0
-        self._lost = False
-        self._lanes: dict[int, tuple[Lane, Totals]] = {}
-        self._totals: dict[Target, Totals] = {}
+        self._rows_lost = False
+        self._targets: dict[int, tuple[TargetReplay, TargetTotals]] = {}
+        self._totals: dict[ReplayTarget, TargetTotals] = {}
         self._peaks = [_Peaks(), *(_Peaks(added=bool(each.subscribe)) for each in scenarios)]
-        self._added = [Added(each) if each.subscribe else None for each in scenarios]
+        self._added = [AddedSubscribers(each) if each.subscribe else None for each in scenarios]
         self._models = [LinkModel(each) if is_modelled(each) else None for each in scenarios]
 
     # --- in -------------------------------------------------------------------------------------------------------------
@@ -98,9 +98,9 @@ class GatewayReplay:
     def feed(self, batch: pa.RecordBatch) -> None:
         """Take the next rows. Raises DamagedError if they do not follow the ones before."""
         self.rows += batch.num_rows
-        for part in _stretches(batch, "run"):
+        for part in _split_by_value(batch, "run"):
             run = int(part.column("run")[0].as_py())
-            received = numbers(part, "received_ns")
+            received = int_column(part, "received_ns")
             if run != self._run:
                 self._begin(run, int(received[0]))
             if int(received[0]) < self._last_ns or bool((np.diff(received) < 0).any()):
@@ -110,53 +110,53 @@ class GatewayReplay:
             self.duration_ns += int(received[-1]) - self._last_ns
             self._last_ns = int(received[-1])
             for whole in self._between_losses(part, run):
-                for piece in _stretches(whole, "epoch"):
+                for piece in _split_by_value(whole, "epoch"):
                     epoch = int(piece.column("epoch")[0].as_py())
                     self._feed(piece, self._tolerances.get((run, epoch), self._default_tolerance))
 
     def _between_losses(self, part: pa.RecordBatch, run: int) -> Iterator[pa.RecordBatch]:
         losses = self._losses.get(run, [])
         while losses and part.num_rows:
-            behind = np.flatnonzero(numbers(part, "received_ns") >= losses[0])
+            behind = np.flatnonzero(int_column(part, "received_ns") >= losses[0])
             if not len(behind):
                 break
             losses.pop(0)
             yield part.slice(0, int(behind[0]))
-            self._lost = True
-            for lane, _ in self._lanes.values():
-                lane.forget()
+            self._rows_lost = True
+            for target, _ in self._targets.values():
+                target.reset_after_loss()
             part = part.slice(int(behind[0]))
         yield part
 
     def _begin(self, run: int, now_ns: int) -> None:
         """Another life of the gateway: new gates, another monotonic clock."""
-        self._run, self._last_ns, self._lanes, self._lost = run, now_ns, {}, False
+        self._run, self._last_ns, self._targets, self._rows_lost = run, now_ns, {}, False
         for each in (*self._added, *self._models, *self._peaks):
             if each is not None:
                 each.begin_run()
 
     def _feed(self, batch: pa.RecordBatch, tolerance: float | None) -> None:
-        rows = Rows(batch, self._names)
+        rows = Rows(batch, self._dictionary)
         arrivals = [
             each
             and each.arrivals(
-                batch, rows, self._names, self._default_tolerance if tolerance is None else tolerance
+                batch, rows, self._dictionary, self._default_tolerance if tolerance is None else tolerance
             )
             for each in self._added
         ]
         order, starts = rows.by_delivery()
-        rows.take(order)
+        rows.reorder(order)
         masks = np.empty((len(self.scenarios) + 1, len(order)), dtype=np.bool_)
-        totals: list[Totals] = []
+        totals: list[TargetTotals] = []
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
-            lane, total = self._lane(rows, start)
+            target_replay, total = self._target_replay(rows, start)
             totals.append(total)
-            for a, b, tuned_ns in rows.under_one_limit(start, end):
+            for a, b, tuned_ns in rows.split_by_limit(start, end):
                 period = int(rows.period[a])
-                part = Slice(
+                part = MessageSlice(
                     rows.received[a:b], rows.arrived[a:b], rows.passed[a:b], period, tuned_ns, tolerance
                 )
-                unknown, decided = lane.replay(part)
+                unknown, decided = target_replay.replay(part)
                 self.check.unknown += unknown
                 for mask, to in zip(decided, masks, strict=True):
                     to[a:b] = mask
@@ -168,31 +168,33 @@ class GatewayReplay:
                 total = self._total(each.target)
                 total.messages[index + 1] += int(each.passed.sum())
                 total.bytes[index + 1] += int(each.size[each.passed].sum())
-                self._peaks[index + 1].add(
-                    self._names.number(each.target.egress), each.received, np.where(each.passed, each.size, 0)
+                self._peaks[index + 1].add_bytes(
+                    self._dictionary.number(each.target.egress),
+                    each.received,
+                    np.where(each.passed, each.size, 0),
                 )
         for index, model in enumerate(self._models):
             if model is not None:
-                model.feed(batch, rows, self._names, masks[index + 1], arrivals[index] or [])
+                model.feed(batch, rows, self._dictionary, masks[index + 1], arrivals[index] or [])
 
-    def _lane(self, rows: Rows, at: int) -> tuple[Lane, Totals]:
+    def _target_replay(self, rows: Rows, at: int) -> tuple[TargetReplay, TargetTotals]:
         number = int(rows.delivery[rows.order[at]])
-        known = self._lanes.get(number)
+        known = self._targets.get(number)
         if known is None:
             target = rows.target(at)
-            lane = Lane(target, self.scenarios, self._default_tolerance)
+            target_replay = TargetReplay(target, self.scenarios, self._default_tolerance)
             first = rows.order[at]
             # A gate that was made for this very message has seen none before; any other may have, among those that are missing.
-            if self._lost and rows.tuned[first] < rows.received[at]:
-                lane.forget()
-            known = self._lanes[number] = lane, self._total(target)
+            if self._rows_lost and rows.tuned[first] < rows.received[at]:
+                target_replay.reset_after_loss()
+            known = self._targets[number] = target_replay, self._total(target)
         return known
 
-    def _total(self, target: Target) -> Totals:
+    def _total(self, target: ReplayTarget) -> TargetTotals:
         total = self._totals.get(target)
         if total is None:
             count = len(self.scenarios) + 1
-            total = self._totals[target] = Totals(
+            total = self._totals[target] = TargetTotals(
                 target, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
             )
         return total
@@ -207,7 +209,7 @@ class GatewayReplay:
             self.check.examples.append((self._run, delivery, int(rows.received[index])))
 
     def _count(
-        self, rows: Rows, masks: npt.NDArray[np.bool_], starts: Ints, totals: Sequence[Totals]
+        self, rows: Rows, masks: npt.NDArray[np.bool_], starts: Ints, totals: Sequence[TargetTotals]
     ) -> None:
         offered = np.diff(starts, append=len(rows.size))
         sums = np.add.reduceat(rows.size, starts)
@@ -219,7 +221,7 @@ class GatewayReplay:
             total.recorded += int(passed[index])
             total.recorded_bytes += int(passed_bytes[index])
         second = rows.received // _NS_PER_S
-        width = len(self._names.texts)
+        width = len(self._dictionary.texts)
         first = int(second.min())
         place = (second - first) * width + rows.egress
         before: Mask | None = None
@@ -234,17 +236,17 @@ class GatewayReplay:
             for index, total in enumerate(totals):
                 total.messages[scenario] += messages[index]
                 total.bytes[scenario] += carried[index]
-            self._peaks[scenario].note(first, table, width)
+            self._peaks[scenario].record(first, table, width)
 
     # --- out ------------------------------------------------------------------------------------------------------------
 
     @property
-    def totals(self) -> list[Totals]:
+    def totals(self) -> list[TargetTotals]:
         return list(self._totals.values())
 
     def peak(self, scenario: int, egress: str) -> int:
         """The most bytes that the link had in one second (of the monotonic clock)."""
-        return self._peaks[scenario].of(self._names.number(egress))
+        return self._peaks[scenario].peak_bytes(self._dictionary.number(egress))
 
     def links(self) -> list[tuple[int, LinkTotals]]:
         """What the queues would have done: the scenario's number, and one of its links."""
@@ -268,7 +270,7 @@ class _Peaks:
     def begin_run(self) -> None:
         self._open = {}
 
-    def note(self, first: int, table: Ints, width: int) -> None:
+    def record(self, first: int, table: Ints, width: int) -> None:
         """`table` has the bytes of (second - first, egress), row by row."""
         whole = np.zeros(-(-len(table) // width) * width, dtype=np.int64)
         whole[: len(table)] = table
@@ -279,26 +281,26 @@ class _Peaks:
             column = by_second[:, egress]
             self._most[egress] = max(self._most.get(egress, 0), int(column.max()))
             for second in range(first, last + 1) if self._all else {first, last}:
-                self._put(egress, second, int(column[second - first]))
+                self._add_second(egress, second, int(column[second - first]))
 
-    def add(self, egress: int, received: Ints, weights: Ints) -> None:
+    def add_bytes(self, egress: int, received: Ints, weights: Ints) -> None:
         """What comes to a link beside the recorded messages of the same batch."""
         seconds, places = np.unique(received // _NS_PER_S, return_inverse=True)
         for second, total in zip(seconds.tolist(), np.bincount(places, weights).tolist(), strict=True):
-            self._put(egress, second, int(total))
+            self._add_second(egress, second, int(total))
 
-    def _put(self, egress: int, second: int, total: int) -> None:
+    def _add_second(self, egress: int, second: int, total: int) -> None:
         total += self._open.get((egress, second), 0)
         self._open[egress, second] = total
         self._most[egress] = max(self._most.get(egress, 0), total)
 
-    def of(self, egress: int) -> int:
+    def peak_bytes(self, egress: int) -> int:
         return self._most.get(egress, 0)
 
 
-def _stretches(batch: pa.RecordBatch, name: str) -> list[pa.RecordBatch]:
+def _split_by_value(batch: pa.RecordBatch, name: str) -> list[pa.RecordBatch]:
     """Parts of a batch in which a column has one value."""
-    values = numbers(batch, name)
+    values = int_column(batch, name)
     if not len(values):
         return []
     if int(values[0]) == int(values[-1]) and bool((values == values[0]).all()):

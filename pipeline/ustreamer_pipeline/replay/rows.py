@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ustreamer_pipeline.replay.gate import Mask
-from ustreamer_pipeline.replay.target_replay import Target
+from ustreamer_pipeline.replay.target_replay import ReplayTarget
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
@@ -29,7 +29,7 @@ _UNAVAILABLE: Final = 14
 """UCode of what a stop gave up."""
 
 
-class Names:
+class Dictionary:
     """Numbers for texts, the same in every batch; a batch has a dictionary of its own."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Names:
         return codes
 
 
-def numbers(batch: pa.RecordBatch, name: str, null: int = 0) -> Ints:
+def int_column(batch: pa.RecordBatch, name: str, null: int = 0) -> Ints:
     column = batch.column(name)
     if column.null_count:
         column = pc.fill_null(column, null)
@@ -68,21 +68,21 @@ def numbers(batch: pa.RecordBatch, name: str, null: int = 0) -> Ints:
 class Rows:
     """The deliveries of one batch that a filter has seen, in the order of silver."""
 
-    def __init__(self, batch: pa.RecordBatch, names: Names) -> None:
-        self._names = names
-        self.delivery = numbers(batch, "delivery")
-        self.received = numbers(batch, "received_ns")
-        self.arrived = numbers(batch, "arrived_ns")
-        self.period = numbers(batch, "period_ns")
-        self.tuned = numbers(batch, "tuned_ns")
-        self.size = numbers(batch, "size")
+    def __init__(self, batch: pa.RecordBatch, dictionary: Dictionary) -> None:
+        self._dictionary = dictionary
+        self.delivery = int_column(batch, "delivery")
+        self.received = int_column(batch, "received_ns")
+        self.arrived = int_column(batch, "arrived_ns")
+        self.period = int_column(batch, "period_ns")
+        self.tuned = int_column(batch, "tuned_ns")
+        self.size = int_column(batch, "size")
         self.source, self.subscriber, self.ingress, self.egress, self.type, self.verdict = (
-            names.codes(batch.column(name)) for name in TEXTS
+            dictionary.codes(batch.column(name)) for name in TEXTS
         )
-        self.passed: Mask = self.verdict != names.number("THROTTLED")
+        self.passed: Mask = self.verdict != dictionary.number("THROTTLED")
         # A filter's denial is not the throttle's; what a stop took from a filter has neither passed nor been dropped.
-        odd = self.verdict == names.number("DENIED")
-        odd |= (self.arrived != self.received) & (numbers(batch, "code") == _UNAVAILABLE)
+        odd = self.verdict == dictionary.number("DENIED")
+        odd |= (self.arrived != self.received) & (int_column(batch, "code") == _UNAVAILABLE)
         self.decided: Mask = (self.delivery > 0) & ~odd
 
     def by_delivery(self) -> tuple[Ints, Ints]:
@@ -97,7 +97,7 @@ class Rows:
         starts = np.flatnonzero(np.diff(self.delivery[order], prepend=-1))
         return order, starts
 
-    def take(self, order: Ints) -> None:
+    def reorder(self, order: Ints) -> None:
         """Put the rows into this order; those not in it are dropped."""
         # The arrays that tell targets apart are read once a target, and the times of arrival differ only in mode `latest`.
         same = self.arrived is self.received or bool((self.arrived == self.received).all())
@@ -107,20 +107,20 @@ class Rows:
         self.size, self.egress = self.size[order].astype(np.int64, copy=False), self.egress[order]
         self.period = self.period[order]
 
-    def target(self, at: int) -> Target:
+    def target(self, at: int) -> ReplayTarget:
         """Of the row at place `at` of the order."""
         row = int(self.order[at])
         ingress, egress, source, kind = (
-            self._names.text(int(codes[at if codes is self.egress else row]))
+            self._dictionary.text(int(codes[at if codes is self.egress else row]))
             for codes in (self.ingress, self.egress, self.source, self.type)
         )
         assert ingress is not None
         assert egress is not None
         topic = source if kind == "PUBLISH" else None
-        subscriber = self._names.text(int(self.subscriber[row])) if topic is not None else None
-        return Target(ingress, egress, topic, subscriber)
+        subscriber = self._dictionary.text(int(self.subscriber[row])) if topic is not None else None
+        return ReplayTarget(ingress, egress, topic, subscriber)
 
-    def under_one_limit(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    def split_by_limit(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Parts of a delivery's rows with one period, and when it was told to the gate."""
         periods = self.period[start:end]
         if int(periods[0]) == int(periods[-1]) and bool((periods == periods[0]).all()):

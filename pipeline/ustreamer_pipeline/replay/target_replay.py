@@ -11,7 +11,7 @@ from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 NEVER: Final = 1 << 62
 
 
-class Target(NamedTuple):
+class ReplayTarget(NamedTuple):
     """Who it is for. `topic` is None for what is routed by its sink, which is never throttled."""
 
     ingress: str
@@ -20,7 +20,7 @@ class Target(NamedTuple):
     subscriber: str | None
 
 
-class Slice(NamedTuple):
+class MessageSlice(NamedTuple):
     """Consecutive messages of one target under one limit. `passed` is what was recorded: not dropped by the throttle.
 
     `tolerance` is None where there was no throttle, so that nothing kept to the limit.
@@ -33,7 +33,7 @@ class Slice(NamedTuple):
     tuned_ns: int
     tolerance: float | None
 
-    def behind(self, count: int) -> "Slice":
+    def skip(self, count: int) -> "MessageSlice":
         """Without the first `count` messages."""
         if not count:
             return self
@@ -44,7 +44,7 @@ class Slice(NamedTuple):
         )
 
 
-class Gate:
+class GateState:
     """What a gate remembers between batches; in mode `latest` also what it holds."""
 
     __slots__ = ("due", "held_at", "limit")
@@ -54,7 +54,7 @@ class Gate:
         self.limit: Limit | None = None
         self.held_at: int | None = None
 
-    def tune(self, period_ns: int, tolerance: float, tuned_ns: int) -> Limit | None:
+    def set_limit(self, period_ns: int, tolerance: float, tuned_ns: int) -> Limit | None:
         """Go by this limit from now on, as the plugin does: no limit takes the gate away, another retunes it."""
         if not period_ns:
             self.limit, self.due, self.held_at = None, LONG_AGO, None
@@ -62,9 +62,9 @@ class Gate:
         if (
             self.limit is None
             or self.limit.period != period_ns
-            or self.limit != Limit.of(period_ns, tolerance)
+            or self.limit != Limit.for_period(period_ns, tolerance)
         ):
-            limit = Limit.of(period_ns, tolerance)
+            limit = Limit.for_period(period_ns, tolerance)
             if self.limit is not None:
                 self.due = retuned(self.due, self.limit, limit, tuned_ns)
             self.limit = limit
@@ -76,30 +76,41 @@ class Gate:
         return bool(passed[0])
 
 
-class Lane:
+class TargetReplay:
     """The gates of one target: the recorded one first, then one for each scenario that changes something here."""
 
-    __slots__ = ("_follows", "_gates", "_known", "_latest", "_scenarios", "_seen_ns", "_usual", "target")
+    __slots__ = (
+        "_as_recorded",
+        "_default_tolerance",
+        "_gate_known",
+        "_gates",
+        "_last_arrival_ns",
+        "_latest",
+        "_scenarios",
+        "target",
+    )
 
-    def __init__(self, target: Target, scenarios: tuple[Scenario, ...], usual: float) -> None:
+    def __init__(
+        self, target: ReplayTarget, scenarios: tuple[Scenario, ...], default_tolerance: float
+    ) -> None:
         """`usual` is the tolerance where there was no throttle and a scenario asks for a limit."""
-        self._usual = usual
+        self._default_tolerance = default_tolerance
         self.target = target
         self._scenarios = scenarios
-        self._gates = [Gate() for _ in range(len(scenarios) + 1)]
+        self._gates = [GateState() for _ in range(len(scenarios) + 1)]
         # Whether a scenario has had nothing but the recorded settings here so far, so that its gate is the recorded one.
-        self._follows = [True] * len(scenarios)
+        self._as_recorded = [True] * len(scenarios)
         self._latest = False
-        self._known = True
-        self._seen_ns = NEVER
+        self._gate_known = True
+        self._last_arrival_ns = NEVER
 
-    def forget(self) -> None:
+    def reset_after_loss(self) -> None:
         """What comes next may follow messages that were not recorded: nobody knows the state of the recorded gate."""
-        self._known = False
-        self._seen_ns = NEVER
-        self._gates[0] = Gate()
+        self._gate_known = False
+        self._last_arrival_ns = NEVER
+        self._gates[0] = GateState()
 
-    def replay(self, part: Slice) -> tuple[int, list[Mask]]:
+    def replay(self, part: MessageSlice) -> tuple[int, list[Mask]]:
         """Which messages pass, by the recorded settings and then by each scenario.
 
         Before them, how many of the first the recorded verdict is taken for, as the state of the gate is not known.
@@ -108,45 +119,49 @@ class Lane:
         if topic is None:
             return 0, [part.passed] * len(self._gates)
         self._latest = self._latest or bool((part.arrived_ns != part.received_ns).any())
-        recorded = (part.period_ns, part.tolerance) if part.tolerance is not None else (0, self._usual)
-        before = Gate()
+        recorded = (
+            (part.period_ns, part.tolerance) if part.tolerance is not None else (0, self._default_tolerance)
+        )
+        before = GateState()
         _copy(self._gates[0], before)
-        unknown = 0 if self._known else self._unknown(part, *recorded)
-        base = self._decide(self._gates[0], part.behind(unknown), *recorded, unchanged=True)
+        unknown = 0 if self._gate_known else self._unknown(part, *recorded)
+        base = self._decide(self._gates[0], part.skip(unknown), *recorded, unchanged=True)
         if unknown:
             base = np.concatenate([part.passed[:unknown], base])
         masks = [base]
         for number, scenario in enumerate(self._scenarios):
-            wish = scenario.gate(topic, egress, subscriber, *recorded)
-            if wish == recorded and self._follows[number]:
+            setting = scenario.limit_for(topic, egress, subscriber, *recorded)
+            if setting == recorded and self._as_recorded[number]:
                 masks.append(base)
                 continue
             gate = self._gates[number + 1]
-            if self._follows[number]:
-                self._follows[number] = False
+            if self._as_recorded[number]:
+                self._as_recorded[number] = False
                 _copy(before, gate)
-            if wish is None:
+            if setting is None:
                 masks.append(np.zeros(len(base), dtype=np.bool_))
             else:
-                masks.append(self._decide(gate, part, *wish, unchanged=False))
+                masks.append(self._decide(gate, part, *setting, unchanged=False))
         return unknown, masks
 
-    def _unknown(self, part: Slice, period_ns: int, tolerance: float) -> int:
+    def _unknown(self, part: MessageSlice, period_ns: int, tolerance: float) -> int:
         """How many messages come before the first pause: behind that, every gate stands where a new one would."""
         if not period_ns:
-            self._known = True
+            self._gate_known = True
             return 0
-        period, early, _, pause = Limit.of(period_ns, tolerance)
-        before = min(self._seen_ns, int(part.arrived_ns[0]))
-        self._seen_ns = int(part.arrived_ns[-1])
+        period, early, _, pause = Limit.for_period(period_ns, tolerance)
+        before = min(self._last_arrival_ns, int(part.arrived_ns[0]))
+        self._last_arrival_ns = int(part.arrived_ns[-1])
         pauses = np.flatnonzero(np.diff(part.arrived_ns, prepend=before) > pause + period + early)
         if self._latest or not len(pauses):
             return len(part.passed)
-        self._known = True
+        self._gate_known = True
         return int(pauses[0])
 
-    def _decide(self, gate: Gate, part: Slice, period_ns: int, tolerance: float, *, unchanged: bool) -> Mask:
-        limit = gate.tune(period_ns, tolerance, part.tuned_ns)
+    def _decide(
+        self, gate: GateState, part: MessageSlice, period_ns: int, tolerance: float, *, unchanged: bool
+    ) -> Mask:
+        limit = gate.set_limit(period_ns, tolerance, part.tuned_ns)
         if limit is None:
             return np.ones(len(part.passed), dtype=np.bool_)
         if self._latest:
@@ -155,11 +170,11 @@ class Lane:
         return passed
 
 
-def _copy(source: Gate, target: Gate) -> None:
+def _copy(source: GateState, target: GateState) -> None:
     target.due, target.limit, target.held_at = source.due, source.limit, source.held_at
 
 
-def _sampled(gate: Gate, part: Slice, *, unchanged: bool) -> Mask:
+def _sampled(gate: GateState, part: MessageSlice, *, unchanged: bool) -> Mask:
     """Mode `latest`: what comes too early is held until it is due, or until something newer displaces it.
 
     With the recorded settings a message that was held leaves when it was recorded to leave, so that a late timer is as
@@ -200,6 +215,6 @@ def _sampled(gate: Gate, part: Slice, *, unchanged: bool) -> Mask:
     return passed
 
 
-def _due_ns(gate: Gate) -> int:
+def _due_ns(gate: GateState) -> int:
     assert gate.limit is not None
     return gate.due - gate.limit.early

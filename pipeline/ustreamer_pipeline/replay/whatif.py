@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.replay.files import BATCH_ROWS, read, tasks
+from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, task_count
 from ustreamer_pipeline.replay.replay import GatewayReplay, Losses, Tolerances, columns_for
 from ustreamer_pipeline.replay.whatif_scenarios import RECORDED, Scenario
 
@@ -59,7 +59,7 @@ DDL: Final = ", ".join(
 )
 
 
-def replayed(
+def replay_gateway(
     gateway: str,
     batches: Iterable[pa.RecordBatch],
     scenarios: Sequence[Scenario],
@@ -138,21 +138,21 @@ def replayed(
     return rows
 
 
-def _work(
+def _replay_task(
     scenarios: bytes, batch_rows: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does with its rows: a gateway, its files, its tolerances."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        asked = msgspec.json.decode(scenarios, type=list[Scenario])
+        parsed = msgspec.json.decode(scenarios, type=list[Scenario])
         for batch in batches:
             for row in batch.to_pylist():
                 tolerances = {
                     (run, epoch): tolerance for run, epoch, tolerance in json.loads(row["tolerances"])
                 }
                 losses = {int(run): times for run, times in json.loads(row["losses"]).items()}
-                rows = read(row["files"], columns_for(asked), batch_rows)
-                result = replayed(row["gateway"], rows, asked, tolerances, losses)
+                rows = read_gateway(row["files"], columns_for(parsed), batch_rows)
+                result = replay_gateway(row["gateway"], rows, parsed, tolerances, losses)
                 yield pa.RecordBatch.from_pylist(result, schema=RESULT)
 
     return work
@@ -179,8 +179,8 @@ def whatif(
     table = spark.createDataFrame(
         rows, "gateway string, files array<string>, tolerances string, losses string"
     )
-    work = _work(msgspec.json.encode(list(scenarios)), batch_rows)
-    return table.repartition(tasks(spark, files)).mapInArrow(work, DDL)
+    work = _replay_task(msgspec.json.encode(list(scenarios)), batch_rows)
+    return table.repartition(task_count(spark, files)).mapInArrow(work, DDL)
 
 
 def tolerances(epochs: "DataFrame") -> dict[str, dict[tuple[int, int], float | None]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 _STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def short(value: float) -> str:
+def short_number(value: float) -> str:
     """Three digits and a unit: 12.3 M."""
     for step, unit in _STEPS:
         if abs(value) >= step * 0.9995:
@@ -16,14 +16,14 @@ def short(value: float) -> str:
     return f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.1f}"
 
 
-def change(now: float, before: float) -> str:
+def percent_change(now: float, before: float) -> str:
     """In per cent of what was; nothing to compare with is a dash."""
     if not before:
         return "-"
     return "=" if now == before else f"{(now / before - 1) * 100:+.1f} %"
 
 
-def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table whose first column is text and whose others are numbers."""
     table = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[at]) for row in table) for at in range(len(header))]
@@ -36,7 +36,7 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def links(rows: Sequence[Any]) -> str:
+def links_table(rows: Sequence[Any]) -> str:
     """Of the rows of `fleet_links`."""
     queues = any(row.delivered is not None for row in rows)
     header = [
@@ -53,25 +53,25 @@ def links(rows: Sequence[Any]) -> str:
         header += ["delivered", "no room", "expired", "longest queue"]
 
     def cells(row: Any) -> list[str]:
-        told = [
+        cells_of_row = [
             row.scenario,
             row.egress,
-            short(row.messages),
-            change(row.messages, row.recorded),
-            f"{short(row.bytes)}B",
-            change(row.bytes, row.recorded_bytes),
-            short(row.bytes / row.seconds) if row.seconds else "-",
-            f"{short(row.peak_bytes_s)}B",
+            short_number(row.messages),
+            percent_change(row.messages, row.recorded),
+            f"{short_number(row.bytes)}B",
+            percent_change(row.bytes, row.recorded_bytes),
+            short_number(row.bytes / row.seconds) if row.seconds else "-",
+            f"{short_number(row.peak_bytes_s)}B",
         ]
         if queues and row.delivered is None:
-            told += ["-"] * 4
+            cells_of_row += ["-"] * 4
         elif queues:
-            told += [
-                short(row.delivered),
-                short(row.dead_lettered),
-                short(row.expired),
-                short(row.peak_messages),
+            cells_of_row += [
+                short_number(row.delivered),
+                short_number(row.dead_lettered),
+                short_number(row.expired),
+                short_number(row.peak_messages),
             ]
-        return told
+        return cells_of_row
 
-    return columns(header, [cells(row) for row in rows])
+    return text_table(header, [cells(row) for row in rows])

@@ -67,7 +67,7 @@ class _Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Rate(_Matching, frozen=True):
+class ScenarioRate(_Matching, frozen=True):
     """Another limit: `hz`, 0 for none; or `scale`, a factor for the limit that was in force."""
 
     hz: Hertz | None = None
@@ -114,7 +114,7 @@ class Ttl(_Matching, frozen=True):
     ttl_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScenarioLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Other bounds of an egress queue, or another link behind it; what is left out is as recorded."""
 
     egress: str
@@ -127,13 +127,13 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     tolerance: Annotated[float, msgspec.Meta(ge=0, le=0.5)] | None = None
-    rates: tuple[Rate, ...] = ()
+    rates: tuple[ScenarioRate, ...] = ()
     subscribe: tuple[Subscribe, ...] = ()
     unsubscribe: tuple[Unsubscribe, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[ScenarioLink, ...] = ()
     ttl: tuple[Ttl, ...] = ()
 
-    def gate(
+    def limit_for(
         self, topic: str, egress: str, subscriber: str | None, period_ns: int, tolerance: float
     ) -> tuple[int, float] | None:
         """Period and tolerance of this target, of which the recorded ones are given; None if there is no such target."""
@@ -143,12 +143,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if rate.matches(topic, egress, subscriber):
                 period_ns = rate.period_ns(period_ns)
                 break
-        added = self.wishes(topic).get((egress, subscriber)) if self.subscribe else None
+        added = self.added_targets(topic).get((egress, subscriber)) if self.subscribe else None
         if added is not None:  # the target was there; it now serves the faster of two wishes
             period_ns = fastest([period_ns, added])
         return period_ns, tolerance if self.tolerance is None else self.tolerance
 
-    def wishes(self, topic: str) -> dict[tuple[str, str | None], int]:
+    def added_targets(self, topic: str) -> dict[tuple[str, str | None], int]:
         """The targets that are added for `topic`: egress and subscriber, and the period asked for."""
         added: dict[tuple[str, str | None], int] = {}
         for each in self.subscribe:
@@ -161,7 +161,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The time to live that is asked for here; None for the recorded one."""
         return next((each.ttl_ms for each in self.ttl if each.matches(topic, egress, subscriber)), None)
 
-    def link(self, egress: str) -> Link | None:
+    def link(self, egress: str) -> ScenarioLink | None:
         return next((each for each in self.links if each.egress == egress), None)
 
 
@@ -189,7 +189,7 @@ def sweep(hz: Sequence[float], topic: str = ANY, egress: str | None = None) -> l
     """One scenario for each rate. Raises UsageError as `parse` does."""
     try:
         return [
-            Scenario(f"{each:g} Hz" if each else "no limit", rates=(Rate(topic, egress, hz=each),))
+            Scenario(f"{each:g} Hz" if each else "no limit", rates=(ScenarioRate(topic, egress, hz=each),))
             for each in hz
         ]
     except ValueError as error:

@@ -6,10 +6,10 @@ from html import escape
 from string import Template
 from typing import Any, Final
 
-from ustreamer_pipeline.replay.whatif_print import short
+from ustreamer_pipeline.replay.whatif_print import short_number
 from ustreamer_pipeline.report import plots
 from ustreamer_pipeline.report.plots import COLOURS, NAMES, Plot, micro
-from ustreamer_pipeline.report.report import Report, moment
+from ustreamer_pipeline.report.report import FleetReport, moment
 
 SHOWN: Final = 20
 """Rows of a table on the page; the CSV files have all."""
@@ -43,7 +43,7 @@ def share(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    return "–" if value is None else f"{short(value)}B"
+    return "–" if value is None else f"{short_number(value)}B"
 
 
 def text(value: Any) -> str:
@@ -88,7 +88,7 @@ def _code(value: int | None) -> str:
 # --- what the sections have -------------------------------------------------------------------------------------------
 
 
-def page(made: Report, lake: str) -> str:
+def page(made: FleetReport, lake: str) -> str:
     """The whole page."""
     sections = [
         section
@@ -123,7 +123,7 @@ def page(made: Report, lake: str) -> str:
     )
 
 
-def headline(made: Report) -> str:
+def headline(made: FleetReport) -> str:
     """The answer, in one sentence."""
     totals = made.totals
     lost = totals["expired"] + totals["dead_lettered"]
@@ -134,7 +134,7 @@ def headline(made: Report) -> str:
     return f"{share(made.delivery_ratio)} delivered, {count(lost)} lost"
 
 
-def _tiles(made: Report) -> str:
+def _tiles(made: FleetReport) -> str:
     totals = made.totals
     lost = totals["expired"] + totals["dead_lettered"]
     causes = made.tables["losses"]
@@ -169,7 +169,7 @@ def _cause(row: Row) -> str:
     return f"{row['verdict'].lower().replace('_', '-')} at {row['endpoint']}: {row['cause']}"
 
 
-def _bar(made: Report) -> str:
+def _bar(made: FleetReport) -> str:
     """All deliveries as one bar. Narrow parts stay visible, and the legend has the numbers."""
     totals = made.totals
     present = [name for name in COLOURS if totals[name]]
@@ -182,8 +182,8 @@ def _bar(made: Report) -> str:
         f"({share(totals[name] / totals['rows'])})</li>"
         for name in present
     )
-    said = "; ".join(f"{NAMES[name]} {count(totals[name])}" for name in present)
-    return f'<div class=bar role="img" aria-label="All deliveries: {escape(said)}">{parts}</div><ul class=legend>{legend}</ul>'
+    label = "; ".join(f"{NAMES[name]} {count(totals[name])}" for name in present)
+    return f'<div class=bar role="img" aria-label="All deliveries: {escape(label)}">{parts}</div><ul class=legend>{legend}</ul>'
 
 
 Section = tuple[str, str, str]
@@ -197,11 +197,11 @@ def _numbers(inside: str) -> str:
     return f"<details><summary>Numbers</summary>{inside}</details>"
 
 
-def _time(made: Report) -> Section:
+def _time(made: FleetReport) -> Section:
     return "time", "Over time", _figure(plots.over_time(made.tables["over_time"], made.width_s))
 
 
-def _lost(made: Report) -> Section | None:
+def _lost(made: FleetReport) -> Section | None:
     rows = made.tables["losses"]
     if not rows:
         return None
@@ -224,7 +224,7 @@ def _lost(made: Report) -> Section | None:
     )
 
 
-def _latency(made: Report) -> Section | None:
+def _latency(made: FleetReport) -> Section | None:
     rows = made.tables["latency"]
     fleet = [row for row in rows if row["gateway"] is None]
     if not fleet:
@@ -242,7 +242,7 @@ def _latency(made: Report) -> Section | None:
     )
 
 
-def _throttle(made: Report) -> Section | None:
+def _throttle(made: FleetReport) -> Section | None:
     rows = made.tables["throttle"]
     if not rows:
         return None
@@ -259,7 +259,7 @@ def _throttle(made: Report) -> Section | None:
     )
 
 
-def _queues(made: Report) -> Section | None:
+def _queues(made: FleetReport) -> Section | None:
     rows = made.tables["queues"]
     if not rows:
         return None
@@ -281,7 +281,7 @@ def _queues(made: Report) -> Section | None:
     )
 
 
-def _talkers(made: Report) -> Section:
+def _talkers(made: FleetReport) -> Section:
     rows = made.tables["talkers"]
     plot = plots.bars(
         "talkers",
@@ -302,7 +302,7 @@ def _talkers(made: Report) -> Section:
     )
 
 
-def _lives(made: Report) -> Section | None:
+def _lives(made: FleetReport) -> Section | None:
     rows = made.tables["subscriptions"]
     if not rows:
         return None
@@ -317,7 +317,7 @@ def _lives(made: Report) -> Section | None:
     )
 
 
-def _gateways(made: Report) -> Section:
+def _gateways(made: FleetReport) -> Section:
     rows = made.tables["gateways"]
     columns: list[tuple[str, str, Cell]] = [
         ("gateway", "Gateway", text), ("delivery_ratio", "Delivered", share), ("rows", "Deliveries", count), ("delivered", "delivered", count),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from ustreamer_pipeline.replay.whatif_print import short
+from ustreamer_pipeline.replay.whatif_print import short_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ NAMES: Final = {
     "expired": "expired",
     "dead_lettered": "dead-lettered",
 }
-MOST: Final = 15
+MAX_BARS: Final = 15
 """Bars that are read; more are in the tables."""
 
 
@@ -96,17 +96,19 @@ def _plot(name: str, title: str, alt: str, figure: "Figure") -> Plot:
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     head = f'role="img" aria-labelledby="{name}-title {name}-desc"'
-    said = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(alt)}</desc>'
+    accessible_text = (
+        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(alt)}</desc>'
+    )
     svg = re.sub(r"<svg([^>]*)>", rf"<svg\1 {head}>", svg, count=1)
     at = svg.index(">") + 1
-    return Plot(name, title, alt, svg[:at] + said + svg[at:])
+    return Plot(name, title, alt, svg[:at] + accessible_text + svg[at:])
 
 
 def _short_axis(axes: "Axes", which: str = "x") -> None:
     from matplotlib.ticker import FuncFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 
 
 def _clip(text: str, most: int = 56) -> str:
@@ -144,7 +146,7 @@ def over_time(rows: Sequence[Row], width_s: int) -> Plot:
     _short_axis(axes, "y")
     figure.legend(loc="outside upper left", ncols=3)
     total = sum(rates.values())
-    alt = f"Deliveries per second in steps of {width_s} s, stacked by verdict; at most {short(float(np.max(total)))} per second."
+    alt = f"Deliveries per second in steps of {width_s} s, stacked by verdict; at most {short_number(float(np.max(total)))} per second."
     return _plot("over-time", "What became of deliveries, over time", alt, figure)
 
 
@@ -196,7 +198,7 @@ def micro(us: float) -> str:
 
 def throttle(rows: Sequence[Row]) -> Plot:
     """Published, limit and delivered, side by side for each target."""
-    shown = rows[:MOST]
+    shown = rows[:MAX_BARS]
     figure, axes = _figure(1.0 + 0.36 * len(shown))
     for at, row in enumerate(shown):
         axes.plot([row["delivered_hz"], row["published_hz"]], [at, at], color=INK, alpha=0.3, zorder=1)
@@ -228,22 +230,22 @@ def bars(
     name: str, title: str, labels: Sequence[str], values: Sequence[float], unit: str, colour: str
 ) -> Plot:
     """One bar each, the number at its end."""
-    labels, values = list(labels[:MOST]), list(values[:MOST])
+    labels, values = list(labels[:MAX_BARS]), list(values[:MAX_BARS])
     figure, axes = _figure(0.7 + 0.34 * len(labels))
     drawn = axes.barh(range(len(labels)), values, color=colour, height=0.66)
-    axes.bar_label(drawn, labels=[f"{short(value)}" for value in values], padding=4, color=INK)
+    axes.bar_label(drawn, labels=[f"{short_number(value)}" for value in values], padding=4, color=INK)
     axes.set_yticks(range(len(labels)), [_clip(label) for label in labels])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.margins(x=0.1)
     axes.set_xlabel(unit)
     _short_axis(axes)
     alt = f"{title}, in {unit}: " + "; ".join(
-        f"{label} {short(value)}" for label, value in zip(labels, values, strict=True)
+        f"{label} {short_number(value)}" for label, value in zip(labels, values, strict=True)
     )
     return _plot(name, title, f"{alt}.", figure)
 
 
-LIVES: Final = (
+LIFETIME_BUCKETS: Final = (
     (1, "under 1 s"),
     (60, "under 1 min"),
     (3_600, "under 1 h"),
@@ -254,10 +256,14 @@ LIVES: Final = (
 
 def lifetimes(rows: Sequence[Row]) -> Plot:
     """How many subscriptions lasted how long."""
-    counts = dict.fromkeys([*(label for _, label in LIVES), "still there"], 0)
+    counts = dict.fromkeys([*(label for _, label in LIFETIME_BUCKETS), "still there"], 0)
     for row in rows:
         seconds = row["seconds"]
-        label = "still there" if seconds is None else next(label for most, label in LIVES if seconds < most)
+        label = (
+            "still there"
+            if seconds is None
+            else next(label for most, label in LIFETIME_BUCKETS if seconds < most)
+        )
         counts[label] += 1
     return bars(
         "lifetimes",

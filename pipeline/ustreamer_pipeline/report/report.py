@@ -16,14 +16,14 @@ from ustreamer_pipeline.schemas import DELIVERIES, GAPS, SUBSCRIPTIONS, VERDICTS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_ROWS: Final = 100_000
+MAX_ROWS: Final = 100_000
 """Of one table. What is beyond is counted in `cut`; who needs it asks the lake."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Report:
+class FleetReport:
     """`tables` by name; `width_s` is the time step of `over_time`; `cut` says which tables have more rows."""
 
     tables: dict[str, list[Row]]
@@ -50,10 +50,10 @@ def report(
     since: str = "",
     until: str = "9999-12-31",
     step: Callable[[str], None] = lambda _: None,
-) -> Report:
+) -> FleetReport:
     """Make all tables; `step` is told the name of each before it is made. Raises UnavailableError without deliveries."""
     within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
-    deliveries = DELIVERIES.read(spark, lake).where(within)
+    deliveries = DELIVERIES.read_table(spark, lake).where(within)
     step("gateways")
     gateways = _rows(tables.gateways(deliveries))
     if not gateways:
@@ -67,22 +67,22 @@ def report(
         "throttle": tables.throttle(deliveries),
         "queues": tables.queues(deliveries),
         "talkers": tables.talkers(deliveries),
-        "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read(spark, lake).where(within)),
-        "missing": tables.missing(GAPS.read(spark, lake).where(within)),
+        "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read_table(spark, lake).where(within)),
+        "missing": tables.missing(GAPS.read_table(spark, lake).where(within)),
     }
     made = {"gateways": gateways}
     for name, frame in frames.items():
         step(name)
         made[name] = _rows(frame)
-    cut = {name: len(rows) - MOST_ROWS for name, rows in made.items() if len(rows) > MOST_ROWS}
-    return Report({name: rows[:MOST_ROWS] for name, rows in made.items()}, width_s, cut)
+    cut = {name: len(rows) - MAX_ROWS for name, rows in made.items() if len(rows) > MAX_ROWS}
+    return FleetReport({name: rows[:MAX_ROWS] for name, rows in made.items()}, width_s, cut)
 
 
 def _rows(frame: "DataFrame") -> list[Row]:
-    return [row.asDict() for row in frame.limit(MOST_ROWS + 1).collect()]
+    return [row.asDict() for row in frame.limit(MAX_ROWS + 1).collect()]
 
 
-def write_tables(made: Report, folder: Path) -> list[Path]:
+def write_tables(made: FleetReport, folder: Path) -> list[Path]:
     """Each table as CSV, times as ISO 8601 in UTC, and all of them in `report.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []

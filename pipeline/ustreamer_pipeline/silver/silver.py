@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ustreamer_pipeline.bronze.landing import Summary, read_bronze, segment_file
+from ustreamer_pipeline.bronze.landing import SegmentSummary, read_bronze, segment_file
 from ustreamer_pipeline.bronze.manifest import Manifest, Unit
 from ustreamer_pipeline.recording import events, rows
 from ustreamer_pipeline.recording.layout import DELIVERY, HAS_TTL, HELD, NO_CODE
@@ -30,7 +30,7 @@ LAST_CODE: Final = 16  # of google.rpc.Code
 
 
 @dataclass(frozen=True)
-class Piece:
+class SegmentPart:
     """One segment of a unit: see `rows.Part`."""
 
     file: str
@@ -39,31 +39,31 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Work:
+class UnitPlan:
     """One unit and the segments that it is made of, in order of run and number."""
 
     gateway: str
     day: int
-    pieces: tuple[Piece, ...]
+    parts: tuple[SegmentPart, ...]
     rows: int
 
 
-def work(manifest: Manifest, unit: Unit, segments: list[Summary]) -> Work:
+def plan_unit(manifest: Manifest, unit: Unit, segments: list[SegmentSummary]) -> UnitPlan:
     """What has to be read for a unit. A row may be given away once no later segment of its run has an earlier one."""
-    pieces: list[Piece] = []
+    parts: list[SegmentPart] = []
     earliest: dict[int, int] = {}  # received_ns in the segments behind, by run
     for segment in reversed(segments):
         later = earliest.get(segment.run)
-        pieces.append(Piece(segment.file, manifest.floor(segment), later))
+        parts.append(SegmentPart(segment.file, manifest.first_new_seq(segment), later))
         if segment.rows:
             earliest[segment.run] = segment.min_ns if later is None else min(later, segment.min_ns)
     rows_of_day = sum(segment.rows_of(unit[1]) for segment in segments)
-    return Work(unit[0], unit[1], tuple(reversed(pieces)), rows_of_day)
+    return UnitPlan(unit[0], unit[1], tuple(reversed(parts)), rows_of_day)
 
 
-def tasks(units: Iterable[Work]) -> list[list[Work]]:
+def pack_tasks(units: Iterable[UnitPlan]) -> list[list[UnitPlan]]:
     """Units packed into tasks of about TASK_ROWS, the largest first, so that none is left alone at the end."""
-    packed: list[list[Work]] = []
+    packed: list[list[UnitPlan]] = []
     room = 0
     for unit in sorted(units, key=lambda unit: (-unit.rows, unit.gateway, unit.day)):
         if room < unit.rows or not packed or len(packed[-1]) >= TASK_UNITS:
@@ -75,23 +75,23 @@ def tasks(units: Iterable[Work]) -> list[list[Work]]:
 
 
 def recorded(
-    spark: "SparkSession", packed: list[list[Work]], lake: str, *, detail: bool = False
+    spark: "SparkSession", packed: list[list[UnitPlan]], lake: str, *, detail: bool = False
 ) -> "DataFrame":
     """Rows as recorded (`RECORDED`), one gateway's day after the other, each in order of (run, received_ns, seq)."""
-    reader = _reading(packed, lake, partial(_recorded, detail=detail))
+    reader = _read_task(packed, lake, partial(_recorded, detail=detail))
     return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(reader, RECORDED.ddl)
 
 
-def event_rows(spark: "SparkSession", packed: list[list[Work]], lake: str) -> "DataFrame":
+def event_rows(spark: "SparkSession", packed: list[list[UnitPlan]], lake: str) -> "DataFrame":
     """Rows of all small tables (`WIDE`)."""
-    reader = _reading(packed, lake, _events)
+    reader = _read_task(packed, lake, _events)
     return spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(reader, WIDE.ddl)
 
 
-Read = Callable[[Work, str], "Iterator[pa.RecordBatch]"]
+Read = Callable[[UnitPlan, str], "Iterator[pa.RecordBatch]"]
 
 
-def _reading(packed: list[list[Work]], lake: str, read: Read) -> Any:
+def _read_task(packed: list[list[UnitPlan]], lake: str, read: Read) -> Any:
     """The function of a `mapInArrow` over task numbers."""
 
     def run(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -107,29 +107,31 @@ def _load(lake: str, file: str) -> Segment:
     return read_segment(read_bronze(Path(lake) / file), segment_file(file))
 
 
-def _recorded(unit: Work, lake: str, *, detail: bool) -> "Iterator[pa.RecordBatch]":
-    pool = rows.Pool()
+def _recorded(unit: UnitPlan, lake: str, *, detail: bool) -> "Iterator[pa.RecordBatch]":
+    pool = rows.TextPool()
     parts = (
-        rows.Part(
-            partial(_load, lake, piece.file), segment_file(piece.file), piece.floor, piece.later_from_ns
+        rows.SegmentSource(
+            partial(_load, lake, part.file), segment_file(part.file), part.floor, part.later_from_ns
         )
-        for piece in unit.pieces
+        for part in unit.parts
     )
-    for ready in rows.merged(parts, pool, unit.day, detail=detail):
-        yield from rows.arrow(ready, pool, unit.day, unit.gateway)
+    for ready in rows.merge_day(parts, pool, unit.day, detail=detail):
+        yield from rows.record_batches(ready, pool, unit.day, unit.gateway)
 
 
-def _events(unit: Work, lake: str) -> "Iterator[pa.RecordBatch]":
-    for piece in unit.pieces:
-        segment = _load(lake, piece.file)
-        listed = list(events.found(segment, segment_file(piece.file), len(segment.where(DELIVERY))))
-        yield events.arrow(listed, unit.day, unit.gateway)
+def _events(unit: UnitPlan, lake: str) -> "Iterator[pa.RecordBatch]":
+    for part in unit.parts:
+        segment = _load(lake, part.file)
+        listed = list(
+            events.find_event_rows(segment, segment_file(part.file), len(segment.positions_of(DELIVERY)))
+        )
+        yield events.event_batch(listed, unit.day, unit.gateway)
 
 
 # ------------------------------------------------------------------------------------------------------- what it means
 
 
-def judged(frame: "DataFrame") -> "DataFrame":
+def with_bad_reason(frame: "DataFrame") -> "DataFrame":
     """With `bad`: why a row cannot be believed, null where it can."""
     from pyspark.sql import functions as f
 
@@ -187,7 +189,7 @@ def deliveries(frame: "DataFrame") -> "DataFrame":
     )
 
 
-def quarantined(frame: "DataFrame") -> "DataFrame":
+def quarantine_rows(frame: "DataFrame") -> "DataFrame":
     """The rows of QUARANTINE that are rows of recordings: needs `recorded(detail=True)`."""
     from pyspark.sql import functions as f
 
@@ -197,7 +199,7 @@ def quarantined(frame: "DataFrame") -> "DataFrame":
     return bad.select(*QUARANTINE.names)
 
 
-def events_of(frame: "DataFrame", table: Table) -> "DataFrame":
+def event_table(frame: "DataFrame", table: Table) -> "DataFrame":
     """One of the small tables, out of `event_rows`."""
     from pyspark.sql import functions as f
 

@@ -111,7 +111,7 @@ def test_a_type_that_many_use_is_compiled_once() -> None:
     types = msgspec.convert({**width, f"L{MAX_NESTING - 1}": struct(a="u8")}, dict[str, Shape])
     compiler = Compiler(types)
     compiler.check()  # 2^15 structs otherwise
-    assert compiler.named("L0", "") is compiler.named("L0", "")
+    assert compiler.codec_named("L0", "") is compiler.codec_named("L0", "")
 
 
 def test_a_tlv_member_goes_without_its_own_length_and_elsewhere_keeps_it(described: Described) -> None:

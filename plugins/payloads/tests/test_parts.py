@@ -5,18 +5,18 @@ import struct
 
 import pytest
 from ustreamer_payloads.arrays import DynamicArray, FixedArray
-from ustreamer_payloads.codec import Blob, Codec, Prefixed, kind_of
+from ustreamer_payloads.codec import Bytes, Codec, Prefixed, describe_value
 from ustreamer_payloads.config import ArrayShape, BytesShape, StringShape
-from ustreamer_payloads.records import FlatRecord, Member, Record, record
+from ustreamer_payloads.records import FlatRecordCodec, Member, RecordCodec, record_codec
 from ustreamer_payloads.scalars import BitField, Scalar, bit_fields, enumeration
-from ustreamer_payloads.tagged import Tagged, TlvRecord
+from ustreamer_payloads.tagged import Tagged, TlvRecordCodec
 from ustreamer_payloads.texts import MARKS, Text, read_text
 from ustreamer_payloads.unions import Union, Variant
 
 U8, U16, U32 = Scalar("u8"), Scalar("u16"), Scalar("u32le")
 TEXT = Text(None, "utf-8", bom=True, nul=True)
-FLAT = record([Member("a", U16), Member("b", U8)])
-MIXED = record([Member("a", U16), Member("b", U32)])
+FLAT = record_codec([Member("a", U16), Member("b", U8)])
+MIXED = record_codec([Member("a", U16), Member("b", U32)])
 NUMBER = Variant(1, "n", U16)
 
 
@@ -28,31 +28,31 @@ NUMBER = Variant(1, "n", U16)
         (bit_fields("u16", (BitField("a", 0, 1),)), 2, 2, False),
         (TEXT, None, 0, True),
         (Text(8, "utf-8", bom=True, nul=True), 8, 8, False),
-        (Blob(None), None, 0, True),
-        (Blob(3), 3, 3, False),
+        (Bytes(None), None, 0, True),
+        (Bytes(3), 3, 3, False),
         (Prefixed(TEXT, 2), None, 2, False),
         (FixedArray(U16, 3), 6, 6, False),
         (FixedArray(Prefixed(TEXT, 2), 3), None, 6, False),
         (DynamicArray(U16, 3), None, 0, True),
         (FLAT, 3, 3, False),
         (MIXED, 6, 6, False),
-        (record([Member("a", U8), Member("b", U8, align=4)]), None, 2, False),
-        (record([Member("a", U8), Member("b", TEXT)]), None, 1, True),
+        (record_codec([Member("a", U8), Member("b", U8, align=4)]), None, 2, False),
+        (record_codec([Member("a", U8), Member("b", TEXT)]), None, 1, True),
         (Union([NUMBER], 4, 4, 1), None, 8, False),
         (Union([NUMBER], 0, 1, 1), 3, 3, False),
-        (TlvRecord([Tagged(1, "a", U8, scalar=True)], 4), None, 0, True),
+        (TlvRecordCodec([Tagged(1, "a", U8, scalar=True)], 4), None, 0, True),
     ],
 )
 def test_what_is_known_of_the_bytes_of_a_type(
     codec: Codec, size: int | None, least: int, open_ended: bool
 ) -> None:
-    assert (codec.size, codec.least, codec.open_ended) == (size, least, open_ended)
+    assert (codec.size, codec.min_size, codec.open_ended) == (size, least, open_ended)
 
 
 def test_scalars_of_one_byte_order_are_read_together_and_by_their_thousands() -> None:
-    assert isinstance(FLAT, FlatRecord)
-    assert not isinstance(MIXED, FlatRecord)
-    assert isinstance(MIXED, Record)
+    assert isinstance(FLAT, FlatRecordCodec)
+    assert not isinstance(MIXED, FlatRecordCodec)
+    assert isinstance(MIXED, RecordCodec)
     many = struct.pack(">" + 1000 * "HB", *(number % 256 for number in range(2000)))
     values, end = DynamicArray(FLAT, 1000).decode(many, 0, len(many))
     assert isinstance(values, list)
@@ -62,7 +62,7 @@ def test_scalars_of_one_byte_order_are_read_together_and_by_their_thousands() ->
 
 def test_nothing_beyond_the_end_is_looked_at() -> None:
     assert U16.decode(b"\0\1\0\2", 2, 4) == (2, 4)
-    for codec in (U16, FLAT, FixedArray(U16, 2), Blob(2), Union([NUMBER], 0, 1, 1)):
+    for codec in (U16, FLAT, FixedArray(U16, 2), Bytes(2), Union([NUMBER], 0, 1, 1)):
         with pytest.raises(ValueError, match="are left"):
             codec.decode(bytes(100), 10, 11)
 
@@ -79,5 +79,5 @@ def test_what_says_nothing_of_its_length_has_32_bits_of_it_if_its_size_changes()
 
 
 def test_a_value_in_an_error_is_short() -> None:
-    assert kind_of("x" * 1000) == "'" + "x" * 36 + "..."
-    assert kind_of([1] * 1000) == "list"
+    assert describe_value("x" * 1000) == "'" + "x" * 36 + "..."
+    assert describe_value([1] * 1000) == "list"

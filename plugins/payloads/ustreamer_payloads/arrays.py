@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from ustreamer_payloads.codec import Codec, kind_of
+from ustreamer_payloads.codec import Codec, describe_value
 from ustreamer_payloads.errors import PayloadError, too_short
 
 
@@ -13,14 +13,14 @@ class FixedArray(Codec):
     def __init__(self, element: Codec, count: int) -> None:
         self._element, self._count = element, count
         self.size = None if element.size is None else count * element.size
-        self.least = count * element.least
+        self.min_size = count * element.min_size
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
-        element, batch = self._element, self._element.batch
-        if batch is not None and self.size is not None:
+        element, decode_many = self._element, self._element.decode_many
+        if decode_many is not None and self.size is not None:
             if at + self.size > end:
                 raise too_short(self.size, at, end)
-            return batch(data, at, self._count), at + self.size
+            return decode_many(data, at, self._count), at + self.size
         values: list[object] = []
         try:
             for _ in range(self._count):
@@ -42,24 +42,24 @@ class DynamicArray(Codec):
 
     open_ended = True
 
-    def __init__(self, element: Codec, most: int) -> None:
-        self._element, self._most = element, most
+    def __init__(self, element: Codec, max_elements: int) -> None:
+        self._element, self._max_elements = element, max_elements
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
-        element, most, size = self._element, self._most, self._element.size
-        if element.batch is not None and size is not None:
+        element, max_elements, size = self._element, self._max_elements, self._element.size
+        if element.decode_many is not None and size is not None:
             count, rest = divmod(end - at, size)
             if rest:
                 broken = at + count * size
                 raise too_short(size, broken, end).within(f"[{count}]")
-            if count > most:
-                raise PayloadError(f"{count} elements, more than {most}", at)
-            return element.batch(data, at, count), end
+            if count > max_elements:
+                raise PayloadError(f"{count} elements, more than {max_elements}", at)
+            return element.decode_many(data, at, count), end
         values: list[object] = []
         try:
             while at < end:
-                if len(values) == most:
-                    raise PayloadError(f"more than {most} elements", at)
+                if len(values) == max_elements:
+                    raise PayloadError(f"more than {max_elements} elements", at)
                 value, at = element.decode(data, at, end)
                 values.append(value)
         except PayloadError as error:
@@ -68,14 +68,14 @@ class DynamicArray(Codec):
 
     def encode(self, value: object, out: bytearray) -> None:
         values = _elements(value)
-        if len(values) > self._most:
-            raise PayloadError(f"{len(values)} elements, more than {self._most}")
+        if len(values) > self._max_elements:
+            raise PayloadError(f"{len(values)} elements, more than {self._max_elements}")
         _write(self._element, values, out)
 
 
 def _elements(value: object) -> Sequence[object]:
     if not isinstance(value, list | tuple):
-        raise PayloadError(f"{kind_of(value)}: expected a list")
+        raise PayloadError(f"{describe_value(value)}: expected a list")
     return value
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ustreamer_payloads.errors import PayloadError, too_short
 
-Batch = Callable[[bytes, int, int], list[object]]
+DecodeMany = Callable[[bytes, int, int], list[object]]
 
 
 class Codec(ABC):
@@ -17,11 +17,11 @@ class Codec(ABC):
 
     size: int | None = None
     """Bytes of every value, if they are always as many."""
-    least: int = 0
+    min_size: int = 0
     """The fewest bytes that a value can have."""
     open_ended: bool = False
     """Whether it takes all there is, so that nothing can follow it."""
-    batch: Batch | None = None
+    decode_many: DecodeMany | None = None
     """(data, at, count) to so many values one after the other, where that is faster; `size` says how far apart they are."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Prefixed(Codec):
     def __init__(self, body: Codec, octets: int) -> None:
         self._body = body
         self._octets = octets
-        self.least = octets + body.least
+        self.min_size = octets + body.min_size
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
         begin, stop = extent(data, at, end, self._octets)
@@ -70,39 +70,39 @@ class Prefixed(Codec):
         write_length(out, mark, self._octets, len(out) - mark - self._octets)
 
 
-class Blob(Codec):
+class Bytes(Codec):
     """Bytes that nobody looks into: so many, or (None) all there are."""
 
     def __init__(self, size: int | None) -> None:
         self.size = size
-        self.least = size or 0
+        self.min_size = size or 0
         self.open_ended = size is None
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
         stop = end if self.size is None else at + self.size
         if stop > end:
-            raise too_short(self.least, at, end)
+            raise too_short(self.min_size, at, end)
         return data[at:stop], stop
 
     def encode(self, value: object, out: bytearray) -> None:
         if not isinstance(value, bytes | bytearray):
-            raise PayloadError(f"{kind_of(value)}: expected bytes")
+            raise PayloadError(f"{describe_value(value)}: expected bytes")
         if self.size is not None and len(value) != self.size:
             raise PayloadError(f"{len(value)} bytes: expected {self.size}")
         out += value
 
 
-def kind_of(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value in an error: short, however large it is."""
     text = repr(value) if isinstance(value, int | float | str) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def members_of(value: object, names: Sequence[str], *, all_of_them: bool = True) -> Mapping[str, object]:
+def check_members(value: object, names: Sequence[str], *, complete: bool = True) -> Mapping[str, object]:
     """`value`, which has these members and no others. Raises PayloadError."""
     if not isinstance(value, Mapping):
-        raise PayloadError(f"{kind_of(value)}: expected a table of {', '.join(names)}")
-    if all_of_them:
+        raise PayloadError(f"{describe_value(value)}: expected a table of {', '.join(names)}")
+    if complete:
         for name in names:
             if name not in value:
                 raise PayloadError("is missing").within(f".{name}")

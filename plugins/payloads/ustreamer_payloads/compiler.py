@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 
 from ustreamer_payloads.arrays import DynamicArray, FixedArray
-from ustreamer_payloads.codec import Blob, Codec, Prefixed
+from ustreamer_payloads.codec import Bytes, Codec, Prefixed
 from ustreamer_payloads.config import (
     ArrayShape,
     BitsShape,
@@ -22,9 +22,9 @@ from ustreamer_payloads.config import (
     UnionShape,
 )
 from ustreamer_payloads.errors import PayloadError
-from ustreamer_payloads.records import Member, record
+from ustreamer_payloads.records import Member, record_codec
 from ustreamer_payloads.scalars import SCALARS, BitField, Scalar, bit_fields, enumeration
-from ustreamer_payloads.tagged import Tagged, TlvRecord
+from ustreamer_payloads.tagged import Tagged, TlvRecordCodec
 from ustreamer_payloads.texts import Text
 from ustreamer_payloads.unions import Union, Variant
 
@@ -45,7 +45,7 @@ class Compiler:
 
     def __init__(self, types: Mapping[str, Shape]) -> None:
         self._types = types
-        self._made: dict[
+        self._compiled: dict[
             tuple[str, bool], tuple[Codec, int]
         ] = {}  # and how many types are inside each other in it
         self._open: list[str] = []
@@ -56,9 +56,9 @@ class Compiler:
         for name in self._types:
             if name in SCALARS or name in _PLAIN:
                 raise DescriptionError(f"types.{name}", f"{name!r} is a type already: choose another name")
-            self.named(name, f"types.{name}")
+            self.codec_named(name, f"types.{name}")
 
-    def named(self, name: str, place: str, *, bare: bool = False) -> Codec:
+    def codec_named(self, name: str, place: str, *, bare: bool = False) -> Codec:
         """What a name stands for; `bare`: without its length field. Raises DescriptionError at `place`."""
         if name in SCALARS:
             return Scalar(name)
@@ -66,32 +66,34 @@ class Compiler:
             return self._shape(_PLAIN[name], place, bare=bare)
         if name not in self._types:
             near = difflib.get_close_matches(name, [*self._types, *SCALARS, *_PLAIN], 1, 0.5)
-            meant = (
+            hint = (
                 f" (did you mean {near[0]!r}?)"
                 if near
                 else f" (have: {', '.join([*self._types, *_PLAIN])}, u8, ...)"
             )
-            raise DescriptionError(place, f"there is no type {name!r}{meant}")
+            raise DescriptionError(place, f"there is no type {name!r}{hint}")
         if name in self._open:
-            circle = " -> ".join([*filter(None, self._open[self._open.index(name) :]), name])
-            raise DescriptionError(place, f"{name} contains itself: {circle}")
-        made = self._made.get((name, bare))
-        if made is None:
-            made = self._made[name, bare] = self._inside(name, self._types[name], f"types.{name}", bare=bare)
-        codec, depth = made
-        self._reach(depth, place)
+            cycle = " -> ".join([*filter(None, self._open[self._open.index(name) :]), name])
+            raise DescriptionError(place, f"{name} contains itself: {cycle}")
+        compiled = self._compiled.get((name, bare))
+        if compiled is None:
+            compiled = self._compiled[name, bare] = self._compile(
+                name, self._types[name], f"types.{name}", bare=bare
+            )
+        codec, depth = compiled
+        self._check_depth(depth, place)
         return codec
 
     def _type(self, ref: TypeRef, place: str, *, bare: bool = False) -> Codec:
         if isinstance(ref, str):
-            return self.named(ref, place, bare=bare)
-        codec, depth = self._inside("", ref, place, bare=bare)
-        self._reach(depth, place)
+            return self.codec_named(ref, place, bare=bare)
+        codec, depth = self._compile("", ref, place, bare=bare)
+        self._check_depth(depth, place)
         return codec
 
-    def _inside(self, name: str, shape: Shape, place: str, *, bare: bool) -> tuple[Codec, int]:
+    def _compile(self, name: str, shape: Shape, place: str, *, bare: bool) -> tuple[Codec, int]:
         """A codec, and the depth of what is in it, itself included."""
-        self._reach(1, place)
+        self._check_depth(1, place)
         above, self._deepest = self._deepest, 0
         self._open.append(name)
         codec = self._shape(shape, place, bare=bare)
@@ -100,19 +102,19 @@ class Compiler:
         self._deepest = above
         return codec, depth
 
-    def _reach(self, depth: int, place: str) -> None:
+    def _check_depth(self, depth: int, place: str) -> None:
         self._deepest = max(self._deepest, len(self._open) + depth)
         if self._deepest > MAX_NESTING:
             raise DescriptionError(place, f"more than {MAX_NESTING} types are inside each other")
 
     def _shape(self, shape: Shape, place: str, *, bare: bool) -> Codec:
-        make: Callable[[Any, str, bool], Codec] = getattr(self, _MAKERS[type(shape)])
+        make: Callable[[Any, str, bool], Codec] = getattr(self, _METHODS[type(shape)])
         return make(shape, place, bare)
 
     # --- kinds --------------------------------------------------------------------------------------------------------
 
     def _struct(self, shape: StructShape, place: str, bare: bool) -> Codec:
-        _no_doubles(shape.members, "name", f"{place}.members")
+        _check_unique(shape.members, "name", f"{place}.members")
         members = []
         for index, each in enumerate(shape.members):
             codec = self._type(each.type, f"{place}.members[{index}].type")
@@ -120,11 +122,11 @@ class Compiler:
                 text = f"{each.name} takes all there is, so nothing can follow it: give it a length field"
                 raise DescriptionError(f"{place}.members[{index}].type", text)
             members.append(Member(each.name, codec, each.align))
-        return _prefixed(record(members), 0 if bare else shape.length)
+        return _prefixed(record_codec(members), 0 if bare else shape.length)
 
     def _tlv(self, shape: TlvShape, place: str, bare: bool) -> Codec:
-        _no_doubles(shape.members, "name", f"{place}.members")
-        _no_doubles(shape.members, "id", f"{place}.members")
+        _check_unique(shape.members, "name", f"{place}.members")
+        _check_unique(shape.members, "id", f"{place}.members")
         members = []
         for index, each in enumerate(shape.members):
             where = f"{place}.members[{index}].type"
@@ -133,7 +135,7 @@ class Compiler:
                 # Its length leaves out the selector, so that who does not know the tag would skip too little.
                 raise DescriptionError(where, "a union cannot be a TLV member: put it into a struct")
             members.append(Tagged(each.id, each.name, codec, isinstance(codec, Scalar)))
-        return _prefixed(TlvRecord(members, shape.static_length // 8), 0 if bare else shape.length)
+        return _prefixed(TlvRecordCodec(members, shape.static_length // 8), 0 if bare else shape.length)
 
     def _array(self, shape: ArrayShape, place: str, bare: bool) -> Codec:
         element = self._type(shape.of, f"{place}.of")
@@ -141,7 +143,7 @@ class Compiler:
             raise DescriptionError(
                 f"{place}.of", "the element takes all there is, so there is no second: give it a length field"
             )
-        if not element.least:  # or a few bytes could say that there are a million of them
+        if not element.min_size:  # or a few bytes could say that there are a million of them
             raise DescriptionError(
                 f"{place}.of", "the element may be of no bytes at all: they cannot be counted"
             )
@@ -158,11 +160,11 @@ class Compiler:
         return _prefixed(body, 0 if bare else shape.length_bits)
 
     def _bytes(self, shape: BytesShape, place: str, bare: bool) -> Codec:
-        return _prefixed(Blob(None if shape.size is UNSET else shape.size), 0 if bare else shape.length_bits)
+        return _prefixed(Bytes(None if shape.size is UNSET else shape.size), 0 if bare else shape.length_bits)
 
     def _union(self, shape: UnionShape, place: str, bare: bool) -> Codec:
-        _no_doubles(shape.variants, "name", f"{place}.variants")
-        _no_doubles(shape.variants, "id", f"{place}.variants")
+        _check_unique(shape.variants, "name", f"{place}.variants")
+        _check_unique(shape.variants, "id", f"{place}.variants")
         variants = []
         for index, each in enumerate(shape.variants):
             if each.id >> shape.selector:
@@ -194,7 +196,7 @@ class Compiler:
         return codec
 
     def _bits(self, shape: BitsShape, place: str, bare: bool) -> Codec:
-        _no_doubles(shape.fields, "name", f"{place}.fields")
+        _check_unique(shape.fields, "name", f"{place}.fields")
         taken = 0
         for index, each in enumerate(shape.fields):
             mask = ((1 << each.width) - 1) << each.bit
@@ -209,7 +211,7 @@ class Compiler:
         return bit_fields(shape.of, tuple(BitField(each.name, each.bit, each.width) for each in shape.fields))
 
 
-_MAKERS: Final[dict[type, str]] = {
+_METHODS: Final[dict[type, str]] = {
     StructShape: "_struct",
     TlvShape: "_tlv",
     ArrayShape: "_array",
@@ -225,7 +227,7 @@ def _prefixed(body: Codec, bits: int) -> Codec:
     return Prefixed(body, bits // 8) if bits else body
 
 
-def _no_doubles(entries: Iterable[Any], key: str, place: str) -> None:
+def _check_unique(entries: Iterable[Any], key: str, place: str) -> None:
     seen: dict[object, int] = {}
     for index, each in enumerate(entries):
         value = getattr(each, key)

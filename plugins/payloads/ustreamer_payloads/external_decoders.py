@@ -13,7 +13,7 @@ from ustreamer_payloads.errors import PayloadError
 
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 32
-_HOLDERS: Final = ("value", "data")  # an object with nothing else stands for what it holds
+_WRAPPED_ATTRIBUTES: Final = ("value", "data")  # an object with nothing else stands for what it holds
 
 
 def payload_class(path: str) -> type[Any]:
@@ -47,17 +47,17 @@ def class_decoder(cls: type[Any]) -> Callable[[bytes], object]:
     def decode(payload: bytes) -> object:
         made = cls()
         read = made.deserialize(payload)
-        return plain(made if read is None else read)
+        return to_plain(made if read is None else read)
 
     return decode
 
 
-def plain(value: object) -> object:
+def to_plain(value: object) -> object:
     """Numbers, texts, lists and dicts of an object's public attributes. Raises PayloadError beyond 100 000 values or 32 levels."""
-    return _Reader().read(value, 0)
+    return _AttributeReader().read(value, 0)
 
 
-class _Reader:
+class _AttributeReader:
     def __init__(self) -> None:
         self._left = MAX_VALUES
 
@@ -76,7 +76,7 @@ class _Reader:
         if isinstance(value, list | tuple):
             return [self.read(each, depth + 1) for each in value]
         attributes = {name: each for name, each in vars(value).items() if not name.startswith("_")}
-        for holder in _HOLDERS:  # which may be a property
+        for holder in _WRAPPED_ATTRIBUTES:  # which may be a property
             if attributes.keys() <= {holder} and (depth or not attributes) and hasattr(value, holder):
                 return self.read(getattr(value, holder), depth + 1)
         return self._table(attributes.items(), depth)

@@ -58,7 +58,7 @@ class PayloadsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         compiler.check()
         return {
             each.type: Description(
-                each.type, compiler.named(each.type, f"topics[{index}].type"), self.max_bytes
+                each.type, compiler.codec_named(each.type, f"topics[{index}].type"), self.max_bytes
             )
             for index, each in enumerate(self.topics)
             if each.type is not None
@@ -78,7 +78,7 @@ class PayloadsPlugin:
             decoder = (
                 descriptions[each.type].decode
                 if each.type
-                else _of_class(each.class_, index, config.max_bytes)
+                else _bounded_class_decoder(each.class_, index, config.max_bytes)
             )
             self._decoders.insert(_pattern(each.topic, index), decoder)
 
@@ -88,7 +88,7 @@ class PayloadsPlugin:
         return found[0] if found else None
 
 
-def _of_class(path: str | None, index: int, max_bytes: int) -> Decoder:
+def _bounded_class_decoder(path: str | None, index: int, max_bytes: int) -> Decoder:
     try:
         decode = class_decoder(payload_class(path or ""))
     except ValueError as error:
@@ -118,22 +118,22 @@ def _check_overlaps(patterns: Sequence[UUri]) -> None:
             continue
         first = exact.setdefault(topic, index)
         if first != index:
-            raise _overlap(index, first, topic)
+            raise _overlap_error(index, first, topic)
         for other, pattern in wild:
             if pattern.matches(topic):
-                raise _overlap(index, other, topic)
+                raise _overlap_error(index, other, topic)
     for (first, one), (second, two) in combinations(wild, 2):
-        if _meet(one, two):
-            raise _overlap(second, first, two)
+        if _intersect(one, two):
+            raise _overlap_error(second, first, two)
 
 
-def _overlap(index: int, first: int, topic: UUri) -> ValueError:
+def _overlap_error(index: int, first: int, topic: UUri) -> ValueError:
     return ValueError(
         f"topics[{index}].topic: what is published on {topic} is described by topics[{first}] already"
     )
 
 
-def _meet(one: UUri, other: UUri) -> bool:
+def _intersect(one: UUri, other: UUri) -> bool:
     """Whether some topic matches both patterns."""
     pairs = zip(_parts(one), _parts(other), strict=True)
     return all(a == b or wildcard in (a, b) for ((a, wildcard), (b, _)) in pairs)

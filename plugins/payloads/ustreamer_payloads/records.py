@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ustreamer_payloads.codec import Codec, members_of
+from ustreamer_payloads.codec import Codec, check_members
 from ustreamer_payloads.errors import PayloadError, too_short
 from ustreamer_payloads.scalars import Scalar
 
@@ -24,7 +24,7 @@ class Member(NamedTuple):
     align: int = 1
 
 
-class _Run:
+class _ScalarGroup:
     """Scalars that stand together, all of one byte order."""
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -35,9 +35,9 @@ class _Run:
         self.size = self.struct.size
         offsets = [sum(scalar.size for _, scalar in self.scalars[:index]) for index in range(len(self.names))]
         self.offsets = dict(zip(self.names, offsets, strict=True))
-        self.meaningful = [(name, scalar) for name, scalar in self.scalars if scalar.read is not None]
+        self.convertible = [(name, scalar) for name, scalar in self.scalars if scalar.read is not None]
 
-    def short(self, at: int, end: int) -> PayloadError:
+    def too_short_error(self, at: int, end: int) -> PayloadError:
         """What to raise if not all of it is there: it names the first member that is not."""
         for name, scalar in self.scalars:
             start = at + self.offsets[name]
@@ -45,9 +45,9 @@ class _Run:
                 return too_short(scalar.size, start, end).within(f".{name}")
         raise AssertionError("all of it is there")
 
-    def mean(self, value: dict[str, object], at: int) -> None:
+    def convert(self, value: dict[str, object], at: int) -> None:
         """Make of the numbers in `value` what they mean."""
-        for name, scalar in self.meaningful:
+        for name, scalar in self.convertible:
             try:
                 value[name] = scalar.value(value[name], at + self.offsets[name])
             except PayloadError as error:
@@ -55,10 +55,10 @@ class _Run:
 
     def read(self, data: bytes, at: int, end: int, value: dict[str, object]) -> int:
         if at + self.size > end:
-            raise self.short(at, end)
+            raise self.too_short_error(at, end)
         value.update(zip(self.names, self.struct.unpack_from(data, at), strict=True))
-        if self.meaningful:
-            self.mean(value, at)
+        if self.convertible:
+            self.convert(value, at)
         return at + self.size
 
     def write(self, value: dict[str, object], out: bytearray) -> None:
@@ -69,7 +69,7 @@ class _Run:
                 _write(name, scalar, value, out)
 
 
-class _Alone:
+class _SingleMember:
     """A member that is no scalar, or an aligned one."""
 
     def __init__(self, member: Member) -> None:
@@ -97,32 +97,32 @@ def _write(name: str, codec: Codec, value: dict[str, object], out: bytearray) ->
         raise error.within(f".{name}") from None
 
 
-def _parts(members: Sequence[Member]) -> list[_Run | _Alone]:
-    parts: list[_Run | _Alone] = []
-    run: list[Member] = []
+def _group_members(members: Sequence[Member]) -> list[_ScalarGroup | _SingleMember]:
+    parts: list[_ScalarGroup | _SingleMember] = []
+    group: list[Member] = []
     order = ""
     for member in members:
         codec = member.codec if isinstance(member.codec, Scalar) and member.align == 1 else None
-        if run and (codec is None or len({order, codec.order} - {""}) > 1):
-            parts.append(_Run(run))
-            run, order = [], ""
+        if group and (codec is None or len({order, codec.order} - {""}) > 1):
+            parts.append(_ScalarGroup(group))
+            group, order = [], ""
         if codec is None:
-            parts.append(_Alone(member))
+            parts.append(_SingleMember(member))
         else:
-            run.append(member)
+            group.append(member)
             order = order or codec.order
-    return [*parts, _Run(run)] if run else parts
+    return [*parts, _ScalarGroup(group)] if group else parts
 
 
-class Record(Codec):
+class RecordCodec(Codec):
     """A struct of any members, to a dict in their order. What stands behind the last of them is not looked at."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._names = tuple(member.name for member in members)
-        self._parts = _parts(members)
+        self._parts = _group_members(members)
         sizes = [None if each.align > 1 else each.codec.size for each in members]
         self.size = None if None in sizes else sum(size for size in sizes if size is not None)
-        self.least = sum(member.codec.least for member in members)
+        self.min_size = sum(member.codec.min_size for member in members)
         self.open_ended = members[-1].codec.open_ended
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
@@ -132,55 +132,59 @@ class Record(Codec):
         return value, at
 
     def encode(self, value: object, out: bytearray) -> None:
-        table = dict(members_of(value, self._names))
+        table = dict(check_members(value, self._names))
         for part in self._parts:
             part.write(table, out)
 
 
-class FlatRecord(Record):
+class FlatRecordCodec(RecordCodec):
     """A struct of nothing but scalars of one byte order: one call of `struct` for all of them, and for many such structs."""
 
     size: int
 
     def __init__(self, members: Sequence[Member]) -> None:
         super().__init__(members)
-        self._run = _Run(members)
-        self._unpack, self._run_names = self._run.struct.unpack_from, self._run.names
-        self._pack, self._keys = self._run.struct.pack, frozenset(self._run.names)
-        self.batch = self._many
+        self._group = _ScalarGroup(members)
+        self._unpack, self._group_names = self._group.struct.unpack_from, self._group.names
+        self._pack, self._keys = self._group.struct.pack, frozenset(self._group.names)
+        self.decode_many = self._decode_group
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
         stop = at + self.size
         if stop > end:
-            raise self._run.short(at, end)
-        value = dict(zip(self._run_names, self._unpack(data, at), strict=True))
-        if self._run.meaningful:
-            self._run.mean(value, at)
+            raise self._group.too_short_error(at, end)
+        value = dict(zip(self._group_names, self._unpack(data, at), strict=True))
+        if self._group.convertible:
+            self._group.convert(value, at)
         return value, stop
 
     def encode(self, value: object, out: bytearray) -> None:
-        if not isinstance(value, dict) or value.keys() != self._keys or self._run.meaningful:
+        if not isinstance(value, dict) or value.keys() != self._keys or self._group.convertible:
             super().encode(value, out)
             return
         try:
-            out += self._pack(*[value[name] for name in self._run_names])
+            out += self._pack(*[value[name] for name in self._group_names])
         except (struct.error, OverflowError, TypeError):
             super().encode(value, out)  # one at a time: which one is it?
 
-    def _many(self, data: bytes, at: int, count: int) -> list[object]:
-        run, names = self._run, self._run_names
+    def _decode_group(self, data: bytes, at: int, count: int) -> list[object]:
+        group, names = self._group, self._group_names
         stop = at + count * self.size
-        found = [dict(zip(names, each, strict=True)) for each in run.struct.iter_unpack(data[at:stop])]
-        if run.meaningful:
+        found = [dict(zip(names, each, strict=True)) for each in group.struct.iter_unpack(data[at:stop])]
+        if group.convertible:
             for index, value in enumerate(found):
                 try:
-                    run.mean(value, at + index * self.size)
+                    group.convert(value, at + index * self.size)
                 except PayloadError as error:
                     raise error.within(f"[{index}]") from None
         return list(found)
 
 
-def record(members: Sequence[Member]) -> Record:
+def record_codec(members: Sequence[Member]) -> RecordCodec:
     """The struct of these members, of which there is one at least."""
-    parts = _parts(members)
-    return FlatRecord(members) if len(parts) == 1 and isinstance(parts[0], _Run) else Record(members)
+    parts = _group_members(members)
+    return (
+        FlatRecordCodec(members)
+        if len(parts) == 1 and isinstance(parts[0], _ScalarGroup)
+        else RecordCodec(members)
+    )

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from ustreamer_payloads.codec import Codec, kind_of, members_of
+from ustreamer_payloads.codec import Codec, check_members, describe_value
 from ustreamer_payloads.errors import PayloadError, too_short
 
 Convert = Callable[[Any], Any]
@@ -26,14 +26,14 @@ class Scalar(Codec):
         self.name = name.removesuffix(_LITTLE)
         self.code = _CODES[self.name]
         self.size: int = struct.calcsize(f">{self.code}")
-        self.least = self.size
+        self.min_size = self.size
         self.order = "" if self.size == 1 else "<" if name.endswith(_LITTLE) else ">"
         """"" where it does not matter."""
         self.read, self.write = read, write
         if self.name == "bool":
             self.read, self.write = _read_bool, _write_bool
         self._struct = struct.Struct(f"{self.order or '>'}{self.code}")
-        self.batch = self._many
+        self.decode_many = self._decode_many
 
     @property
     def is_integer(self) -> bool:
@@ -59,7 +59,7 @@ class Scalar(Codec):
             error.at = at
             raise
 
-    def _many(self, data: bytes, at: int, count: int) -> list[object]:
+    def _decode_many(self, data: bytes, at: int, count: int) -> list[object]:
         numbers = struct.unpack_from(f"{self.order or '>'}{count}{self.code}", data, at)
         if self.read is None:
             return list(numbers)
@@ -80,7 +80,7 @@ class Scalar(Codec):
         try:
             out += self._struct.pack(number)
         except (struct.error, OverflowError, TypeError):
-            raise PayloadError(f"{kind_of(value)} is not {self._range()}") from None
+            raise PayloadError(f"{describe_value(value)} is not {self._range()}") from None
 
     def _range(self) -> str:
         if not self.is_integer:
@@ -99,7 +99,7 @@ def _read_bool(raw: int) -> bool:
 
 def _write_bool(value: object) -> int:
     if not isinstance(value, bool):
-        raise PayloadError(f"{kind_of(value)}: expected true or false")
+        raise PayloadError(f"{describe_value(value)}: expected true or false")
     return int(value)
 
 
@@ -111,7 +111,7 @@ def enumeration(name: str, values: Mapping[str, int]) -> Scalar:
         if not isinstance(value, str):
             return value
         if value not in values:
-            raise PayloadError(f"{kind_of(value)} is not one of: {', '.join(values)}")
+            raise PayloadError(f"{describe_value(value)} is not one of: {', '.join(values)}")
         return values[value]
 
     return Scalar(name, lambda raw: names.get(raw, raw), write)
@@ -136,13 +136,13 @@ def bit_fields(name: str, fields: tuple[BitField, ...]) -> Scalar:
         }
 
     def write(value: object) -> int:
-        table = members_of(value, names)
+        table = check_members(value, names)
         number = 0
         for part_name, shift, mask in shifts:
             part = table[part_name]
             if not isinstance(part, int) or not 0 <= part <= mask:
                 wanted = "true or false" if mask == 1 else f"an integer of 0 to {mask}"
-                raise PayloadError(f"{kind_of(part)}: expected {wanted}").within(f".{part_name}")
+                raise PayloadError(f"{describe_value(part)}: expected {wanted}").within(f".{part_name}")
             number |= part << shift
         return number
 

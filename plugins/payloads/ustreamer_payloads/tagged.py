@@ -10,7 +10,7 @@ of 8, 16 or 32 bits (5, 6, 7). That length is the member's only one: it takes th
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ustreamer_payloads.codec import Codec, extent, members_of, write_length
+from ustreamer_payloads.codec import Codec, check_members, extent, write_length
 from ustreamer_payloads.errors import PayloadError, too_short
 
 _TAG: Final = 2
@@ -29,7 +29,7 @@ class Tagged(NamedTuple):
     scalar: bool
 
 
-class TlvRecord(Codec):
+class TlvRecordCodec(Codec):
     """To a dict of the members that were there, in their order; it takes all there is. Unknown tags are skipped."""
 
     open_ended = True
@@ -68,20 +68,20 @@ class TlvRecord(Codec):
     def _check(member: Tagged, wire: int, value: dict[str, object], at: int) -> None:
         if member.name in value:
             raise PayloadError("is there twice", at)
-        if member.scalar and wire != _WIRE_TYPES[member.codec.least]:
-            raise PayloadError(f"wire type {wire}: expected {_WIRE_TYPES[member.codec.least]}", at)
+        if member.scalar and wire != _WIRE_TYPES[member.codec.min_size]:
+            raise PayloadError(f"wire type {wire}: expected {_WIRE_TYPES[member.codec.min_size]}", at)
         if not member.scalar and wire in _SIZES:
             raise PayloadError(f"wire type {wire}: expected 4 to 7, with a length", at)
 
     def encode(self, value: object, out: bytearray) -> None:
-        for name, part in members_of(value, tuple(self._by_name), all_of_them=False).items():
+        for name, part in check_members(value, tuple(self._by_name), complete=False).items():
             try:
                 self._write(self._by_name[name], part, out)
             except PayloadError as error:
                 raise error.within(f".{name}") from None
 
     def _write(self, member: Tagged, value: object, out: bytearray) -> None:
-        wire = _WIRE_TYPES[member.codec.least] if member.scalar else _STATIC
+        wire = _WIRE_TYPES[member.codec.min_size] if member.scalar else _STATIC
         out += (wire << 12 | member.id).to_bytes(_TAG, "big")
         mark, octets = len(out), 0 if member.scalar else self._lengths[_STATIC]
         out += bytes(octets)

@@ -4,7 +4,7 @@
 import codecs
 from typing import Final
 
-from ustreamer_payloads.codec import Codec, kind_of
+from ustreamer_payloads.codec import Codec, describe_value
 from ustreamer_payloads.errors import PayloadError, too_short
 
 MARKS: Final = {
@@ -39,7 +39,7 @@ def _end_of(raw: bytes, unit: int) -> int:
 
 def write_text(value: object, encoding: str, *, bom: bool, nul: bool) -> bytes:
     if not isinstance(value, str):
-        raise PayloadError(f"{kind_of(value)}: expected a string")
+        raise PayloadError(f"{describe_value(value)}: expected a string")
     if "\0" in value:
         raise PayloadError("has a NUL in it, which ends a string")
     try:
@@ -57,14 +57,14 @@ class Text(Codec):
 
     def __init__(self, size: int | None, encoding: str, *, bom: bool, nul: bool) -> None:
         self.size = size
-        self.least = size or 0
+        self.min_size = size or 0
         self.open_ended = size is None
         self._encoding, self._bom, self._nul = encoding, bom, nul
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
         stop = end if self.size is None else at + self.size
         if stop > end:
-            raise too_short(self.least, at, end)
+            raise too_short(self.min_size, at, end)
         return read_text(data[at:stop], self._encoding, at), stop
 
     def encode(self, value: object, out: bytearray) -> None:

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ustreamer_payloads.codec import Codec, kind_of, write_length
+from ustreamer_payloads.codec import Codec, describe_value, write_length
 from ustreamer_payloads.errors import PayloadError, too_short
 
 NOTHING = 0
@@ -30,9 +30,9 @@ class Union(Codec):
         self._by_name = {each.name: each for each in variants}
         self._length, self._selector, self._pad = length, selector, pad
         self._body = 0 if length else variants[0].codec.size or 0
-        self.least = length + selector + self._body
+        self.min_size = length + selector + self._body
         if not length:
-            self.size = self.least
+            self.size = self.min_size
 
     def decode(self, data: bytes, at: int, end: int) -> tuple[object, int]:
         begin = at + self._length + self._selector
@@ -66,7 +66,7 @@ class Union(Codec):
             variant = self._by_name.get(name)
         if variant is None:
             have = ", ".join(self._by_name)
-            raise PayloadError(f"{kind_of(value)}: expected a table of one of: {have}")
+            raise PayloadError(f"{describe_value(value)}: expected a table of one of: {have}")
         out += variant.id.to_bytes(self._selector, "big")
         begin = len(out)
         try:

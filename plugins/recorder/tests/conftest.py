@@ -9,12 +9,12 @@ import pytest
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Damage, Event
 from ustreamer_recorder.journal import Journal
-from ustreamer_recorder.note_queue import Intake
+from ustreamer_recorder.note_queue import NoteQueue
 from ustreamer_recorder.reader import read_segment
-from ustreamer_recorder.segments import kept
+from ustreamer_recorder.segments import list_segments
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.delivery.delivery import Delivery, Filter, Tap, Transmit
+from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
@@ -37,9 +37,11 @@ class Owner:
         self.taps: tuple[Tap, ...] = ()
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
-    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None: ...
-    def filter_failed(self, plugin: object, error: Exception) -> None: ...
-    def tap_failed(self, tap: Tap, error: Exception) -> None: ...
+    def on_filter_stop(
+        self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
+    ) -> None: ...
+    def on_filter_error(self, plugin: object, error: Exception) -> None: ...
+    def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
 
 
 class Egress:
@@ -50,7 +52,7 @@ class Egress:
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None: ...
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: None
 
 
@@ -72,9 +74,11 @@ class Bench:
     def begin(self, run: int) -> None:
         """A streamer starts."""
         payload_bytes = self.config.payload_bytes if self.config.payloads else None
-        self.intake = Intake(self.config.buffer_rows, self.clock.monotonic_ns, DEAD_LETTERS, payload_bytes)
+        self.note_queue = NoteQueue(
+            self.config.buffer_rows, self.clock.monotonic_ns, DEAD_LETTERS, payload_bytes
+        )
         self.journal = Journal(self.config, self.directory, "hpc", self.clock, run, self._prepare)
-        self._tap = self.intake.tap("chassis")
+        self._tap = self.note_queue.tap("chassis")
 
     def _prepare(self) -> None:
         if self.prepared:
@@ -82,8 +86,8 @@ class Bench:
 
     def delivery(self, period_ns: int = 0, topic: UUri | None = TOPIC) -> Delivery:
         delivery = Delivery(self.owner, Egress(), topic, None, period_ns)
-        delivery.tuned_ns = self.time.now_ns
-        self.intake.tuned(delivery)
+        delivery.period_since_ns = self.time.now_ns
+        self.note_queue.on_rate_change(delivery)
         return delivery
 
     def message(self, topic: UUri = TOPIC, payload: bytes = b"payload") -> UMessage:
@@ -109,21 +113,21 @@ class Bench:
 
     def drain(self) -> None:
         """What the writer's thread does at each flush."""
-        self.journal.write(self.intake.notes, len(self.intake.notes), self.intake)
-        self.journal.tick(self.intake.skipped())
+        self.journal.write(self.note_queue.notes, len(self.note_queue.notes), self.note_queue)
+        self.journal.tick(self.note_queue.pop_skipped())
 
     def events(self) -> list[Event]:
         """All that stands in the directory; nothing in it is damaged."""
         found = [
             event
-            for file in kept(self.directory)
+            for file in list_segments(self.directory)
             for event in read_segment(file.path.read_bytes(), file.path.name)
         ]
         assert not [each for each in found if isinstance(each, Damage)]
         return [each for each in found if not isinstance(each, Damage)]
 
     def names(self) -> list[str]:
-        return [file.path.name for file in kept(self.directory)]
+        return [file.path.name for file in list_segments(self.directory)]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ustreamer_recorder.commands import add_recordings
 
-from ustreamer.core.delivery.ledger import NO_BOOKS, LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -44,7 +44,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 def recorded(bench: "Bench") -> "Bench":
     """Three rows, a change, a dead letter, a gap; and the end."""
     delivery = bench.delivery(period_ns=5)
-    bench.intake.changed(Subscription(TOPIC, APP, 5), Change.SUBSCRIBED)
+    bench.note_queue.on_subscription_change(Subscription(TOPIC, APP, 5), Change.SUBSCRIBED)
     bench.settle(delivery)
     bench.settle(delivery, Verdict.DEAD_LETTERED, reason=UStatus(UCode.ABORTED, "why"))
     bench.settle(None, Verdict.NO_SUBSCRIBER, request(bench.message().id, APP, TOPIC.with_resource(1), ttl=9))
@@ -96,21 +96,21 @@ def test_show_has_every_field_as_json_and_a_limit(recorded: "Bench", run: Run) -
 def test_check_says_that_all_is_there(recorded: "Bench", run: Run) -> None:
     code, lines = run("check", "--json")
     [line] = objects(lines)
-    assert (code, line["end"], line["books_agree"]) == (0, "killed, or still running", None)
+    assert (code, line["end"], line["ledger_agrees"]) == (0, "killed, or still running", None)
     recorded.journal.finish(BOOKS)
     code, lines = run("check", "--json")
     [line] = objects(lines)
     assert code == 0
     assert (line["rows"], line["delivered"], line["dead_lettered"], line["no_subscriber"]) == (3, 1, 1, 1)
     assert (line["changes"], line["letters"], line["skipped"]) == (1, 1, 0)
-    assert (line["end"], line["books_agree"]) == ("stopped", True)
-    assert "books_agree=True" in run("check")[1][0]
+    assert (line["end"], line["ledger_agrees"]) == ("stopped", True)
+    assert "ledger_agrees=True" in run("check")[1][0]
 
 
 def test_check_finds_books_that_do_not_agree(recorded: "Bench", run: Run) -> None:
-    recorded.journal.finish(NO_BOOKS)
+    recorded.journal.finish(EMPTY_LEDGER)
     code, lines = run("check", "--json")
-    assert (code, objects(lines)[0]["books_agree"]) == (74, False)
+    assert (code, objects(lines)[0]["ledger_agrees"]) == (74, False)
 
 
 def test_check_finds_damage(recorded: "Bench", run: Run) -> None:
@@ -136,7 +136,7 @@ def test_check_counts_what_a_gap_says_as_announced_and_books_with_it(bench: "Ben
     code, lines = run("check", "--json")
     [line] = objects(lines)
     assert (code, line["skipped"], line["rows"], line["unannounced"]) == (0, 1, 1, 0)
-    assert line["books_agree"] is True
+    assert line["ledger_agrees"] is True
 
 
 def test_a_directory_that_is_not_there_is_said(run: Run, tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_deleted_segments_are_counted_and_are_no_damage(build: "Callable[..., Be
         for _ in range(1500):
             bench.settle()
         bench.drain()
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     first = min(bench.directory.iterdir())
     first.unlink()
     code, lines = run("check", "--json")
     [line] = objects(lines)
-    assert (code, line["deleted"], line["unannounced"], line["books_agree"]) == (0, 1, 0, None)
+    assert (code, line["deleted"], line["unannounced"], line["ledger_agrees"]) == (0, 1, 0, None)

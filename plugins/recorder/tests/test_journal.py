@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ustreamer_recorder.batch_note import Helping
+from ustreamer_recorder.batch_note import BatchNote
 from ustreamer_recorder.events import (
     Anchor,
     Config,
@@ -24,9 +24,9 @@ from ustreamer_recorder.events import (
 )
 from ustreamer_recorder.layout import AnchorCause, CountersCause, EndCause, GapCause
 from ustreamer_recorder.segments import SegmentFile
-from ustreamer_recorder.targets import State
+from ustreamer_recorder.targets import TargetHistory
 
-from ustreamer.core.delivery.ledger import NO_BOOKS, LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import notification, request, response
@@ -156,10 +156,10 @@ def test_the_quick_way_and_the_slow_way_write_the_same(
                 received_ns=bench.time.now_ns - ago_ns,
             )
         if slowly:
-            while bench.intake.notes:
-                note = bench.intake.notes.popleft()
-                assert not isinstance(note, Helping)
-                bench.journal._write_one(note, bench.intake)
+            while bench.note_queue.notes:
+                note = bench.note_queue.notes.popleft()
+                assert not isinstance(note, BatchNote)
+                bench.journal._write_one(note, bench.note_queue)
         bench.drain()
         files.append(of(bench, Row))
         assert len(files[-1]) == len(ways)
@@ -175,8 +175,8 @@ def test_a_row_names_the_limit_that_its_decision_was_made_by(bench: "Bench") -> 
     delivery = bench.delivery(period_ns=5)
     early_ns = bench.time.now_ns
     bench.time.advance(ms=10)
-    delivery.period_ns, delivery.tuned_ns = 7, bench.time.now_ns
-    bench.intake.tuned(delivery)
+    delivery.period_ns, delivery.period_since_ns = 7, bench.time.now_ns
+    bench.note_queue.on_rate_change(delivery)
     bench.settle(delivery)
     bench.settle(delivery, received_ns=early_ns)
     bench.settle(delivery, received_ns=early_ns - 1)  # before anything is known: the oldest that is
@@ -211,16 +211,16 @@ def test_the_versions_of_a_limit_that_are_remembered_are_bounded(bench: "Bench")
     delivery = bench.delivery()
     for period_ns in range(100):
         delivery.period_ns = period_ns
-        bench.intake.tuned(delivery)
+        bench.note_queue.on_rate_change(delivery)
     bench.drain()
     [state] = bench.journal._targets.states.values()
-    assert isinstance(state, State)
+    assert isinstance(state, TargetHistory)
     assert len(state.targets) <= 17
-    assert state.at(-1).period_ns == 83  # the oldest that is known
+    assert state.target_at(-1).period_ns == 83  # the oldest that is known
 
 
 def test_the_headers_that_are_remembered_are_bounded(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ustreamer_recorder.journal._HEADERS", 10)
+    monkeypatch.setattr("ustreamer_recorder.journal._MAX_HEADERS", 10)
     for number in range(100):
         topic = UUri("chassis", number, 1, 0x8000)
         bench.settle(None, Verdict.NO_SUBSCRIBER, bench.message(topic))
@@ -231,10 +231,10 @@ def test_the_headers_that_are_remembered_are_bounded(bench: "Bench", monkeypatch
 
 def test_a_row_has_the_epoch_of_its_decision(bench: "Bench") -> None:
     delivery = bench.delivery()
-    bench.intake.configured('{"first": 1}')
+    bench.note_queue.on_configured('{"first": 1}')
     early_ns = bench.time.now_ns
     bench.time.advance(ms=10)
-    bench.intake.configured('{"second": 2}')
+    bench.note_queue.on_configured('{"second": 2}')
     bench.settle(delivery)
     bench.settle(delivery, received_ns=early_ns)
     bench.drain()
@@ -249,7 +249,7 @@ def test_every_change_of_a_subscription_is_recorded_with_its_time(bench: "Bench"
     wish = Subscription(TOPIC, APP, 5)
     for change in Change:
         bench.time.advance(ns=10)
-        bench.intake.changed(wish, change)
+        bench.note_queue.on_subscription_change(wish, change)
     bench.drain()
     assert of(bench, SubscriptionChange) == [
         SubscriptionChange(n, 1_000_000_010 + 10 * n, change, str(TOPIC), str(APP), 5)
@@ -285,7 +285,7 @@ def test_payloads_are_cut_to_what_the_configuration_says(build: "Callable[..., B
         (bytes(100), 100),
         (bytes(100), 101),
     ]
-    assert bench.intake._payloads == 0
+    assert bench.note_queue._waiting_payload_bytes == 0
     [path] = bench.directory.iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -293,7 +293,7 @@ def test_payloads_are_cut_to_what_the_configuration_says(build: "Callable[..., B
 def test_payloads_that_wait_are_bounded(
     build: "Callable[..., Bench]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ustreamer_recorder.note_queue.MAX_PAYLOADS", 10)
+    monkeypatch.setattr("ustreamer_recorder.note_queue.MAX_WAITING_PAYLOAD_BYTES", 10)
     bench = build(payloads=True)
     bench.drain()
     for _ in range(3):
@@ -318,13 +318,13 @@ def test_a_full_segment_is_finished_and_the_next_goes_on(build: "Callable[..., B
     bench = build(max_bytes=100 * SMALLEST)
     bench.drain()
     delivery = bench.delivery()
-    bench.intake.configured("{}")
+    bench.note_queue.on_configured("{}")
     for _ in range(20):
         for _ in range(1000):
             bench.settle(delivery)
         bench.time.advance(ms=200)
         bench.drain()
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     assert seqs(bench) == list(range(20_000))
     names = bench.names()
     assert len(names) >= 3
@@ -372,7 +372,7 @@ def test_what_is_open_has_all_of_its_room_already(bench: "Bench") -> None:
     assert path.name.endswith(".useg.open")
     assert path.stat().st_size == SMALLEST
     assert path.stat().st_blocks * 512 >= SMALLEST
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     [path] = bench.directory.iterdir()
     assert path.stat().st_size < 1_000
 
@@ -380,12 +380,12 @@ def test_what_is_open_has_all_of_its_room_already(bench: "Bench") -> None:
 def test_two_runs_stand_side_by_side(bench: "Bench") -> None:
     bench.settle(bench.delivery())
     bench.drain()
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     bench.begin(2)
     bench.drain()
     bench.settle(bench.delivery())
     bench.drain()
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     assert bench.names() == ["0000000000000001-000000.useg", "0000000000000002-000000.useg"]
     assert seqs(bench) == [0, 0]
 
@@ -400,7 +400,7 @@ def test_what_does_not_fit_is_counted_and_told_in_the_recording(build: "Callable
     for number in range(1024 + 10):
         bench.settle(delivery, Verdict.DEAD_LETTERED if number % 2 else Verdict.DELIVERED)
     bench.time.advance(ms=1)
-    bench.intake.changed(Subscription(TOPIC, APP), Change.SUBSCRIBED)
+    bench.note_queue.on_subscription_change(Subscription(TOPIC, APP), Change.SUBSCRIBED)
     bench.drain()
     bench.settle(delivery)
     bench.drain()
@@ -413,7 +413,7 @@ def test_what_does_not_fit_is_counted_and_told_in_the_recording(build: "Callable
     assert (gap.changes, gap.letters) == (1, gap.rows[Verdict.DEAD_LETTERED])
     assert (gap.from_ns, gap.until_ns) == (1_000_000_000, 1_001_000_000)
     assert seqs(bench)[-1] == 1034
-    bench.intake.changed(Subscription(TOPIC, APP), Change.SUBSCRIBED)
+    bench.note_queue.on_subscription_change(Subscription(TOPIC, APP), Change.SUBSCRIBED)
     bench.drain()
     assert [change.number for change in of(bench, SubscriptionChange)] == [1]
 
@@ -423,8 +423,8 @@ def test_notes_never_grow_beyond_their_bound(build: "Callable[..., Bench]") -> N
     delivery = bench.delivery()
     for _ in range(3000):
         bench.settle(delivery)
-        bench.intake.tuned(delivery)
-    assert len(bench.intake.notes) == 2048
+        bench.note_queue.on_rate_change(delivery)
+    assert len(bench.note_queue.notes) == 2048
 
 
 def test_a_message_with_a_number_that_has_no_room_is_counted_and_disturbs_no_other(bench: "Bench") -> None:
@@ -467,7 +467,7 @@ def test_what_a_full_disk_does_not_take_is_told_as_soon_as_it_takes_something_ag
     disk.is_full = True
     for _ in range(rows):
         bench.settle(delivery, Verdict.EXPIRED, reason=reason)
-    bench.intake.changed(Subscription(TOPIC, APP), Change.SUBSCRIBED)
+    bench.note_queue.on_subscription_change(Subscription(TOPIC, APP), Change.SUBSCRIBED)
     bench.drain()
     bench.settle(delivery)
     bench.drain()  # not yet tried again
@@ -480,7 +480,7 @@ def test_what_a_full_disk_does_not_take_is_told_as_soon_as_it_takes_something_ag
     bench.drain()
     bench.settle(delivery)
     bench.drain()
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     [gap] = of(bench, Gap)
     assert (gap.cause, gap.first_seq, gap.changes, gap.letters) == (GapCause.DISK, 3, 1, rows)
     assert (gap.rows[Verdict.EXPIRED], gap.rows[Verdict.DELIVERED]) == (rows, 2)
@@ -498,13 +498,13 @@ def test_a_gap_that_is_lost_itself_is_told_again(bench: "Bench", monkeypatch: py
     disk.is_full = False
     bench.time.advance(s=11)
     bench.drain()
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     assert [(gap.first_seq, sum(gap.rows)) for gap in of(bench, Gap)] == [(0, 1)]
     assert of(bench, Counters)[-1].skipped == 1
 
 
 def test_a_directory_that_cannot_be_had_is_tried_again(bench: "Bench") -> None:
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     bench.begin(2)
     bench.prepared.append(OSError(errno.EACCES, "no"))
     bench.drain()
@@ -521,11 +521,11 @@ def test_a_directory_that_cannot_be_had_is_tried_again(bench: "Bench") -> None:
 
 
 def test_a_leap_while_there_is_no_file_is_said_at_the_beginning_of_the_next(bench: "Bench") -> None:
-    bench.journal.finish(NO_BOOKS)
+    bench.journal.finish(EMPTY_LEDGER)
     bench.begin(2)
     bench.prepared.append(OSError(errno.EACCES, "no"))
     bench.drain()
-    bench.time.leap(s=-3_600)
+    bench.time.step(s=-3_600)
     bench.prepared.clear()
     bench.time.advance(s=11)
     bench.drain()
@@ -539,12 +539,12 @@ def test_a_leap_of_the_wall_clock_makes_an_anchor_and_leaves_the_times_alone(ben
     delivery = bench.delivery()
     bench.settle(delivery)
     bench.drain()
-    bench.time.leap(s=86_400 * 9000)
+    bench.time.step(s=86_400 * 9000)
     bench.settle(delivery)
     bench.drain()
-    bench.time.leap(ms=-49)  # drift, not worth an anchor
+    bench.time.step(ms=-49)  # drift, not worth an anchor
     bench.drain()
-    bench.time.leap(ms=-2)
+    bench.time.step(ms=-2)
     bench.drain()
     anchors = of(bench, Anchor)
     assert [(each.cause, each.leap_ms) for each in anchors] == [

@@ -17,17 +17,17 @@ from ustreamer_recorder.events import Config, Counters, Letter, Row
 from ustreamer_recorder.layout import CountersCause
 from ustreamer_recorder.plugin import RecorderPlugin
 from ustreamer_recorder.reader import read_segment
-from ustreamer_recorder.segments import kept
+from ustreamer_recorder.segments import list_segments
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, Filter, Transmit
+from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import DeadLetter
 from ustreamer.core.egress.limits import EgressLimits
-from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
-from ustreamer.hooks import PROJECT, Hooks, PluginContext, Settings
+from ustreamer.hooks import PROJECT, Hooks, PluginContext, StreamerSettings
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UuidSource
@@ -37,7 +37,7 @@ SPEED, DOOR = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8
 APP, METHOD = UUri("hpc", 7, 1, 0), UUri("hpc", 7, 1, 1)
 
 
-class Lane:
+class FakeEgress:
     """Delivers at once, or fails for good."""
 
     unicast = False
@@ -48,7 +48,7 @@ class Lane:
         self.broken = False
         self.dispatcher: Dispatcher | None = None
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: None
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
@@ -58,7 +58,7 @@ class Lane:
         reason = UStatus(UCode.UNAVAILABLE, "broken")
         delivery.settle(self.ledger, message, Verdict.DEAD_LETTERED, now_ns, now_ns, reason, 1, now_ns)
         assert self.dispatcher is not None
-        self.dispatcher.bury(message, reason, self.name, 1, now_ns, now_ns, delivery.ingress)
+        self.dispatcher.dead_letter(message, reason, self.name, 1, now_ns, now_ns, delivery.ingress)
 
 
 class Refusing(Filter):
@@ -73,7 +73,7 @@ class Streamer:
     """As the host puts it together, without transports: `read` after `stop`."""
 
     def __init__(self, state_dir: Path, **config: object) -> None:
-        self.lanes = {name: Lane(name) for name in (SELF, "chassis", "backbone")}
+        self.egresses = {name: FakeEgress(name) for name in (SELF, "chassis", "backbone")}
         self.letters: list[DeadLetter] = []
         self.refusing = Refusing()
         clock = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
@@ -95,15 +95,17 @@ class Streamer:
             "hpc",
             clock,
             Router(
-                Places({"chassis": "chassis", "hpc": "backbone"}), directory, dict.fromkeys(self.lanes, False)
+                AuthorityTable({"chassis": "chassis", "hpc": "backbone"}),
+                directory,
+                dict.fromkeys(self.egresses, False),
             ),
-            self.lanes,
+            self.egresses,
             filters=self._filters,
             taps=lambda endpoint: self.hook.ustreamer_taps(endpoint=endpoint),
             schedule=lambda when, action: None,
-            keep=self.letters.append,
+            on_dead_letter=self.letters.append,
         )
-        for lane in self.lanes.values():
+        for lane in self.egresses.values():
             lane.dispatcher = self.dispatcher
         self.ids = UuidSource(clock.wall_ms)
 
@@ -111,17 +113,17 @@ class Streamer:
         assert self.hook.ustreamer_filters(delivery=delivery) == []  # it decides nothing
         return [self.refusing]
 
-    def settings(self, queue_messages: int) -> Settings:
-        return Settings(
+    def settings(self, queue_messages: int) -> StreamerSettings:
+        return StreamerSettings(
             {"backbone": EgressLimits(queue_messages=queue_messages)}, {"recorder": RecorderConfig()}
         )
 
     def ledger(self) -> LedgerSnapshot:
-        return self.dispatcher.ledger([lane.ledger for lane in self.lanes.values()], 0)
+        return self.dispatcher.ledger_snapshot([lane.ledger for lane in self.egresses.values()], 0)
 
     def receive(self, kind: str) -> None:
         self.refusing.on = kind == "refused"
-        self.lanes["backbone"].broken = kind == "broken"
+        self.egresses["backbone"].broken = kind == "broken"
         id = self.ids.next()
         match kind:
             case "request":
@@ -140,7 +142,7 @@ class Streamer:
         self.hook.ustreamer_stopped()
 
     def events(self) -> list[Any]:
-        files = kept(self.state_dir / "recordings")
+        files = list_segments(self.state_dir / "recordings")
         return [event for file in files for event in read_segment(file.path.read_bytes(), file.path.name)]
 
 
@@ -174,7 +176,7 @@ def test_the_recording_has_the_books_of_the_dispatcher(
 def test_a_reload_is_an_epoch_and_every_target_is_told_anew(tmp_path: Path) -> None:
     streamer = Streamer(tmp_path)
     streamer.receive("delivered")
-    streamer.dispatcher.swap(
+    streamer.dispatcher.swap_router(
         streamer.dispatcher.router,
         lambda: streamer.hook.ustreamer_configured(settings=streamer.settings(7)),
     )

@@ -19,13 +19,13 @@ from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Damage, End, Event, Gap, Row
 from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.layout import EndCause, GapCause, segment_name
-from ustreamer_recorder.note_queue import Intake
+from ustreamer_recorder.note_queue import NoteQueue
 from ustreamer_recorder.reader import read_segment
-from ustreamer_recorder.recorder import MUCH, Recorder
-from ustreamer_recorder.segments import kept
+from ustreamer_recorder.recorder import BUSY_ROWS, Recorder
+from ustreamer_recorder.segments import list_segments
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.ledger import NO_BOOKS, LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot, Verdict
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
@@ -59,9 +59,9 @@ class Running:
         }
         made = RecorderConfig(**{**settings, **config})  # type: ignore[arg-type]
         self.directory = directory
-        self.intake = Intake(made.buffer_rows, CLOCK.monotonic_ns, UUri("hpc", 4, 1, 0x8000))
-        self.recorder = Recorder(made, directory, "hpc", CLOCK, self.intake, lambda: NO_BOOKS)
-        self._tap = self.intake.tap("chassis")
+        self.note_queue = NoteQueue(made.buffer_rows, CLOCK.monotonic_ns, UUri("hpc", 4, 1, 0x8000))
+        self.recorder = Recorder(made, directory, "hpc", CLOCK, self.note_queue, lambda: EMPTY_LEDGER)
+        self._tap = self.note_queue.tap("chassis")
         self._ids = UuidSource(CLOCK.wall_ms)
 
     def note(self, rows: int = 1) -> None:
@@ -86,7 +86,9 @@ def running(directory: Path, **config: object) -> Iterator[Running]:
 
 def read(directory: Path) -> tuple[list[Event], list[Damage]]:
     found = [
-        event for file in kept(directory) for event in read_segment(file.path.read_bytes(), file.path.name)
+        event
+        for file in list_segments(directory)
+        for event in read_segment(file.path.read_bytes(), file.path.name)
     ]
     return [e for e in found if not isinstance(e, Damage)], [e for e in found if isinstance(e, Damage)]
 
@@ -145,10 +147,10 @@ def test_runs_have_numbers_of_their_own_that_rise(tmp_path: Path) -> None:
     for _ in range(5):
         with running(tmp_path) as made:
             made.note()
-    runs = [file.run for file in kept(tmp_path)]
+    runs = [file.run for file in list_segments(tmp_path)]
     assert len(set(runs)) == 5
     assert all(0 < run < 2**63 for run in runs)
-    assert runs == [file.run for file in sorted(kept(tmp_path), key=lambda file: file.modified_ms)]
+    assert runs == [file.run for file in sorted(list_segments(tmp_path), key=lambda file: file.modified_ms)]
 
 
 def test_runs_rise_also_when_the_wall_clock_was_set_back(
@@ -161,7 +163,7 @@ def test_runs_rise_also_when_the_wall_clock_was_set_back(
         monkeypatch.setattr(sys.modules[__name__], "CLOCK", Clock(time.monotonic_ns, partial(int, wall_ms)))
         with running(tmp_path) as made:
             made.note(rows)
-    runs = {file.run for file in kept(tmp_path)}
+    runs = {file.run for file in list_segments(tmp_path)}
     assert (len(runs), max(runs) < 2**63) == (4, True)
     assert [row.seq for row in rows_in(tmp_path)] == [0, 0, 1, 0, 1, 2, 0, 1, 2, 3]
 
@@ -171,7 +173,7 @@ def test_a_run_with_the_last_number_stops_no_other(tmp_path: Path, taken: int) -
     (tmp_path / segment_name(taken, 0)).write_bytes(b"")
     with running(tmp_path) as made:
         made.note()
-    assert 0 < min(file.run for file in kept(tmp_path)) < 2**63 - 1
+    assert 0 < min(file.run for file in list_segments(tmp_path)) < 2**63 - 1
 
 
 def test_a_run_that_was_drawn_before_is_not_drawn_again(
@@ -183,7 +185,7 @@ def test_a_run_that_was_drawn_before_is_not_drawn_again(
     for _ in range(3):
         with running(tmp_path) as made:
             made.note()
-    assert [len(rows_in(tmp_path)), len({file.run for file in kept(tmp_path)})] == [3, 3]
+    assert [len(rows_in(tmp_path)), len({file.run for file in list_segments(tmp_path)})] == [3, 3]
 
 
 def test_a_mistake_of_the_recorders_own_does_not_end_it(
@@ -231,10 +233,10 @@ def test_a_directory_that_cannot_be_made_is_no_reason_not_to_start_and_is_tried_
     in_the_way.write_text("no directory")
     with running(in_the_way) as made:
         made.note(5)
-        eventually(lambda: not made.intake.notes, "the notes to be taken")
+        eventually(lambda: not made.note_queue.notes, "the notes to be taken")
         assert "recorder.disk" in [record.message for record in caplog.records]
         in_the_way.unlink()
-        eventually(lambda: in_the_way.is_dir() and bool(kept(in_the_way)), "the directory")
+        eventually(lambda: in_the_way.is_dir() and bool(list_segments(in_the_way)), "the directory")
         made.note(2)
     events, damage = read(in_the_way)
     assert [(gap.cause, sum(gap.rows)) for gap in events if isinstance(gap, Gap)] == [(GapCause.DISK, 5)]
@@ -251,8 +253,8 @@ def test_the_oldest_segments_leave_when_there_are_too_many_bytes(tmp_path: Path)
     with running(tmp_path) as made:
         for _ in range(12):
             made.note(4000)
-            eventually(lambda: not made.intake.notes, "the notes to be taken")
-            most = max(most, sum(file.bytes for file in kept(tmp_path)))
+            eventually(lambda: not made.note_queue.notes, "the notes to be taken")
+            most = max(most, sum(file.bytes for file in list_segments(tmp_path)))
     assert most <= 4 * SMALLEST
     rows = rows_in(tmp_path)
     assert [row.seq for row in rows] == list(range(rows[0].seq, 48_000))
@@ -265,9 +267,9 @@ def test_the_oldest_runs_leave_first(tmp_path: Path) -> None:
     for _ in range(6):
         with running(tmp_path, max_bytes=2 * SMALLEST) as made:
             made.note(3000)
-        made_runs.append(kept(tmp_path)[-1].run)
+        made_runs.append(list_segments(tmp_path)[-1].run)
     # What a slow machine writes in more pieces has more bytes: so they may be one fewer.
-    left = sorted({file.run for file in kept(tmp_path)})
+    left = sorted({file.run for file in list_segments(tmp_path)})
     assert left in (made_runs[-2:], made_runs[-3:])
     assert [row.seq for row in rows_in(tmp_path)] == list(range(3000)) * len(left)
 
@@ -450,7 +452,7 @@ def test_what_was_flushed_before_a_kill_is_there_and_every_file_is_readable(
         made.note()
     after = rows_in(tmp_path)
     assert [row.seq for row in after] == [*before, 0]
-    assert not [file for file in kept(tmp_path) if file.is_open]
+    assert not [file for file in list_segments(tmp_path) if file.is_open]
     assert read(tmp_path)[1] == []
 
 
@@ -480,7 +482,7 @@ def test_what_a_dead_process_left_is_cut_behind_its_last_whole_block(
         file.write(b"UBLK and a half")
     with running(tmp_path) as made:
         made.note()
-    first, _ = kept(tmp_path)
+    first, _ = list_segments(tmp_path)
     data = first.path.read_bytes()
     assert first.path.name == "0000000000000001-000000.useg"
     assert (len(data) - 288) % 96 == 0
@@ -490,9 +492,9 @@ def test_what_a_dead_process_left_is_cut_behind_its_last_whole_block(
 
 def test_where_much_comes_it_is_taken_out_long_before_the_flush(tmp_path: Path) -> None:
     made = Running(tmp_path, flush_ms=60_000)
-    made.note(MUCH)
+    made.note(BUSY_ROWS)
     made.recorder.open()
     try:
-        eventually(lambda: not made.intake.notes, "all to be taken out")
+        eventually(lambda: not made.note_queue.notes, "all to be taken out")
     finally:
         made.close()

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from ustreamer.core.delivery.delivery import Delivery
-from ustreamer.uprotocol.batch import Run
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 
@@ -17,7 +17,7 @@ AS_STORED: Final = sys.byteorder == "little"
 """Whether numbers stand in an array as they do in a recording; if not, each row has a note of its own."""
 
 
-class Helping(msgspec.Struct, frozen=True, gc=False):
+class BatchNote(msgspec.Struct, frozen=True, gc=False):
     """Messages of the same attributes, DELIVERED to one target at the first attempt.
 
     `times_ns` are those at which each came, was decided about and tried; one number if that is the same for all.
@@ -40,21 +40,21 @@ class Helping(msgspec.Struct, frozen=True, gc=False):
         return times_ns if isinstance(times_ns, int) else times_ns[number]
 
 
-def helping_of(
+def batch_note_of(
     messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int], settled_ns: int
-) -> Helping | None:
+) -> BatchNote | None:
     """The columns of messages that came in the order of `times_ns`; None if their attributes or a number keep them apart."""
-    run = Run.of(messages)
-    if run is None or run.reqids is not None:
+    batch = MessageBatch.from_messages(messages)
+    if batch is None or batch.reqids is not None:
         return None
-    msbs, lsbs = run.ids.halves()
+    msbs, lsbs = batch.ids.msb_lsb_columns()
     try:
-        return Helping(
-            run.attributes,
+        return BatchNote(
+            batch.attributes,
             delivery,
             array("Q", msbs),
             array("Q", lsbs),
-            run.sizes,
+            batch.sizes,
             times_ns[0] if times_ns[0] == times_ns[-1] else array("Q", times_ns),
             settled_ns,
         )

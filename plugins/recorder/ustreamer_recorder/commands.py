@@ -26,8 +26,8 @@ from ustreamer_recorder.events import (
     Target,
 )
 from ustreamer_recorder.layout import OPEN_SUFFIX, CountersCause, Damaged, EndCause
-from ustreamer_recorder.reader import header_of, read_segment
-from ustreamer_recorder.segments import Kept, kept
+from ustreamer_recorder.reader import read_header, read_segment
+from ustreamer_recorder.segments import SegmentInfo, list_segments
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OK, _FAILURE, _DAMAGED = 0, 1, 74
@@ -50,9 +50,9 @@ def add_recordings(commands: "argparse._SubParsersAction[argparse.ArgumentParser
             action.add_argument("--limit", type=int, metavar="N", help="the first N lines only")
 
 
-def _files(arguments: argparse.Namespace) -> list[Kept] | None:
+def _files(arguments: argparse.Namespace) -> list[SegmentInfo] | None:
     try:
-        return kept(arguments.directory)
+        return list_segments(arguments.directory)
     except OSError as error:
         print(f"{arguments.directory}: {error.strerror}", file=sys.stderr)
         return None
@@ -63,7 +63,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     if files is None:
         return _FAILURE
     for file in files:
-        line = _described(file)
+        line = _segment_line(file)
         if arguments.json:
             print(json.dumps(line))
         else:
@@ -71,7 +71,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     return _OK
 
 
-def _described(file: Kept) -> dict[str, Any]:
+def _segment_line(file: SegmentInfo) -> dict[str, Any]:
     line = {
         "file": file.path.name,
         "bytes": file.bytes,
@@ -82,7 +82,7 @@ def _described(file: Kept) -> dict[str, Any]:
         "since": "?",
     }
     try:
-        header = header_of(file.path)
+        header = read_header(file.path)
     except (Damaged, OSError) as error:
         line["state"] = f"unusable: {error}"
         return line
@@ -106,7 +106,7 @@ def _show(arguments: argparse.Namespace) -> int:
     return _OK
 
 
-def _lines(files: Iterable[Kept]) -> Iterator[dict[str, Any]]:
+def _lines(files: Iterable[SegmentInfo]) -> Iterator[dict[str, Any]]:
     for file in files:
         anchors: list[Anchor] = []
         for event in _events(file):
@@ -120,7 +120,7 @@ def _lines(files: Iterable[Kept]) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def _events(file: Kept) -> Iterator[Event | Damage]:
+def _events(file: SegmentInfo) -> Iterator[Event | Damage]:
     try:
         yield from read_segment(file.path.read_bytes(), file.path.name)
     except Damaged as error:
@@ -162,15 +162,15 @@ def _text(line: dict[str, Any]) -> str:
         rest = {key: value for key, value in line.items() if key not in ("time", "kind")}
         return head + " " + " ".join(f"{key}={value}" for key, value in rest.items())
     target = line["target"]
-    way = f"{target['ingress']} -> {target['egress'] or 'nowhere'}"
+    path = f"{target['ingress']} -> {target['egress'] or 'nowhere'}"
     if target["subscriber"]:
-        way += f" for {target['subscriber']}"
-    whom = f" to {line['sink']}" if line["sink"] else ""
+        path += f" for {target['subscriber']}"
+    recipient = f" to {line['sink']}" if line["sink"] else ""
     took_us = (line["settled_ns"] - line["arrived_ns"]) // 1000
-    why = f": {line['reason']}" if line["reason"] else ""
+    reason = f": {line['reason']}" if line["reason"] else ""
     return (
-        f"{head} #{line['seq']} {line['verdict']:<13} {line['type']} {line['source']}{whom}, {way}, "
-        f"{line['size']} B, {took_us} us{why}"
+        f"{head} #{line['seq']} {line['verdict']:<13} {line['type']} {line['source']}{recipient}, {path}, "
+        f"{line['size']} B, {took_us} us{reason}"
     )
 
 
@@ -184,7 +184,7 @@ def _time(us: int) -> str:
 # --------------------------------------------------------------------------------------------------------------- check
 
 
-class _Run:
+class _RunSummary:
     """What the segments of a run add up to."""
 
     def __init__(self, first: int) -> None:
@@ -195,11 +195,11 @@ class _Run:
         self.torn = 0
         self.deleted = first
         self.end = "killed, or still running"
-        self.books: Counters | None = None
+        self.last_counters: Counters | None = None
         self._next_number = first
         self._next_seq: int | None = None
 
-    def add(self, file: Kept) -> None:
+    def add_segment(self, file: SegmentInfo) -> None:
         self.segments += 1
         self.deleted += file.number - self._next_number
         if file.number != self._next_number:
@@ -221,7 +221,7 @@ class _Run:
             case SubscriptionChange():
                 self.changes += 1
             case Counters():
-                self.books = event
+                self.last_counters = event
             case End():
                 self.end = "stopped" if event.cause is EndCause.STOPPED else "rotated"
             case Damage():
@@ -234,13 +234,13 @@ class _Run:
         self._next_seq = seq + rows
 
     @property
-    def books_agree(self) -> bool | None:
+    def ledger_agrees(self) -> bool | None:
         """Whether rows and gaps are what the dispatcher counted; None where that cannot be told."""
-        books = self.books
+        last = self.last_counters
         whole = not (self.deleted or self.damaged or self.unannounced)
-        if books is None or books.cause is not CountersCause.STOPPED or not whole:
+        if last is None or last.cause is not CountersCause.STOPPED or not whole:
             return None
-        counted = msgspec.to_builtins(books.ledger)
+        counted = msgspec.to_builtins(last.ledger)
         names = [verdict.name.lower() for verdict in Verdict if verdict is not Verdict.QUEUED]
         if self.skipped:
             return bool(sum(self.verdicts.values()) + self.skipped == sum(counted[name] for name in names))
@@ -264,7 +264,7 @@ class _Run:
             "damaged": self.damaged,
             "torn": self.torn,
             "end": self.end,
-            "books_agree": self.books_agree,
+            "ledger_agrees": self.ledger_agrees,
         }
 
 
@@ -272,13 +272,13 @@ def _check(arguments: argparse.Namespace) -> int:
     files = _files(arguments)
     if files is None:
         return _FAILURE
-    runs: dict[int, _Run] = {}
+    runs: dict[int, _RunSummary] = {}
     for file in files:
-        runs.setdefault(file.run, _Run(0)).add(file)
+        runs.setdefault(file.run, _RunSummary(0)).add_segment(file)
     for number, run in runs.items():
         line = run.line(number)
         print(
             json.dumps(line) if arguments.json else "  ".join(f"{key}={value}" for key, value in line.items())
         )
-    broken = any(run.damaged or run.unannounced or run.books_agree is False for run in runs.values())
+    broken = any(run.damaged or run.unannounced or run.ledger_agrees is False for run in runs.values())
     return _DAMAGED if broken else _OK

@@ -7,7 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from ustreamer_recorder import layout
-from ustreamer_recorder.batch_note import Helping
+from ustreamer_recorder.batch_note import BatchNote
 from ustreamer_recorder.events import (
     Anchor,
     Config,
@@ -20,11 +20,11 @@ from ustreamer_recorder.events import (
     Target,
 )
 from ustreamer_recorder.layout import (
+    BATCH,
     DELIVERY,
     HAS_TTL,
     HEADER,
     HELD,
-    HELPING,
     MAX_RECORDS,
     MAX_ROWS,
     NO_CODE,
@@ -38,10 +38,10 @@ from ustreamer_recorder.layout import (
 
 MAX_STRINGS: Final = 65_536
 MAX_PAYLOAD: Final = 65_536
-_MOST_ATTEMPTS: Final = 0xFFFF
+_MAX_ATTEMPTS: Final = 0xFFFF
 _ROW: Final = int(Kind.DELIVERY)  # a look-up in the enum costs 0.08 us
-_HELPING: Final = int(Kind.HELPING)
-_FEW: Final = 2  # rows, for which a HELPING takes no more records than they would
+_BATCH: Final = int(Kind.BATCH)
+_MIN_BATCH_ROWS: Final = 2  # rows, for which a BATCH takes no more records than they would
 _pack_row: Final = DELIVERY.pack_into
 
 
@@ -68,7 +68,7 @@ class SegmentEncoder:
         """Numbers of those that were told."""
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it is time for another segment: some thousand texts more have room, but no more than that."""
         return len(self._strings) >= MAX_STRINGS - 16_384
 
@@ -77,7 +77,7 @@ class SegmentEncoder:
         """The records that wait for the end of their block, and the number of the first row that is or will be in it."""
         return self._block_seq, bytes(self._buffer[RECORD : RECORD * (1 + self._records)])
 
-    def string(self, text: str | None) -> int:
+    def string_id(self, text: str | None) -> int:
         """The id of `text`, which is told with its first use; 0 for None. A long one is cut."""
         if text is None:
             return 0
@@ -90,18 +90,18 @@ class SegmentEncoder:
             data = data[: layout.MAX_STRING].decode("utf-8", "ignore").encode()
         id = self._strings[text] = len(self._strings) + 1
         parts = max(1, -(-len(data) // layout.STRING_BYTES))
-        self._room(parts)
+        self._ensure_room(parts)
         for part in range(parts):
             chunk = data[part * layout.STRING_BYTES : (part + 1) * layout.STRING_BYTES]
             self._add(layout.STRING, Kind.STRING, part, id, len(data), chunk)
         return id
 
-    def know(self, target: Target) -> None:
+    def add_target(self, target: Target) -> None:
         """Tell where messages of `target` go, unless this segment has told it."""
         if target.target in self.targets:
             return
         texts = [
-            self.string(each) for each in (target.ingress, target.egress, target.topic, target.subscriber)
+            self.string_id(each) for each in (target.ingress, target.egress, target.topic, target.subscriber)
         ]
         self.targets.add(target.target)
         self._add(
@@ -150,7 +150,7 @@ class SegmentEncoder:
             code,
             type,
             priority,
-            attempts if attempts < _MOST_ATTEMPTS else _MOST_ATTEMPTS,  # noqa: FURB136 - 0.1 us less than min()
+            attempts if attempts < _MAX_ATTEMPTS else _MAX_ATTEMPTS,  # noqa: FURB136 - 0.1 us less than min()
             seq,
             msb,
             lsb,
@@ -179,16 +179,16 @@ class SegmentEncoder:
         sink: int,
         ttl_ms: int,
         epoch: int,
-        helping: Helping,
+        batch: BatchNote,
         begin: int,
     ) -> int:
-        """Add rows of a helping from its `begin`th on, as one HELPING; how many: those that have room in this block, 0 if that is
+        """Add rows of a helping from its `begin`th on, as one BATCH; how many: those that have room in this block, 0 if that is
         but one.
 
         What `pack_row` of each would say, in a fifth of the bytes: 0.03 us a row instead of 0.5.
         """
-        times_ns, sizes = helping.times_ns, helping.sizes
-        columns = [helping.msbs, helping.lsbs]
+        times_ns, sizes = batch.times_ns, batch.sizes
+        columns = [batch.msbs, batch.lsbs]
         at_ns, size, width = times_ns, sizes[0], 16
         if not isinstance(times_ns, int):
             columns.append(times_ns)
@@ -199,16 +199,16 @@ class SegmentEncoder:
             size, flags, width = 0, flags | SIZES, width + 4
         count = len(sizes)
         number = min(count - begin, MAX_ROWS, (MAX_RECORDS - self._records - 1) * RECORD // width)
-        if number < _FEW:
+        if number < _MIN_BATCH_ROWS:
             return 0
         if number < count:
             columns = [column[begin : begin + number] for column in columns]
         records = -(-number * width // RECORD)
         seq, head = self.next_seq, RECORD * (self._records + 1)
-        HELPING.pack_into(
+        BATCH.pack_into(
             self._buffer,
             head,
-            _HELPING,
+            _BATCH,
             flags,
             number,
             type,
@@ -216,7 +216,7 @@ class SegmentEncoder:
             records,
             seq,
             at_ns,
-            helping.settled_ns,
+            batch.settled_ns,
             target,
             source,
             sink,
@@ -233,11 +233,15 @@ class SegmentEncoder:
 
     def row(self, row: Row) -> None:
         """Add a row, of the number that it has."""
-        self.know(row.target)
-        source, sink, reason = self.string(row.source), self.string(row.sink), self.string(row.reason)
+        self.add_target(row.target)
+        source, sink, reason = (
+            self.string_id(row.source),
+            self.string_id(row.sink),
+            self.string_id(row.reason),
+        )
         if row.request is not None:
-            self.room_for_answer()
-        self._go_on_at(row.seq)
+            self.ensure_room_for_answer()
+        self._continue_at(row.seq)
         self.pack_row(
             (HELD if row.held else 0) | (0 if row.ttl_ms is None else HAS_TTL),
             row.verdict,
@@ -262,11 +266,11 @@ class SegmentEncoder:
         if row.request is not None:
             self.answer(row.request.msb, row.request.lsb)
 
-    def room_for_answer(self) -> None:
+    def ensure_room_for_answer(self) -> None:
         """Have a row, and what it answers, stand in one block: called before the row."""
-        self._room(2)
+        self._ensure_room(2)
 
-    def _go_on_at(self, seq: int) -> None:
+    def _continue_at(self, seq: int) -> None:
         if self._block_seq == self.next_seq:
             self._block_seq = seq
         self.next_seq = seq
@@ -278,13 +282,13 @@ class SegmentEncoder:
     def letter(self, letter: Letter) -> None:
         """Add a dead letter. ValueError for a payload of more than MAX_PAYLOAD bytes: cut it."""
         payload = letter.payload
-        kept = 0 if payload is None else len(payload)
-        if kept > MAX_PAYLOAD:
-            raise ValueError(f"payload of {kept} bytes: expected at most {MAX_PAYLOAD}")
-        self.know(letter.target)
-        texts = [self.string(each) for each in (letter.source, letter.sink, letter.reason)]
-        parts = -(-kept // layout.PAYLOAD_BYTES)
-        self._room(1 + parts)
+        kept_bytes = 0 if payload is None else len(payload)
+        if kept_bytes > MAX_PAYLOAD:
+            raise ValueError(f"payload of {kept_bytes} bytes: expected at most {MAX_PAYLOAD}")
+        self.add_target(letter.target)
+        texts = [self.string_id(each) for each in (letter.source, letter.sink, letter.reason)]
+        parts = -(-kept_bytes // layout.PAYLOAD_BYTES)
+        self._ensure_room(1 + parts)
         self._add(
             layout.DEAD_LETTER,
             Kind.DEAD_LETTER,
@@ -298,16 +302,16 @@ class SegmentEncoder:
             *texts,
             letter.attempts,
             letter.size,
-            kept,
+            kept_bytes,
             parts,
         )
         for part in range(parts):
             assert payload is not None
             chunk = payload[part * layout.PAYLOAD_BYTES : (part + 1) * layout.PAYLOAD_BYTES]
-            self._add(layout.PAYLOAD, Kind.PAYLOAD, part, kept, letter.seq, chunk)
+            self._add(layout.PAYLOAD, Kind.PAYLOAD, part, kept_bytes, letter.seq, chunk)
 
     def change(self, change: SubscriptionChange) -> None:
-        topic, subscriber = self.string(change.topic), self.string(change.subscriber)
+        topic, subscriber = self.string_id(change.topic), self.string_id(change.subscriber)
         self._add(
             layout.SUBSCRIPTION,
             Kind.SUBSCRIPTION,
@@ -325,7 +329,7 @@ class SegmentEncoder:
 
     def gap(self, gap: Gap) -> None:
         """What is missing. The row behind it has the number behind those that are."""
-        self._go_on_at(gap.first_seq)
+        self._continue_at(gap.first_seq)
         self._add(
             layout.GAP,
             Kind.GAP,
@@ -341,7 +345,7 @@ class SegmentEncoder:
         self.next_change += gap.changes
 
     def config(self, config: Config) -> None:
-        text = self.string(config.text)
+        text = self.string_id(config.text)
         self._add(layout.CONFIG, Kind.CONFIG, config.epoch, config.since_ns, text)
 
     def counters(self, counters: Counters) -> None:
@@ -391,11 +395,11 @@ class SegmentEncoder:
         self.size += length
         self._emit(block)
 
-    def _room(self, records: int) -> None:
+    def _ensure_room(self, records: int) -> None:
         if self._records + records > MAX_RECORDS:
             self.end_block()
 
     def _add(self, record: struct.Struct, *fields: int | bytes) -> None:
-        self._room(1)
+        self._ensure_room(1)
         record.pack_into(self._buffer, RECORD * (self._records + 1), *fields)
         self._records += 1

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.uprotocol.uattributes import UAttributes
-from ustreamer_recorder.batch_note import Helping
+from ustreamer_recorder.batch_note import BatchNote
 from ustreamer_recorder.config import LARGEST_BLOCK, RecorderConfig
 from ustreamer_recorder.encoder import SegmentEncoder
 from ustreamer_recorder.events import (
@@ -40,33 +40,33 @@ from ustreamer_recorder.lost_blocks import count_lost
 from ustreamer_recorder.note_queue import (
     ChangeNote,
     ConfigNote,
-    Intake,
-    LetterNote,
+    DeadLetterNote,
     Note,
+    NoteQueue,
+    RateChangeNote,
     RowNote,
     SingleNote,
     Skipped,
-    TunedNote,
     row_of,
 )
-from ustreamer_recorder.segments import Quota, SegmentFile, make_room
+from ustreamer_recorder.segments import Quota, SegmentFile, enforce_quota
 from ustreamer_recorder.targets import Targets
 
 log = logging.getLogger("ustreamer.recorder")
 
-LEAP_MS: Final = 50
+CLOCK_STEP_MS: Final = 50
 RETRY_NS: Final = 10_000_000_000
 """How long to leave a disk alone that did not take what it was given."""
 COUNTERS_NS: Final = 10_000_000_000
 ROW_BYTES: Final = 24
 """Of `segment_bytes` for each row at least, also where it takes less: whoever unfolds a file needs four times its size, not six."""
-_HEADERS: Final = 16_384  # distinct ones that are remembered, as many as an ingress remembers plans
-_VERSIONS: Final = 16  # of the configuration
+_MAX_HEADERS: Final = 16_384  # distinct ones that are remembered, as many as an ingress remembers plans
+_MAX_CONFIGS: Final = 16  # of the configuration
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 
 
-class _Known(NamedTuple):
+class _HeaderIds(NamedTuple):
     """What all messages of one header have in common, in numbers of the present segment."""
 
     type: int
@@ -108,7 +108,7 @@ class Journal:
         self._next_seq = 0  # and of the next row, as long as no segment is open
         self._next_change = 0
         self._gaps: dict[GapCause, Skipped] = {}
-        self._quiet_until_ns = self._retry_ns = self._opened_ns = self._synced_ns = self._counted_ns = 0
+        self._no_warning_until_ns = self._retry_ns = self._opened_ns = self._synced_ns = self._counted_ns = 0
         self._counted_seq = 0
         self._unsynced = False
         self._failing = False
@@ -116,9 +116,9 @@ class Journal:
         self._configs = [Config(0, 0, "{}")]
         self._epoch = self._epoch_ns = 0
         self._is_configured = False
-        self._told_of_unfit = False
+        self._reported_unencodable = False
         self._targets = Targets()
-        self._headers: dict[UAttributes, _Known] = {}
+        self._headers: dict[UAttributes, _HeaderIds] = {}
 
     @property
     def next_seq(self) -> int:
@@ -127,7 +127,7 @@ class Journal:
 
     # --- notes ----------------------------------------------------------------------------------------------------------
 
-    def write(self, notes: deque[Note], number: int, intake: Intake) -> None:
+    def write(self, notes: deque[Note], count: int, note_queue: NoteQueue) -> None:
         """Take out so many notes and record each, or count it as missing. 0.5 us for most rows, 0.1 in a helping."""
         popleft, headers, states, rotate_at = (
             notes.popleft,
@@ -135,20 +135,20 @@ class Journal:
             self._targets.states,
             self._rotate_at,
         )
-        for _ in range(number):
+        for _ in range(count):
             note = popleft()
             encoder = self._encoder
             if type(note) is not tuple or encoder is None or encoder.size > rotate_at:
-                if isinstance(note, Helping):
-                    self._write_helping(note, intake)
+                if isinstance(note, BatchNote):
+                    self._write_batch(note, note_queue)
                 else:
-                    self._write_one(note, intake)
+                    self._write_one(note, note_queue)
                 continue
             (
                 id_,
                 attributes,
                 size,
-                where,
+                destination,
                 verdict,
                 reason,
                 attempts,
@@ -159,7 +159,7 @@ class Journal:
                 letter,
             ) = note
             try:
-                known, state = headers.get(attributes), states.get(id(where))
+                known, state = headers.get(attributes), states.get(id(destination))
                 if (
                     known is None
                     or state is None
@@ -169,7 +169,7 @@ class Journal:
                     or received_ns < self._epoch_ns
                     or state.target not in encoder.targets
                 ):
-                    self._write_one(note, intake)
+                    self._write_one(note, note_queue)
                     continue
                 type_, priority, flags, ttl_ms, source, sink, _ = known
                 encoder.pack_row(
@@ -194,23 +194,23 @@ class Journal:
                     self._epoch,
                 )
             except Exception as error:  # noqa: BLE001  # as below
-                self._failed(note, error)
+                self._on_note_failed(note, error)
 
-    def _write_helping(self, helping: Helping, intake: Intake) -> None:
+    def _write_batch(self, batch: BatchNote, note_queue: NoteQueue) -> None:
         """Record messages that were delivered together: as many at once as one block has room for."""
-        intake.taken(helping)
+        note_queue.batch_popped(batch)
         done = 0
-        while done < len(helping):
-            written = self._rows(helping, done)
+        while done < len(batch):
+            written = self._write_rows(batch, done)
             if not written:
-                self._write_one(row_of(helping, done), intake)
+                self._write_one(row_of(batch, done), note_queue)
             done += written or 1
 
-    def _rows(self, helping: Helping, begin: int) -> int:
+    def _write_rows(self, batch: BatchNote, begin: int) -> int:
         """Write rows of a helping from its `begin`th on; how many. 0 if that one is not like most rows, or ends a block."""
-        encoder, attributes = self._encoder, helping.attributes
-        known, state = self._headers.get(attributes), self._targets.states.get(id(helping.delivery))
-        received_ns = helping.time_ns(begin)
+        encoder, attributes = self._encoder, batch.attributes
+        known, state = self._headers.get(attributes), self._targets.states.get(id(batch.delivery))
+        received_ns = batch.time_ns(begin)
         if (
             encoder is None
             or encoder.size > self._rotate_at
@@ -223,10 +223,10 @@ class Journal:
             return 0
         type_, priority, flags, ttl_ms, source, sink, _ = known
         return encoder.pack_rows(
-            flags, type_, priority, state.target, source, sink, ttl_ms, self._epoch, helping, begin
+            flags, type_, priority, state.target, source, sink, ttl_ms, self._epoch, batch, begin
         )
 
-    def _write_one(self, note: SingleNote, intake: Intake) -> None:
+    def _write_one(self, note: SingleNote, note_queue: NoteQueue) -> None:
         """The same for whatever note, without haste."""
         if self._encoder is not None and self._encoder.size > self._rotate_at:
             self._rotate(EndCause.ROTATED)
@@ -235,35 +235,37 @@ class Journal:
             if not isinstance(note, tuple):
                 self._event(encoder, note)
             elif encoder is None:
-                self._miss(note, GapCause.DISK)
+                self._count_missing(note, GapCause.DISK)
             else:
                 self._row(encoder, note)
         except Exception as error:  # noqa: BLE001  # a number without room, or a value that is no message's, too
-            self._failed(note, error)
+            self._on_note_failed(note, error)
         if isinstance(note, tuple) and note[11] is not None:
             self._letter(note, note[11])
-            intake.written(note[11])
+            note_queue.payload_written(note[11])
 
-    def _failed(self, note: SingleNote, error: Exception) -> None:
+    def _on_note_failed(self, note: SingleNote, error: Exception) -> None:
         if isinstance(error, OSError):
-            self._miss(note, GapCause.DISK)
-            self._fail(error)
+            self._count_missing(note, GapCause.DISK)
+            self._on_disk_error(error)
             return
-        if not self._told_of_unfit:
-            log.error("recorder.unfit", exc_info=error)
-        self._told_of_unfit = True
-        self._miss(note, GapCause.UNFIT)
+        if not self._reported_unencodable:
+            log.error("recorder.row_not_encodable", exc_info=error)
+        self._reported_unencodable = True
+        self._count_missing(note, GapCause.UNFIT)
 
     def _row(self, encoder: SegmentEncoder, note: RowNote) -> None:
-        id_, attributes, size, where, verdict, reason, attempts, arrived_ns, received_ns, *times, _ = note
+        id_, attributes, size, destination, verdict, reason, attempts, arrived_ns, received_ns, *times, _ = (
+            note
+        )
         first_attempt_ns, settled_ns = times
-        known = self._headers.get(attributes) or self._header(encoder, attributes)
-        target = self._targets.of(where, received_ns)
-        encoder.know(target)
+        known = self._headers.get(attributes) or self._header_ids(encoder, attributes)
+        target = self._targets.target_for(destination, received_ns)
+        encoder.add_target(target)
         text = None if reason is None else reason.message
-        reason_id = encoder.string(text)
+        reason_id = encoder.string_id(text)
         if known.request is not None:
-            encoder.room_for_answer()
+            encoder.ensure_room_for_answer()
         encoder.pack_row(
             known.flags if arrived_ns == received_ns else known.flags | HELD,
             verdict,
@@ -288,19 +290,19 @@ class Journal:
         if known.request is not None:
             encoder.answer(*known.request)
 
-    def _header(self, encoder: SegmentEncoder, attributes: UAttributes) -> _Known:
+    def _header_ids(self, encoder: SegmentEncoder, attributes: UAttributes) -> _HeaderIds:
         sink, reqid = attributes.sink, attributes.reqid
-        known = _Known(
+        known = _HeaderIds(
             attributes.type,
             attributes.priority_class,
             0 if attributes.ttl is None else HAS_TTL,
             attributes.ttl or 0,
-            encoder.string(str(attributes.source)),
-            0 if sink is None else encoder.string(str(sink)),
+            encoder.string_id(str(attributes.source)),
+            0 if sink is None else encoder.string_id(str(sink)),
             None if reqid is None else (reqid.msb, reqid.lsb),
         )
-        if attributes.repeats:
-            if len(self._headers) >= _HEADERS:
+        if attributes.is_cacheable:
+            if len(self._headers) >= _MAX_HEADERS:
                 self._headers.clear()
             self._headers[attributes] = known
         return known
@@ -310,7 +312,7 @@ class Journal:
         earlier = [each.epoch for each in self._configs if each.since_ns <= received_ns]
         return (earlier or [self._configs[0].epoch])[-1]
 
-    def _letter(self, note: RowNote, letter: LetterNote) -> None:
+    def _letter(self, note: RowNote, letter: DeadLetterNote) -> None:
         """The dead letter of the row that was written last."""
         encoder = self._encoder
         if encoder is None:
@@ -322,7 +324,7 @@ class Journal:
                     seq=encoder.next_seq - 1,
                     id=note[0],
                     time_ns=note[10],
-                    target=self._targets.of(note[3], note[8]),
+                    target=self._targets.target_for(note[3], note[8]),
                     source=str(attributes.source),
                     sink=None if attributes.sink is None else str(attributes.sink),
                     attempts=note[6],
@@ -334,17 +336,17 @@ class Journal:
             )
         except OSError as error:
             self._gap(GapCause.DISK).letters += 1
-            self._fail(error)
+            self._on_disk_error(error)
 
-    def _event(self, encoder: SegmentEncoder | None, note: TunedNote | ChangeNote | ConfigNote) -> None:
+    def _event(self, encoder: SegmentEncoder | None, note: RateChangeNote | ChangeNote | ConfigNote) -> None:
         match note:
-            case TunedNote(delivery, period_ns, tuned_ns):
-                target = self._targets.tuned(delivery, period_ns, tuned_ns)
+            case RateChangeNote(delivery, period_ns, tuned_ns):
+                target = self._targets.new_target(delivery, period_ns, tuned_ns)
                 if encoder is not None:
-                    encoder.know(target)
+                    encoder.add_target(target)
             case ConfigNote(text, since_ns):
                 epoch = self._configs[-1].epoch + 1 if self._is_configured else 0
-                known = self._configs[-_VERSIONS:] if self._is_configured else []
+                known = self._configs[-_MAX_CONFIGS:] if self._is_configured else []
                 self._configs = [*known, Config(epoch, since_ns, text)]
                 self._is_configured = True
                 self._epoch, self._epoch_ns = epoch, since_ns
@@ -355,17 +357,17 @@ class Journal:
 
     def _change(self, encoder: SegmentEncoder | None, note: ChangeNote) -> None:
         if encoder is None:
-            self._miss(note, GapCause.DISK)
+            self._count_missing(note, GapCause.DISK)
             return
-        wish = note.subscription
+        subscription = note.subscription
         encoder.change(
             SubscriptionChange(
                 encoder.next_change,
                 note.time_ns,
                 note.change,
-                str(wish.topic),
-                str(wish.subscriber),
-                wish.period_ns,
+                str(subscription.topic),
+                str(subscription.subscriber),
+                subscription.period_ns,
             )
         )
 
@@ -374,18 +376,18 @@ class Journal:
     def _gap(self, cause: GapCause) -> Skipped:
         return self._gaps.setdefault(cause, Skipped())
 
-    def _miss(self, note: SingleNote, cause: GapCause) -> None:
+    def _count_missing(self, note: SingleNote, cause: GapCause) -> None:
         """Count a note that is not recorded."""
         gap = self._gap(cause)
         if isinstance(note, tuple):
             gap.rows[note[4]] += 1
             gap.letters += note[11] is not None
-            gap.at(note[10])
+            gap.include_time(note[10])
         elif isinstance(note, ChangeNote):
             gap.changes += 1
-            gap.at(note.time_ns)
+            gap.include_time(note.time_ns)
 
-    def _tell_gaps(self, encoder: SegmentEncoder) -> None:
+    def _write_gaps(self, encoder: SegmentEncoder) -> None:
         for cause, gap in list(self._gaps.items()):
             if gap:
                 a, b, c, d, e, f = gap.rows
@@ -400,11 +402,11 @@ class Journal:
     def _warn_of_gap(self, cause: GapCause, rows: int) -> None:
         """As long as it goes on, once in a while; the recording has every one of them."""
         now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._quiet_until_ns:
-            self._quiet_until_ns = now_ns + RETRY_NS
+        if now_ns >= self._no_warning_until_ns:
+            self._no_warning_until_ns = now_ns + RETRY_NS
             log.warning("recorder.gap", extra={"cause": cause.name, "rows": rows})
 
-    def _fail(self, error: OSError) -> None:
+    def _on_disk_error(self, error: OSError) -> None:
         """The disk has not taken something: what was not written is missing, and for a while it is left alone."""
         encoder, file, lost = self._encoder, self._file, self._lost_block
         self._encoder, self._file, self._lost_block = None, None, b""
@@ -424,13 +426,15 @@ class Journal:
             try:
                 file.finish()
             except OSError as failed:  # it is finished at the next start
-                log.warning("recorder.left_open", extra={"file": str(file.path), "reason": str(failed)})
+                log.warning(
+                    "recorder.segment_not_finished", extra={"file": str(file.path), "reason": str(failed)}
+                )
 
     # --- segments -------------------------------------------------------------------------------------------------------
 
     def tick(self, skipped: Skipped) -> None:
         """End the block; do what is due. `skipped` is what was not even noted."""
-        self._gap(GapCause.OVERRUN).add(skipped)
+        self._gap(GapCause.OVERRUN).merge(skipped)
         now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
         if self._encoder is None and now_ns >= self._retry_ns:
             self._open(now_ns, wall_ms)
@@ -439,18 +443,18 @@ class Journal:
             return
         encoder.now = now_ns, wall_ms
         try:
-            self._watch_clock(encoder, now_ns, wall_ms)
-            self._tell_gaps(encoder)
+            self._check_clock_step(encoder, now_ns, wall_ms)
+            self._write_gaps(encoder)
             encoder.end_block()
             if self._unsynced and now_ns - self._synced_ns >= self._config.sync_ms * _NS_PER_MS:
                 file.sync()
                 self._synced_ns, self._unsynced = now_ns, False
         except OSError as error:
-            self._fail(error)
+            self._on_disk_error(error)
             return
         rows = encoder.next_seq - encoder.header.first_seq
         is_old = now_ns - self._opened_ns >= self._config.segment_s * _NS_PER_S
-        if encoder.full or rows > self._config.segment_bytes // ROW_BYTES or (is_old and rows):
+        if encoder.is_full or rows > self._config.segment_bytes // ROW_BYTES or (is_old and rows):
             self._rotate(EndCause.ROTATED)
 
     def count(self, ledger: LedgerSnapshot) -> None:
@@ -466,7 +470,7 @@ class Journal:
         try:
             self._counters(encoder, CountersCause.RUNNING, ledger, now_ns)
         except OSError as error:
-            self._fail(error)
+            self._on_disk_error(error)
 
     def _counters(
         self, encoder: SegmentEncoder, cause: CountersCause, ledger: LedgerSnapshot, now_ns: int
@@ -483,7 +487,7 @@ class Journal:
         try:
             self._counters(encoder, CountersCause.STOPPED, ledger, self._clock.monotonic_ns())
         except OSError as error:
-            self._fail(error)
+            self._on_disk_error(error)
             return
         self._rotate(EndCause.STOPPED)
 
@@ -496,14 +500,14 @@ class Journal:
             encoder.end(End(cause, now_ns, wall_ms, encoder.next_seq, encoder.next_change))
             encoder.end_block()
         except OSError as error:
-            self._fail(error)
+            self._on_disk_error(error)
             return
         self._next_seq, self._next_change = encoder.next_seq, encoder.next_change
         self._encoder = self._file = None
         try:
             file.finish()
         except OSError as error:
-            self._fail(error)
+            self._on_disk_error(error)
             return
         if cause is EndCause.ROTATED:
             self._open(now_ns, wall_ms)
@@ -515,12 +519,12 @@ class Journal:
         reserve = self._config.segment_bytes
         try:
             self._prepare()
-            make_room(self._directory, self._quota, reserve, wall_ms)
+            enforce_quota(self._directory, self._quota, reserve, wall_ms)
             self._file = SegmentFile(
                 self._directory, header, reserve, 0o600 if self._config.payloads else 0o640
             )
         except OSError as error:
-            self._fail(error)
+            self._on_disk_error(error)
             return
         if self._failing:
             log.warning("recorder.resumed", extra={"directory": str(self._directory)})
@@ -530,11 +534,11 @@ class Journal:
         self._headers.clear()
         self._encoder = encoder = SegmentEncoder(header, self._emit)
         # A leap between two files is in no file's LEAP.
-        self._anchor = Anchor(now_ns, wall_ms, AnchorCause.SEGMENT, self._leap_ms(now_ns, wall_ms))
+        self._anchor = Anchor(now_ns, wall_ms, AnchorCause.SEGMENT, self._clock_step_ms(now_ns, wall_ms))
         encoder.anchor(self._anchor)
         if self._is_configured:
             encoder.config(self._configs[-1])
-        self._tell_gaps(encoder)
+        self._write_gaps(encoder)
 
     def _emit(self, block: bytes) -> None:
         assert self._file is not None
@@ -543,13 +547,13 @@ class Journal:
         self._lost_block = b""
         self._unsynced = True
 
-    def _watch_clock(self, encoder: SegmentEncoder, now_ns: int, wall_ms: int) -> None:
-        leap_ms = self._leap_ms(now_ns, wall_ms)
-        if leap_ms:
-            self._anchor = Anchor(now_ns, wall_ms, AnchorCause.LEAP, leap_ms)
+    def _check_clock_step(self, encoder: SegmentEncoder, now_ns: int, wall_ms: int) -> None:
+        clock_step_ms = self._clock_step_ms(now_ns, wall_ms)
+        if clock_step_ms:
+            self._anchor = Anchor(now_ns, wall_ms, AnchorCause.LEAP, clock_step_ms)
             encoder.anchor(self._anchor)
 
-    def _leap_ms(self, now_ns: int, wall_ms: int) -> int:
+    def _clock_step_ms(self, now_ns: int, wall_ms: int) -> int:
         """How far the wall clock has leapt since the last anchor; 0 for what is only drift."""
-        leap_ms = wall_ms - self._anchor.wall_ms - (now_ns - self._anchor.mono_ns) // _NS_PER_MS
-        return leap_ms if abs(leap_ms) >= LEAP_MS else 0
+        clock_step_ms = wall_ms - self._anchor.wall_ms - (now_ns - self._anchor.mono_ns) // _NS_PER_MS
+        return clock_step_ms if abs(clock_step_ms) >= CLOCK_STEP_MS else 0

@@ -4,7 +4,7 @@
     segment   header (288 bytes), block, block, ..., zeros up to what was reserved (only while it is written)
     block     block header (96), 1 to MAX_RECORDS records of 96 bytes
     record    its kind (1 byte), and what RECORDS[kind] says
-              a HELPING, and directly behind it records of nothing but columns: numbers of its rows, one kind after the other
+              a BATCH, and directly behind it records of nothing but columns: numbers of its rows, one kind after the other
 
 All numbers are little endian. Every record is RECORD bytes long, so block headers and records stand on one grid, on which a
 reader finds the next block behind a damaged one. A block is true as a whole or not at all: its CRC-32 covers all of its
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 LAYOUT: Final = 2
-"""Of the files that are written: 2 has HELPINGs, 1 had none."""
+"""Of the files that are written: 2 has BATCH records, 1 had none."""
 LAYOUTS: Final = frozenset({1, 2})
 """Of the files that are read."""
 RECORD: Final = 96
@@ -58,7 +58,7 @@ class Kind(IntEnum):
     CONFIG = 10
     COUNTERS = 11
     END = 12
-    HELPING = 13
+    BATCH = 13
 
 
 # ---------------------------------------------------------------------------------------------------- header, block
@@ -231,7 +231,7 @@ rows skipped in this run so far."""
 END: Final = struct.Struct("<BB6xqqQQ56x")
 """kind, cause, mono_ns, wall_ms, next_seq, next number of a subscription change."""
 
-HELPING: Final = struct.Struct("<BBHBBHQqqIIIIII40x")
+BATCH: Final = struct.Struct("<BBHBBHQqqIIIIII40x")
 """kind, flags, rows, type, priority, records of columns behind it, seq of the first row, time_ns, settled_ns, target, source,
 sink, ttl_ms, epoch, size.
 
@@ -243,11 +243,11 @@ TIMES: Final = 4
 SIZES: Final = 8
 """Flag: each row has its own size."""
 MAX_ROWS: Final = 1_024
-"""Rows of one HELPING."""
+"""Rows of one BATCH."""
 
 
 def columns_records(rows: int, flags: int) -> int:
-    """How many records the columns of a HELPING fill, with the zeros behind them."""
+    """How many records the columns of a BATCH fill, with the zeros behind them."""
     width = 16 + (8 if flags & TIMES else 0) + (4 if flags & SIZES else 0)
     return -(-rows * width // RECORD)
 
@@ -265,7 +265,7 @@ RECORDS: Final = {
     Kind.CONFIG: CONFIG,
     Kind.COUNTERS: COUNTERS,
     Kind.END: END,
-    Kind.HELPING: HELPING,
+    Kind.BATCH: BATCH,
 }
 
 

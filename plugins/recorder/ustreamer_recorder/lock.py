@@ -8,14 +8,14 @@ from typing import Final
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-NAME: Final = ".lock"
+LOCK_NAME: Final = ".lock"
 
 
 class DirectoryLock:
     """Held for life; the kernel frees that of a process that dies."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / NAME
+        self._path = directory / LOCK_NAME
         self._descriptor: int | None = None
 
     def acquire(self) -> None:

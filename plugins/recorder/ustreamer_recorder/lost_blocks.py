@@ -2,7 +2,7 @@
 """What was in bytes that could not be written."""
 
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer_recorder.layout import BLOCK_MAGIC, DELIVERY, GAP, HELPING, RECORD, SUBSCRIPTION, Kind
+from ustreamer_recorder.layout import BATCH, BLOCK_MAGIC, DELIVERY, GAP, RECORD, SUBSCRIPTION, Kind
 from ustreamer_recorder.note_queue import Skipped
 
 
@@ -11,7 +11,7 @@ def count_lost(records: bytes, gap: Skipped) -> int:
 
     Gaps that were told there count too, once more; how many rows those were is returned.
     """
-    told = at = 0
+    already_counted = at = 0
     while at < len(records):
         record = records[at : at + RECORD]
         at += RECORD
@@ -21,19 +21,19 @@ def count_lost(records: bytes, gap: Skipped) -> int:
         if kind == Kind.DELIVERY:
             row = DELIVERY.unpack(record)
             gap.rows[row[2]] += 1
-            gap.at(row[13])
-        elif kind == Kind.HELPING:
-            helping = HELPING.unpack(record)
-            gap.rows[Verdict.DELIVERED] += helping[2]
-            gap.at(helping[8])
-            at += RECORD * helping[5]
+            gap.include_time(row[13])
+        elif kind == Kind.BATCH:
+            batch = BATCH.unpack(record)
+            gap.rows[Verdict.DELIVERED] += batch[2]
+            gap.include_time(batch[8])
+            at += RECORD * batch[5]
         elif kind == Kind.SUBSCRIPTION:
             gap.changes += 1
-            gap.at(SUBSCRIPTION.unpack(record)[3])
+            gap.include_time(SUBSCRIPTION.unpack(record)[3])
         elif kind == Kind.DEAD_LETTER:
             gap.letters += 1
         elif kind == Kind.GAP:
             _, _, _, from_ns, until_ns, *rows, changes, letters = GAP.unpack(record)
-            gap.add(Skipped(rows, changes, letters, from_ns, until_ns))
-            told += sum(rows)
-    return told
+            gap.merge(Skipped(rows, changes, letters, from_ns, until_ns))
+            already_counted += sum(rows)
+    return already_counted

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, cast
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import BulkTap, Delivery
+from ustreamer.core.delivery.delivery import BatchTap, Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes
@@ -23,16 +23,16 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_recorder.batch_note import AS_STORED, Helping, helping_of
+from ustreamer_recorder.batch_note import AS_STORED, BatchNote, batch_note_of
 
-MAX_PAYLOADS: Final = 16_000_000
+MAX_WAITING_PAYLOAD_BYTES: Final = 16_000_000
 """Bytes of dead letters' payloads that may wait for the writer."""
 _DELIVERED: Final = Verdict.DELIVERED
 _EXPIRED: Final = Verdict.EXPIRED
 _DEAD_LETTERED: Final = Verdict.DEAD_LETTERED
 
 
-class LetterNote(msgspec.Struct, frozen=True):
+class DeadLetterNote(msgspec.Struct, frozen=True):
     """A verdict has made a dead letter; `payload` is None if it is not kept."""
 
     payload: bytes | None
@@ -50,30 +50,30 @@ RowNote: TypeAlias = tuple[
     int,  # received_ns
     int,  # first_attempt_ns
     int,  # settled_ns
-    LetterNote | None,
+    DeadLetterNote | None,
 ]
 
 
-def row_of(helping: Helping, number: int) -> RowNote:
+def row_of(batch: BatchNote, number: int) -> RowNote:
     """The note of one of them, as if it had been delivered alone."""
-    at_ns = helping.time_ns(number)
+    at_ns = batch.time_ns(number)
     return (
-        UUID(helping.msbs[number], helping.lsbs[number]),
-        helping.attributes,
-        helping.sizes[number],
-        helping.delivery,
+        UUID(batch.msbs[number], batch.lsbs[number]),
+        batch.attributes,
+        batch.sizes[number],
+        batch.delivery,
         _DELIVERED,
         None,
         1,
         at_ns,
         at_ns,
         at_ns,
-        helping.settled_ns,
+        batch.settled_ns,
         None,
     )
 
 
-class TunedNote(msgspec.Struct, frozen=True):
+class RateChangeNote(msgspec.Struct, frozen=True):
     """A delivery is new, or goes by another period, or has new filters."""
 
     delivery: Delivery
@@ -92,8 +92,8 @@ class ConfigNote(msgspec.Struct, frozen=True):
     since_ns: int
 
 
-SingleNote: TypeAlias = "RowNote | TunedNote | ChangeNote | ConfigNote"
-Note: TypeAlias = "SingleNote | Helping"
+SingleNote: TypeAlias = "RowNote | RateChangeNote | ChangeNote | ConfigNote"
+Note: TypeAlias = "SingleNote | BatchNote"
 
 
 class Skipped(msgspec.Struct):
@@ -108,21 +108,21 @@ class Skipped(msgspec.Struct):
     def __bool__(self) -> bool:
         return bool(self.changes or self.letters or any(self.rows))
 
-    def at(self, time_ns: int) -> None:
+    def include_time(self, time_ns: int) -> None:
         """Something was skipped at this time."""
         self.from_ns = min(self.from_ns or time_ns, time_ns)
         self.until_ns = max(self.until_ns, time_ns)
 
-    def add(self, other: "Skipped") -> None:
+    def merge(self, other: "Skipped") -> None:
         if other:
             self.rows = [mine + more for mine, more in zip(self.rows, other.rows, strict=True)]
             self.changes += other.changes
             self.letters += other.letters
-            self.at(other.from_ns)
-            self.at(other.until_ns)
+            self.include_time(other.from_ns)
+            self.include_time(other.until_ns)
 
 
-class Intake:
+class NoteQueue:
     """One for a streamer. Everything but what is for the writer is called by the streamer, from any thread."""
 
     def __init__(
@@ -140,12 +140,12 @@ class Intake:
         self._payload_bytes = payload_bytes
         self._lock = Lock()  # a leaf, for what does not happen with every message
         self._skipped = Skipped()
-        self._payloads = 0
-        self._behind = 0  # rows that wait beyond one for each note
+        self._waiting_payload_bytes = 0
+        self._extra_rows = 0  # rows that wait beyond one for each note
 
     # --- on the path ----------------------------------------------------------------------------------------------------
 
-    def tap(self, endpoint: str) -> BulkTap:
+    def tap(self, endpoint: str) -> BatchTap:
         """What sees the verdicts on all that came in at `endpoint`."""
         notes, append, limit, monotonic_ns = self.notes, self.notes.append, self._limit, self._monotonic_ns
 
@@ -160,7 +160,7 @@ class Intake:
             first_attempt_ns: int,
             settled_ns: int,
         ) -> None:
-            if len(notes) + self._behind >= limit:
+            if len(notes) + self._extra_rows >= limit:
                 self._skip(message, verdict, settled_ns)
                 return
             letter = None
@@ -168,7 +168,7 @@ class Intake:
                 if settled_ns == received_ns:  # sent inline, without a look at the clock
                     settled_ns = monotonic_ns()
             elif verdict is _DEAD_LETTERED or verdict is _EXPIRED:
-                letter = self._letter(message)
+                letter = self._dead_letter_note(message)
             append(
                 (
                     message.id,
@@ -186,94 +186,96 @@ class Intake:
                 )
             )
 
-        def delivered(messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]) -> None:
-            if not self._noted_together(messages, delivery, times_ns):
+        def on_delivered_batch(
+            messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
+        ) -> None:
+            if not self._append_batch(messages, delivery, times_ns):
                 for message, at_ns in zip(messages, times_ns, strict=True):
                     tap(message, delivery, _DELIVERED, None, 1, at_ns, at_ns, at_ns, at_ns)
 
         # An attribute of the function, as an object that can be called costs 0.15 us a call more than a function.
-        tap.delivered = delivered  # type: ignore[attr-defined]
-        return cast("BulkTap", tap)
+        tap.on_delivered_batch = on_delivered_batch  # type: ignore[attr-defined]
+        return cast("BatchTap", tap)
 
-    def _noted_together(
+    def _append_batch(
         self, messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
     ) -> bool:
         """Whether one note has been made of these messages: there is room for all, and they are one helping."""
         more = len(messages) - 1
-        if not AS_STORED or len(self.notes) + self._behind + more >= self._limit:
+        if not AS_STORED or len(self.notes) + self._extra_rows + more >= self._limit:
             return False
-        note = helping_of(messages, delivery, times_ns, self._monotonic_ns())
+        note = batch_note_of(messages, delivery, times_ns, self._monotonic_ns())
         if note is None:
             return False
         with self._lock:
-            self._behind += more
+            self._extra_rows += more
         self.notes.append(note)
         return True
 
-    def tuned(self, delivery: Delivery) -> None:
+    def on_rate_change(self, delivery: Delivery) -> None:
         """The filters of a delivery are being made. There may be twice as many notes as rows, so that these find room."""
         if len(self.notes) < 2 * self._limit:
-            self.notes.append(TunedNote(delivery, delivery.period_ns, delivery.tuned_ns))
+            self.notes.append(RateChangeNote(delivery, delivery.period_ns, delivery.period_since_ns))
 
-    def changed(self, subscription: Subscription, change: Change, /) -> None:
+    def on_subscription_change(self, subscription: Subscription, change: Change, /) -> None:
         now_ns = self._monotonic_ns()
         if len(self.notes) < self._limit:
             self.notes.append(ChangeNote(subscription, change, now_ns))
             return
         with self._lock:
             self._skipped.changes += 1
-            self._skipped.at(now_ns)
+            self._skipped.include_time(now_ns)
 
-    def configured(self, text: str) -> None:
+    def on_configured(self, text: str) -> None:
         self.notes.append(ConfigNote(text, self._monotonic_ns()))
 
     def _skip(self, message: UMessage, verdict: Verdict, now_ns: int) -> None:
         with self._lock:
             self._skipped.rows[verdict] += 1
-            self._skipped.letters += self._is_letter(message, verdict)
-            self._skipped.at(now_ns)
+            self._skipped.letters += self._makes_dead_letter(message, verdict)
+            self._skipped.include_time(now_ns)
 
-    def _is_letter(self, message: UMessage, verdict: Verdict) -> bool:
+    def _makes_dead_letter(self, message: UMessage, verdict: Verdict) -> bool:
         """Whether this verdict makes a dead letter; a dead letter never makes another."""
         ends_badly = verdict is _DEAD_LETTERED or verdict is _EXPIRED
         return ends_badly and message.attributes.source != self._dead_letter_topic
 
-    def _letter(self, message: UMessage) -> LetterNote | None:
+    def _dead_letter_note(self, message: UMessage) -> DeadLetterNote | None:
         if message.attributes.source == self._dead_letter_topic:
             return None
         if self._payload_bytes is None:
-            return LetterNote(None)
+            return DeadLetterNote(None)
         payload = message.payload[: self._payload_bytes]
         with self._lock:
-            if self._payloads + len(payload) > MAX_PAYLOADS:
-                return LetterNote(None)
-            self._payloads += len(payload)
-        return LetterNote(payload)
+            if self._waiting_payload_bytes + len(payload) > MAX_WAITING_PAYLOAD_BYTES:
+                return DeadLetterNote(None)
+            self._waiting_payload_bytes += len(payload)
+        return DeadLetterNote(payload)
 
     # --- for the writer -------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
         """Rows, and whatever else, that are noted and not taken yet."""
-        return len(self.notes) + self._behind
+        return len(self.notes) + self._extra_rows
 
     @property
-    def has_helpings(self) -> bool:
+    def has_batches(self) -> bool:
         """Whether there are notes of many rows."""
-        return self._behind > 0
+        return self._extra_rows > 0
 
-    def taken(self, helping: Helping) -> None:
+    def batch_popped(self, batch: BatchNote) -> None:
         """A note of many rows does not wait any more."""
         with self._lock:
-            self._behind -= len(helping) - 1
+            self._extra_rows -= len(batch) - 1
 
-    def written(self, letter: LetterNote) -> None:
+    def payload_written(self, letter: DeadLetterNote) -> None:
         """A payload does not wait any more."""
         if letter.payload:
             with self._lock:
-                self._payloads -= len(letter.payload)
+                self._waiting_payload_bytes -= len(letter.payload)
 
-    def skipped(self) -> Skipped:
+    def pop_skipped(self) -> Skipped:
         """What has not been noted since the last call."""
         with self._lock:
             skipped, self._skipped = self._skipped, Skipped()

@@ -9,10 +9,10 @@ import msgspec
 from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.routing.subscriptions import SubscriptionWatch
-from ustreamer.hooks import PluginContext, Settings, hookimpl
+from ustreamer.hooks import PluginContext, StreamerSettings, hookimpl
 from ustreamer_recorder.commands import add_recordings
 from ustreamer_recorder.config import RecorderConfig
-from ustreamer_recorder.note_queue import Intake
+from ustreamer_recorder.note_queue import NoteQueue
 from ustreamer_recorder.recorder import Recorder
 
 _JOIN_S: Final = 5.0
@@ -24,7 +24,7 @@ class RecorderPlugin:
     Config = RecorderConfig
 
     def __init__(self, config: RecorderConfig, context: PluginContext) -> None:
-        self._intake = Intake(
+        self._note_queue = NoteQueue(
             config.buffer_rows,
             context.clock.monotonic_ns,
             dead_letter_topic(context.authority),
@@ -32,7 +32,7 @@ class RecorderPlugin:
         )
         directory = context.state_dir / config.directory
         self._recorder = Recorder(
-            config, directory, context.authority, context.clock, self._intake, context.ledger
+            config, directory, context.authority, context.clock, self._note_queue, context.ledger
         )
         self._is_open = False
 
@@ -42,33 +42,33 @@ class RecorderPlugin:
         add_recordings(commands)
 
     @hookimpl
-    def ustreamer_configured(self, settings: Settings) -> None:
-        self._intake.configured(_text_of(settings))
+    def ustreamer_configured(self, settings: StreamerSettings) -> None:
+        self._note_queue.on_configured(_config_text(settings))
         if not self._is_open:
             self._recorder.open()
             self._is_open = True
 
     @hookimpl
     def ustreamer_taps(self, endpoint: str) -> Tap:
-        return self._intake.tap(endpoint)
+        return self._note_queue.tap(endpoint)
 
     @hookimpl
     def ustreamer_filters(self, delivery: Delivery) -> Filter | None:
         """No filter; but this is when a limit begins to hold."""
-        self._intake.tuned(delivery)
+        self._note_queue.on_rate_change(delivery)
         return None
 
     @hookimpl
     def ustreamer_subscription_watch(self) -> SubscriptionWatch:
-        return self._intake.changed
+        return self._note_queue.on_subscription_change
 
     @hookimpl
     def ustreamer_stopped(self) -> None:
         self._recorder.close(_JOIN_S)
 
 
-def _text_of(settings: Settings) -> str:
+def _config_text(settings: StreamerSettings) -> str:
     """What whoever reads a recording needs of the configuration: limits of lanes, and the throttle's settings."""
     throttle = settings.plugins.get("throttle")
-    said = {"egress": dict(settings.egress), "throttle": throttle}
-    return msgspec.json.encode(said, order="deterministic").decode()
+    recorded = {"egress": dict(settings.egress), "throttle": throttle}
+    return msgspec.json.encode(recorded, order="deterministic").decode()

@@ -64,20 +64,20 @@ def read_segment(data: bytes, name: str = "") -> Iterator[Event | Damage]:
     if name and not name.startswith(layout.segment_name(header.run, header.number)):
         raise layout.Damaged(16, f"is segment {layout.segment_name(header.run, header.number)}, not {name}")
     decoder = _Decoder()
-    for part in blocks(data, header):
+    for part in read_blocks(data, header):
         if isinstance(part, Damage):
             yield part
         else:
             yield from decoder.events(data, part)
 
 
-def header_of(path: Path) -> SegmentHeader:
+def read_header(path: Path) -> SegmentHeader:
     """The header of a file. Raises Damaged, OSError."""
     with path.open("rb") as file:
         return SegmentHeader.unpack(file.read(HEADER))
 
 
-def blocks(data: bytes, header: SegmentHeader) -> Iterator[Block | Damage]:
+def read_blocks(data: bytes, header: SegmentHeader) -> Iterator[Block | Damage]:
     """The blocks that are whole, in order, and what is between them. Zeros at the end are no damage."""
     offset, number = HEADER, 0
     while offset < len(data):
@@ -85,7 +85,7 @@ def blocks(data: bytes, header: SegmentHeader) -> Iterator[Block | Damage]:
         if block is None:
             block = _next_block(data, offset, header, number)
             if block is None:
-                yield from _rest(data, offset)
+                yield from _torn_end(data, offset)
                 return
             reason = f"no whole block {number} until block {block.header.number}"
             yield Damage(offset, block.offset - offset, reason)
@@ -114,25 +114,25 @@ def _next_block(data: bytes, offset: int, header: SegmentHeader, at_least: int) 
     return None
 
 
-def _rest(data: bytes, offset: int) -> Iterator[Damage]:
+def _torn_end(data: bytes, offset: int) -> Iterator[Damage]:
     rest = data[offset:].rstrip(b"\0")
     if rest:
         yield Damage(offset, len(rest), f"{len(rest)} bytes behind the last whole block", torn=True)
 
 
-class _Unknown(Exception):
+class _InvalidReference(Exception):
     """A record refers to a text or target that is not known, or has a number that means nothing."""
 
 
-def _columns_of(record: bytes, room: int) -> int:
-    """How many records of columns stand behind a HELPING; it cannot be more than `room`."""
-    fields: tuple[int, ...] = layout.HELPING.unpack(record)
+def _column_records(record: bytes, room: int) -> int:
+    """How many records of columns stand behind a BATCH; it cannot be more than `room`."""
+    fields: tuple[int, ...] = layout.BATCH.unpack(record)
     flags, count, filled = fields[1], fields[2], fields[5]
     expected = layout.columns_records(count, flags)
     if not 0 < count <= layout.MAX_ROWS or filled != expected:
-        raise _Unknown(f"{count} rows in {filled} records: expected {expected}")
+        raise _InvalidReference(f"{count} rows in {filled} records: expected {expected}")
     if filled > room:
-        raise _Unknown(f"{count} rows in {filled} records: {room} are left in its block")
+        raise _InvalidReference(f"{count} rows in {filled} records: {room} are left in its block")
     return filled
 
 
@@ -154,36 +154,36 @@ class _Decoder:
         while following < block.end:
             offset, following = following, following + RECORD
             record = data[offset:following]
-            if record[0] == Kind.HELPING:
-                yield from self._waiting_row()
+            if record[0] == Kind.BATCH:
+                yield from self._pending_row()
                 try:
-                    following += RECORD * _columns_of(record, (block.end - following) // RECORD)
-                except _Unknown as error:  # what is behind it, records or numbers, nobody knows
-                    yield Damage(offset, block.end - offset, f"HELPING: {error}", raw=record)
+                    following += RECORD * _column_records(record, (block.end - following) // RECORD)
+                except _InvalidReference as error:  # what is behind it, records or numbers, nobody knows
+                    yield Damage(offset, block.end - offset, f"BATCH: {error}", raw=record)
                     return
-                yield from self._helping(data[offset:following], offset)
+                yield from self._batch(data[offset:following], offset)
                 continue
             decode = _DECODERS.get(record[0])
             if decode is None:
                 continue
             if record[0] != Kind.ANSWER:
-                yield from self._waiting_row()
+                yield from self._pending_row()
             try:
                 event = decode(self, record)
-            except (_Unknown, ValueError) as error:
+            except (_InvalidReference, ValueError) as error:
                 yield Damage(offset, RECORD, f"{Kind(record[0]).name}: {error}", raw=record)
                 continue
             if event is not None:
                 yield event
-        yield from self._waiting_row()
+        yield from self._pending_row()
 
-    def _helping(self, records: bytes, offset: int) -> Iterator[Row | Damage]:
+    def _batch(self, records: bytes, offset: int) -> Iterator[Row | Damage]:
         try:
-            yield from self.helping(records)
-        except (_Unknown, ValueError) as error:
-            yield Damage(offset, len(records), f"HELPING: {error}", raw=records[:RECORD])
+            yield from self.batch(records)
+        except (_InvalidReference, ValueError) as error:
+            yield Damage(offset, len(records), f"BATCH: {error}", raw=records[:RECORD])
 
-    def _waiting_row(self) -> Iterator[Row]:
+    def _pending_row(self) -> Iterator[Row]:
         row, self._row = self._row, None
         if row is not None:
             yield row
@@ -194,19 +194,19 @@ class _Decoder:
         try:
             return self._strings[id]
         except KeyError:
-            raise _Unknown(f"string {id} is not known") from None
+            raise _InvalidReference(f"string {id} is not known") from None
 
-    def _some_string(self, id: int) -> str:
+    def _required_string(self, id: int) -> str:
         text = self._string(id)
         if text is None:
-            raise _Unknown("string 0 where there must be a text")
+            raise _InvalidReference("string 0 where there must be a text")
         return text
 
     def _target(self, number: int) -> Target:
         try:
             return self._targets[number]
         except KeyError:
-            raise _Unknown(f"target {number} is not known") from None
+            raise _InvalidReference(f"target {number} is not known") from None
 
     # --- one for each kind --------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class _Decoder:
         target = self._targets[number] = Target(
             number,
             delivery,
-            self._some_string(ingress),
+            self._required_string(ingress),
             self._string(egress),
             self._string(topic),
             self._string(subscriber),
@@ -264,7 +264,7 @@ class _Decoder:
             verdict=Verdict(verdict),
             target=self._target(target),
             type=UMessageType(type),
-            source=self._some_string(source),
+            source=self._required_string(source),
             sink=self._string(sink),
             priority=priority,
             size=size,
@@ -280,8 +280,8 @@ class _Decoder:
             held=bool(flags & HELD),
         )
 
-    def helping(self, records: bytes) -> list[Row]:
-        """The rows that a HELPING and the columns behind it stand for."""
+    def batch(self, records: bytes) -> list[Row]:
+        """The rows that a BATCH and the columns behind it stand for."""
         (
             _,
             flags,
@@ -298,7 +298,7 @@ class _Decoder:
             ttl_ms,
             epoch,
             size,
-        ) = layout.HELPING.unpack_from(records)
+        ) = layout.BATCH.unpack_from(records)
         forms = ["Q", "Q", *("q" if flags & layout.TIMES else ""), *("I" if flags & layout.SIZES else "")]
         numbers = struct.unpack_from("<" + "".join(f"{count}{form}" for form in forms), records, RECORD)
         msbs, lsbs, *others = (numbers[at : at + count] for at in range(0, len(numbers), count))
@@ -310,7 +310,7 @@ class _Decoder:
             verdict=Verdict.DELIVERED,
             target=self._target(target),
             type=UMessageType(type),
-            source=self._some_string(source),
+            source=self._required_string(source),
             sink=self._string(sink),
             priority=priority,
             size=size,
@@ -339,7 +339,7 @@ class _Decoder:
         _, seq, msb, lsb = layout.ANSWER.unpack(record)
         row, self._row = self._row, None
         if row is None or row.seq != seq:
-            raise _Unknown(f"of row {seq}, which is not the one before")
+            raise _InvalidReference(f"of row {seq}, which is not the one before")
         return msgspec.structs.replace(row, request=UUID(msb, lsb))
 
     def subscription(self, record: bytes) -> SubscriptionChange:
@@ -348,8 +348,8 @@ class _Decoder:
             number,
             time_ns,
             Change(change),
-            self._some_string(topic),
-            self._some_string(subscriber),
+            self._required_string(topic),
+            self._required_string(subscriber),
             period_ns,
         )
 
@@ -376,7 +376,7 @@ class _Decoder:
             id=UUID(msb, lsb),
             time_ns=time_ns,
             target=self._target(target),
-            source=self._some_string(source),
+            source=self._required_string(source),
             sink=self._string(sink),
             attempts=attempts,
             size=size,
@@ -391,14 +391,14 @@ class _Decoder:
     def payload(self, record: bytes) -> Letter | None:
         _, part, length, seq, chunk = layout.PAYLOAD.unpack(record)
         if self._letter is None or self._letter[0].seq != seq:
-            raise _Unknown(f"of dead letter {seq}, which is not the one before")
+            raise _InvalidReference(f"of dead letter {seq}, which is not the one before")
         letter, kept, parts = self._letter
         self._payload += chunk[: length - layout.PAYLOAD_BYTES * part]
         if part + 1 < parts:
             return None
         self._letter = None
         if len(self._payload) != kept:
-            raise _Unknown(f"{len(self._payload)} bytes: expected {kept}")
+            raise _InvalidReference(f"{len(self._payload)} bytes: expected {kept}")
         return msgspec.structs.replace(letter, payload=bytes(self._payload))
 
     def anchor(self, record: bytes) -> Anchor:
@@ -411,11 +411,11 @@ class _Decoder:
 
     def config(self, record: bytes) -> Config:
         _, epoch, since_ns, text = layout.CONFIG.unpack(record)
-        return Config(epoch, since_ns, self._some_string(text))
+        return Config(epoch, since_ns, self._required_string(text))
 
     def counters(self, record: bytes) -> Counters:
-        _, cause, mono_ns, *books, next_seq, skipped = layout.COUNTERS.unpack(record)
-        return Counters(CountersCause(cause), mono_ns, LedgerSnapshot(*books), next_seq, skipped)
+        _, cause, mono_ns, *ledger_fields, next_seq, skipped = layout.COUNTERS.unpack(record)
+        return Counters(CountersCause(cause), mono_ns, LedgerSnapshot(*ledger_fields), next_seq, skipped)
 
     def end(self, record: bytes) -> End:
         _, cause, mono_ns, wall_ms, next_seq, next_change = layout.END.unpack(record)

@@ -14,20 +14,20 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.journal import Journal
 from ustreamer_recorder.lock import DirectoryLock
-from ustreamer_recorder.note_queue import Intake, Skipped
-from ustreamer_recorder.segments import kept, recover
+from ustreamer_recorder.note_queue import NoteQueue, Skipped
+from ustreamer_recorder.segments import list_segments, recover_segments
 
 log = logging.getLogger("ustreamer.recorder")
 
-HELPING: Final = 128
+NOTES_PER_STEP: Final = 128
 """Notes taken between two pauses: 0.1 ms, so that the threads of the path never wait longer for the interpreter."""
-MANY: Final = 32
+BATCH_NOTES_PER_STEP: Final = 32
 """The same where notes of many rows are among them. A pause costs as much as writing two of those."""
-MUCH: Final = 500
+BUSY_ROWS: Final = 500
 """Rows at once, above which the next are taken out after `SOON_S`, whenever the flush is."""
-SOON_S: Final = 0.02
+BUSY_DRAIN_S: Final = 0.02
 _PAUSE_S: Final = 0.001
-_LAST_RUN: Final = 2**63 - 1
+_MAX_RUN: Final = 2**63 - 1
 
 
 class Recorder:
@@ -39,7 +39,7 @@ class Recorder:
         directory: Path,
         authority: str,
         clock: Clock,
-        intake: Intake,
+        note_queue: NoteQueue,
         ledger: Callable[[], LedgerSnapshot],
     ) -> None:
         """Touches nothing."""
@@ -47,12 +47,12 @@ class Recorder:
         self._directory = directory
         self._authority = authority
         self._clock = clock
-        self._intake = intake
+        self._note_queue = note_queue
         self._ledger = ledger
         self._lock = DirectoryLock(directory)
-        self._is_ours = self._is_recovered = False
-        self._end = Event()
-        self._much_comes = True
+        self._owns_directory = self._is_recovered = False
+        self._stopping = Event()
+        self._is_busy = True
         self._thread = Thread(target=self._run, name="recorder", daemon=True)
 
     def open(self) -> None:
@@ -61,30 +61,30 @@ class Recorder:
         A directory that cannot be had for another reason is tried again later: no reason not to forward messages.
         """
         try:
-            self._take_directory()
+            self._acquire_directory()
         except OSError as error:
             log.error("recorder.disk", extra={"directory": str(self._directory), "reason": str(error)})  # noqa: TRY400
         self._thread.start()
 
-    def _take_directory(self) -> None:
-        if not self._is_ours:
+    def _acquire_directory(self) -> None:
+        if not self._owns_directory:
             self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._lock.acquire()
-            self._is_ours = True
+            self._owns_directory = True
 
     def _prepare(self) -> None:
         """Before each segment, on the writer's thread."""
         try:
-            self._take_directory()
+            self._acquire_directory()
             if not self._is_recovered:
-                recover(self._directory)
+                recover_segments(self._directory)
                 self._is_recovered = True
         except UStatusError as error:  # somebody else was faster; he may leave
             raise OSError(error.message) from error
 
     def close(self, timeout_s: float) -> None:
         """Record what waits, and end. May be repeated, and called without `open`."""
-        self._end.set()
+        self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         if (
@@ -102,7 +102,7 @@ class Recorder:
                 ended = self._wait_for_flush(journal)
                 self._drain(journal)
                 journal.count(self._ledger())
-                journal.tick(self._intake.skipped())
+                journal.tick(self._note_queue.pop_skipped())
             except Exception:  # a mistake of ours: what comes after it is recorded all the same
                 log.exception("recorder.failed")
         journal.finish(self._ledger())
@@ -116,8 +116,8 @@ class Recorder:
         """
         left_s = self._config.flush_ms / 1000
         while left_s > 0:
-            pause_s = min(left_s, SOON_S) if self._much_comes else left_s
-            if self._end.wait(pause_s):
+            pause_s = min(left_s, BUSY_DRAIN_S) if self._is_busy else left_s
+            if self._stopping.wait(pause_s):
                 return True
             left_s -= pause_s
             if left_s > 0:
@@ -126,23 +126,23 @@ class Recorder:
 
     def _drain(self, journal: Journal) -> None:
         """Take out what is there now; what comes meanwhile waits for the next time."""
-        notes, intake = self._intake.notes, self._intake
+        notes, note_queue = self._note_queue.notes, self._note_queue
         left = len(notes)
-        self._much_comes = intake.waiting >= MUCH
-        in_a_hurry = self._config.buffer_rows // 4
+        self._is_busy = note_queue.waiting >= BUSY_ROWS
+        hurry_above = self._config.buffer_rows // 4
         while left:
-            helping = min(left, MANY if intake.has_helpings else HELPING)
-            journal.write(notes, helping, intake)
-            left -= helping
-            if left and intake.waiting < in_a_hurry and not self._end.is_set():
-                self._end.wait(_PAUSE_S)
+            count = min(left, BATCH_NOTES_PER_STEP if note_queue.has_batches else NOTES_PER_STEP)
+            journal.write(notes, count, note_queue)
+            left -= count
+            if left and note_queue.waiting < hurry_above and not self._stopping.is_set():
+                self._stopping.wait(_PAUSE_S)
 
     def _new_run(self) -> int:
         """A number above that of every run here, also if the wall clock was set back: the order of runs is that of age."""
-        run = ((self._clock.wall_ms() << 16) | int.from_bytes(os.urandom(2), "big")) & _LAST_RUN
+        run = ((self._clock.wall_ms() << 16) | int.from_bytes(os.urandom(2), "big")) & _MAX_RUN
         try:
-            last = max((each.run for each in kept(self._directory)), default=-1)
+            last = max((each.run for each in list_segments(self._directory)), default=-1)
         except OSError:
             return run
         # A file somebody has named so leaves no number above it: then a free one has to do.
-        return max(run, last + 1) if last < _LAST_RUN else run
+        return max(run, last + 1) if last < _MAX_RUN else run

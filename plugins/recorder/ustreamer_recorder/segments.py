@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ustreamer_recorder.layout import OPEN_SUFFIX, SUFFIX, Damaged, SegmentHeader, segment_name
-from ustreamer_recorder.reader import Block, blocks
+from ustreamer_recorder.reader import Block, read_blocks
 
 log = logging.getLogger("ustreamer.recorder")
 
@@ -27,7 +27,7 @@ _MS_PER_DAY: Final = 86_400_000
 _NOT_SUPPORTED: Final = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-class Kept(NamedTuple):
+class SegmentInfo(NamedTuple):
     """A file of a recording. In the order of runs and numbers, which is that of age."""
 
     run: int
@@ -41,7 +41,7 @@ class Kept(NamedTuple):
         return self.path.name.endswith(OPEN_SUFFIX)
 
 
-def kept(directory: Path) -> list[Kept]:
+def list_segments(directory: Path) -> list[SegmentInfo]:
     """All files of recordings in a directory, oldest first."""
     found = []
     with os.scandir(directory) as entries:
@@ -54,7 +54,7 @@ def kept(directory: Path) -> list[Kept]:
                 occupied = max(stat.st_size, stat.st_blocks * 512)
                 path = directory / entry.name
                 found.append(
-                    Kept(int(name[1], 16), int(name[2]), path, occupied, stat.st_mtime_ns // 1_000_000)
+                    SegmentInfo(int(name[1], 16), int(name[2]), path, occupied, stat.st_mtime_ns // 1_000_000)
                 )
     return sorted(found)
 
@@ -67,14 +67,14 @@ class Quota(NamedTuple):
     keep_free_bytes: int
 
 
-def make_room(directory: Path, quota: Quota, needed: int, wall_ms: int) -> int:
+def enforce_quota(directory: Path, quota: Quota, needed: int, wall_ms: int) -> int:
     """Delete the oldest segments until `needed` more bytes are within the quota; how many went.
 
     Raises OSError(ENOSPC) if the disk has too little left for others even so. Open files are not touched.
     """
-    files = [each for each in kept(directory) if not each.is_open]
-    total = sum(each.bytes for each in kept(directory))
-    gone = 0
+    files = [each for each in list_segments(directory) if not each.is_open]
+    total = sum(each.bytes for each in list_segments(directory))
+    deleted = 0
     for oldest in files:
         if (
             total + needed <= quota.max_bytes
@@ -84,14 +84,14 @@ def make_room(directory: Path, quota: Quota, needed: int, wall_ms: int) -> int:
             break
         oldest.path.unlink(missing_ok=True)
         total -= oldest.bytes
-        gone += 1
+        deleted += 1
     if _free(directory) < needed + quota.keep_free_bytes:
         text = f"less than {quota.keep_free_bytes} bytes would be left free"
         raise OSError(errno.ENOSPC, text, str(directory))
-    return gone
+    return deleted
 
 
-def _too_old(file: Kept, quota: Quota, wall_ms: int) -> bool:
+def _too_old(file: SegmentInfo, quota: Quota, wall_ms: int) -> bool:
     # A file of an unset clock, or looked at by one, has no age: it goes when its place is needed.
     if min(file.modified_ms, wall_ms) < _CLOCK_WAS_SET_MS:
         return False
@@ -163,14 +163,14 @@ def _sync_directory(directory: Path) -> None:
 # ----------------------------------------------------------------------------------------------- what the dead have left
 
 
-def recover(directory: Path) -> None:
+def recover_segments(directory: Path) -> None:
     """Finish the files that a process left open when it died: cut behind the last whole block, and renamed.
 
     What has no header is moved aside (`.bad`), or deleted if it is all zeros. What fails is logged and left for the next time.
     """
     for path in directory.glob(".*.useg.new"):
         path.unlink(missing_ok=True)
-    for file in kept(directory):
+    for file in list_segments(directory):
         if file.is_open:
             try:
                 _finish(file.path)
@@ -188,7 +188,7 @@ def _finish(path: Path) -> None:
         else:
             path.unlink()
         return
-    end = max((each.end for each in _whole(data, header)), default=len(header.pack()))
+    end = max((each.end for each in _whole_blocks(data, header)), default=len(header.pack()))
     with path.open("r+b") as file:
         file.truncate(end)
         os.fsync(file.fileno())
@@ -197,5 +197,5 @@ def _finish(path: Path) -> None:
     log.info("recorder.recovered", extra={"file": str(finished), "bytes": end})
 
 
-def _whole(data: bytes, header: SegmentHeader) -> Iterator[Block]:
-    return (each for each in blocks(data, header) if isinstance(each, Block))
+def _whole_blocks(data: bytes, header: SegmentHeader) -> Iterator[Block]:
+    return (each for each in read_blocks(data, header) if isinstance(each, Block))

@@ -46,12 +46,12 @@ class SegmentWriter:
     def _write(self, block: bytes) -> None:
         self._file.write(block)
 
-    def add(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Write `event` as it is, also if it makes no sense; that is for those who plant faults."""
         encoder = self._encoder
         match event:
             case Target():
-                encoder.know(event)
+                encoder.add_target(event)
             case Row():
                 encoder.row(event)
             case Letter():

@@ -477,7 +477,7 @@ def test_latest_gives_back_what_it_holds_unsent() -> None:
     sampler = Sampler[str](Gate(100, DEFAULT_TOLERANCE))
     sampler.offer("a", 0)
     sampler.offer("b", 10)
-    assert [sampler.withdraw(), sampler.withdraw(), sampler.due_ns] == ["b", None, None]
+    assert [sampler.cancel(), sampler.cancel(), sampler.due_ns] == ["b", None, None]
     assert sampler.offer("c", 90) == (True, None)  # what was withdrawn was not counted
 
 
@@ -529,7 +529,7 @@ def test_latest_every_item_leaves_exactly_once(period: int, tolerance: float, ta
         passes, displaced = sampler.offer(offered, now)
         left += [displaced, offered if passes else None]
         offered += 1
-    left.append(sampler.withdraw())
+    left.append(sampler.cancel())
     assert sorted(item for item in left if item is not None) == list(range(offered))
 
 

@@ -12,11 +12,11 @@ from ustreamer_throttle.plugin import ThrottleConfig as Config
 from ustreamer_throttle.plugin import ThrottlePlugin
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import TimerQueue
-from ustreamer.core.delivery.delivery import Delivery, Transmit
+from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.delivery.delivery import Delivery, SendOne
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
-from ustreamer.core.routing.router import SELF, Places, Router
+from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription, period_of
 from ustreamer.hooks import PluginContext
 from ustreamer.uprotocol import UMessage, UuidSource, UUri
@@ -28,26 +28,26 @@ APP = UUri("hpc.vin1", 0x10AB, 1, 0)
 CLOUD_APP = UUri("cloud", 0x10AB, 1, 0)
 
 
-class Wishes:
+class FakeDirectory:
     """A directory that a test changes."""
 
     def __init__(self) -> None:
         self.version = 0
-        self._wishes: dict[tuple[UUri, UUri], Subscription] = {}
+        self._subscriptions: dict[tuple[UUri, UUri], Subscription] = {}
 
-    def wish(self, topic: UUri, subscriber: UUri, hz: float | None) -> None:
-        self._wishes[topic, subscriber] = Subscription(topic, subscriber, period_of(hz) if hz else 0)
+    def subscribe(self, topic: UUri, subscriber: UUri, hz: float | None) -> None:
+        self._subscriptions[topic, subscriber] = Subscription(topic, subscriber, period_of(hz) if hz else 0)
         self.version += 1
 
-    def drop(self, topic: UUri, subscriber: UUri) -> None:
-        del self._wishes[topic, subscriber]
+    def unsubscribe(self, topic: UUri, subscriber: UUri) -> None:
+        del self._subscriptions[topic, subscriber]
         self.version += 1
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        return [wish for (wished, _), wish in self._wishes.items() if wished == topic]
+        return [wish for (wished, _), wish in self._subscriptions.items() if wished == topic]
 
 
-class Taken:
+class RecordingEgress:
     """A lane that delivers at once and remembers when."""
 
     unicast = False
@@ -58,7 +58,7 @@ class Taken:
         self.messages: list[tuple[int, UMessage]] = []
         self._clock = clock
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: None
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
@@ -72,17 +72,19 @@ class Bench:
     def __init__(self, config: Config) -> None:
         self.time = ManualClock()
         clock = self.time.clock()
-        self.timers = TimerQueue()
-        self.wishes = Wishes()
+        self.timers = DeadlineQueue()
+        self.directory = FakeDirectory()
         context = PluginContext("hpc.vin1", ("hpc.vin1",), Path("unused"), clock, self.timers.schedule)
         self.plugin = ThrottlePlugin(config, context)
-        self.lanes = {name: Taken(name, self.time) for name in (SELF, "chassis", "backbone", "cloud")}
-        places = Places({"chassis": "chassis", "hpc.vin1": "backbone", "cloud": "cloud"})
+        self.egresses = {
+            name: RecordingEgress(name, self.time) for name in (SELF, "chassis", "backbone", "cloud")
+        }
+        places = AuthorityTable({"chassis": "chassis", "hpc.vin1": "backbone", "cloud": "cloud"})
         self.dispatcher = Dispatcher(
             "hpc.vin1",
             clock,
-            Router(places, self.wishes, dict.fromkeys(self.lanes, False)),
-            self.lanes,
+            Router(places, self.directory, dict.fromkeys(self.egresses, False)),
+            self.egresses,
             filters=self._filters,
             schedule=self.timers.schedule,
         )
@@ -99,27 +101,27 @@ class Bench:
     def run(self, *, hz: float, seconds: float, topic: UUri = SPEED) -> None:
         """Publish at `hz` for `seconds`, with timers firing in between as they are due."""
         for n in range(round(hz * seconds)):
-            self.pass_until(round(n * 1e9 / hz))
+            self.advance_to(round(n * 1e9 / hz))
             self.publish(topic, str(n).encode())
 
-    def pass_until(self, when_ns: int) -> None:
-        while (due := self.timers.next_ns) is not None and due <= when_ns:
+    def advance_to(self, when_ns: int) -> None:
+        while (due := self.timers.next_due_ns) is not None and due <= when_ns:
             self.time.now_ns = max(self.time.now_ns, due)
-            for action in self.timers.due(due):
+            for action in self.timers.pop_due(due):
                 action()
         self.time.now_ns = max(self.time.now_ns, when_ns)
 
     def got(self, endpoint: str) -> list[bytes]:
-        return [message.payload for _, message in self.lanes[endpoint].messages]
+        return [message.payload for _, message in self.egresses[endpoint].messages]
 
     def ledger(self) -> LedgerSnapshot:
-        return self.dispatcher.ledger([lane.ledger for lane in self.lanes.values()], queued=0)
+        return self.dispatcher.ledger_snapshot([lane.ledger for lane in self.egresses.values()], queued=0)
 
 
 def test_each_target_gets_its_own_rate_and_the_rest_is_counted_as_throttled() -> None:
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, 40)
-    bench.wishes.wish(SPEED, CLOUD_APP, 10)
+    bench.directory.subscribe(SPEED, APP, 40)
+    bench.directory.subscribe(SPEED, CLOUD_APP, 10)
     bench.run(hz=100, seconds=10)
     assert abs(len(bench.got("backbone")) - 400) <= 2
     assert abs(len(bench.got("cloud")) - 100) <= 2
@@ -134,7 +136,7 @@ def test_each_target_gets_its_own_rate_and_the_rest_is_counted_as_throttled() ->
 @pytest.mark.parametrize("hz", [100, 77, 30])
 def test_a_publisher_that_is_not_faster_than_the_limit_is_untouched(hz: float) -> None:
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, 100)
+    bench.directory.subscribe(SPEED, APP, 100)
     bench.run(hz=hz, seconds=5)
     assert len(bench.got("backbone")) == round(hz * 5)
     assert bench.ledger().throttled == 0
@@ -142,15 +144,15 @@ def test_a_publisher_that_is_not_faster_than_the_limit_is_untouched(hz: float) -
 
 def test_without_a_limit_there_is_no_gate() -> None:
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, None)
+    bench.directory.subscribe(SPEED, APP, None)
     bench.run(hz=1000, seconds=1)
     assert len(bench.got("backbone")) == 1000
 
 
 def test_topics_do_not_use_up_each_others_rate() -> None:
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, 10)
-    bench.wishes.wish(DOOR, APP, 10)
+    bench.directory.subscribe(SPEED, APP, 10)
+    bench.directory.subscribe(DOOR, APP, 10)
     for topic in (SPEED, DOOR):
         bench.publish(topic)
     assert len(bench.got("backbone")) == 2
@@ -158,10 +160,10 @@ def test_topics_do_not_use_up_each_others_rate() -> None:
 
 def test_somebody_elses_subscription_does_not_give_a_target_a_fresh_start() -> None:
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, 1)
+    bench.directory.subscribe(SPEED, APP, 1)
     bench.publish()
     for n in range(5):
-        bench.wishes.wish(DOOR, UUri("hpc.vin1", n + 1, 1, 0), None)
+        bench.directory.subscribe(DOOR, UUri("hpc.vin1", n + 1, 1, 0), None)
         bench.time.advance(ms=1)
         bench.publish()
     assert len(bench.got("backbone")) == 1
@@ -169,19 +171,19 @@ def test_somebody_elses_subscription_does_not_give_a_target_a_fresh_start() -> N
 
 def test_a_new_limit_holds_at_once_and_buys_no_message() -> None:
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, 1)
+    bench.directory.subscribe(SPEED, APP, 1)
     bench.publish()
     for _ in range(5):  # back and forth
-        bench.wishes.wish(SPEED, APP, 1000)
-        bench.wishes.wish(SPEED, APP, 1)
+        bench.directory.subscribe(SPEED, APP, 1000)
+        bench.directory.subscribe(SPEED, APP, 1)
         bench.publish()
     assert len(bench.got("backbone")) == 1
-    bench.wishes.wish(SPEED, APP, 1000)
+    bench.directory.subscribe(SPEED, APP, 1000)
     bench.publish()
     bench.time.advance(ms=1)
     bench.publish()
     assert len(bench.got("backbone")) == 2
-    bench.wishes.wish(SPEED, APP, None)
+    bench.directory.subscribe(SPEED, APP, None)
     for _ in range(10):
         bench.publish()
     assert len(bench.got("backbone")) == 12
@@ -189,7 +191,7 @@ def test_a_new_limit_holds_at_once_and_buys_no_message() -> None:
 
 def test_rpc_and_notifications_are_never_throttled() -> None:
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, 0.001)
+    bench.directory.subscribe(SPEED, APP, 0.001)
     for _ in range(20):
         bench.chassis.dispatch(notification(bench.ids.next(), SPEED, APP))
         bench.chassis.dispatch(
@@ -205,10 +207,10 @@ def test_rpc_and_notifications_are_never_throttled() -> None:
 @pytest.mark.parametrize("config", [Config(mode="latest"), Config(latest=("//*/FFFF1234/FF/FFFF",))], ids=str)
 def test_in_mode_latest_the_last_value_always_arrives(config: Config) -> None:
     bench = Bench(config)
-    bench.wishes.wish(SPEED, APP, 40)
+    bench.directory.subscribe(SPEED, APP, 40)
     bench.run(hz=100, seconds=10)
     assert bench.ledger().queued == 1
-    bench.pass_until(11_000_000_000)
+    bench.advance_to(11_000_000_000)
     assert bench.got("backbone")[-1] == b"999"
     assert abs(len(bench.got("backbone")) - 400) <= 2
     ledger = bench.ledger()
@@ -218,11 +220,11 @@ def test_in_mode_latest_the_last_value_always_arrives(config: Config) -> None:
 
 def test_what_is_held_goes_nowhere_after_an_unsubscribe() -> None:
     bench = Bench(Config(mode="latest"))
-    bench.wishes.wish(SPEED, APP, 1)
+    bench.directory.subscribe(SPEED, APP, 1)
     bench.publish(payload=b"first")
     bench.publish(payload=b"held")
-    bench.wishes.drop(SPEED, APP)
-    bench.pass_until(2_000_000_000)
+    bench.directory.unsubscribe(SPEED, APP)
+    bench.advance_to(2_000_000_000)
     assert bench.got("backbone") == [b"first"]
     ledger = bench.ledger()
     assert (ledger.no_subscriber, ledger.queued, ledger.unaccounted) == (1, 0, 0)
@@ -230,30 +232,30 @@ def test_what_is_held_goes_nowhere_after_an_unsubscribe() -> None:
 
 def test_what_is_held_comes_when_the_new_limit_lets_it() -> None:
     bench = Bench(Config(mode="latest"))
-    bench.wishes.wish(SPEED, APP, 1)
+    bench.directory.subscribe(SPEED, APP, 1)
     bench.publish(payload=b"first")
     bench.publish(payload=b"held")
-    bench.wishes.wish(SPEED, APP, 100)
+    bench.directory.subscribe(SPEED, APP, 100)
     bench.publish(payload=b"newer")
-    bench.pass_until(50_000_000)
+    bench.advance_to(50_000_000)
     assert bench.got("backbone") == [b"first", b"newer"]
-    bench.wishes.wish(SPEED, APP, 1)
+    bench.directory.subscribe(SPEED, APP, 1)
     bench.publish(payload=b"held again")
-    bench.wishes.wish(SPEED, APP, None)
+    bench.directory.subscribe(SPEED, APP, None)
     bench.publish(payload=b"free")
-    bench.pass_until(5_000_000_000)
+    bench.advance_to(5_000_000_000)
     assert sorted(bench.got("backbone")) == sorted([b"first", b"newer", b"held again", b"free"])
     assert bench.ledger().unaccounted == 0
 
 
 def test_gates_go_with_their_targets() -> None:
     bench = Bench(Config(mode="latest"))
-    bench.wishes.wish(SPEED, APP, 10)
+    bench.directory.subscribe(SPEED, APP, 10)
     bench.publish()
     assert len(bench.plugin._throttles) == 1
-    bench.wishes.drop(SPEED, APP)
+    bench.directory.unsubscribe(SPEED, APP)
     bench.publish()
-    bench.chassis._plans.clear()
+    bench.chassis._routes.clear()
     gc.collect()
     assert len(bench.plugin._throttles) == 0
 
@@ -263,29 +265,29 @@ def test_another_tolerance_holds_from_the_next_message_on_for_old_and_new_target
     mode: Literal["drop", "latest"],
 ) -> None:
     bench = Bench(Config(mode=mode, tolerance=0))
-    bench.wishes.wish(SPEED, APP, 10)
+    bench.directory.subscribe(SPEED, APP, 10)
     bench.publish(payload=b"1")
     apply = bench.plugin.reconfigure(Config(mode=mode, tolerance=0.5))
-    bench.pass_until(60_000_000)
+    bench.advance_to(60_000_000)
     assert bench.got("backbone") == [b"1"]
-    bench.dispatcher.swap(bench.dispatcher.router, apply)
+    bench.dispatcher.swap_router(bench.dispatcher.router, apply)
     bench.publish(payload=b"2")
-    bench.wishes.wish(DOOR, APP, 10)
+    bench.directory.subscribe(DOOR, APP, 10)
     bench.publish(DOOR, b"3")
-    bench.pass_until(120_000_000)
+    bench.advance_to(120_000_000)
     bench.publish(DOOR, b"4")
     assert bench.got("backbone") == [b"1", b"2", b"3", b"4"]
 
 
 def test_what_is_held_over_a_change_of_the_tolerance_comes_once() -> None:
     bench = Bench(Config(mode="latest"))
-    bench.wishes.wish(SPEED, APP, 10)
+    bench.directory.subscribe(SPEED, APP, 10)
     bench.publish(payload=b"first")
     bench.publish(payload=b"held")
-    bench.dispatcher.swap(
+    bench.dispatcher.swap_router(
         bench.dispatcher.router, bench.plugin.reconfigure(Config(mode="latest", tolerance=0.5))
     )
-    bench.pass_until(1_000_000_000)
+    bench.advance_to(1_000_000_000)
     assert bench.got("backbone") == [b"first", b"held"]
     assert bench.ledger().unaccounted == bench.ledger().queued == 0
 
@@ -329,12 +331,12 @@ def test_a_pattern_that_is_no_address_is_refused_with_its_place() -> None:
 def test_a_limit_changes_at_the_time_of_the_message_that_brought_the_change() -> None:
     """Not at another reading of the clock: who replays what was recorded has only this one."""
     bench = Bench(Config())
-    bench.wishes.wish(SPEED, APP, 10)
+    bench.directory.subscribe(SPEED, APP, 10)
     bench.publish()
     [(delivery, throttle)] = bench.plugin._throttles.items()
     told: list[tuple[int, int]] = []
     throttle.retune = lambda *times: told.append(times)  # type: ignore[method-assign]
-    bench.wishes.wish(SPEED, APP, 20)
+    bench.directory.subscribe(SPEED, APP, 20)
     bench.time.advance(ms=30)
     bench.publish()
-    assert told == [(50_000_000, delivery.tuned_ns)] == [(50_000_000, 30_000_000)]
+    assert told == [(50_000_000, delivery.period_since_ns)] == [(50_000_000, 30_000_000)]

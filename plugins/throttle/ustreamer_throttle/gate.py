@@ -143,9 +143,9 @@ class Sampler(Generic[T]):
         # then, a gate whose tolerance has become less takes it for a clock that stepped back.
         if self._held is None or now_ns < self.gate.due_ns or not self.gate.admit(now_ns):
             return None
-        return self.withdraw()
+        return self.cancel()
 
-    def withdraw(self) -> T | None:
+    def cancel(self) -> T | None:
         """Give back the held item unsent, for the end of a subscription or of the process."""
         held, self._held = self._held, None
         return held

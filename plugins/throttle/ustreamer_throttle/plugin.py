@@ -78,14 +78,14 @@ class LatestFilter(Throttle):
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
         passes, displaced = self._sampler.offer(message, now_ns)
         if displaced is not None:
-            self._delivery.superseded(displaced, now_ns)
+            self._delivery.dropped_held(displaced, now_ns)
         if passes:
             return None
         if displaced is None:
             self._wake()
         return Verdict.QUEUED
 
-    def release(self, now_ns: int) -> UMessage | None:
+    def release_due(self, now_ns: int) -> UMessage | None:
         message = self._sampler.release(now_ns)
         if message is None:
             self._wake()  # the limit was changed in the meantime
@@ -140,7 +140,7 @@ class ThrottlePlugin:
         if throttle is None:
             throttle = self._throttles[delivery] = self._throttle(delivery, delivery.topic)
         else:
-            throttle.retune(delivery.period_ns, delivery.tuned_ns)
+            throttle.retune(delivery.period_ns, delivery.period_since_ns)
         return throttle
 
     def _throttle(self, delivery: Delivery, topic: UUri) -> Throttle:

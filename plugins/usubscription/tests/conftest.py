@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import TimerQueue
-from ustreamer.core.base.links import Links
+from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.links import LinkStates
 from ustreamer.hooks import PluginContext
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
@@ -36,13 +36,13 @@ SERVED = "device2"  # lives behind a transport without a uSubscription
 APP = UUri(OWN, 0x300EF, 4, 0)
 OTHER_APP = UUri(OWN, 0x42, 1, 0)
 PEER = UUri("device3", 0, 3, 0)  # another streamer's uSubscription
-FAR = ("device3", "device4")  # with uSubscriptions of their own
+REMOTE_AUTHORITIES = ("device3", "device4")  # with uSubscriptions of their own
 REMOTE = UUri("device3", 0x10AB, 3, 0x80CD)
 TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
 DEADLINE_S = 30.0
 
 
-class Desk:
+class ServiceRig:
     """The plugin on one end of a local network, and a client on the other.
 
     `post` sends a request and `answer` waits for its answer, so that many can be under way; `call` does both. The plugin
@@ -58,29 +58,35 @@ class Desk:
         self.bus, self.client = LocalTransport(network, OWN), LocalTransport(network, OWN)
         self.bus.open()
         self.client.open()
-        self.answers_in_order: list[UUID] = []
-        self.notified: list[UMessage] = []
+        self.response_order: list[UUID] = []
+        self.notifications: list[UMessage] = []
         self.published: list[UMessage] = []
-        self.on_answer: Callable[[UMessage], None] = lambda _: None
-        self.links = Links(lambda authority: authority)
+        self.on_response: Callable[[UMessage], None] = lambda _: None
+        self.links = LinkStates(lambda authority: authority)
         self._ids = UuidSource(self.clock.clock().wall_ms)
-        self._calls: list[UMessage] = []
-        self._answers: dict[UUID, UMessage] = {}
+        self._remote_requests: list[UMessage] = []
+        self._responses: dict[UUID, UMessage] = {}
         self._changed = threading.Condition()
-        self._timers = TimerQueue()
+        self._timers = DeadlineQueue()
         self._timers_lock = threading.Lock()
         self.client.register_listener(ANY, UUri(ANY_AUTHORITY, ANY_ENTITY, ANY_VERSION, 0), self._receive)
         self.client.register_listener(ANY, None, self.published.append)
-        for authority in FAR:
+        for authority in REMOTE_AUTHORITIES:
             everything = UUri(authority, 0, ANY_VERSION, ANY_RESOURCE)
-            self.client.register_listener(ANY, everything, self._be_called)
+            self.client.register_listener(ANY, everything, self._on_remote_request)
         self.plugin = self._new_plugin()
 
     # --- the streamer's part ------------------------------------------------------------------------------------------
 
     def _new_plugin(self) -> UsubscriptionPlugin:
         context = PluginContext(
-            OWN, self.serves, self.state_dir, self.clock.clock(), self._schedule, self.links, FAR
+            OWN,
+            self.serves,
+            self.state_dir,
+            self.clock.clock(),
+            self._schedule,
+            self.links,
+            REMOTE_AUTHORITIES,
         )
         return UsubscriptionPlugin(UsubscriptionPlugin.Config(**self.config), context)  # type: ignore[arg-type]
 
@@ -88,7 +94,7 @@ class Desk:
         with self._timers_lock:
             self._timers.schedule(when_ns, action)
 
-    def start(self) -> "Desk":
+    def start(self) -> "ServiceRig":
         self.plugin.service.start(self.bus)
         self.plugin.ustreamer_started()
         return self
@@ -108,7 +114,7 @@ class Desk:
         else:
             self.clock.advance(s=s, ms=ms)
         with self._timers_lock:
-            due = self._timers.due(self.clock.now_ns)
+            due = self._timers.pop_due(self.clock.now_ns)
         for action in due:
             action()
 
@@ -119,7 +125,7 @@ class Desk:
     def statistics(self, name: str) -> int:
         return self.plugin.service.statistics().get(name, 0)
 
-    def routed(self, topic: UUri = TOPIC) -> list[tuple[UUri, int]]:
+    def routed_subscribers(self, topic: UUri = TOPIC) -> list[tuple[UUri, int]]:
         """Whom the core would send `topic` to, and with which period."""
         return [(each.subscriber, each.period_ns) for each in self.plugin.directory.subscribers(topic)]
 
@@ -132,18 +138,18 @@ class Desk:
             time.sleep(0.001)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def service_blocked(self) -> Iterator[None]:
         """Hold the service's thread in the middle of an answer, so that what is posted meanwhile piles up behind it."""
-        held, go = threading.Event(), threading.Event()
+        blocked, go = threading.Event(), threading.Event()
 
         def hold(_: UMessage) -> None:
-            self.on_answer = lambda _: None  # others may be answered on other threads
-            held.set()
+            self.on_response = lambda _: None  # others may be answered on other threads
+            blocked.set()
             assert go.wait(DEADLINE_S)
 
-        self.on_answer = hold
-        self.post(3)
-        assert held.wait(DEADLINE_S)
+        self.on_response = hold
+        self.send_request(3)
+        assert blocked.wait(DEADLINE_S)
         try:
             yield
         finally:
@@ -153,18 +159,18 @@ class Desk:
 
     def _receive(self, message: UMessage) -> None:
         reqid = message.attributes.reqid
-        if message.attributes.source.authority_name in FAR:
+        if message.attributes.source.authority_name in REMOTE_AUTHORITIES:
             return  # what other uSubscriptions say to this one
         if reqid is None:
-            self.notified.append(message)
+            self.notifications.append(message)
             return
         with self._changed:
-            self._answers[reqid] = message
-            self.answers_in_order.append(reqid)
+            self._responses[reqid] = message
+            self.response_order.append(reqid)
             self._changed.notify_all()
-        self.on_answer(message)
+        self.on_response(message)
 
-    def post(
+    def send_request(
         self,
         method: int,
         payload: Message | bytes = b"",
@@ -192,27 +198,29 @@ class Desk:
         self.client.send(message)
         return message.id
 
-    def post_to(self, sink: UUri) -> None:
+    def send_empty_request(self, sink: UUri) -> None:
         """Send an empty request to anybody."""
         self.client.send(request(self._ids.next(), APP, sink, ttl=1000))
 
-    def answer(self, reqid: UUID) -> UMessage:
+    def wait_response(self, reqid: UUID) -> UMessage:
         with self._changed:
-            assert self._changed.wait_for(lambda: reqid in self._answers, DEADLINE_S), f"no answer to {reqid}"
-            return self._answers.pop(reqid)
+            assert self._changed.wait_for(lambda: reqid in self._responses, DEADLINE_S), (
+                f"no answer to {reqid}"
+            )
+            return self._responses.pop(reqid)
 
-    def call(self, method: int, payload: Message | bytes = b"", **how: object) -> UMessage:
-        return self.answer(self.post(method, payload, **how))  # type: ignore[arg-type]
+    def call(self, method: int, payload: Message | bytes = b"", **options: object) -> UMessage:
+        return self.wait_response(self.send_request(method, payload, **options))  # type: ignore[arg-type]
 
-    def asked(self, kind: type[M], method: int, payload: Message | bytes = b"", **how: object) -> M:
+    def call_for(self, kind: type[M], method: int, payload: Message | bytes = b"", **options: object) -> M:
         """The answer as a message; fails if it is an error."""
-        answer = self.call(method, payload, **how)
+        answer = self.call(method, payload, **options)
         assert answer.attributes.commstatus is None, decode_status(answer.payload)
         return kind.FromString(answer.payload)
 
-    def refused(self, method: int, payload: Message | bytes = b"", **how: object) -> UStatus:
+    def call_refused(self, method: int, payload: Message | bytes = b"", **options: object) -> UStatus:
         """The status of an error answer; fails if it is none, or if commstatus and payload differ."""
-        answer = self.call(method, payload, **how)
+        answer = self.call(method, payload, **options)
         status = decode_status(answer.payload)
         assert answer.attributes.commstatus == status.code != UCode.OK
         assert answer.attributes.payload_format is UPayloadFormat.PROTOBUF
@@ -240,44 +248,48 @@ class Desk:
     ) -> int:
         """Subscribe and return the state in the answer."""
         wanted = self.subscription_request(topic, sample_period_ms=sample_period_ms, expire_ms=expire_ms)
-        return self.asked(pb.SubscriptionResponse, 1, wanted, caller=caller).status.state
+        return self.call_for(pb.SubscriptionResponse, 1, wanted, caller=caller).status.state
 
     def unsubscribe(self, topic: UUri = TOPIC, *, caller: UUri = APP) -> None:
-        self.asked(pb.UnsubscribeResponse, 2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=caller)
+        self.call_for(pb.UnsubscribeResponse, 2, pb.UnsubscribeRequest(topic=topic.to_pb()), caller=caller)
 
     def register(self, topic: UUri = TOPIC, *, caller: UUri = OTHER_APP) -> None:
-        self.asked(pb.NotificationsResponse, 6, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller)
+        self.call_for(
+            pb.NotificationsResponse, 6, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller
+        )
 
     def unregister(self, topic: UUri = TOPIC, *, caller: UUri = OTHER_APP) -> None:
-        self.asked(pb.NotificationsResponse, 7, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller)
+        self.call_for(
+            pb.NotificationsResponse, 7, pb.NotificationsRequest(topic=topic.to_pb()), caller=caller
+        )
 
     def reset(self, *, caller: UUri = PEER) -> None:
-        self.asked(pb.ResetResponse, 9, caller=caller)
+        self.call_for(pb.ResetResponse, 9, caller=caller)
 
     # --- the part of other devices ------------------------------------------------------------------------------------
 
-    def _be_called(self, message: UMessage) -> None:
+    def _on_remote_request(self, message: UMessage) -> None:
         if message.attributes.type is UMessageType.REQUEST:
-            self._calls.append(message)
+            self._remote_requests.append(message)
 
-    def calls(self) -> list[UMessage]:
+    def take_remote_requests(self) -> list[UMessage]:
         """The requests to other uSubscriptions since the last time; all that are due have been made."""
         self.fetch()
         self.fetch()
-        calls, self._calls[:] = list(self._calls), []
+        calls, self._remote_requests[:] = list(self._remote_requests), []
         return calls
 
-    def called(self) -> UMessage:
+    def take_remote_request(self) -> UMessage:
         """The one request to another uSubscription since the last time."""
-        [call] = self.calls()
+        [call] = self.take_remote_requests()
         return call
 
-    def asked_for(self) -> list[tuple[int, UUri, int, int | None]]:
+    def take_remote_request_fields(self) -> list[tuple[int, UUri, int, int | None]]:
         """(method, topic, sample_period_ms, expire_ms) of the requests to others since the last time."""
-        return [self.asked_in(call) for call in self.calls()]
+        return [self.remote_request_fields(call) for call in self.take_remote_requests()]
 
     @staticmethod
-    def asked_in(call: UMessage) -> tuple[int, UUri, int, int | None]:
+    def remote_request_fields(call: UMessage) -> tuple[int, UUri, int, int | None]:
         """(method, topic, sample_period_ms, expire_ms) of a request to another uSubscription."""
         sink = call.attributes.sink
         assert sink is not None
@@ -286,18 +298,18 @@ class Desk:
             end = new.expiration.ToMilliseconds() if new.HasField("expiration") else None
             return sink.resource_id, UUri.from_pb(new.topic), new.sample_period, end
         old = pb.SubscriptionRequest.FromString(call.payload)
-        wish = old.attributes
-        end = wish.expire.ToMilliseconds() if wish.HasField("expire") else None
-        return sink.resource_id, UUri.from_pb(old.topic), wish.sample_period_ms, end
+        attributes = old.attributes
+        end = attributes.expire.ToMilliseconds() if attributes.HasField("expire") else None
+        return sink.resource_id, UUri.from_pb(old.topic), attributes.sample_period_ms, end
 
-    def grant(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
+    def remote_grants(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
         """Answer a request as another uSubscription does; on return that has been taken in."""
-        self.send_grant(call, state)
+        self.send_remote_grant(call, state)
         self.fetch()
 
-    def send_grant(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
+    def send_remote_grant(self, call: UMessage, state: int = pb.SubscriptionStatus.SUBSCRIBED) -> None:
         """Answer a request as another uSubscription does."""
-        method, topic, _, _ = self.asked_in(call)
+        method, topic, _, _ = self.remote_request_fields(call)
         assert call.attributes.sink is not None
         answer: Message = pb.UnsubscribeResponse()
         if method == 1 and call.attributes.sink.ue_version_major == 4:
@@ -308,23 +320,23 @@ class Desk:
         payload = answer.SerializeToString()
         self.client.send(response(self._ids.next(), call, payload, UPayloadFormat.PROTOBUF))
 
-    def refuse(self, call: UMessage, code: UCode, text: str = "no") -> None:
+    def remote_refuses(self, call: UMessage, code: UCode, text: str = "no") -> None:
         """Answer a request with an error; on return that has been taken in."""
-        self.refuse_at_once(call, code, text)
+        self.send_remote_error(call, code, text)
         self.fetch()
 
-    def refuse_at_once(self, call: UMessage, code: UCode, text: str = "no") -> None:
+    def send_remote_error(self, call: UMessage, code: UCode, text: str = "no") -> None:
         """Answer a request with an error, on any thread."""
         self.client.send(error_response(self._ids.next(), call, UStatus(code, text)))
 
-    def hint(
+    def remote_notifies(
         self, topic: UUri, state: int, source: UUri | None = None, subscriber: UUri | None = None
     ) -> None:
         """Notify the service of a change, as another uSubscription does; on return that has been taken in."""
-        self.send_hint(topic, state, source, subscriber)
+        self.send_remote_notification(topic, state, source, subscriber)
         self.fetch()
 
-    def send_hint(
+    def send_remote_notification(
         self, topic: UUri, state: int, source: UUri | None = None, subscriber: UUri | None = None
     ) -> None:
         """Notify the service of a change, as another uSubscription does."""
@@ -341,7 +353,7 @@ class Desk:
 
     # --- the client's part, in words -----------------------------------------------------------------------------------
 
-    def told(self) -> list[tuple[UUri, UUri, UUri, str]]:
+    def take_v3_notifications(self) -> list[tuple[UUri, UUri, UUri, str]]:
         """(to whom, topic, subscriber, state) of each v3 notification since the last call, in order.
 
         Asks the service something first, which ends what has expired, and then again: what came before that has been
@@ -349,7 +361,7 @@ class Desk:
         """
         self.fetch()
         self.fetch()
-        messages, self.notified[:] = list(self.notified), []
+        messages, self.notifications[:] = list(self.notifications), []
         return [
             (
                 each.attributes.sink,
@@ -362,7 +374,7 @@ class Desk:
             for update in [pb.Update.FromString(each.payload)]
         ]
 
-    def registered(self) -> set[tuple[UUri, UUri]]:
+    def registered_observers(self) -> set[tuple[UUri, UUri]]:
         """(topic, entity) of every registration that the service knows."""
         return {each.pair for each in self.plugin.service._state.observers}
 
@@ -374,7 +386,7 @@ class Desk:
             wanted = pb.FetchSubscriptionsRequest(subscriber=info, offset=offset)
         else:
             wanted = pb.FetchSubscriptionsRequest(topic=topic.to_pb() if topic else None, offset=offset)
-        return self.asked(pb.FetchSubscriptionsResponse, 3, wanted)
+        return self.call_for(pb.FetchSubscriptionsResponse, 3, wanted)
 
     def pairs(self) -> list[tuple[UUri, UUri]]:
         """(topic, subscriber) of every subscription, as FetchSubscriptions lists them."""
@@ -382,12 +394,12 @@ class Desk:
 
 
 @pytest.fixture
-def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+def make_desk(tmp_path: Path) -> Iterator[Callable[..., ServiceRig]]:
     """Makes desks, each in a directory of its own unless told which, and stops them at the end."""
-    desks: list[Desk] = []
+    desks: list[ServiceRig] = []
 
-    def make(state_dir: Path | None = None, **config: object) -> Desk:
-        desks.append(Desk(state_dir or tmp_path / f"state{len(desks)}", **config))  # type: ignore[arg-type]
+    def make(state_dir: Path | None = None, **config: object) -> ServiceRig:
+        desks.append(ServiceRig(state_dir or tmp_path / f"state{len(desks)}", **config))  # type: ignore[arg-type]
         return desks[-1]
 
     yield make
@@ -396,5 +408,5 @@ def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
 
 
 @pytest.fixture
-def desk(make_desk: Callable[..., Desk]) -> Desk:
+def desk(make_desk: Callable[..., ServiceRig]) -> ServiceRig:
     return make_desk().start()

@@ -8,17 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_usubscription.commands import add_subscriptions
+from ustreamer_usubscription.commands import add_subscriptions_command
 from ustreamer_usubscription.model.declared_topics import TopicState
-from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
 from ustreamer_usubscription.store import store_contents
-from ustreamer_usubscription.store.store import Change, Store, put, put_observer, put_topic
+from ustreamer_usubscription.store.store import (
+    RecordChange,
+    SubscriptionStore,
+    put_observer,
+    put_subscription,
+    put_topic,
+)
 
 from ustreamer.host.cli.main import main
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from tests.conftest import Desk
+    from tests.conftest import ServiceRig
 
 TOPIC, OTHER = UUri("device2", 0x10AB, 3, 0x80CD), UUri("device2", 0x10AB, 3, 0x80CE)
 FIRST, SECOND = UUri("device1", 1, 1, 0), UUri("device1", 2, 1, 0)
@@ -26,7 +32,7 @@ LATER_MS = 4_102_444_800_000  # 2100
 
 
 @pytest.fixture(params=["stopped", "running"])
-def filled(request: pytest.FixtureRequest, make_desk: "Callable[..., Desk]") -> "Desk":
+def filled(request: pytest.FixtureRequest, make_desk: "Callable[..., ServiceRig]") -> "ServiceRig":
     desk = make_desk().start()
     desk.subscribe(TOPIC, caller=FIRST, sample_period_ms=100)
     desk.subscribe(TOPIC, caller=SECOND, expire_ms=LATER_MS)
@@ -47,7 +53,7 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[tuple
 
 
 def test_subscriptions_are_listed_with_rate_and_end(
-    filled: "Desk", capsys: pytest.CaptureFixture[str]
+    filled: "ServiceRig", capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(capsys, "ls", "--state-dir", filled.state_dir).splitlines() == [
         "up://device2/10AB/3/80CD  up://device1/1/1/0  SUBSCRIBED  every 100 ms  for ever",
@@ -57,18 +63,20 @@ def test_subscriptions_are_listed_with_rate_and_end(
 
 
 def test_what_another_device_has_not_answered_is_pending(
-    make_desk: "Callable[..., Desk]", capsys: pytest.CaptureFixture[str]
+    make_desk: "Callable[..., ServiceRig]", capsys: pytest.CaptureFixture[str]
 ) -> None:
     desk = make_desk().start()
     remote = UUri("device3", 1, 1, 0x8000)
     desk.subscribe(remote)
     place = ("--state-dir", desk.state_dir)
     assert said(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBE_PENDING"
-    desk.grant(desk.called())
+    desk.remote_grants(desk.take_remote_request())
     assert said(capsys, "show", *place, remote).splitlines()[0] == f"{remote}  SUBSCRIBED"
 
 
-def test_they_are_listed_by_topic_and_subscriber(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_are_listed_by_topic_and_subscriber(
+    filled: "ServiceRig", capsys: pytest.CaptureFixture[str]
+) -> None:
     place = ("--state-dir", filled.state_dir)
     pairs = [
         (str(topic), str(subscriber))
@@ -81,7 +89,7 @@ def test_they_are_listed_by_topic_and_subscriber(filled: "Desk", capsys: pytest.
     assert listed(capsys, "ls", *place, "--subscriber", FIRST, "--topic", OTHER) == [pairs[2]]
 
 
-def test_a_topic_is_shown(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_is_shown(filled: "ServiceRig", capsys: pytest.CaptureFixture[str]) -> None:
     shown = said(capsys, "show", "--state-dir", filled.state_dir, TOPIC)
     assert [line.strip() for line in shown.splitlines()][:5] == [
         f"{TOPIC}  SUBSCRIBED",
@@ -96,7 +104,7 @@ def test_a_topic_is_shown(filled: "Desk", capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_an_export_is_a_line_for_each(
-    filled: "Desk", capsys: pytest.CaptureFixture[str], tmp_path: Path
+    filled: "ServiceRig", capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     config = tmp_path / "vehicle.toml"
     config.write_text(f'state_dir = "{filled.state_dir}"\n', encoding="utf-8")
@@ -112,7 +120,7 @@ def test_an_export_is_a_line_for_each(
     assert [line["period_ns"] for line in lines] == [100_000_000, 0, 0]
 
 
-def test_a_right_store_is_called_right(filled: "Desk", capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_right_store_is_called_right(filled: "ServiceRig", capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 subscriptions, layout 3" in said(capsys, "check", "--state-dir", filled.state_dir)
     report = json.loads(said(capsys, "check", "--state-dir", filled.state_dir, "--json"))
     assert (report["subscriptions"], report["problem"], report["aside"]) == (3, None, [])
@@ -120,7 +128,7 @@ def test_a_right_store_is_called_right(filled: "Desk", capsys: pytest.CaptureFix
 
 
 def test_a_damaged_store_is_called_damaged_by_every_action(
-    make_desk: "Callable[..., Desk]", capsys: pytest.CaptureFixture[str]
+    make_desk: "Callable[..., ServiceRig]", capsys: pytest.CaptureFixture[str]
 ) -> None:
     desk = make_desk().start()
     desk.subscribe()
@@ -134,7 +142,7 @@ def test_a_damaged_store_is_called_damaged_by_every_action(
 
 
 def test_reading_beside_a_writer_does_not_disturb_it(
-    filled: "Desk", capsys: pytest.CaptureFixture[str]
+    filled: "ServiceRig", capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled.restart()
     for number in range(10, 20):
@@ -162,17 +170,17 @@ def test_a_place_without_a_store_is_named(
 
 def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     top = argparse.ArgumentParser()
-    add_subscriptions(top.add_subparsers())
+    add_subscriptions_command(top.add_subparsers())
     with pytest.raises(SystemExit):
         top.parse_args(["subscriptions", "ls"])
     assert "--state-dir" in capsys.readouterr().err
 
 
 def test_other_kinds_of_records_are_no_subscriptions(
-    filled: "Desk", capsys: pytest.CaptureFixture[str]
+    filled: "ServiceRig", capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled.stop()
-    store = Store(filled.state_dir / "usubscription", 1 << 24)
+    store = SubscriptionStore(filled.state_dir / "usubscription", 1 << 24)
     store.open()
     store.commit([put_observer(Observer(TOPIC, FIRST)), put_topic(TOPIC, TopicState.ACTIVE)])
     store.close()
@@ -186,19 +194,24 @@ def test_what_is_read_beside_a_writer_is_of_one_moment_however_much_it_writes_me
     """The pages that a reader of that moment needs stay as they are until it is done, because the writer knows of it."""
     before, after = b"b" * 3000, b"a" * 3000
 
-    def wishes(details: bytes) -> list[Change]:
-        return [put(Tracked(TOPIC, UUri("device1", n, 1, 0), details=details)) for n in range(3000)]
+    def wishes(details: bytes) -> list[RecordChange]:
+        return [
+            put_subscription(SubscriptionRecord(TOPIC, UUri("device1", n, 1, 0), details=details))
+            for n in range(3000)
+        ]
 
-    store = Store(tmp_path / "s", 1 << 28)
+    store = SubscriptionStore(tmp_path / "s", 1 << 28)
     store.open()
     store.commit(wishes(before))
-    with store_contents._Child("beside", tmp_path / "s") as child:
+    with store_contents._VerifyProcess("snapshot", tmp_path / "s") as child:
         chunks = child.chunks()
         first = next(chunks)  # now it has its moment; and more than its pipe holds is to come
         for _ in range(4):  # what one transaction frees, the second one after it uses
             store.commit(wishes(after))
-        found = store_contents.gathered(tmp_path / "s", [first, *chunks])
+        found = store_contents.contents_from_chunks(tmp_path / "s", [first, *chunks])
     assert {entry.details for entry in found.subscriptions} == {before}
     assert len(found) == 3000
     store.close()
-    assert {entry.details for entry in store_contents.read(tmp_path / "s", "verify").subscriptions} == {after}
+    assert {entry.details for entry in store_contents.read_store(tmp_path / "s", "verify").subscriptions} == {
+        after
+    }

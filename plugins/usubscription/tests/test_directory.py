@@ -8,11 +8,11 @@ from threading import Event
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.model.subscription import Pair, Tracked
-from ustreamer_usubscription.store.compact_index import Packed
-from ustreamer_usubscription.store.deadlines import Deadlines
-from ustreamer_usubscription.store.records import put
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
+from ustreamer_usubscription.store.compact_index import CompactIndex
+from ustreamer_usubscription.store.deadlines import LazyDeadlineHeap
+from ustreamer_usubscription.store.records import put_subscription
 
 from ustreamer.core.routing.subscriptions import Change
 from ustreamer.uprotocol.uuri import UUri
@@ -21,32 +21,32 @@ T1, T2 = UUri("a", 1, 1, 0x8001), UUri("a", 1, 1, 0x8002)
 S1, S2, S10 = UUri("a", 0x1, 1, 0), UUri("a", 0x2, 1, 0), UUri("a", 0x10, 1, 0)
 
 
-def directory(*entries: Tracked) -> Directory:
-    known = Directory()
+def directory(*entries: SubscriptionRecord) -> InMemoryDirectory:
+    known = InMemoryDirectory()
     known.apply({entry.pair: entry for entry in entries})
     return known
 
 
-def packed(entries: Iterable[Tracked]) -> Packed:
+def packed(entries: Iterable[SubscriptionRecord]) -> CompactIndex:
     """Subscriptions as they come from the store."""
-    changes = sorted(map(put, entries), key=lambda change: change.key)
-    return Packed([change.key for change in changes], [change.value or b"" for change in changes])
+    changes = sorted(map(put_subscription, entries), key=lambda change: change.key)
+    return CompactIndex([change.key for change in changes], [change.value or b"" for change in changes])
 
 
-def subscribers(known: Directory, topic: UUri = T1) -> list[UUri]:
+def subscribers(known: InMemoryDirectory, topic: UUri = T1) -> list[UUri]:
     return [entry.subscriber for entry in known.subscribers(topic)]
 
 
 def test_subscribers_come_in_the_order_of_their_texts_whatever_the_order_of_arrival() -> None:
     """[utest->req~usubscription-fetch-subscribers-stable-sorting~1]"""
-    known = directory(*(Tracked(T1, s) for s in (S2, S10, S1)))
+    known = directory(*(SubscriptionRecord(T1, s) for s in (S2, S10, S1)))
     assert subscribers(known) == [S1, S10, S2]  # as text, 10 stands before 2
-    known.apply({(T1, S1): Tracked(T1, S1, 5)})
+    known.apply({(T1, S1): SubscriptionRecord(T1, S1, 5)})
     assert subscribers(known) == [S1, S10, S2]
 
 
 def test_a_topic_that_nobody_subscribed_has_no_subscribers() -> None:
-    known = directory(Tracked(T1, S1))
+    known = directory(SubscriptionRecord(T1, S1))
     assert list(known.subscribers(T2)) == []
     known.apply({(T1, S1): None})
     assert list(known.subscribers(T1)) == []
@@ -54,11 +54,11 @@ def test_a_topic_that_nobody_subscribed_has_no_subscribers() -> None:
 
 
 CHANGES_OF_ONE = [
-    (Tracked(T1, S1, 7), True, "another period"),
+    (SubscriptionRecord(T1, S1, 7), True, "another period"),
     (None, True, "the end"),
-    (Tracked(T1, S1, 0, 99), False, "another expire"),
-    (Tracked(T1, S1, 0, None, b"x"), False, "other details"),
-    (Tracked(T1, S1), False, "the same once more"),
+    (SubscriptionRecord(T1, S1, 0, 99), False, "another expire"),
+    (SubscriptionRecord(T1, S1, 0, None, b"x"), False, "other details"),
+    (SubscriptionRecord(T1, S1), False, "the same once more"),
 ]
 
 
@@ -66,9 +66,9 @@ CHANGES_OF_ONE = [
     ("change", "grows", "case"), CHANGES_OF_ONE, ids=[case for *_, case in CHANGES_OF_ONE]
 )
 def test_the_version_grows_exactly_when_routing_may_differ(
-    change: Tracked | None, grows: bool, case: str
+    change: SubscriptionRecord | None, grows: bool, case: str
 ) -> None:
-    known = directory(Tracked(T1, S1), Tracked(T2, S1))
+    known = directory(SubscriptionRecord(T1, S1), SubscriptionRecord(T2, S1))
     before = known.version
     known.apply({(T1, S1): change})
     assert (known.version > before) is grows, case
@@ -77,44 +77,52 @@ def test_the_version_grows_exactly_when_routing_may_differ(
 
 def test_every_topic_of_a_change_is_changed_also_after_the_first_that_matters() -> None:
     known = directory()
-    known.apply({(T1, S1): Tracked(T1, S1), (T2, S1): Tracked(T2, S1), (T2, S2): Tracked(T2, S2)})
+    known.apply(
+        {
+            (T1, S1): SubscriptionRecord(T1, S1),
+            (T2, S1): SubscriptionRecord(T2, S1),
+            (T2, S2): SubscriptionRecord(T2, S2),
+        }
+    )
     assert (subscribers(known, T1), subscribers(known, T2)) == ([S1], [S1, S2])
 
 
 def test_what_a_reader_holds_does_not_change_under_it() -> None:
-    known = directory(Tracked(T1, S1), Tracked(T1, S2))
+    known = directory(SubscriptionRecord(T1, S1), SubscriptionRecord(T1, S2))
     held = known.subscribers(T1)
-    known.apply({(T1, S1): None, (T1, S10): Tracked(T1, S10)})
+    known.apply({(T1, S1): None, (T1, S10): SubscriptionRecord(T1, S10)})
     assert [entry.subscriber for entry in held] == [S1, S2]
     assert subscribers(known) == [S10, S2]
 
 
 def test_ending_what_is_not_there_changes_nothing() -> None:
-    known = directory(Tracked(T1, S1))
+    known = directory(SubscriptionRecord(T1, S1))
     version = known.version
     known.apply({(T1, S2): None, (T2, S1): None})
-    assert (known.version, list(known)) == (version, [Tracked(T1, S1)])
+    assert (known.version, list(known)) == (version, [SubscriptionRecord(T1, S1)])
 
 
-def told_by(known: Directory) -> list[tuple[Change, UUri, UUri, int]]:
+def record_changes(known: InMemoryDirectory) -> list[tuple[Change, UUri, UUri, int]]:
     told: list[tuple[Change, UUri, UUri, int]] = []
     known.watch(lambda each, change: told.append((change, each.topic, each.subscriber, each.period_ns)))
     return told
 
 
 def test_who_watches_is_told_of_all_that_is_loaded() -> None:
-    known = Directory()
-    told = told_by(known)
-    known.load(packed([Tracked(T2, S1, 5), Tracked(T1, S2), Tracked(T1, S1)]))
+    known = InMemoryDirectory()
+    told = record_changes(known)
+    known.load_stored(
+        packed([SubscriptionRecord(T2, S1, 5), SubscriptionRecord(T1, S2), SubscriptionRecord(T1, S1)])
+    )
     assert told == [(Change.PRESENT, T1, S1, 0), (Change.PRESENT, T1, S2, 0), (Change.PRESENT, T2, S1, 5)]
 
 
 def test_who_watches_is_told_of_every_change_that_routing_sees_and_of_no_other() -> None:
-    known = directory(Tracked(T1, S1))
-    told = told_by(known)
+    known = directory(SubscriptionRecord(T1, S1))
+    told = record_changes(known)
     for change, _, _ in CHANGES_OF_ONE:
         known.apply({(T1, S1): change})
-    known.apply({(T1, S2): Tracked(T1, S2, 3), (T2, S1): None})
+    known.apply({(T1, S2): SubscriptionRecord(T1, S2, 3), (T2, S1): None})
     assert told == [
         (Change.CHANGED, T1, S1, 7),
         (Change.UNSUBSCRIBED, T1, S1, 7),
@@ -127,7 +135,7 @@ def test_who_watches_is_told_of_every_change_that_routing_sees_and_of_no_other()
 
 ADDRESSES = st.integers(0, 0x20)
 ENTRIES = st.builds(
-    Tracked,
+    SubscriptionRecord,
     st.builds(UUri, st.sampled_from(["a", "b"]), st.just(1), st.just(1), st.integers(0x8000, 0x8004)),
     st.builds(UUri, st.sampled_from(["a", "b"]), ADDRESSES, st.just(1), st.just(0)),
     st.sampled_from([0, 1, 2]),
@@ -136,13 +144,13 @@ ENTRIES = st.builds(
 BATCHES = st.lists(st.lists(st.tuples(ENTRIES, st.booleans()), max_size=8), max_size=8)
 
 
-def in_order(model: dict[Pair, Tracked]) -> list[Tracked]:
+def in_order(model: dict[TopicEntityPair, SubscriptionRecord]) -> list[SubscriptionRecord]:
     return sorted(model.values(), key=lambda entry: (str(entry.topic), str(entry.subscriber)))
 
 
 @given(BATCHES)
-def test_it_knows_what_a_plain_dict_knows(batches: list[list[tuple[Tracked, bool]]]) -> None:
-    known, model = Directory(), dict[Pair, Tracked]()
+def test_it_knows_what_a_plain_dict_knows(batches: list[list[tuple[SubscriptionRecord, bool]]]) -> None:
+    known, model = InMemoryDirectory(), dict[TopicEntityPair, SubscriptionRecord]()
     for batch in batches:
         changes = {entry.pair: entry if stands else None for entry, stands in batch}
         known.apply(changes)
@@ -160,12 +168,12 @@ def test_it_knows_what_a_plain_dict_knows(batches: list[list[tuple[Tracked, bool
 
 
 @given(BATCHES)
-def test_loading_gives_what_changing_gave(batches: list[list[tuple[Tracked, bool]]]) -> None:
-    known = Directory()
+def test_loading_gives_what_changing_gave(batches: list[list[tuple[SubscriptionRecord, bool]]]) -> None:
+    known = InMemoryDirectory()
     for batch in batches:
         known.apply({entry.pair: entry if stands else None for entry, stands in batch})
-    loaded = Directory()
-    loaded.load(packed(known))
+    loaded = InMemoryDirectory()
+    loaded.load_stored(packed(known))
     assert list(loaded) == list(known)
     assert (loaded.count, loaded.next_expiry_ms()) == (known.count, known.next_expiry_ms())
     assert {e.subscriber: loaded.subscribed_by(e.subscriber) for e in known} == {
@@ -178,68 +186,68 @@ def test_loading_gives_what_changing_gave(batches: list[list[tuple[Tracked, bool
 
 def test_a_subscription_ends_after_its_expire_and_not_at_it() -> None:
     """[utest->req~usubscription-subscribe-expiration~1]"""
-    known = directory(Tracked(T1, S1, 0, 10), Tracked(T1, S2))
+    known = directory(SubscriptionRecord(T1, S1, 0, 10), SubscriptionRecord(T1, S2))
     assert known.pop_expired(10) == []
-    assert known.pop_expired(11) == [Tracked(T1, S1, 0, 10)]
+    assert known.pop_expired(11) == [SubscriptionRecord(T1, S1, 0, 10)]
     assert known.pop_expired(11) == []
 
 
 @pytest.mark.parametrize(("now", "until"), [(10, 20), (20, 10), (10, None)])
 def test_only_the_newest_deadline_of_a_subscription_counts(now: int, until: int | None) -> None:
-    known = directory(Tracked(T1, S1, 0, now))
-    known.apply({(T1, S1): Tracked(T1, S1, 0, until)})
+    known = directory(SubscriptionRecord(T1, S1, 0, now))
+    known.apply({(T1, S1): SubscriptionRecord(T1, S1, 0, until)})
     assert known.next_expiry_ms() == until
     assert [entry.expire_ms for entry in known.pop_expired(100)] == ([] if until is None else [until])
 
 
 def test_a_subscription_that_was_extended_does_not_end_at_its_first_deadline() -> None:
     """[utest->req~usubscription-subscribe-expiration-extension~1]"""
-    known = directory(Tracked(T1, S1, 0, 10))
-    known.apply({(T1, S1): Tracked(T1, S1, 0, 20)})
+    known = directory(SubscriptionRecord(T1, S1, 0, 10))
+    known.apply({(T1, S1): SubscriptionRecord(T1, S1, 0, 20)})
     assert known.pop_expired(11) == []
-    assert known.pop_expired(21) == [Tracked(T1, S1, 0, 20)]
+    assert known.pop_expired(21) == [SubscriptionRecord(T1, S1, 0, 20)]
 
 
 def test_a_deadline_that_changed_and_changed_back_ends_once() -> None:
-    known = directory(Tracked(T1, S1, 0, 10))
+    known = directory(SubscriptionRecord(T1, S1, 0, 10))
     for expire_ms in (20, 10):
-        known.apply({(T1, S1): Tracked(T1, S1, 0, expire_ms)})
+        known.apply({(T1, S1): SubscriptionRecord(T1, S1, 0, expire_ms)})
     assert len(known.pop_expired(11)) == 1
 
 
 def test_renewing_without_end_does_not_make_the_deadlines_grow() -> None:
     current: dict[str, int] = {}
-    deadlines = Deadlines(current.get, lambda: [(when, key) for key, when in current.items()])
+    deadlines = LazyDeadlineHeap(current.get, lambda: [(when, key) for key, when in current.items()])
     for when in range(10_000):
         current["a"] = when
-        deadlines.add(when, "a")
+        deadlines.push_deadline(when, "a")
     assert len(deadlines) <= 1003
-    assert deadlines.next() == 9999
+    assert deadlines.next_deadline() == 9999
 
 
 def test_things_without_an_order_may_be_due_at_the_same_time() -> None:
-    deadlines: Deadlines[complex] = Deadlines(lambda _: 5, list)
-    deadlines.add(5, 2j)
-    deadlines.add(5, 1j)
+    deadlines: LazyDeadlineHeap[complex] = LazyDeadlineHeap(lambda _: 5, list)
+    deadlines.push_deadline(5, 2j)
+    deadlines.push_deadline(5, 1j)
     assert deadlines.pop_before(5) == []
     assert deadlines.pop_before(6) == [2j, 1j]
 
 
 def test_a_renewal_that_makes_the_deadlines_anew_is_not_forgotten() -> None:
-    known = Directory()
+    known = InMemoryDirectory()
     for expire_ms in range(1, 5000):
-        known.apply({(T1, S1): Tracked(T1, S1, 0, expire_ms)})
+        known.apply({(T1, S1): SubscriptionRecord(T1, S1, 0, expire_ms)})
         assert known.next_expiry_ms() == expire_ms
 
 
 # --- decoded when asked for -------------------------------------------------------------------------------------------
 
-FEW = [Tracked(topic, subscriber, 5) for topic in (T1, T2) for subscriber in (S1, S10)]
+FEW = [SubscriptionRecord(topic, subscriber, 5) for topic in (T1, T2) for subscriber in (S1, S10)]
 
 
-def as_loaded() -> Directory:
-    known = Directory()
-    known.load(packed(FEW))
+def as_loaded() -> InMemoryDirectory:
+    known = InMemoryDirectory()
+    known.load_stored(packed(FEW))
     return known
 
 
@@ -260,14 +268,14 @@ def test_a_topic_that_is_not_there_is_not_remembered() -> None:
 
 
 def test_one_topic_that_begins_like_another_is_not_taken_for_it() -> None:
-    known = Directory()
+    known = InMemoryDirectory()
     topics = [
         UUri("a", 1, 1, 0x8000),
         UUri("a", 1, 1, 0x800),
         UUri("a.b", 1, 1, 0x8000),
         UUri("a", 1, 0x18, 0),
     ]
-    known.load(packed(Tracked(topic, S1) for topic in topics))
+    known.load_stored(packed(SubscriptionRecord(topic, S1) for topic in topics))
     assert [subscribers(known, topic) for topic in topics] == [[S1]] * 4
 
 
@@ -286,7 +294,9 @@ def test_a_loaded_topic_whose_last_subscriber_left_does_not_come_back(look_first
 
 
 @given(BATCHES)
-def test_loaded_and_then_changed_is_as_if_never_stored(batches: list[list[tuple[Tracked, bool]]]) -> None:
+def test_loaded_and_then_changed_is_as_if_never_stored(
+    batches: list[list[tuple[SubscriptionRecord, bool]]],
+) -> None:
     never, stored = directory(*FEW), as_loaded()
     for batch in batches:
         changes = {entry.pair: entry if stays else None for entry, stays in batch}
@@ -301,9 +311,9 @@ def test_loaded_and_then_changed_is_as_if_never_stored(batches: list[list[tuple[
 
 def test_readers_see_no_row_that_the_writer_has_replaced() -> None:
     """Readers decode while the writer ends subscriptions: what has ended must not be cached again."""
-    many = [Tracked(UUri("a", 1, 1, 0x8000 + number), S1) for number in range(2000)]
-    known = Directory()
-    known.load(packed(many))
+    many = [SubscriptionRecord(UUri("a", 1, 1, 0x8000 + number), S1) for number in range(2000)]
+    known = InMemoryDirectory()
+    known.load_stored(packed(many))
     going = Event()
 
     def read() -> None:

@@ -2,7 +2,7 @@
 from threading import Thread
 
 import pytest
-from ustreamer_usubscription.inbox import MAX_BATCH, Inbox
+from ustreamer_usubscription.inbox import MAX_BATCH, ServiceInbox
 
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -14,8 +14,8 @@ def message(number: int = 0) -> UMessage:
     return publish(UUID(0x7000, 2 << 62 | number), UUri("a", 1, 1, 0x8000))
 
 
-def filled(count: int, limit: int = 10_000) -> Inbox[UMessage]:
-    inbox: Inbox[UMessage] = Inbox(limit)
+def filled(count: int, limit: int = 10_000) -> ServiceInbox[UMessage]:
+    inbox: ServiceInbox[UMessage] = ServiceInbox(limit)
     for number in range(count):
         inbox.put_nowait(message(number))
     return inbox
@@ -52,7 +52,7 @@ def test_a_closed_inbox_refuses_and_gives_out_the_rest() -> None:
 
 
 def test_waking_gives_an_empty_batch_once() -> None:
-    inbox: Inbox[UMessage] = Inbox(1)
+    inbox: ServiceInbox[UMessage] = ServiceInbox(1)
     inbox.wake()
     inbox.wake()
     assert inbox.wait_batch() == []
@@ -67,7 +67,7 @@ def test_waking_gives_an_empty_batch_once() -> None:
 
 @pytest.mark.parametrize("change", ["put", "wake", "close"])
 def test_a_waiting_thread_notices_every_change(change: str) -> None:
-    inbox: Inbox[UMessage] = Inbox(1)
+    inbox: ServiceInbox[UMessage] = ServiceInbox(1)
     taken: list[list[UMessage] | None] = []
     waiting = Thread(target=lambda: taken.append(inbox.wait_batch()))
     waiting.start()

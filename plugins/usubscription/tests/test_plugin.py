@@ -11,7 +11,7 @@ import msgspec
 import pluggy
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.directory import Directory
+from ustreamer_usubscription.directory import InMemoryDirectory
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 from ustreamer_usubscription.service import ENTITY, UsubscriptionService
 
@@ -21,7 +21,7 @@ from ustreamer.hooks import PluginContext
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from tests.conftest import Desk
+    from tests.conftest import ServiceRig
 
 
 APP = UUri("device1", 0x300EF, 4, 0)
@@ -42,7 +42,7 @@ def test_every_hook_that_it_implements_is_one_that_the_host_calls(tmp_path: Path
     assert plugins.hook.ustreamer_subscription_directory() == [plugin.directory]
 
 
-def test_what_is_stored_can_be_asked_for_without_starting_it(make_desk: "Callable[..., Desk]") -> None:
+def test_what_is_stored_can_be_asked_for_without_starting_it(make_desk: "Callable[..., ServiceRig]") -> None:
     desk = make_desk().start()
     desk.subscribe()
     desk.subscribe(OTHER_TOPIC, expire_ms=desk.now_ms + 1000)
@@ -90,7 +90,7 @@ def test_a_service_that_was_never_started_can_be_stopped(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stopping_twice_changes_nothing(make_desk: "Callable[..., Desk]") -> None:
+def test_stopping_twice_changes_nothing(make_desk: "Callable[..., ServiceRig]") -> None:
     desk = make_desk().start()
     desk.stop()
     desk.stop()
@@ -134,5 +134,7 @@ def test_the_readme_shows_every_key_with_its_default() -> None:
 
 
 def test_the_service_is_one_that_the_host_can_run(tmp_path: Path) -> None:
-    service: hooks.Service = UsubscriptionService(UsubscriptionConfig(), context(tmp_path), Directory())
+    service: hooks.HostedService = UsubscriptionService(
+        UsubscriptionConfig(), context(tmp_path), InMemoryDirectory()
+    )
     assert {(entity.ue_id, entity.resource_id) for entity in service.entities} == {(ENTITY, 0)}

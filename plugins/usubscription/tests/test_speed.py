@@ -13,12 +13,12 @@ import pytest
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
-    from tests.conftest import Desk
+    from tests.conftest import ServiceRig
 
 pytestmark = pytest.mark.soak
 
 
-def test_speed_of_subscribing_alone_and_in_company(make_desk: "Callable[..., Desk]") -> None:
+def test_speed_of_subscribing_alone_and_in_company(make_desk: "Callable[..., ServiceRig]") -> None:
     desk = make_desk().start()
 
     def one_at_a_time(seconds: float) -> float:
@@ -32,14 +32,15 @@ def test_speed_of_subscribing_alone_and_in_company(make_desk: "Callable[..., Des
         """Each of so many clients has one request under way at any time."""
         done, end = 0, time.perf_counter() + seconds
         waiting = [
-            desk.post(1, desk.subscription_request(), caller=UUri("device1", n, 2, 0)) for n in range(clients)
+            desk.send_request(1, desk.subscription_request(), caller=UUri("device1", n, 2, 0))
+            for n in range(clients)
         ]
         while time.perf_counter() < end:
             for place, reqid in enumerate(waiting):
-                desk.answer(reqid)
+                desk.wait_response(reqid)
                 done += 1
                 caller = UUri("device1", done, 3, 0)
-                waiting[place] = desk.post(1, desk.subscription_request(), caller=caller)
+                waiting[place] = desk.send_request(1, desk.subscription_request(), caller=caller)
         return done / seconds
 
     alone = one_at_a_time(3)

@@ -19,7 +19,7 @@ from ustreamer.uprotocol.uuri import UUri
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.conftest import Desk
+    from tests.conftest import ServiceRig
 
 TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
 
@@ -29,7 +29,7 @@ import runpy, sys
 from pathlib import Path
 from ustreamer.uprotocol.uuri import UUri
 
-desk = runpy.run_path(sys.argv[1])["Desk"](Path(sys.argv[2])).start()
+desk = runpy.run_path(sys.argv[1])["ServiceRig"](Path(sys.argv[2])).start()
 number = 0
 while True:
     caller = UUri("device1", number, 1, 0)
@@ -59,17 +59,19 @@ def clients(state_dir: Path) -> Iterator[tuple["subprocess.Popen[str]", IO[str]]
         process.wait()
 
 
-def killed(make_desk: "Callable[..., Desk]", state_dir: Path, dice: random.Random) -> tuple[int, int, int]:
+def killed(
+    make_desk: "Callable[..., ServiceRig]", state_dir: Path, rng: random.Random
+) -> tuple[int, int, int]:
     """Kill a streamer in a storm; how many changes it had acknowledged, and how many of them were lost or undone."""
     with clients(state_dir) as (process, said):
-        acknowledged = [next(said) for _ in range(dice.randint(1, 60))]
+        acknowledged = [next(said) for _ in range(rng.randint(1, 60))]
         process.send_signal(signal.SIGKILL)
         acknowledged += [line for line in said if line.endswith("\n")]  # what it said before it died
     there = {int(line.split()[1]) for line in acknowledged if line.startswith("+")}
     left = {int(line.split()[1]) for line in acknowledged if line.startswith("-")}
 
     desk = make_desk(state_dir).start()
-    found = {subscriber.ue_id for subscriber, _ in desk.routed(TOPIC)}
+    found = {subscriber.ue_id for subscriber, _ in desk.routed_subscribers(TOPIC)}
     assert desk.statistics("store_quarantined") == 0
     desk.stop()
     # The request after the last line may have been committed, and not acknowledged, when the signal came.
@@ -82,7 +84,7 @@ def killed(make_desk: "Callable[..., Desk]", state_dir: Path, dice: random.Rando
 
 @pytest.mark.parametrize("kills", [5, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_kill_loses_and_resurrects_nothing_that_was_acknowledged(
-    make_desk: "Callable[..., Desk]", tmp_path: Path, kills: int
+    make_desk: "Callable[..., ServiceRig]", tmp_path: Path, kills: int
 ) -> None:
     """[utest->req~usubscription-subscribe~1] [utest->req~usubscription-subscribe-persistency~1]"""
     acknowledged = lost = resurrected = 0

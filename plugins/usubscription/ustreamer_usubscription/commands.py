@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ustreamer.core.routing.usubscription_codec import Status
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.events import Event
-from ustreamer_usubscription.model.subscription import Tracked
-from ustreamer_usubscription.service import STORE
+from ustreamer_usubscription.events import SubscriptionEvent
+from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.service import STORE_DIRECTORY
 from ustreamer_usubscription.store import store_contents
-from ustreamer_usubscription.store.lock import holder
+from ustreamer_usubscription.store.lock import lock_holder
 from ustreamer_usubscription.store.records import (
-    PAST,
-    REMOTE,
-    StoreDamaged,
+    EVENT_PREFIX,
+    REMOTE_TOPIC_PREFIX,
     StoreTooNew,
+    SubscriptionStoreDamaged,
     read_event,
     read_remote,
 )
-from ustreamer_usubscription.store.store_contents import Contents
+from ustreamer_usubscription.store.store_contents import StoreContents
 
 _DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
 _OK: Final = 0
@@ -37,7 +37,7 @@ _DAMAGED: Final = 74
 _NS_PER_MS: Final = 1_000_000
 
 
-def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_subscriptions_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `subscriptions` and what it can do."""
     top = commands.add_parser("subscriptions", help="what the store of a streamer holds")
     actions = top.add_subparsers(metavar="ACTION", required=True)
@@ -70,7 +70,7 @@ def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     past = actions.add_parser(
         "history", parents=[place, which], help="what happened to subscriptions, oldest first"
     )
-    past.add_argument("--limit", type=_count, metavar="N", help="only the last N")
+    past.add_argument("--limit", type=_positive_int, metavar="N", help="only the last N")
     past.set_defaults(run=_history)
 
     check = actions.add_parser(
@@ -83,70 +83,70 @@ def add_subscriptions(commands: "argparse._SubParsersAction[argparse.ArgumentPar
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    found = (listed for listed in _listed(arguments) if _wanted(arguments, listed.entry))
+    found = (listed for listed in _list_subscriptions(arguments) if _matches(arguments, listed.entry))
     if arguments.json:
-        print(json.dumps([_plain(*listed) for listed in found], indent=2))
+        print(json.dumps([_subscription_json(*listed) for listed in found], indent=2))
         return _OK
     for entry, status in found:
-        print(f"{entry.topic}  {entry.subscriber}  {status.name}  {_rate(entry)}  {_end(entry)}")
+        print(f"{entry.topic}  {entry.subscriber}  {status.name}  {_rate_text(entry)}  {_expiry_text(entry)}")
     return _OK
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = [listed for listed in _listed(arguments) if listed.entry.topic == arguments.topic]
+    found = [listed for listed in _list_subscriptions(arguments) if listed.entry.topic == arguments.topic]
     if not found:
         raise UStatusError(UCode.NOT_FOUND, f"{arguments.topic}: nobody has subscribed it")
     if arguments.json:
-        print(json.dumps([_plain(*listed) for listed in found], indent=2))
+        print(json.dumps([_subscription_json(*listed) for listed in found], indent=2))
         return _OK
     print(f"{arguments.topic}  {found[0].status.name}")
     for entry, _ in found:
         print(f"  {entry.subscriber}")
-        print(f"    rate     {_rate(entry)}")
-        print(f"    ends     {_end(entry)}")
+        print(f"    rate     {_rate_text(entry)}")
+        print(f"    ends     {_expiry_text(entry)}")
         print(f"    details  {entry.details.hex(' ') or 'none'}")
     return _OK
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    for listed in _listed(arguments):
-        print(json.dumps(_plain(*listed)))
+    for listed in _list_subscriptions(arguments):
+        print(json.dumps(_subscription_json(*listed)))
     return _OK
 
 
 def _history(arguments: argparse.Namespace) -> int:
-    records = _read(_store(arguments)).of(PAST)
-    found = [event for event in (read_event(*record) for record in records) if _wanted(arguments, event)]
+    records = _read_contents(_store_path(arguments)).records_with_prefix(EVENT_PREFIX)
+    found = [event for event in (read_event(*record) for record in records) if _matches(arguments, event)]
     if arguments.limit is not None:
         del found[: -arguments.limit]
     if arguments.json:
-        print(json.dumps([_plain_event(event) for event in found], indent=2))
+        print(json.dumps([_event_json(event) for event in found], indent=2))
         return _OK
     for event in found:
-        words = (_time(event.time_ms), event.topic, event.subscriber, event.status.name, event.why)
-        print("  ".join(map(str, words)).rstrip())
+        columns = (_time_text(event.time_ms), event.topic, event.subscriber, event.status.name, event.reason)
+        print("  ".join(map(str, columns)).rstrip())
     return _OK
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    store = _store(arguments)
-    pid = holder(store.with_name(f"{store.name}.lock"))
+    store = _store_path(arguments)
+    pid = lock_holder(store.with_name(f"{store.name}.lock"))
     report: dict[str, object] = {"store": str(store), "used_by": pid, "verified": pid is None}
     try:
-        found = _read(store)
-        subscriptions = list(found.subscriptions)
-        report |= {"layout": found.layout, "subscriptions": len(subscriptions), "problem": None}
-    except (StoreDamaged, StoreTooNew) as error:
+        contents_found = _read_contents(store)
+        subscriptions = list(contents_found.subscriptions)
+        report |= {"layout": contents_found.layout, "subscriptions": len(subscriptions), "problem": None}
+    except (SubscriptionStoreDamaged, StoreTooNew) as error:
         report["problem"] = error.message
     report["aside"] = sorted(path.name for path in store.parent.glob(f"{store.name}.*-*"))
     if arguments.json:
         print(json.dumps(report, indent=2))
     else:
-        print(_told(report))
+        print(_check_text(report))
     return _OK if report["problem"] is None else _DAMAGED
 
 
-def _told(report: Mapping[str, object]) -> str:
+def _check_text(report: Mapping[str, object]) -> str:
     if report["problem"] is not None:
         first = str(report["problem"])
     else:
@@ -156,67 +156,69 @@ def _told(report: Mapping[str, object]) -> str:
             else f"every record, beside process {report['used_by']}"
         )
         first = f"{report['store']}: {report['subscriptions']} subscriptions, layout {report['layout']}; {how}: right"
-    aside = report["aside"]
+    quarantined = report["aside"]
     return "\n".join(
-        [first, *(f"moved aside: {name}" for name in (aside if isinstance(aside, list) else []))]
+        [first, *(f"moved aside: {name}" for name in (quarantined if isinstance(quarantined, list) else []))]
     )
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _store(arguments: argparse.Namespace) -> Path:
+def _store_path(arguments: argparse.Namespace) -> Path:
     """The directory of the store. INVALID_ARGUMENT for a configuration that does not say where."""
     if arguments.state_dir is not None:
-        return Path(arguments.state_dir) / STORE
+        return Path(arguments.state_dir) / STORE_DIRECTORY
     try:
         state_dir = tomllib.loads(arguments.config.read_text(encoding="utf-8")).get(
             "state_dir", _DEFAULT_STATE_DIR
         )
     except (OSError, ValueError) as error:
-        raise invalid(f"{arguments.config}: {error}") from error
+        raise invalid_argument(f"{arguments.config}: {error}") from error
     if not isinstance(state_dir, str):
-        raise invalid(f"{arguments.config}: state_dir = {state_dir!r}: expected a path")
-    return Path(state_dir) / STORE
+        raise invalid_argument(f"{arguments.config}: state_dir = {state_dir!r}: expected a path")
+    return Path(state_dir) / STORE_DIRECTORY
 
 
-def _read(store: Path) -> Contents:
+def _read_contents(store: Path) -> StoreContents:
     if not store.exists():
         raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
-    return store_contents.beside(store)
+    return store_contents.inspect_store(store)
 
 
-def _wanted(arguments: argparse.Namespace, found: Tracked | Event) -> bool:
+def _matches(arguments: argparse.Namespace, found: SubscriptionRecord | SubscriptionEvent) -> bool:
     topic, subscriber = arguments.topic, arguments.subscriber
     return (topic is None or topic.matches(found.topic)) and (
         subscriber is None or subscriber.matches(found.subscriber)
     )
 
 
-def _count(text: str) -> int:
+def _positive_int(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ValueError("expected at least 1")
     return number
 
 
-class Listed(NamedTuple):
+class ListedSubscription(NamedTuple):
     """A subscription, and what its subscriber is to the topic."""
 
-    entry: Tracked
+    entry: SubscriptionRecord
     status: Status
 
 
-def _listed(arguments: argparse.Namespace) -> Iterator[Listed]:
-    found = _read(_store(arguments))
-    remote = dict(read_remote(*record) for record in found.of(REMOTE))
-    return (Listed(entry, remote.get(entry.topic, Status.SUBSCRIBED)) for entry in found.subscriptions)
+def _list_subscriptions(arguments: argparse.Namespace) -> Iterator[ListedSubscription]:
+    found = _read_contents(_store_path(arguments))
+    remote = dict(read_remote(*record) for record in found.records_with_prefix(REMOTE_TOPIC_PREFIX))
+    return (
+        ListedSubscription(entry, remote.get(entry.topic, Status.SUBSCRIBED)) for entry in found.subscriptions
+    )
 
 
 # --- saying -----------------------------------------------------------------------------------------------------------
 
 
-def _plain(entry: Tracked, status: Status) -> dict[str, object]:
+def _subscription_json(entry: SubscriptionRecord, status: Status) -> dict[str, object]:
     return {
         "topic": str(entry.topic),
         "subscriber": str(entry.subscriber),
@@ -227,28 +229,28 @@ def _plain(entry: Tracked, status: Status) -> dict[str, object]:
     }
 
 
-def _plain_event(event: Event) -> dict[str, object]:
+def _event_json(event: SubscriptionEvent) -> dict[str, object]:
     return {
         "time_ms": event.time_ms,
         "topic": str(event.topic),
         "subscriber": str(event.subscriber),
         "status": event.status.name,
-        "why": event.why,
+        "why": event.reason,
         "version": event.version,
     }
 
 
-def _rate(entry: Tracked) -> str:
+def _rate_text(entry: SubscriptionRecord) -> str:
     return f"every {entry.period_ns / _NS_PER_MS:g} ms" if entry.period_ns else "every message"
 
 
-def _end(entry: Tracked) -> str:
+def _expiry_text(entry: SubscriptionRecord) -> str:
     if entry.expire_ms is None:
         return "for ever"
-    return f"until {_time(entry.expire_ms)}"
+    return f"until {_time_text(entry.expire_ms)}"
 
 
-def _time(ms: int) -> str:
+def _time_text(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError):  # beyond the year 9999, or before the first

@@ -10,7 +10,7 @@ from msgspec import Meta
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
-Lifecycle: TypeAlias = Literal["off", "track", "enforce"]
+LifecycleMode: TypeAlias = Literal["off", "track", "enforce"]
 
 
 class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +20,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     level: Annotated[int, Meta(ge=0)]
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeliveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The EventDeliveryConfig of the topics of this pattern; `attributes` go out as StringValue."""
 
     topic: str
@@ -38,12 +38,12 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     confirmed; `legacy_subscriber_field` names us in calls to other devices as services of before 2024-08-07 need it.
     """
 
-    topic_lifecycle: Lifecycle = "off"
+    topic_lifecycle: LifecycleMode = "off"
     register_policy: Literal["open", "strict"] = "open"
     dispatchers: tuple[str, ...] = ()
     permission_levels: Annotated[int, Meta(ge=0)] = 5
     permissions: tuple[Permission, ...] = ()
-    delivery: tuple[Delivery, ...] = ()
+    delivery: tuple[DeliveryConfig, ...] = ()
     # A million subscriptions written in random order take 322 MB; the file grows only as it is used.
     map_size_mb: Annotated[int, Meta(ge=1, le=65_536)] = 512
     damaged: Literal["quarantine", "refuse"] = "quarantine"

@@ -7,13 +7,13 @@ from threading import Lock
 
 from ustreamer.core.routing.subscriptions import Change, SubscriptionWatch
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
-from ustreamer_usubscription.model.declared_topics import any_instance
-from ustreamer_usubscription.model.subscription import Pair, Tracked
-from ustreamer_usubscription.store.compact_index import Packed
-from ustreamer_usubscription.store.deadlines import Deadlines
+from ustreamer_usubscription.model.declared_topics import any_instance_pattern
+from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
+from ustreamer_usubscription.store.compact_index import CompactIndex
+from ustreamer_usubscription.store.deadlines import LazyDeadlineHeap
 
 
-class Directory:
+class InMemoryDirectory:
     """A `SubscriptionDirectory` with one writer and any number of readers.
 
     Readers need no lock: what `subscribers` returns is never changed but replaced, and `version` grows after that. All
@@ -26,80 +26,82 @@ class Directory:
 
     def __init__(self) -> None:
         self.version = 0
-        self._by_topic: dict[UUri, tuple[Tracked, ...]] = {}
+        self._by_topic: dict[UUri, tuple[SubscriptionRecord, ...]] = {}
         # What was loaded: it holds for the topics that are not in _by_topic, where () stands for those that have gone since.
-        self._packed = Packed()
-        self._unpacking = Lock()  # for changes of _by_topic while there is anything packed
-        self._by_subscriber: dict[UUri, dict[UUri, Tracked]] | None = None  # made when first asked for
+        self._compact = CompactIndex()
+        self._decode_lock = Lock()  # for changes of _by_topic while there is anything packed
+        self._by_subscriber: dict[UUri, dict[UUri, SubscriptionRecord]] | None = (
+            None  # made when first asked for
+        )
         self._watches: list[SubscriptionWatch] = []
         self._count = 0
-        self._wild = 0  # topics with an instance wildcard
+        self._wildcard_topics = 0  # topics with an instance wildcard
         # In order; None when a topic has come or gone since it was made.
-        self._topics: list[UUri] | None = None
-        self._deadlines: Deadlines[Pair] = Deadlines(self._expiry_of, self._expiries)
+        self._sorted_topics: list[UUri] | None = None
+        self._deadlines: LazyDeadlineHeap[TopicEntityPair] = LazyDeadlineHeap(self._expiry_of, self._expiries)
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
-    def subscribers(self, topic: UUri) -> tuple[Tracked, ...]:
+    def subscribers(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
         """The subscriptions of `topic`, in order, and then those of this topic of every instance. Safe from any thread.
 
         One dict lookup, however many there are, and a second only while there is any subscription of the latter kind: the
         instance is the only part of a topic that may be a wildcard, so the pattern to look for is known.
         """
-        found = self.exactly(topic)
-        if not self._wild or topic.ue_instance == ANY_INSTANCE:
+        found = self.exact_subscriptions(topic)
+        if not self._wildcard_topics or topic.ue_instance == ANY_INSTANCE:
             return found
-        everywhere = self.exactly(any_instance(topic))
-        return (*found, *everywhere) if everywhere else found
+        any_instance_row = self.exact_subscriptions(any_instance_pattern(topic))
+        return (*found, *any_instance_row) if any_instance_row else found
 
-    def exactly(self, topic: UUri) -> tuple[Tracked, ...]:
+    def exact_subscriptions(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
         """The subscriptions of just this topic, in order."""
         row = self._by_topic.get(topic)
-        return self._unpacked(topic) if row is None else row
+        return self._decoded(topic) if row is None else row
 
-    def _unpacked(self, topic: UUri) -> tuple[Tracked, ...]:
-        if not self._packed:
+    def _decoded(self, topic: UUri) -> tuple[SubscriptionRecord, ...]:
+        if not self._compact:
             return ()
-        with self._unpacking:
+        with self._decode_lock:
             row = self._by_topic.get(topic)
             if row is None:
-                row = self._packed.row(topic)
+                row = self._compact.subscriptions_of(topic)
                 if row:
                     self._by_topic[topic] = row
         return row
 
-    def _unpack_all(self) -> None:
+    def _decode_all(self) -> None:
         """Decode what is still packed: 2 us for each subscription, once; routing goes on meanwhile."""
-        if not self._packed:
+        if not self._compact:
             return
-        for topic in self._packed.topics():
-            self._unpacked(topic)
-        with self._unpacking:
-            self._packed = Packed()
+        for topic in self._compact.topics():
+            self._decoded(topic)
+        with self._decode_lock:
+            self._compact = CompactIndex()
             self._by_topic = {topic: row for topic, row in self._by_topic.items() if row}
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def find(self, pair: Pair) -> Tracked | None:
+    def find(self, pair: TopicEntityPair) -> SubscriptionRecord | None:
         topic, subscriber = pair
-        row = self.exactly(topic)
-        at = bisect_left(row, str(subscriber), key=_subscriber_text)
-        return row[at] if at < len(row) and row[at].subscriber == subscriber else None
+        row = self.exact_subscriptions(topic)
+        index = bisect_left(row, str(subscriber), key=_subscriber_text)
+        return row[index] if index < len(row) and row[index].subscriber == subscriber else None
 
-    def subscribed_by(self, subscriber: UUri) -> list[Tracked]:
+    def subscribed_by(self, subscriber: UUri) -> list[SubscriptionRecord]:
         """The subscriptions of one subscriber, in order of topic."""
         if self._by_subscriber is None:
             self._by_subscriber = {}
-            for entry in self._every():
+            for entry in self._all_subscriptions():
                 self._index(entry)
         return sorted(self._by_subscriber.get(subscriber, {}).values(), key=_topic_text)
 
-    def __iter__(self) -> Iterator[Tracked]:
+    def __iter__(self) -> Iterator[SubscriptionRecord]:
         """All subscriptions, in order of topic and then of subscriber."""
-        self._unpack_all()
-        if self._topics is None:
-            self._topics = sorted(self._by_topic, key=str)
-        for topic in self._topics:
+        self._decode_all()
+        if self._sorted_topics is None:
+            self._sorted_topics = sorted(self._by_topic, key=str)
+        for topic in self._sorted_topics:
             yield from self._by_topic[topic]
 
     @property
@@ -111,55 +113,57 @@ class Directory:
 
     def next_expiry_ms(self) -> int | None:
         """The wall-clock time after which a subscription ends; None if none will."""
-        return self._deadlines.next()
+        return self._deadlines.next_deadline()
 
-    def pop_expired(self, now_ms: int) -> list[Tracked]:
+    def pop_expired(self, now_ms: int) -> list[SubscriptionRecord]:
         """The subscriptions that have ended since the last call; what they are to become is for `apply`."""
         found = map(self.find, self._deadlines.pop_before(now_ms))
         return [entry for entry in found if entry is not None]
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def load(self, packed: Packed) -> None:
+    def load_stored(self, compact: CompactIndex) -> None:
         """Take over everything that a store holds. Only for an empty directory."""
-        self._packed = packed
-        self._count = len(packed)
-        self._wild = packed.wild_topics()
-        self._deadlines.load(_expiries(packed.expiring()))
+        self._compact = compact
+        self._count = len(compact)
+        self._wildcard_topics = compact.wildcard_topic_count()
+        self._deadlines.replace_all(_expiries(compact.expiring()))
         self.version += 1
         if self._watches:  # 2 us for each, and none is kept
-            for topic in packed.topics():
-                for entry in packed.row(topic):
-                    self._tell(entry, Change.PRESENT)
+            for topic in compact.topics():
+                for entry in compact.subscriptions_of(topic):
+                    self._notify_watches(entry, Change.PRESENT)
 
-    def watch(self, told: SubscriptionWatch) -> None:
+    def watch(self, on_change: SubscriptionWatch) -> None:
         """Have `told` called for all that is loaded and for every change that routing sees. Called before `load`."""
-        self._watches.append(told)
+        self._watches.append(on_change)
 
-    def _tell(self, entry: Tracked, change: Change) -> None:
-        for told in self._watches:
-            told(entry, change)
+    def _notify_watches(self, entry: SubscriptionRecord, change: Change) -> None:
+        for on_change in self._watches:
+            on_change(entry, change)
 
-    def apply(self, changes: Mapping[Pair, Tracked | None]) -> None:
+    def apply(self, changes: Mapping[TopicEntityPair, SubscriptionRecord | None]) -> None:
         """Put each subscription in place of its predecessor; None ends it. The version grows if routing may differ."""
-        by_topic: dict[UUri, list[tuple[UUri, Tracked | None]]] = {}
+        by_topic: dict[UUri, list[tuple[UUri, SubscriptionRecord | None]]] = {}
         for (topic, subscriber), entry in changes.items():
             by_topic.setdefault(topic, []).append((subscriber, entry))
-        differs = [self._apply_to(topic, wishes) for topic, wishes in by_topic.items()]
+        differs = [self._apply_to_topic(topic, topic_changes) for topic, topic_changes in by_topic.items()]
         if any(differs):
             self.version += 1
 
-    def _apply_to(self, topic: UUri, wishes: Iterable[tuple[UUri, Tracked | None]]) -> bool:
+    def _apply_to_topic(
+        self, topic: UUri, topic_changes: Iterable[tuple[UUri, SubscriptionRecord | None]]
+    ) -> bool:
         """Change one topic's subscriptions; whether routing may differ. O(subscribers) for all `wishes` together."""
-        before = self.exactly(topic)
-        row, differs, renewed = list(before), False, list[tuple[int, Pair]]()
-        for subscriber, entry in wishes:
-            at = bisect_left(row, str(subscriber), key=_subscriber_text)
-            old = row[at] if at < len(row) and row[at].subscriber == subscriber else None
-            row[at : at + (old is not None)] = [] if entry is None else [entry]
-            if _period(old) != _period(entry):
+        before = self.exact_subscriptions(topic)
+        row, differs, renewed = list(before), False, list[tuple[int, TopicEntityPair]]()
+        for subscriber, entry in topic_changes:
+            index = bisect_left(row, str(subscriber), key=_subscriber_text)
+            old = row[index] if index < len(row) and row[index].subscriber == subscriber else None
+            row[index : index + (old is not None)] = [] if entry is None else [entry]
+            if _period_ns_of(old) != _period_ns_of(entry):
                 differs = True
-                self._tell_of(old, entry)
+                self._notify_change(old, entry)
             if entry is not None:
                 self._index(entry)
                 renewed += [(entry.expire_ms, entry.pair)] if entry.expire_ms is not None else []
@@ -167,31 +171,33 @@ class Directory:
                 self._unindex(old)
         self._replace(topic, before, tuple(row))
         for expire_ms, pair in renewed:
-            self._deadlines.add(expire_ms, pair)
+            self._deadlines.push_deadline(expire_ms, pair)
         return differs
 
-    def _tell_of(self, old: Tracked | None, new: Tracked | None) -> None:
+    def _notify_change(self, old: SubscriptionRecord | None, new: SubscriptionRecord | None) -> None:
         if new is not None:
-            self._tell(new, Change.SUBSCRIBED if old is None else Change.CHANGED)
+            self._notify_watches(new, Change.SUBSCRIBED if old is None else Change.CHANGED)
         elif old is not None:
-            self._tell(old, Change.UNSUBSCRIBED)
+            self._notify_watches(old, Change.UNSUBSCRIBED)
 
-    def _replace(self, topic: UUri, before: tuple[Tracked, ...], after: tuple[Tracked, ...]) -> None:
-        with self._unpacking:
-            if after or (self._packed and topic in self._packed):
+    def _replace(
+        self, topic: UUri, before: tuple[SubscriptionRecord, ...], after: tuple[SubscriptionRecord, ...]
+    ) -> None:
+        with self._decode_lock:
+            if after or (self._compact and topic in self._compact):
                 self._by_topic[topic] = after
             else:
                 self._by_topic.pop(topic, None)
         if bool(before) != bool(after):
-            self._topics = None
-            self._wild += (bool(after) - bool(before)) * (topic.ue_instance == ANY_INSTANCE)
+            self._sorted_topics = None
+            self._wildcard_topics += (bool(after) - bool(before)) * (topic.ue_instance == ANY_INSTANCE)
         self._count += len(after) - len(before)
 
-    def _index(self, entry: Tracked) -> None:
+    def _index(self, entry: SubscriptionRecord) -> None:
         if self._by_subscriber is not None:
             self._by_subscriber.setdefault(entry.subscriber, {})[entry.topic] = entry
 
-    def _unindex(self, entry: Tracked) -> None:
+    def _unindex(self, entry: SubscriptionRecord) -> None:
         if self._by_subscriber is None:
             return
         topics = self._by_subscriber[entry.subscriber]
@@ -199,29 +205,29 @@ class Directory:
         if not topics:
             del self._by_subscriber[entry.subscriber]
 
-    def _expiry_of(self, pair: Pair) -> int | None:
+    def _expiry_of(self, pair: TopicEntityPair) -> int | None:
         entry = self.find(pair)
         return None if entry is None else entry.expire_ms
 
-    def _expiries(self) -> Iterable[tuple[int, Pair]]:
-        return _expiries(self._every())
+    def _expiries(self) -> Iterable[tuple[int, TopicEntityPair]]:
+        return _expiries(self._all_subscriptions())
 
-    def _every(self) -> Iterable[Tracked]:
-        self._unpack_all()
+    def _all_subscriptions(self) -> Iterable[SubscriptionRecord]:
+        self._decode_all()
         return (entry for row in self._by_topic.values() for entry in row)
 
 
-def _expiries(entries: Iterable[Tracked]) -> Iterator[tuple[int, Pair]]:
+def _expiries(entries: Iterable[SubscriptionRecord]) -> Iterator[tuple[int, TopicEntityPair]]:
     return ((entry.expire_ms, entry.pair) for entry in entries if entry.expire_ms is not None)
 
 
-def _period(entry: Tracked | None) -> int | None:
+def _period_ns_of(entry: SubscriptionRecord | None) -> int | None:
     return None if entry is None else entry.period_ns
 
 
-def _topic_text(entry: Tracked) -> str:
+def _topic_text(entry: SubscriptionRecord) -> str:
     return str(entry.topic)
 
 
-def _subscriber_text(entry: Tracked) -> str:
+def _subscriber_text(entry: SubscriptionRecord) -> str:
     return str(entry.subscriber)

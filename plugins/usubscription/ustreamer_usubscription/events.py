@@ -5,13 +5,13 @@ from typing import Final, NamedTuple
 
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.model.subscription import Changed
+from ustreamer_usubscription.model.subscription import SubscriptionStatusChange
 
-MAX_WHY: Final = 200
+MAX_REASON_CHARS: Final = 200
 """Characters of a reason that are kept: it may be what another uSubscription said."""
 
 
-class Event(NamedTuple):
+class SubscriptionEvent(NamedTuple):
     """A subscription came to have this status, at this wall-clock time, for this reason (for people, may be empty).
 
     `version` is that of the interface by which the subscriber asked.
@@ -21,11 +21,11 @@ class Event(NamedTuple):
     topic: UUri
     subscriber: UUri
     status: Status
-    why: str = ""
+    reason: str = ""
     version: int = 3
 
 
-def event_of(changed: Changed, now_ms: int) -> Event:
-    entry = changed.entry
-    why = changed.why[:MAX_WHY]
-    return Event(now_ms, entry.topic, entry.subscriber, changed.status, why, entry.version)
+def subscription_event_of(change: SubscriptionStatusChange, now_ms: int) -> SubscriptionEvent:
+    entry = change.entry
+    reason = change.reason[:MAX_REASON_CHARS]
+    return SubscriptionEvent(now_ms, entry.topic, entry.subscriber, change.status, reason, entry.version)

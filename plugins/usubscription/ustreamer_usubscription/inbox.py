@@ -14,12 +14,12 @@ MAX_BATCH: Final = 1024
 T = TypeVar("T")
 
 
-class Inbox(Generic[T]):
+class ServiceInbox(Generic[T]):
     """A bounded queue that is emptied many at a time. Any thread may put; one takes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: deque[T] = deque()
+        self._queue: deque[T] = deque()
         self._changed = Condition()
         self._woken = False
         self._closed = False
@@ -32,12 +32,12 @@ class Inbox(Generic[T]):
         with self._changed:
             if self._closed:
                 raise UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
-            if len(self._waiting) >= self._limit + reserve:
+            if len(self._queue) >= self._limit + reserve:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED,
                     f"{self._limit} requests wait for core.usubscription, max_queued_requests; try again later",
                 )
-            self._waiting.append(message)
+            self._queue.append(message)
             self._changed.notify()
 
     def wake(self) -> None:
@@ -49,11 +49,11 @@ class Inbox(Generic[T]):
     def wait_batch(self) -> list[T] | None:
         """Wait for requests, or to be woken, and take what is there; None when closed and empty."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._woken or self._closed)
-            if self._closed and not self._waiting:
+            self._changed.wait_for(lambda: self._queue or self._woken or self._closed)
+            if self._closed and not self._queue:
                 return None
             self._woken = False
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+            return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
 
     def close(self) -> None:
         """Accept nothing more; what is inside can still be taken. May be repeated."""
@@ -62,4 +62,4 @@ class Inbox(Generic[T]):
             self._changed.notify()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queue)

@@ -8,14 +8,14 @@ from typing import Final
 import msgspec
 
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
-from ustreamer.hooks import PluginContext, Service, hookimpl
-from ustreamer_usubscription.commands import add_subscriptions
+from ustreamer.hooks import HostedService, PluginContext, hookimpl
+from ustreamer_usubscription.commands import add_subscriptions_command
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.service import STORE, UsubscriptionService
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.service import STORE_DIRECTORY, UsubscriptionService
 from ustreamer_usubscription.store import store_contents
 
-_MAY_CHANGE: Final = frozenset(
+_RELOADABLE_KEYS: Final = frozenset(
     {"max_subscriptions", "max_registrations", "max_topics", "max_remote_topics", "page_size"}
 )
 """What is read for every request, and only there."""
@@ -31,24 +31,24 @@ class UsubscriptionPlugin:
 
     def __init__(self, config: UsubscriptionConfig, context: PluginContext) -> None:
         self._context = context
-        self.directory = Directory()
+        self.directory = InMemoryDirectory()
         self.service = UsubscriptionService(config, context, self.directory)
 
     def reconfigure(self, config: UsubscriptionConfig) -> Callable[[], None]:
         """Go on with other bounds of what is answered. Raises ValueError for any other key."""
         before, after = (msgspec.structs.asdict(each) for each in (self.service.config, config))
-        fixed = [key for key in before if before[key] != after[key] and key not in _MAY_CHANGE]
+        fixed = [key for key in before if before[key] != after[key] and key not in _RELOADABLE_KEYS]
         if fixed:
             raise ValueError(f"{', '.join(fixed)}: needs a restart")
-        return lambda: self.service.use(config)
+        return lambda: self.service.set_config(config)
 
     @staticmethod
     @hookimpl
     def ustreamer_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-        add_subscriptions(commands)
+        add_subscriptions_command(commands)
 
     @hookimpl
-    def ustreamer_services(self) -> Sequence[Service]:
+    def ustreamer_services(self) -> Sequence[HostedService]:
         return [self.service]
 
     @hookimpl
@@ -58,14 +58,14 @@ class UsubscriptionPlugin:
     @hookimpl
     def ustreamer_stored_subscriptions(self) -> SubscriptionDirectory:
         """Raises what `contents.read` raises."""
-        directory = Directory()
-        store = self._context.state_dir / STORE
+        directory = InMemoryDirectory()
+        store = self._context.state_dir / STORE_DIRECTORY
         if store.exists():
-            directory.load(store_contents.beside(store).subscriptions)
+            directory.load_stored(store_contents.inspect_store(store).subscriptions)
             ended = directory.pop_expired(self._context.clock.wall_ms())
             directory.apply(dict.fromkeys(entry.pair for entry in ended))
         return directory
 
     @hookimpl
     def ustreamer_started(self) -> None:
-        self.service.endpoints_up()
+        self.service.on_endpoints_up()

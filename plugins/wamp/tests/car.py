@@ -119,6 +119,6 @@ class Car:
 
 
 def subscribed(peer: Peer, topic: str, options: dict[str, Any] | None = None) -> int:
-    answer = peer.answer(32, 1, options or {}, topic)
+    answer = peer.request(32, 1, options or {}, topic)
     assert answer[:2] == [33, 1], answer
     return int(answer[2])

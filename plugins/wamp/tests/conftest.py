@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ustreamer_wamp.auth import Authenticator
 from ustreamer_wamp.codec import SERIALIZERS, Serializer
-from ustreamer_wamp.connections.outbox import Outbox, OutboxLimits
-from ustreamer_wamp.connections.rawsocket import WIRES
-from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
+from ustreamer_wamp.connections.outbox import OutboxLimits, SessionOutbox
+from ustreamer_wamp.connections.rawsocket import WIRE_FORMATS
+from ustreamer_wamp.realm import Backend, Env, NullBackend, Realm, SessionLimits
 from ustreamer_wamp.session import Session
 from ustreamer_wamp.users import Principal, User
 from websockets.exceptions import ConnectionClosed
@@ -36,16 +36,18 @@ HELLO: Message = [1, "realm1", {"roles": {"subscriber": {}, "publisher": {}}}]
 class Client:
     """One client and its session. `say` sends a message, `heard` takes what has come since it was last asked."""
 
-    def __init__(self, hall: "Hall", serializer: Serializer, limits: OutboxLimits, *, private: bool) -> None:
+    def __init__(
+        self, rig: "RealmRig", serializer: Serializer, limits: OutboxLimits, *, private: bool
+    ) -> None:
         self.serializer = serializer
         self.written = b""
         self.closed: tuple[int, str] | None = None
         self.counts: Counter[str] = Counter()
-        wire = WIRES[serializer.rawsocket]
-        self.outbox = Outbox(wire, limits, self._write, lambda: None, self.counts)
-        self.reply, self.event = self.outbox.reply, self.outbox.event
+        wire = WIRE_FORMATS[serializer.rawsocket]
+        self.outbox = SessionOutbox(wire, limits, self._write, lambda: None, self.counts)
+        self.send_reply, self.send_event = self.outbox.enqueue_reply, self.outbox.enqueue_event
         self.session = Session(
-            {"realm1": hall.realm}, serializer, self, hall.clock.now_ns, peer="192.0.2.1", private=private
+            {"realm1": rig.realm}, serializer, self, rig.clock.now_ns, peer="192.0.2.1", private=private
         )
 
     def _write(self, data: bytes) -> None:
@@ -55,10 +57,10 @@ class Client:
         assert self.closed is None, "closed twice"
         self.closed = (code, reason)
 
-    def say(self, *message: Any) -> None:
-        self.session.receive(self.serializer.encode(list(message)))
+    def send(self, *message: Any) -> None:
+        self.session.on_message(self.serializer.encode(list(message)))
 
-    def heard(self) -> list[Message]:
+    def received(self) -> list[Message]:
         self.outbox.flush()
         found, at = [], 0
         while at < len(self.written):
@@ -70,40 +72,40 @@ class Client:
         self.written = b""
         return found
 
-    def answer(self, *message: Any) -> Message:
+    def request(self, *message: Any) -> Message:
         """Say something and hear the one answer to it."""
-        self.say(*message)
-        (answer,) = self.heard()
+        self.send(*message)
+        (answer,) = self.received()
         return answer
 
-    def joined(self) -> "Client":
-        assert self.answer(*HELLO)[0] == 2
+    def join(self) -> "Client":
+        assert self.request(*HELLO)[0] == 2
         return self
 
-    def subscribed(self, topic: str, options: Mapping[str, Any] | None = None) -> int:
+    def subscribe(self, topic: str, options: Mapping[str, Any] | None = None) -> int:
         """The id of a subscription that is made, or was there."""
-        self.say(32, 1, dict(options or {}), topic)
-        heard = self.heard()
-        assert heard[0][:2] == [33, 1]
-        return int(heard[0][2])
+        self.send(32, 1, dict(options or {}), topic)
+        received = self.received()
+        assert received[0][:2] == [33, 1]
+        return int(received[0][2])
 
 
-class Hall:
+class RealmRig:
     """A realm, a clock that is moved by hand, and the clients in it."""
 
     def __init__(
         self,
         *users: User,
         anonymous: Principal | None = ANYBODY,
-        gate: Gate | None = None,
+        gate: Backend | None = None,
         **limits: Any,
     ) -> None:
         self.clock = ManualClock()
-        dice = random.Random(1)
+        rng = random.Random(1)
         monotonic_ns, wall_ms = self.clock.clock()
-        around = Surroundings(monotonic_ns, wall_ms, dice.getrandbits, Limits(**limits), gate or OpenGate())
-        self.authenticator = Authenticator(users, anonymous, dice.randbytes, wall_ms)
-        self.realm = Realm("realm1", self.authenticator, around)
+        env = Env(monotonic_ns, wall_ms, rng.getrandbits, SessionLimits(**limits), gate or NullBackend())
+        self.authenticator = Authenticator(users, anonymous, rng.randbytes, wall_ms)
+        self.realm = Realm("realm1", self.authenticator, env)
 
     def client(
         self, serializer: str = "json", limits: OutboxLimits | None = None, *, private: bool = True
@@ -111,9 +113,9 @@ class Hall:
         """Somebody who has connected and said nothing yet."""
         return Client(self, BY_NAME[serializer], limits or OutboxLimits(), private=private)
 
-    def member(self, serializer: str = "json", limits: OutboxLimits | None = None) -> Client:
+    def joined_client(self, serializer: str = "json", limits: OutboxLimits | None = None) -> Client:
         """Somebody with a session."""
-        return self.client(serializer, limits).joined()
+        return self.client(serializer, limits).join()
 
 
 OPENED = ExitStack()
@@ -130,24 +132,24 @@ class Peer:
             connect(url, subprotocols=subprotocols, compression=None, **options)
         )
 
-    def say(self, *message: Any) -> None:
+    def send(self, *message: Any) -> None:
         data = self.serializer.encode(list(message))
         self.socket.send(data.decode() if self.serializer.is_text else data)
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         data = self.socket.recv(timeout=DEADLINE_S)
         assert isinstance(data, str) is self.serializer.is_text
         return self.serializer.decode(data.encode() if isinstance(data, str) else data)
 
-    def answer(self, *message: Any) -> Any:
-        self.say(*message)
-        return self.hear()
+    def request(self, *message: Any) -> Any:
+        self.send(*message)
+        return self.receive()
 
     def join(self) -> "Peer":
-        assert self.answer(*HELLO)[0] == 2
+        assert self.request(*HELLO)[0] == 2
         return self
 
-    def hear_within(self, seconds: float) -> Any:
+    def receive_within(self, seconds: float) -> Any:
         """What comes in that time; None if nothing does."""
         try:
             data = self.socket.recv(timeout=seconds)
@@ -157,11 +159,11 @@ class Peer:
 
     def join_publisher(self, authid: str = "p") -> "Peer":
         details = {"roles": {"publisher": {}}, "authmethods": ["ticket"], "authid": authid}
-        assert self.answer(1, "realm1", details)[0] == 4
-        assert self.answer(5, "t", {})[0] == 2
+        assert self.request(1, "realm1", details)[0] == 4
+        assert self.request(5, "t", {})[0] == 2
         return self
 
-    def closed(self) -> int:
+    def close_code(self) -> int:
         """The code with which the router closes."""
         with pytest.raises(ConnectionClosed):
             self.socket.recv(timeout=DEADLINE_S)
@@ -194,13 +196,13 @@ def no_traceback() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def hall() -> Hall:
-    return Hall()
+def hall() -> RealmRig:
+    return RealmRig()
 
 
 @pytest.fixture(scope="session")  # hypothesis wants none that is made for each test
-def make_hall() -> Callable[..., Hall]:
-    return Hall
+def make_hall() -> Callable[..., RealmRig]:
+    return RealmRig
 
 
 @pytest.fixture(params=["json", "msgpack", "cbor"])

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.users import Principal, User
 
 if TYPE_CHECKING:
-    from tests.conftest import Client, Hall
+    from tests.conftest import Client, RealmRig
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
@@ -32,7 +32,7 @@ DENIED = "wamp.error.authentication_denied"
 
 
 @pytest.fixture
-def hall(make_hall: Callable[..., "Hall"]) -> "Hall":
+def hall(make_hall: Callable[..., "RealmRig"]) -> "RealmRig":
     return make_hall(*USERS, anonymous=None)
 
 
@@ -63,16 +63,16 @@ def sign(key: Ed25519PrivateKey, extra: dict[str, Any]) -> str:
 
 def outcome(client: "Client", signature: str) -> tuple[int, Any]:
     """What AUTHENTICATE leads to: (2, details of WELCOME) or (3, reason)."""
-    answer = client.answer(5, signature, {})
+    answer = client.request(5, signature, {})
     return answer[0], answer[2]
 
 
 # --- the right answer ---------------------------------------------------------------------------------------------------
 
 
-def test_a_ticket_opens(hall: "Hall", serializer: str) -> None:
+def test_a_ticket_opens(hall: "RealmRig", serializer: str) -> None:
     client = hall.client(serializer)
-    assert client.answer(*hello("tick", "ticket")) == [4, "ticket", {}]
+    assert client.request(*hello("tick", "ticket")) == [4, "ticket", {}]
     code, details = outcome(client, "t1cket")
     assert code == 2
     assert [details[key] for key in ("authid", "authrole", "authmethod", "authprovider")] == [
@@ -84,9 +84,9 @@ def test_a_ticket_opens(hall: "Hall", serializer: str) -> None:
 
 
 @pytest.mark.parametrize("authid", ["cra", "salted"])
-def test_wampcra_opens(hall: "Hall", authid: str) -> None:
+def test_wampcra_opens(hall: "RealmRig", authid: str) -> None:
     client = hall.client()
-    code, method, extra = client.answer(*hello(authid, "wampcra"))
+    code, method, extra = client.request(*hello(authid, "wampcra"))
     assert (code, method) == (4, "wampcra")
     assert ("salt" in extra) is (authid == "salted")
     question = json.loads(extra["challenge"])
@@ -99,9 +99,9 @@ def test_wampcra_opens(hall: "Hall", authid: str) -> None:
 
 
 @pytest.mark.parametrize("authid", ["sign", None])
-def test_cryptosign_opens_also_without_a_name(hall: "Hall", authid: str | None) -> None:
+def test_cryptosign_opens_also_without_a_name(hall: "RealmRig", authid: str | None) -> None:
     client = hall.client()
-    code, method, extra = client.answer(*hello(authid, "cryptosign", pubkey=PUBLIC.upper()))
+    code, method, extra = client.request(*hello(authid, "cryptosign", pubkey=PUBLIC.upper()))
     assert (code, method) == (4, "cryptosign")
     assert extra["channel_binding"] is None
     assert outcome(client, sign(KEY, extra))[0] == 2
@@ -109,16 +109,18 @@ def test_cryptosign_opens_also_without_a_name(hall: "Hall", authid: str | None) 
     assert client.session.principal.authid == "sign"
 
 
-def test_anonymous_opens_only_where_it_is_configured(make_hall: Callable[..., "Hall"], hall: "Hall") -> None:
-    refused = hall.client().answer(*hello(None, "anonymous"))
+def test_anonymous_opens_only_where_it_is_configured(
+    make_hall: Callable[..., "RealmRig"], hall: "RealmRig"
+) -> None:
+    refused = hall.client().request(*hello(None, "anonymous"))
     assert (refused[0], refused[2]) == (3, "wamp.error.authentication_required")
-    assert hall.client().answer(1, "realm1", {"roles": {"subscriber": {}}})[0] == 3
-    assert make_hall().client().answer(*hello("whoever", "anonymous"))[0] == 2
+    assert hall.client().request(1, "realm1", {"roles": {"subscriber": {}}})[0] == 3
+    assert make_hall().client().request(*hello("whoever", "anonymous"))[0] == 2
 
 
-def test_the_first_method_of_the_client_that_is_possible_is_taken(hall: "Hall") -> None:
-    assert hall.client().answer(*hello("cra", "scram", "anonymous", "ticket", "wampcra"))[1] == "wampcra"
-    refused = hall.client().answer(*hello("cra", "scram", "tls"))
+def test_the_first_method_of_the_client_that_is_possible_is_taken(hall: "RealmRig") -> None:
+    assert hall.client().request(*hello("cra", "scram", "anonymous", "ticket", "wampcra"))[1] == "wampcra"
+    refused = hall.client().request(*hello("cra", "scram", "tls"))
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
 
 
@@ -126,137 +128,137 @@ def test_the_first_method_of_the_client_that_is_possible_is_taken(hall: "Hall") 
 
 
 @pytest.mark.parametrize("signature", ["", "wrong", "t1cket ", "T1CKET", "tïcket"])
-def test_a_wrong_ticket_does_not(hall: "Hall", signature: str) -> None:
+def test_a_wrong_ticket_does_not(hall: "RealmRig", signature: str) -> None:
     client = hall.client()
-    client.answer(*hello("tick", "ticket"))
+    client.request(*hello("tick", "ticket"))
     assert outcome(client, signature) == (3, DENIED)
     assert client.closed == (1008, DENIED)
-    assert hall.realm.members == {}
+    assert hall.realm.sessions == {}
 
 
 @pytest.mark.parametrize("authid", ["cra", "salted"])
-def test_a_wrong_secret_does_not(hall: "Hall", authid: str) -> None:
+def test_a_wrong_secret_does_not(hall: "RealmRig", authid: str) -> None:
     client = hall.client()
-    extra = client.answer(*hello(authid, "wampcra"))[2]
+    extra = client.request(*hello(authid, "wampcra"))[2]
     assert outcome(client, sign_cra("secret", extra)) == (3, DENIED)
 
 
-def test_an_answer_of_another_time_does_not(hall: "Hall") -> None:
+def test_an_answer_of_another_time_does_not(hall: "RealmRig") -> None:
     first = hall.client()
-    captured = sign_cra("s3cret", first.answer(*hello("cra", "wampcra"))[2])
+    captured = sign_cra("s3cret", first.request(*hello("cra", "wampcra"))[2])
     assert outcome(first, captured)[0] == 2
     later = hall.client()
-    later.answer(*hello("cra", "wampcra"))
+    later.request(*hello("cra", "wampcra"))
     assert outcome(later, captured) == (3, DENIED)
 
 
-def test_a_signature_of_another_challenge_does_not(hall: "Hall") -> None:
+def test_a_signature_of_another_challenge_does_not(hall: "RealmRig") -> None:
     first = hall.client()
-    captured = sign(KEY, first.answer(*hello("sign", "cryptosign", pubkey=PUBLIC))[2])
+    captured = sign(KEY, first.request(*hello("sign", "cryptosign", pubkey=PUBLIC))[2])
     assert outcome(first, captured)[0] == 2
     later = hall.client()
-    later.answer(*hello("sign", "cryptosign", pubkey=PUBLIC))
+    later.request(*hello("sign", "cryptosign", pubkey=PUBLIC))
     assert outcome(later, captured) == (3, DENIED)
 
 
-def test_a_key_that_is_not_known_does_not(hall: "Hall") -> None:
+def test_a_key_that_is_not_known_does_not(hall: "RealmRig") -> None:
     client = hall.client()
-    extra = client.answer(*hello("sign", "cryptosign", pubkey=OTHER_PUBLIC))[2]
+    extra = client.request(*hello("sign", "cryptosign", pubkey=OTHER_PUBLIC))[2]
     assert outcome(client, sign(OTHER_KEY, extra)) == (3, DENIED)
 
 
 @pytest.mark.parametrize("signature", ["", "00", "zz" * 96, "00" * 96, "é" * 192])
-def test_what_is_no_signature_does_not(hall: "Hall", signature: str) -> None:
+def test_what_is_no_signature_does_not(hall: "RealmRig", signature: str) -> None:
     client = hall.client()
-    client.answer(*hello("sign", "cryptosign", pubkey=PUBLIC))
+    client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))
     assert outcome(client, signature) == (3, DENIED)
 
 
-def test_a_signature_of_nothing_or_of_more_does_not(hall: "Hall") -> None:
+def test_a_signature_of_nothing_or_of_more_does_not(hall: "RealmRig") -> None:
     for tail in (b"", b"x"):
         client = hall.client()
-        challenge = bytes.fromhex(client.answer(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
+        challenge = bytes.fromhex(client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
         signed = challenge[:0] if not tail else challenge + tail
         assert outcome(client, (KEY.sign(signed) + signed).hex()) == (3, DENIED)
 
 
-def test_what_was_signed_has_to_be_said_as_well(hall: "Hall") -> None:
+def test_what_was_signed_has_to_be_said_as_well(hall: "RealmRig") -> None:
     client = hall.client()
-    challenge = bytes.fromhex(client.answer(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
+    challenge = bytes.fromhex(client.request(*hello("sign", "cryptosign", pubkey=PUBLIC))[2]["challenge"])
     assert outcome(client, (KEY.sign(challenge) + bytes(32)).hex()) == (3, DENIED)
 
 
 def test_an_unknown_user_is_asked_like_a_known_one_and_refused_like_one(
-    make_hall: Callable[..., "Hall"],
+    make_hall: Callable[..., "RealmRig"],
 ) -> None:
     hall = make_hall(User(authid="salted", secret="s3cret", salt="s4lt"), anonymous=None)
     known, unknown = (
-        hall.client().answer(*hello(name, "ticket", "wampcra")) for name in ("salted", "nobody")
+        hall.client().request(*hello(name, "ticket", "wampcra")) for name in ("salted", "nobody")
     )
     assert known[:2] == unknown[:2] == [4, "wampcra"]
     assert known[2].keys() == unknown[2].keys()
-    again = hall.client().answer(*hello("nobody", "wampcra"))
+    again = hall.client().request(*hello("nobody", "wampcra"))
     assert again[2]["salt"] == unknown[2]["salt"], (
         "an own salt each time would tell that there is no such user"
     )
     client = hall.client()
-    extra = client.answer(*hello("nobody", "wampcra"))[2]
+    extra = client.request(*hello("nobody", "wampcra"))[2]
     assert outcome(client, sign_cra("s3cret", extra)) == (3, DENIED)
 
 
-def test_an_unknown_user_gets_in_with_nobodys_ticket(make_hall: Callable[..., "Hall"]) -> None:
+def test_an_unknown_user_gets_in_with_nobodys_ticket(make_hall: Callable[..., "RealmRig"]) -> None:
     hall = make_hall(User(authid="tick", ticket="t1cket"), anonymous=None)
     client = hall.client()
-    assert client.answer(*hello("nobody", "ticket"))[:2] == [4, "ticket"]
+    assert client.request(*hello("nobody", "ticket"))[:2] == [4, "ticket"]
     assert outcome(client, "t1cket") == (3, DENIED)
 
 
-def test_a_ticket_is_not_asked_for_where_somebody_may_listen(hall: "Hall") -> None:
-    refused = hall.client(private=False).answer(*hello("tick", "ticket"))
+def test_a_ticket_is_not_asked_for_where_somebody_may_listen(hall: "RealmRig") -> None:
+    refused = hall.client(private=False).request(*hello("tick", "ticket"))
     assert (refused[0], refused[2]) == (3, "wamp.error.no_matching_auth_method")
-    assert hall.client(private=False).answer(*hello("cra", "wampcra"))[0] == 4
+    assert hall.client(private=False).request(*hello("cra", "wampcra"))[0] == 4
 
 
-def test_ten_failures_in_a_minute_are_enough(hall: "Hall") -> None:
+def test_ten_failures_in_a_minute_are_enough(hall: "RealmRig") -> None:
     for _ in range(10):
         client = hall.client()
-        client.answer(*hello("tick", "ticket"))
+        client.request(*hello("tick", "ticket"))
         assert outcome(client, "guess")[0] == 3
-    refused = hall.client().answer(*hello("tick", "ticket"))
+    refused = hall.client().request(*hello("tick", "ticket"))
     assert (refused[0], refused[2]) == (3, DENIED)
-    assert hall.client().answer(*hello("cra", "wampcra"))[0] == 4, "nobody else is refused for it"
+    assert hall.client().request(*hello("cra", "wampcra"))[0] == 4, "nobody else is refused for it"
     hall.clock.advance(s=61)
     client = hall.client()
-    client.answer(*hello("tick", "ticket"))
+    client.request(*hello("tick", "ticket"))
     assert outcome(client, "t1cket")[0] == 2
     assert hall.realm.counts["authentications_denied"] == 10
 
 
-def test_failures_of_many_names_are_not_remembered_without_end(hall: "Hall") -> None:
+def test_failures_of_many_names_are_not_remembered_without_end(hall: "RealmRig") -> None:
     for number in range(3000):
-        hall.authenticator.failed("192.0.2.1", f"user{number}", 0)
+        hall.authenticator.record_failure("192.0.2.1", f"user{number}", 0)
     assert len(hall.authenticator._failures) <= 1024
 
 
-def test_who_is_asked_and_does_not_answer_is_sent_away(hall: "Hall") -> None:
+def test_who_is_asked_and_does_not_answer_is_sent_away(hall: "RealmRig") -> None:
     client = hall.client()
     hall.clock.advance(s=9)
-    client.answer(*hello("tick", "ticket"))
+    client.request(*hello("tick", "ticket"))
     hall.clock.advance(s=9)
     client.session.tick(hall.clock.now_ns)
-    assert client.heard() == []
+    assert client.received() == []
     hall.clock.advance(s=2)
     client.session.tick(hall.clock.now_ns)
-    assert client.heard()[0][0] == 3
+    assert client.received()[0][0] == 3
 
 
-def test_an_answer_may_be_given_once(hall: "Hall") -> None:
+def test_an_answer_may_be_given_once(hall: "RealmRig") -> None:
     client = hall.client()
-    client.answer(*hello("tick", "ticket"))
+    client.request(*hello("tick", "ticket"))
     assert outcome(client, "wrong") == (3, DENIED)
-    client.say(5, "t1cket", {})
-    assert client.heard() == []
-    assert hall.realm.members == {}
+    client.send(5, "t1cket", {})
+    assert client.received() == []
+    assert hall.realm.sessions == {}
 
 
 # --- what one may do ----------------------------------------------------------------------------------------------------
@@ -285,14 +287,14 @@ def test_a_pattern_may_be_subscribed_if_all_it_stands_for_may(match: Any, topic:
     assert NARROW.may_subscribe(topic, match) is may
 
 
-def test_who_may_not_is_told_so(make_hall: Callable[..., "Hall"]) -> None:
-    client = make_hall(anonymous=NARROW).member()
-    assert client.answer(32, 1, {}, "org.a")[4] == "wamp.error.not_authorized"
-    assert client.answer(32, 1, {"match": "prefix"}, "")[4] == "wamp.error.not_authorized"
-    assert client.answer(16, 1, {"acknowledge": True}, "up.vcu.1")[4] == "wamp.error.not_authorized"
-    assert client.answer(16, 2, {"acknowledge": True}, "com.mine.1")[0] == 17
-    client.say(16, 3, {}, "up.vcu.1")
-    assert client.heard() == [], "without acknowledge nothing is said"
+def test_who_may_not_is_told_so(make_hall: Callable[..., "RealmRig"]) -> None:
+    client = make_hall(anonymous=NARROW).joined_client()
+    assert client.request(32, 1, {}, "org.a")[4] == "wamp.error.not_authorized"
+    assert client.request(32, 1, {"match": "prefix"}, "")[4] == "wamp.error.not_authorized"
+    assert client.request(16, 1, {"acknowledge": True}, "up.vcu.1")[4] == "wamp.error.not_authorized"
+    assert client.request(16, 2, {"acknowledge": True}, "com.mine.1")[0] == 17
+    client.send(16, 3, {}, "up.vcu.1")
+    assert client.received() == [], "without acknowledge nothing is said"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_a_section_that_makes_no_sense_says_where(section: dict[str, Any], place
     assert str(caught.value).startswith(place)
 
 
-def test_nobody_is_let_in_where_there_are_no_users(make_hall: Callable[..., "Hall"]) -> None:
+def test_nobody_is_let_in_where_there_are_no_users(make_hall: Callable[..., "RealmRig"]) -> None:
     hall = make_hall(anonymous=None)
-    assert hall.client().answer(*hello("a", "ticket", "wampcra"))[2] == "wamp.error.no_matching_auth_method"
-    assert Refusal("a", "b").reason == "a"
+    assert hall.client().request(*hello("a", "ticket", "wampcra"))[2] == "wamp.error.no_matching_auth_method"
+    assert WampRefusal("a", "b").reason == "a"

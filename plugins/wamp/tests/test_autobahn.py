@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.router import Router
+from ustreamer_wamp.router import WampRouter
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
@@ -37,7 +37,7 @@ TICKET = {"authmethods": ["ticket"], "authid": "tick"}
 
 
 @contextmanager
-def running(listen: str) -> Iterator[Router]:
+def running(listen: str) -> Iterator[WampRouter]:
     section = {
         "listen": listen,
         "anonymous": True,
@@ -46,7 +46,7 @@ def running(listen: str) -> Iterator[Router]:
             {"authid": "cra", "secret": "s3cret", "salt": "s4lt"},
         ],
     }
-    router = Router(msgspec.convert(section, WampConfig), SYSTEM_CLOCK)
+    router = WampRouter(msgspec.convert(section, WampConfig), SYSTEM_CLOCK)
     router.server.open()
     try:
         yield router
@@ -87,7 +87,7 @@ class Session(ApplicationSession):  # type: ignore[misc]  # autobahn has no type
         """Nothing more is to be done."""
 
 
-async def connected(router: Router, serializer: str, **login: Any) -> Session:
+async def connected(router: WampRouter, serializer: str, **login: Any) -> Session:
     """A session over the framing that the router listens with."""
     loop = asyncio.get_running_loop()
     session = Session(**login)
@@ -122,8 +122,8 @@ async def hung_up() -> None:
         await asyncio.sleep(0)
 
 
-def with_router(listen: str, story: Callable[[Router], Awaitable[None]]) -> None:
-    async def told(router: Router) -> None:
+def with_router(listen: str, story: Callable[[WampRouter], Awaitable[None]]) -> None:
+    async def told(router: WampRouter) -> None:
         await asyncio.wait_for(story(router), 3 * DEADLINE_S)
         await hung_up()
 
@@ -135,7 +135,7 @@ def with_router(listen: str, story: Callable[[Router], Awaitable[None]]) -> None
 @pytest.mark.parametrize("framing", ["ws", "rs", "unix"])
 @pytest.mark.parametrize("serializer", SERIALIZERS)
 def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str, tmp_path: Path) -> None:
-    async def story(router: Router) -> None:
+    async def story(router: WampRouter) -> None:
         subscriber = await connected(router, serializer)
         publisher = await connected(router, "cbor", **TICKET)
         events: asyncio.Queue[Any] = asyncio.Queue()
@@ -180,8 +180,8 @@ def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str
             await unknown.unsubscribe()
         assert caught.value.error == "wamp.error.no_such_subscription"
         ended = await subscriber.subscribe(heard, "com.ended")
-        (member,) = router.realm.broker.find("com.ended", "exact").holders  # type: ignore[union-attr]  # it is there
-        router.server.call(member.revoked, "com.ended", "because")
+        (member,) = router.realm.broker.find("com.ended", "exact").subscribers  # type: ignore[union-attr]  # it is there
+        router.server.run_on_loop(member.on_subscription_revoked, "com.ended", "because")
         # It has announced that it hears of this, but would drop the connection: so it is not told.
         assert await subscriber.call("wamp.subscription.count_subscribers", ended.id) == 1
         await ended.unsubscribe()
@@ -206,7 +206,7 @@ def test_a_session_from_its_first_word_to_its_last(serializer: str, framing: str
     ],
 )
 def test_every_way_to_log_in(login: dict[str, Any], reason: str | None) -> None:
-    async def story(router: Router) -> None:
+    async def story(router: WampRouter) -> None:
         session = await connected(router, "json", **login)
         if reason is None:
             assert session.joined.result().authmethod == login["authmethods"][0]

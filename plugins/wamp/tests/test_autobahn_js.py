@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.events import Publication
-from ustreamer_wamp.router import Router
+from ustreamer_wamp.router import WampRouter
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
@@ -42,36 +42,36 @@ def autobahn_js() -> None:
         pytest.skip(f"Autobahn|JS is not in {MODULES}: `make test` installs it, by npm")
 
 
-def running(url: str, *origins: str) -> Router:
+def running(url: str, *origins: str) -> WampRouter:
     section = {
         "listen": url,
         "origins": origins,
         "anonymous": True,
         "users": [{"authid": "tick", "ticket": "t1cket", "publish": [""]}],
     }
-    router = Router(msgspec.convert(section, WampConfig), SYSTEM_CLOCK)
+    router = WampRouter(msgspec.convert(section, WampConfig), SYSTEM_CLOCK)
     router.server.open()
     return router
 
 
-def cut(router: Router) -> None:
+def cut(router: WampRouter) -> None:
     """End a router as a power cut does: nobody is told."""
 
     def abort() -> None:
         for each in list(router.server._connections):
             each.abort()
 
-    router.server.call(abort)
+    router.server.run_on_loop(abort)
     router.server.close()
 
 
-def revoke(router: Router, topic: str) -> None:
+def revoke(router: WampRouter, topic: str) -> None:
     """End a topic's subscriptions, as for one that uSubscription has ended."""
-    for member in list(router.realm.members.values()):
-        member.revoked(topic, "because")
+    for member in list(router.realm.sessions.values()):
+        member.on_subscription_revoked(topic, "because")
 
 
-def told(says: Says, router: Router, again: Callable[[str], Router], serializer: str) -> Router:
+def told(says: Says, router: WampRouter, again: Callable[[str], WampRouter], serializer: str) -> WampRouter:
     """Hear the story and do what it waits for; the router that runs in the end."""
     welcome = says()
     assert welcome["protocol"] == f"wamp.2.{serializer}"
@@ -87,7 +87,9 @@ def told(says: Says, router: Router, again: Callable[[str], Router], serializer:
     assert 1 <= heard["published"] <= 2**53
 
     assert says()["word"] == "wants bytes"
-    router.server.call(router.realm.spread, Publication(router.realm.new_id(), "com.bytes", [b"\0\xff"], {}))
+    router.server.run_on_loop(
+        router.realm.fan_out, Publication(router.realm.new_id(), "com.bytes", [b"\0\xff"], {})
+    )
     # Autobahn|JS leaves it to the application what WAMP makes of bytes in JSON: a NUL and Base64.
     shown = "\0AP8=" if serializer == "json" else {"bytes": "00ff"}
     assert says()["events"] == [["bytes", [shown], {}, "com.bytes"]]
@@ -105,7 +107,7 @@ def told(says: Says, router: Router, again: Callable[[str], Router], serializer:
     assert unsubscribed["active"] == [False, False, True]
 
     assert says()["word"] == "revoke"
-    router.server.call(revoke, router, "com.bytes")
+    router.server.run_on_loop(revoke, router, "com.bytes")
     assert says() == {"word": "revoked", "why": "up.subscription.ended", "active": False}
 
     assert says()["word"] == "cut me off"
@@ -120,10 +122,10 @@ def told(says: Says, router: Router, again: Callable[[str], Router], serializer:
 
 
 @pytest.fixture
-def routers() -> Iterator[Callable[..., Router]]:
-    made: list[Router] = []
+def routers() -> Iterator[Callable[..., WampRouter]]:
+    made: list[WampRouter] = []
 
-    def make(url: str, *origins: str) -> Router:
+    def make(url: str, *origins: str) -> WampRouter:
         made.append(running(url, *origins))
         return made[-1]
 
@@ -134,7 +136,7 @@ def routers() -> Iterator[Callable[..., Router]]:
 
 @pytest.mark.skipif(NODE is None, reason="there is no node (Debian: apt install nodejs npm)")
 @pytest.mark.parametrize("serializer", ["json", "msgpack", "cbor"])
-def test_the_story_in_node(serializer: str, routers: Callable[..., Router], tmp_path: Path) -> None:
+def test_the_story_in_node(serializer: str, routers: Callable[..., WampRouter], tmp_path: Path) -> None:
     router = routers("ws://127.0.0.1:0/ws")
     command = [
         str(NODE),
@@ -208,7 +210,7 @@ def site() -> Iterator[str]:
 @needs_chromium
 @pytest.mark.parametrize("serializer", ["json", "msgpack", "cbor"])
 def test_the_story_in_a_browser(
-    serializer: str, routers: Callable[..., Router], site: str, tmp_path: Path
+    serializer: str, routers: Callable[..., WampRouter], site: str, tmp_path: Path
 ) -> None:
     router = routers("ws://127.0.0.1:0/ws", site)
     browser = Browser(tmp_path / "profile")
@@ -234,7 +236,7 @@ def test_the_story_in_a_browser(
 
 @needs_chromium
 def test_a_page_from_elsewhere_gets_no_session(
-    routers: Callable[..., Router], site: str, tmp_path: Path
+    routers: Callable[..., WampRouter], site: str, tmp_path: Path
 ) -> None:
     router = routers("ws://127.0.0.1:0/ws", "http://dashboard.example")
     browser = Browser(tmp_path / "profile")

@@ -25,7 +25,7 @@ def test_the_index_finds_what_comparing_with_each_finds(
         found = [(each.match, each.topic) for each in broker.matching(topic)]
         assert len(found) == len(set(found))
         assert set(found) == {(match, pattern) for match, pattern in wishes if matches(pattern, match, topic)}
-    for id in list(broker.held_by("me")):
+    for id in list(broker.subscriptions_of("me")):
         broker.unsubscribe("me", id)
     assert len(broker) == 0
     assert all(not broker.matching(topic) for topic in topics)
@@ -47,9 +47,9 @@ def test_an_empty_component_stands_for_just_one() -> None:
 
 def test_answers_that_are_kept_are_bounded() -> None:
     broker: Broker[str] = Broker()
-    for number in range(3 * module.CACHED_TOPICS):
+    for number in range(3 * module.MAX_CACHED_TOPICS):
         broker.matching(f"com.{number}")
-    assert len(broker._answers) <= module.CACHED_TOPICS
+    assert len(broker._match_cache) <= module.MAX_CACHED_TOPICS
 
 
 def test_a_new_subscription_is_found_at_once() -> None:
@@ -60,8 +60,8 @@ def test_a_new_subscription_is_found_at_once() -> None:
     assert broker.matching("a") == (first,)
     again, created = broker.subscribe("you", "a", "exact", 6)
     assert (again, created) == (first, False)
-    assert broker.drop("me") == [first]
+    assert broker.remove_subscriber("me") == [first]
     assert broker.matching("a") == (first,)
-    assert broker.drop("you") == [first]
+    assert broker.remove_subscriber("you") == [first]
     assert broker.matching("a") == ()
     assert broker.get(first.id) is None

@@ -72,12 +72,12 @@ def test_a_section_that_makes_no_sense_says_where(section: dict[str, Any], place
 
 
 def test_nobody_gets_in_unless_it_is_said() -> None:
-    assert config().anyone is None
+    assert config().anonymous_principal is None
     assert config().users == ()
-    anyone = config(anonymous=True).anyone
+    anyone = config(anonymous=True).anonymous_principal
     assert anyone is not None
     assert (anyone.subscribe, anyone.publish) == (("",), ())
-    narrow = config(anonymous={"subscribe": ["up.vcu."]}).anyone
+    narrow = config(anonymous={"subscribe": ["up.vcu."]}).anonymous_principal
     assert narrow is not None
     assert (narrow.role, narrow.subscribe) == ("anonymous", ("up.vcu.",))
 

@@ -8,77 +8,79 @@ import msgspec
 import pytest
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.messages import Code, parse
-from ustreamer_wamp.session import State
+from ustreamer_wamp.session import SessionState
 
 if TYPE_CHECKING:
-    from tests.conftest import Client, Hall
+    from tests.conftest import Client, RealmRig
 
 HELLO = [1, "realm1", {"roles": {"subscriber": {}}}]
 VIOLATION = "wamp.error.protocol_violation"
 
 
 @pytest.fixture
-def client(hall: "Hall", serializer: str) -> "Client":
-    return hall.member(serializer)
+def client(hall: "RealmRig", serializer: str) -> "Client":
+    return hall.joined_client(serializer)
 
 
 def error(client: "Client", *message: Any) -> str:
     """The URI of the ERROR that answers a request; the session goes on."""
-    answer = client.answer(*message)
+    answer = client.request(*message)
     assert answer[:3] == [8, message[0], message[1]]
     assert answer[3]["message"]
-    assert client.session.state is State.ESTABLISHED
+    assert client.session.state is SessionState.ESTABLISHED
     assert client.closed is None
     return str(answer[4])
 
 
 def abort(client: "Client", *message: Any) -> str:
     """The URI of the ABORT that a message leads to; the session is over, and holds nothing any more."""
-    answer = client.answer(*message)
+    answer = client.request(*message)
     assert answer[0] == 3
     assert answer[1]["message"]
-    assert client.session.state is State.OVER
+    assert client.session.state is SessionState.CLOSED
     assert client.closed is not None
     assert client.closed[0] in (1002, 1008)
-    client.say(32, 99, {}, "com.after.the.end")
-    assert client.heard() == []
+    client.send(32, 99, {}, "com.after.the.end")
+    assert client.received() == []
     return str(answer[2])
 
 
 # --- SUBSCRIBE ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_subscription_gets_an_id_and_then_the_events(hall: "Hall", client: "Client") -> None:
-    answer = client.answer(32, 713845233, {}, "com.myapp.mytopic1")
+def test_a_subscription_gets_an_id_and_then_the_events(hall: "RealmRig", client: "Client") -> None:
+    answer = client.request(32, 713845233, {}, "com.myapp.mytopic1")
     assert answer[:2] == [33, 713845233]
-    hall.member().say(16, 1, {}, "com.myapp.mytopic1", [1, "zwei", 2.5], {"k": [True, None]})
-    ((code, id, publication, details, args, kwargs),) = client.heard()
+    hall.joined_client().send(16, 1, {}, "com.myapp.mytopic1", [1, "zwei", 2.5], {"k": [True, None]})
+    ((code, id, publication, details, args, kwargs),) = client.received()
     assert (code, id, details) == (36, answer[2], {})
     assert 1 <= publication <= 2**53
     assert (args, kwargs) == ([1, "zwei", 2.5], {"k": [True, None]})
 
 
-def test_who_subscribes_again_gets_the_same_id_and_each_event_once(hall: "Hall", client: "Client") -> None:
-    first, again = client.answer(32, 10, {}, "com.a"), client.answer(32, 77, {}, "com.a")
+def test_who_subscribes_again_gets_the_same_id_and_each_event_once(
+    hall: "RealmRig", client: "Client"
+) -> None:
+    first, again = client.request(32, 10, {}, "com.a"), client.request(32, 77, {}, "com.a")
     assert again == [33, 77, first[2]]
-    hall.member().say(16, 1, {}, "com.a", ["x"])
-    assert [each[1] for each in client.heard()] == [first[2]]
-    assert client.answer(34, 78, first[2]) == [35, 78]  # one UNSUBSCRIBE ends it
-    hall.member().say(16, 1, {}, "com.a", ["y"])
-    assert client.heard() == []
+    hall.joined_client().send(16, 1, {}, "com.a", ["x"])
+    assert [each[1] for each in client.received()] == [first[2]]
+    assert client.request(34, 78, first[2]) == [35, 78]  # one UNSUBSCRIBE ends it
+    hall.joined_client().send(16, 1, {}, "com.a", ["y"])
+    assert client.received() == []
 
 
-def test_all_subscribers_of_a_topic_share_its_id(hall: "Hall", client: "Client") -> None:
-    assert client.subscribed("com.a") == hall.member().subscribed("com.a")
+def test_all_subscribers_of_a_topic_share_its_id(hall: "RealmRig", client: "Client") -> None:
+    assert client.subscribe("com.a") == hall.joined_client().subscribe("com.a")
 
 
 def test_one_topic_under_three_policies_is_three_subscriptions_of_one_publication(
-    hall: "Hall", client: "Client"
+    hall: "RealmRig", client: "Client"
 ) -> None:
-    ids = [client.subscribed("com.a", {"match": match}) for match in ("exact", "prefix", "wildcard")]
+    ids = [client.subscribe("com.a", {"match": match}) for match in ("exact", "prefix", "wildcard")]
     assert len(set(ids)) == 3
-    hall.member().say(16, 1, {}, "com.a")
-    events = client.heard()
+    hall.joined_client().send(16, 1, {}, "com.a")
+    events = client.received()
     assert sorted(each[1] for each in events) == sorted(ids)
     assert len({each[2] for each in events}) == 1
     by_id = {each[1]: each[3] for each in events}
@@ -108,13 +110,13 @@ def test_a_bad_uri_is_an_error_and_no_end(client: "Client", topic: str) -> None:
 def test_where_components_may_be_empty_depends_on_the_policy(
     client: "Client", match: str, topic: str, good: bool
 ) -> None:
-    client.say(32, 5, {"match": match}, topic)
-    assert client.heard()[0][0] == (33 if good else 8)
+    client.send(32, 5, {"match": match}, topic)
+    assert client.received()[0][0] == (33 if good else 8)
 
 
 @pytest.mark.parametrize("option", [None, {"match": None, "get_retained": None}, {"unknown": 5, "_own": {}}])
 def test_options_that_are_null_or_unknown_count_as_not_given(client: "Client", option: Any) -> None:
-    assert client.answer(32, 1, option or {}, "com.a")[0] == 33
+    assert client.request(32, 1, option or {}, "com.a")[0] == 33
 
 
 @pytest.mark.parametrize("hertz", [0, -1, 1e-9, float("inf")])
@@ -127,41 +129,41 @@ def test_a_rate_that_is_none_is_an_error(client: "Client", hertz: float) -> None
 # --- UNSUBSCRIBE --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_held_cannot_be_unsubscribed(hall: "Hall", client: "Client") -> None:
+def test_what_is_not_held_cannot_be_unsubscribed(hall: "RealmRig", client: "Client") -> None:
     assert error(client, 34, 1, 4711) == "wamp.error.no_such_subscription"
-    foreign = hall.member().subscribed("com.a")
+    foreign = hall.joined_client().subscribe("com.a")
     assert error(client, 34, 2, foreign) == "wamp.error.no_such_subscription"
-    own = client.subscribed("com.b")
-    assert client.answer(34, 85346237, own) == [35, 85346237]
+    own = client.subscribe("com.b")
+    assert client.request(34, 85346237, own) == [35, 85346237]
     assert error(client, 34, 4, own) == "wamp.error.no_such_subscription"
 
 
 def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_doing(
-    hall: "Hall", serializer: str
+    hall: "RealmRig", serializer: str
 ) -> None:
     features = {"features": {"subscription_revocation": True}}
-    client, watcher = hall.client(serializer), hall.member()
-    assert client.answer(1, "realm1", {"roles": {"subscriber": features}})[0] == 2
-    watcher.subscribed("wamp.subscription.", {"match": "prefix"})
-    id = client.subscribed("com.a")
-    pattern = client.subscribed("com.", {"match": "prefix"})
-    watcher.heard()
-    client.session.revoked("com.a", "the device said no")
+    client, watcher = hall.client(serializer), hall.joined_client()
+    assert client.request(1, "realm1", {"roles": {"subscriber": features}})[0] == 2
+    watcher.subscribe("wamp.subscription.", {"match": "prefix"})
+    id = client.subscribe("com.a")
+    pattern = client.subscribe("com.", {"match": "prefix"})
+    watcher.received()
+    client.session.on_subscription_revoked("com.a", "the device said no")
     details = {"subscription": id, "reason": "up.subscription.ended", "message": "the device said no"}
-    assert client.heard() == [[35, 0, details]]
-    assert [each[3]["topic"].rpartition(".")[2] for each in watcher.heard()] == [
+    assert client.received() == [[35, 0, details]]
+    assert [each[3]["topic"].rpartition(".")[2] for each in watcher.received()] == [
         "on_unsubscribe",
         "on_delete",
     ]
-    hall.member().say(16, 1, {}, "com.a")
-    assert [each[1] for each in client.heard()] == [pattern], "a pattern is not concerned"
+    hall.joined_client().send(16, 1, {}, "com.a")
+    assert [each[1] for each in client.received()] == [pattern], "a pattern is not concerned"
     assert error(client, 34, 1, id) == "wamp.error.no_such_subscription"
-    client.session.revoked("com.a", "again")
-    client.session.revoked("com.never.held", "what")
-    assert client.heard() == []
-    client.session.lost()
-    client.session.revoked("com.", "after the end")
-    assert client.heard() == []
+    client.session.on_subscription_revoked("com.a", "again")
+    client.session.on_subscription_revoked("com.never.held", "what")
+    assert client.received() == []
+    client.session.on_connection_lost()
+    client.session.on_subscription_revoked("com.", "after the end")
+    assert client.received() == []
 
 
 @pytest.mark.parametrize(
@@ -169,26 +171,26 @@ def test_who_knows_of_revocation_is_told_when_its_subscription_ends_without_its_
     [{"subscriber": {}}, {"subscriber": {"features": {"subscription_revocation": 1}}}, {"publisher": 5}],
 )
 def test_who_does_not_know_of_revocation_keeps_what_it_has(
-    hall: "Hall", serializer: str, roles: dict[str, Any]
+    hall: "RealmRig", serializer: str, roles: dict[str, Any]
 ) -> None:
     client = hall.client(serializer)
-    assert client.answer(1, "realm1", {"roles": roles})[0] == 2
-    id = client.subscribed("com.a")
+    assert client.request(1, "realm1", {"roles": roles})[0] == 2
+    id = client.subscribe("com.a")
     for topic, live in (("com.a", True), ("com.b", False)):
-        hall.realm.retained.keep(Publication(1, topic, [], {}, live=live))
-        client.session.revoked(topic, "the device said no")
-    assert client.heard() == []
+        hall.realm.retained.retain(Publication(1, topic, [], {}, live=live))
+        client.session.on_subscription_revoked(topic, "the device said no")
+    assert client.received() == []
     assert [len(list(hall.realm.retained.matching(topic, "exact"))) for topic in ("com.a", "com.b")] == [0, 1]
-    assert client.answer(34, 1, id) == [35, 1]
+    assert client.request(34, 1, id) == [35, 1]
 
 
-def test_no_id_is_given_out_twice(hall: "Hall", client: "Client") -> None:
+def test_no_id_is_given_out_twice(hall: "RealmRig", client: "Client") -> None:
     seen = set()
     for request in range(1, 20):
-        id = client.subscribed("com.a")
+        id = client.subscribe("com.a")
         assert id not in seen
         seen.add(id)
-        client.answer(34, request, id)
+        client.request(34, request, id)
 
 
 # --- what is no message -------------------------------------------------------------------------------------------------
@@ -253,19 +255,19 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("message", WRONG, ids=repr)
 def test_what_is_no_message_ends_the_session_with_a_reason(
-    hall: "Hall", serializer: str, message: Any
+    hall: "RealmRig", serializer: str, message: Any
 ) -> None:
-    client = hall.member(serializer)
-    client.subscribed("com.held")
-    client.session.receive(client.serializer.encode(message))
-    ((code, details, reason),) = client.heard()
+    client = hall.joined_client(serializer)
+    client.subscribe("com.held")
+    client.session.on_message(client.serializer.encode(message))
+    ((code, details, reason),) = client.received()
     assert (code, reason) == (3, VIOLATION)
     assert "expected" in details["message"]
-    assert client.session.state is State.OVER
+    assert client.session.state is SessionState.CLOSED
     assert client.closed is not None
     assert client.closed[0] == 1002
     assert len(hall.realm.broker) == 0
-    assert hall.realm.members == {}
+    assert hall.realm.sessions == {}
 
 
 @pytest.mark.parametrize(
@@ -283,12 +285,12 @@ def test_what_is_no_message_ends_the_session_with_a_reason(
     ],
     ids=repr,
 )
-def test_bytes_that_are_nothing_end_the_session(hall: "Hall", serializer: str, data: bytes) -> None:
+def test_bytes_that_are_nothing_end_the_session(hall: "RealmRig", serializer: str, data: bytes) -> None:
     if serializer == "json" and data.endswith(b"] "):
         data = b'[32,1.0,{},"com.a"]'  # white space is JSON; a fraction is no id, though Python thinks so
-    client = hall.member(serializer)
-    client.session.receive(data)
-    ((code, _, reason),) = client.heard()
+    client = hall.joined_client(serializer)
+    client.session.on_message(data)
+    ((code, _, reason),) = client.received()
     assert (code, reason) == (3, VIOLATION)
 
 
@@ -324,26 +326,26 @@ BINARY_TRAPS = {
 @pytest.mark.parametrize(
     ("name", "data"), [(name, data) for name, all_data in BINARY_TRAPS.items() for data in all_data]
 )
-def test_a_trap_of_a_serializer_ends_the_session(hall: "Hall", name: str, data: bytes) -> None:
-    client = hall.member(name)
-    client.session.receive(data)
-    ((code, _, reason),) = client.heard()
+def test_a_trap_of_a_serializer_ends_the_session(hall: "RealmRig", name: str, data: bytes) -> None:
+    client = hall.joined_client(name)
+    client.session.on_message(data)
+    ((code, _, reason),) = client.received()
     assert (code, reason) == (3, VIOLATION)
 
 
-def test_a_few_bytes_do_not_become_a_value_without_end(hall: "Hall") -> None:
+def test_a_few_bytes_do_not_become_a_value_without_end(hall: "RealmRig") -> None:
     """Each of 28 lists has the next one twice, once by reference: 170 bytes, and 2^28 values for whoever looks at all."""
     value = b"\x01"
     for number in range(28, 0, -1):
         value = b"\xd8\x1c\x82" + value + (b"\xd8\x1d\x18" + bytes([number]) if number < 28 else b"\x01")
-    client = hall.member("cbor")
-    client.session.receive(b"\x85\x10\x01\xa0\x65com.a" + value)
-    assert client.heard()[0][2] == VIOLATION
+    client = hall.joined_client("cbor")
+    client.session.on_message(b"\x85\x10\x01\xa0\x65com.a" + value)
+    assert client.received()[0][2] == VIOLATION
 
 
 def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
-    client.session.violation("a binary frame: wamp.2.json has text frames")
-    ((code, details, reason),) = client.heard()
+    client.session.abort_protocol_violation("a binary frame: wamp.2.json has text frames")
+    ((code, details, reason),) = client.received()
     assert (code, reason) == (3, VIOLATION)
     assert "binary" in details["message"]
 
@@ -363,7 +365,7 @@ def test_a_frame_of_the_wrong_kind_ends_the_session(client: "Client") -> None:
     ],
     ids=repr,
 )
-def test_nothing_but_hello_comes_first(hall: "Hall", serializer: str, message: list[Any]) -> None:
+def test_nothing_but_hello_comes_first(hall: "RealmRig", serializer: str, message: list[Any]) -> None:
     assert abort(hall.client(serializer), *message) == VIOLATION
 
 
@@ -380,12 +382,12 @@ def test_nothing_but_hello_comes_first(hall: "Hall", serializer: str, message: l
         ([1, "realm1", {"roles": {"subscriber": {}}, "authmethods": "ticket"}], VIOLATION),
     ],
 )
-def test_a_hello_that_leads_nowhere(hall: "Hall", serializer: str, hello: list[Any], reason: str) -> None:
+def test_a_hello_that_leads_nowhere(hall: "RealmRig", serializer: str, hello: list[Any], reason: str) -> None:
     assert abort(hall.client(serializer), *hello) == reason
 
 
-def test_welcome_says_what_there_is_and_how_it_was_proven(hall: "Hall", serializer: str) -> None:
-    code, session, details = hall.client(serializer).answer(*HELLO)
+def test_welcome_says_what_there_is_and_how_it_was_proven(hall: "RealmRig", serializer: str) -> None:
+    code, session, details = hall.client(serializer).request(*HELLO)
     assert code == 2
     assert 1 <= session <= 2**53
     assert details["authmethod"] == "anonymous"
@@ -401,59 +403,59 @@ def test_welcome_says_what_there_is_and_how_it_was_proven(hall: "Hall", serializ
     }
 
 
-def test_who_says_nothing_in_time_is_sent_away(hall: "Hall", serializer: str) -> None:
+def test_who_says_nothing_in_time_is_sent_away(hall: "RealmRig", serializer: str) -> None:
     client = hall.client(serializer)
     hall.clock.advance(s=9.9)
     client.session.tick(hall.clock.now_ns)
-    assert client.heard() == []
+    assert client.received() == []
     hall.clock.advance(s=0.2)
     client.session.tick(hall.clock.now_ns)
-    assert client.heard()[0][2] == VIOLATION
+    assert client.received()[0][2] == VIOLATION
     assert client.closed == (1008, VIOLATION)
 
 
 # --- the end ------------------------------------------------------------------------------------------------------------
 
 
-def test_goodbye_is_answered_and_ends_everything(hall: "Hall", client: "Client") -> None:
-    client.subscribed("com.a")
-    assert client.answer(6, {}, "wamp.close.close_realm") == [6, {}, "wamp.close.goodbye_and_out"]
+def test_goodbye_is_answered_and_ends_everything(hall: "RealmRig", client: "Client") -> None:
+    client.subscribe("com.a")
+    assert client.request(6, {}, "wamp.close.close_realm") == [6, {}, "wamp.close.goodbye_and_out"]
     assert client.closed == (1000, "wamp.close.close_realm")
-    hall.member().say(16, 1, {}, "com.a")
-    assert client.heard() == []
+    hall.joined_client().send(16, 1, {}, "com.a")
+    assert client.received() == []
     assert len(hall.realm.broker) == 0
 
 
-def test_abort_is_never_answered(hall: "Hall", client: "Client") -> None:
-    client.subscribed("com.a")
-    client.say(3, {}, "wamp.error.whatever")
-    assert client.heard() == []
+def test_abort_is_never_answered(hall: "RealmRig", client: "Client") -> None:
+    client.subscribe("com.a")
+    client.send(3, {}, "wamp.error.whatever")
+    assert client.received() == []
     assert client.closed is not None
     assert len(hall.realm.broker) == 0
 
 
-def test_a_lost_connection_ends_everything(hall: "Hall", client: "Client") -> None:
-    client.subscribed("com.a")
-    client.session.lost()
+def test_a_lost_connection_ends_everything(hall: "RealmRig", client: "Client") -> None:
+    client.subscribe("com.a")
+    client.session.on_connection_lost()
     assert len(hall.realm.broker) == 0
-    assert hall.realm.members == {}
-    client.session.lost()  # once more changes nothing
+    assert hall.realm.sessions == {}
+    client.session.on_connection_lost()  # once more changes nothing
 
 
-def test_after_our_goodbye_nothing_is_heard_but_its_echo(hall: "Hall", client: "Client") -> None:
-    client.subscribed("com.a")
-    client.session.leave("wamp.close.system_shutdown")
-    assert client.heard() == [[6, {}, "wamp.close.system_shutdown"]]
-    client.say(32, 1, {}, "com.b")
-    hall.member().say(16, 1, {}, "com.a")
-    assert client.heard() == []
+def test_after_our_goodbye_nothing_is_heard_but_its_echo(hall: "RealmRig", client: "Client") -> None:
+    client.subscribe("com.a")
+    client.session.send_goodbye("wamp.close.system_shutdown")
+    assert client.received() == [[6, {}, "wamp.close.system_shutdown"]]
+    client.send(32, 1, {}, "com.b")
+    hall.joined_client().send(16, 1, {}, "com.a")
+    assert client.received() == []
     assert client.closed is None
-    client.say(6, {}, "wamp.close.goodbye_and_out")
+    client.send(6, {}, "wamp.close.goodbye_and_out")
     assert client.closed == (1000, "")
 
 
-def test_an_echo_that_does_not_come_is_not_waited_for(hall: "Hall", client: "Client") -> None:
-    client.session.leave("wamp.close.system_shutdown")
+def test_an_echo_that_does_not_come_is_not_waited_for(hall: "RealmRig", client: "Client") -> None:
+    client.session.send_goodbye("wamp.close.system_shutdown")
     hall.clock.advance(s=6)
     client.session.tick(hall.clock.now_ns)
     assert client.closed == (1000, "")
@@ -462,11 +464,11 @@ def test_an_echo_that_does_not_come_is_not_waited_for(hall: "Hall", client: "Cli
 # --- PUBLISH ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_publisher_is_told_only_if_it_asks(hall: "Hall", client: "Client") -> None:
-    client.say(16, 1, {}, "com.a")
-    client.say(16, 2, {"acknowledge": False}, "not a uri")
-    assert client.heard() == []
-    code, request, publication = client.answer(16, 3, {"acknowledge": True}, "com.a")
+def test_a_publisher_is_told_only_if_it_asks(hall: "RealmRig", client: "Client") -> None:
+    client.send(16, 1, {}, "com.a")
+    client.send(16, 2, {"acknowledge": False}, "not a uri")
+    assert client.received() == []
+    code, request, publication = client.request(16, 3, {"acknowledge": True}, "com.a")
     assert (code, request) == (17, 3)
     assert 1 <= publication <= 2**53
     assert error(client, 16, 4, {"acknowledge": True}, "a..b") == "wamp.error.invalid_uri"
@@ -474,23 +476,23 @@ def test_a_publisher_is_told_only_if_it_asks(hall: "Hall", client: "Client") -> 
 
 
 def test_a_publisher_does_not_hear_itself_unless_it_wants_to(client: "Client") -> None:
-    id = client.subscribed("com.a")
-    client.say(16, 1, {}, "com.a")
-    client.say(16, 2, {"exclude_me": True}, "com.a")
-    assert client.heard() == []
-    client.say(16, 3, {"exclude_me": False}, "com.a", ["x"])
-    assert [each[:2] for each in client.heard()] == [[36, id]]
+    id = client.subscribe("com.a")
+    client.send(16, 1, {}, "com.a")
+    client.send(16, 2, {"exclude_me": True}, "com.a")
+    assert client.received() == []
+    client.send(16, 3, {"exclude_me": False}, "com.a", ["x"])
+    assert [each[:2] for each in client.received()] == [[36, id]]
 
 
-def test_all_lists_of_a_publisher_have_to_hold(hall: "Hall", client: "Client") -> None:
-    one, other = hall.member(), hall.member()
+def test_all_lists_of_a_publisher_have_to_hold(hall: "RealmRig", client: "Client") -> None:
+    one, other = hall.joined_client(), hall.joined_client()
     for each in (one, other):
-        each.subscribed("com.a")
+        each.subscribe("com.a")
     ids = {one: one.session.id, other: other.session.id}
 
     def who_hears(options: dict[str, Any]) -> list["Client"]:
-        client.say(16, 1, options, "com.a")
-        return [each for each in (one, other) if each.heard()]
+        client.send(16, 1, options, "com.a")
+        return [each for each in (one, other) if each.received()]
 
     assert who_hears({"exclude": [ids[one]]}) == [other]
     assert who_hears({"eligible": [ids[one]]}) == [one]
@@ -500,11 +502,11 @@ def test_all_lists_of_a_publisher_have_to_hold(hall: "Hall", client: "Client") -
     assert who_hears({"eligible_authrole": ["anonymous"]}) == [one, other]
 
 
-def test_a_publisher_is_disclosed_if_it_wants_to_be(hall: "Hall", client: "Client") -> None:
-    client.subscribed("com.a")
-    publisher = hall.member()
-    publisher.say(16, 1, {"disclose_me": True}, "com.a")
-    ((_, _, _, details),) = client.heard()
+def test_a_publisher_is_disclosed_if_it_wants_to_be(hall: "RealmRig", client: "Client") -> None:
+    client.subscribe("com.a")
+    publisher = hall.joined_client()
+    publisher.send(16, 1, {"disclose_me": True}, "com.a")
+    ((_, _, _, details),) = client.received()
     assert details == {
         "publisher": publisher.session.id,
         "publisher_authid": "anonymous",
@@ -513,19 +515,21 @@ def test_a_publisher_is_disclosed_if_it_wants_to_be(hall: "Hall", client: "Clien
 
 
 @pytest.mark.parametrize("other", ["json", "msgpack", "cbor"])
-def test_bytes_and_large_numbers_reach_every_serializer(hall: "Hall", client: "Client", other: str) -> None:
+def test_bytes_and_large_numbers_reach_every_serializer(
+    hall: "RealmRig", client: "Client", other: str
+) -> None:
     values = [b"\x00\xff" * 20, 2**63, -(2**63), 2**53 + 1, "ä€𝄞", {"deep": [b"", {"er": b"x"}]}]
-    subscriber = hall.member(other)
-    subscriber.subscribed("com.a")
+    subscriber = hall.joined_client(other)
+    subscriber.subscribe("com.a")
     encoded = client.serializer.encode([16, 1, {}, "com.a", values])
-    client.session.receive(encoded)
-    assert subscriber.heard()[0][4] == values
+    client.session.on_message(encoded)
+    assert subscriber.received()[0][4] == values
 
 
-def test_bytes_in_json_are_nul_and_base64(hall: "Hall") -> None:
-    subscriber = hall.member("json")
-    subscriber.subscribed("com.a")
-    hall.member("msgpack").say(16, 1, {}, "com.a", [b"\x00\x01\x02"])
+def test_bytes_in_json_are_nul_and_base64(hall: "RealmRig") -> None:
+    subscriber = hall.joined_client("json")
+    subscriber.subscribe("com.a")
+    hall.joined_client("msgpack").send(16, 1, {}, "com.a", [b"\x00\x01\x02"])
     subscriber.outbox.flush()
     assert msgspec.json.decode(subscriber.written[4:])[4] == ["\0AAEC"]
 
@@ -533,33 +537,33 @@ def test_bytes_in_json_are_nul_and_base64(hall: "Hall") -> None:
 # --- retained values ----------------------------------------------------------------------------------------------------
 
 
-def test_the_last_retained_value_comes_right_behind_subscribed(hall: "Hall", client: "Client") -> None:
-    publisher = hall.member()
-    publisher.say(16, 1, {"retain": True}, "com.a", ["old"])
-    publisher.say(16, 2, {"retain": True}, "com.a", ["kept"])
-    publisher.say(16, 3, {}, "com.a", ["passing"])
-    client.say(32, 1, {"get_retained": True}, "com.a")
-    subscribed, event = client.heard()
+def test_the_last_retained_value_comes_right_behind_subscribed(hall: "RealmRig", client: "Client") -> None:
+    publisher = hall.joined_client()
+    publisher.send(16, 1, {"retain": True}, "com.a", ["old"])
+    publisher.send(16, 2, {"retain": True}, "com.a", ["kept"])
+    publisher.send(16, 3, {}, "com.a", ["passing"])
+    client.send(32, 1, {"get_retained": True}, "com.a")
+    subscribed, event = client.received()
     assert subscribed[0] == 33
     assert event[:2] == [36, subscribed[2]]
     assert event[3:] == [{"retained": True}, ["kept"]]
-    client.say(32, 2, {"get_retained": True, "match": "prefix"}, "com.")
-    assert [each[3] for each in client.heard()[1:]] == [{"retained": True, "topic": "com.a"}]
-    assert [each[0] for each in [client.answer(32, 3, {}, "com.b")]] == [33]
+    client.send(32, 2, {"get_retained": True, "match": "prefix"}, "com.")
+    assert [each[3] for each in client.received()[1:]] == [{"retained": True, "topic": "com.a"}]
+    assert [each[0] for each in [client.request(32, 3, {}, "com.b")]] == [33]
 
 
 # --- meta events and procedures -----------------------------------------------------------------------------------------
 
 
-def test_those_who_watch_subscriptions_are_told_in_order(hall: "Hall", client: "Client") -> None:
-    client.subscribed("wamp.subscription.", {"match": "prefix"})
-    other = hall.member()
-    id = other.subscribed("com.a")
-    third = hall.member()
-    third.subscribed("com.a")
-    other.say(34, 2, id)
-    third.session.lost()
-    told = [(each[3]["topic"].removeprefix("wamp.subscription."), each[4]) for each in client.heard()]
+def test_those_who_watch_subscriptions_are_told_in_order(hall: "RealmRig", client: "Client") -> None:
+    client.subscribe("wamp.subscription.", {"match": "prefix"})
+    other = hall.joined_client()
+    id = other.subscribe("com.a")
+    third = hall.joined_client()
+    third.subscribe("com.a")
+    other.send(34, 2, id)
+    third.session.on_connection_lost()
+    told = [(each[3]["topic"].removeprefix("wamp.subscription."), each[4]) for each in client.received()]
     created = {"id": id, "uri": "com.a", "match": "exact", "created": "2023-11-14T22:13:20.000Z"}
     a, b = other.session.id, third.session.id
     assert told == [
@@ -573,17 +577,17 @@ def test_those_who_watch_subscriptions_are_told_in_order(hall: "Hall", client: "
 
 
 def test_who_subscribes_all_is_not_told_of_it_before_it_knows_the_id(client: "Client") -> None:
-    client.say(32, 1, {"match": "prefix"}, "")
-    codes = [each[0] for each in client.heard()]
+    client.send(32, 1, {"match": "prefix"}, "")
+    codes = [each[0] for each in client.received()]
     assert codes[0] == 33
     assert codes[1:] == [36, 36]
 
 
-def test_subscriptions_can_be_asked_about(hall: "Hall", client: "Client") -> None:
-    exact, prefix = client.subscribed("com.a"), client.subscribed("com.", {"match": "prefix"})
+def test_subscriptions_can_be_asked_about(hall: "RealmRig", client: "Client") -> None:
+    exact, prefix = client.subscribe("com.a"), client.subscribe("com.", {"match": "prefix"})
 
     def call(procedure: str, *args: Any) -> Any:
-        answer = client.answer(48, 9, {}, f"wamp.subscription.{procedure}", list(args))
+        answer = client.request(48, 9, {}, f"wamp.subscription.{procedure}", list(args))
         assert answer[:3] == [50, 9, {}]
         return answer[3][0]
 
@@ -604,23 +608,23 @@ def test_subscriptions_can_be_asked_about(hall: "Hall", client: "Client") -> Non
 # --- bounds -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_has_so_many_subscriptions(make_hall: Callable[..., "Hall"], serializer: str) -> None:
-    client = make_hall(subscriptions=2).member(serializer)
-    client.subscribed("com.a")
-    client.subscribed("com.b")
+def test_a_session_has_so_many_subscriptions(make_hall: Callable[..., "RealmRig"], serializer: str) -> None:
+    client = make_hall(subscriptions=2).joined_client(serializer)
+    client.subscribe("com.a")
+    client.subscribe("com.b")
     assert error(client, 32, 1, {}, "com.c") == "up.error.resource_exhausted"
-    client.subscribed("com.a")  # which it has already
-    client.answer(34, 1, client.subscribed("com.b"))
-    client.subscribed("com.c")
+    client.subscribe("com.a")  # which it has already
+    client.request(34, 1, client.subscribe("com.b"))
+    client.subscribe("com.c")
 
 
 def test_ids_in_sequence_are_asked_for_where_that_is_configured(
-    make_hall: Callable[..., "Hall"], serializer: str
+    make_hall: Callable[..., "RealmRig"], serializer: str
 ) -> None:
-    client = make_hall(sequential_ids=True).member(serializer)
-    assert client.answer(32, 1, {}, "com.a")[0] == 33
-    client.say(16, 2, {}, "com.b")
-    assert client.answer(34, 3, 4711)[0] == 8  # an error counts, too
+    client = make_hall(sequential_ids=True).joined_client(serializer)
+    assert client.request(32, 1, {}, "com.a")[0] == 33
+    client.send(16, 2, {}, "com.b")
+    assert client.request(34, 3, 4711)[0] == 8  # an error counts, too
     assert abort(client, 32, 3, {}, "com.a") == VIOLATION
 
 

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 from ustreamer_wamp import transport
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.connections.connection import Connection, Terms
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.events import Publication
-from ustreamer_wamp.realm import Done, Member, OpenGate
-from ustreamer_wamp.router import Router
-from ustreamer_wamp.session import State
+from ustreamer_wamp.realm import JoinedSession, NullBackend, SubscribeCallback
+from ustreamer_wamp.router import WampRouter
+from ustreamer_wamp.session import SessionState
 from ustreamer_wamp.uri import Match
-from ustreamer_wamp.vehicle.patterns import Pattern, Patterns
+from ustreamer_wamp.vehicle.patterns import Pattern, PatternDirectory
 from websockets.exceptions import WebSocketException
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -28,14 +28,15 @@ from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     from tests.car import SPEED, SPEED_TOPIC, Car, subscribed, until
-    from tests.conftest import OPENED, Hall, Peer
-    from tests.test_hostile_streams import Loop, Socket
-    from tests.test_server import write_certificate
+    from tests.conftest import OPENED, Peer, RealmRig
+    from tests.connections.test_hostile_streams import Loop, Socket
+    from tests.connections.test_server import write_certificate
 else:
-    from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed, until
-    from plugins.wamp.tests.conftest import OPENED, Peer
     from plugins.wamp.tests.test_hostile_streams import Loop, Socket
     from plugins.wamp.tests.test_server import write_certificate
+
+    from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed, until
+    from plugins.wamp.tests.conftest import OPENED, Peer
 
 ENTITY = UUri("wamp.hpc", 0x1_8001, 1, 0)
 
@@ -48,114 +49,116 @@ def test_an_event_comes_only_under_ids_that_the_session_holds(car: "Car") -> Non
 
     def event() -> Any:
         car.publish(SPEED, b"x")
-        return wide.hear_within(0.1)  # routing knows of a pattern some ms later
+        return wide.receive_within(0.1)  # routing knows of a pattern some ms later
 
     assert until(event)[1] == other
     car.publish(SPEED, b"y")
     for peer, id in ((exact, one), (wide, other)):
-        while (heard := peer.hear())[4] != [b"y"]:
+        while (heard := peer.receive())[4] != [b"y"]:
             assert heard[1] == id
         assert heard[1] == id
-        assert peer.answer(34, 9, 4711)[0] == 8, "and that was all"
+        assert peer.request(34, 9, 4711)[0] == 8, "and that was all"
 
 
-class SlowGate(OpenGate):
+class SlowBackend(NullBackend):
     """A gate that answers when the test says so."""
 
     def __init__(self) -> None:
-        self.waiting: list[Done] = []
+        self.waiting: list[SubscribeCallback] = []
 
-    def open(self, member: Member, topic: str, match: Match, period_ns: int, done: Done) -> None:
+    def open_subscription(
+        self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
+    ) -> None:
         self.waiting.append(done)
 
 
 def test_an_answer_from_the_vehicle_after_the_end_of_a_session_subscribes_nobody(
-    make_hall: Callable[..., "Hall"], serializer: str
+    make_hall: Callable[..., "RealmRig"], serializer: str
 ) -> None:
-    gate = SlowGate()
+    gate = SlowBackend()
     hall = make_hall(gate=gate)
-    client = hall.member(serializer)
-    client.say(32, 1, {}, "com.a")
-    assert client.heard() == []
-    client.session.lost()
+    client = hall.joined_client(serializer)
+    client.send(32, 1, {}, "com.a")
+    assert client.received() == []
+    client.session.on_connection_lost()
     for done in gate.waiting:
         done(None)
-    assert client.heard() == []
+    assert client.received() == []
     assert len(hall.realm.broker) == 0
 
 
-def test_who_subscribes_again_is_not_told_of_as_another_subscriber(hall: "Hall", serializer: str) -> None:
-    watcher, client = hall.member(serializer), hall.member(serializer)
-    watcher.subscribed("wamp.subscription.on_subscribe")
-    watcher.heard()
+def test_who_subscribes_again_is_not_told_of_as_another_subscriber(hall: "RealmRig", serializer: str) -> None:
+    watcher, client = hall.joined_client(serializer), hall.joined_client(serializer)
+    watcher.subscribe("wamp.subscription.on_subscribe")
+    watcher.received()
     for _ in range(3):
-        client.subscribed("com.a")
-    assert len(watcher.heard()) == 1
+        client.subscribe("com.a")
+    assert len(watcher.received()) == 1
 
 
 def test_ids_in_sequence_begin_again_after_the_last_one(
-    make_hall: Callable[..., "Hall"], serializer: str
+    make_hall: Callable[..., "RealmRig"], serializer: str
 ) -> None:
-    client = make_hall(sequential_ids=True).member(serializer)
+    client = make_hall(sequential_ids=True).joined_client(serializer)
     client.session._next_request = 2**53
-    assert client.answer(34, 2**53, 4711)[:3] == [8, 34, 2**53]
-    assert client.answer(34, 1, 4711)[:3] == [8, 34, 1]
+    assert client.request(34, 2**53, 4711)[:3] == [8, 34, 2**53]
+    assert client.request(34, 1, 4711)[:3] == [8, 34, 1]
 
 
-def test_a_reply_does_not_overtake_what_has_waited(hall: "Hall") -> None:
-    client = hall.member()
-    id = client.subscribed("com.a")
+def test_a_reply_does_not_overtake_what_has_waited(hall: "RealmRig") -> None:
+    client = hall.joined_client()
+    id = client.subscribe("com.a")
     client.outbox.pause()
-    hall.member().say(16, 1, {}, "com.a", [1])
+    hall.joined_client().send(16, 1, {}, "com.a", [1])
     client.outbox.resume()  # and before it is flushed:
-    client.say(34, 2, id)
-    assert [each[0] for each in client.heard()] == [36, 35]
+    client.send(34, 2, id)
+    assert [each[0] for each in client.received()] == [36, 35]
 
 
 def test_of_several_patterns_of_one_session_the_fastest_counts() -> None:
-    patterns = Patterns(lambda: None)
+    patterns = PatternDirectory(lambda: None)
     for order in ((5, 0), (0, 5)):
         for period_ns, topic in zip(order, ("up.car.", "up."), strict=True):
-            patterns.put(Pattern(ENTITY, topic, "prefix"), period_ns)
+            patterns.add_pattern(Pattern(ENTITY, topic, "prefix"), period_ns)
         (found,) = patterns.subscribers(SPEED)
         assert found.period_ns == 0
 
 
-def test_the_policy_close_ends_the_session_of_who_does_not_read(make_hall: Callable[..., "Hall"]) -> None:
+def test_the_policy_close_ends_the_session_of_who_does_not_read(make_hall: Callable[..., "RealmRig"]) -> None:
     hall, loop, counts, here = make_hall(), Loop(), Counter[str](), list[Connection]()
     outbox = OutboxLimits(events=2, policy="close")
-    terms = Terms({"realm1": hall.realm}, lambda: 0, outbox, 65_536, 1, 1, 1, 1, counts)
+    terms = ConnectionContext({"realm1": hall.realm}, lambda: 0, outbox, 65_536, 1, 1, 1, 1, counts)
     connection = RawSocketConnection(terms, cast("Any", loop), here.append, here.remove, private=True)
     sock = Socket()
     connection.connection_made(sock)
     connection.data_received(b"\x7f\xf1\x00\x00")
     for message in (b'[1,"realm1",{"roles":{"subscriber":{}}}]', b'[32,1,{},"com.a"]'):
         connection.data_received(len(message).to_bytes(4, "big") + message)
-    loop.turn()
+    loop.run_pending()
     connection.pause_writing()
     assert connection.session is not None
     for number in range(3):
-        assert connection.session.state is State.ESTABLISHED
-        hall.realm.spread(Publication(number + 1, "com.a", [number], {}))
-        loop.turn()
-    assert connection.session.state is State.OVER
+        assert connection.session.state is SessionState.ESTABLISHED
+        hall.realm.fan_out(Publication(number + 1, "com.a", [number], {}))
+        loop.run_pending()
+    assert connection.session.state is SessionState.CLOSED
     assert counts["sessions_too_slow"] == 1
     assert len(hall.realm.broker) == 0
     connection.resume_writing()
-    loop.turn()
+    loop.run_pending()
     assert b"wamp.close.killed" in sock.written
     assert sock.closed
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Router]]:
-    routers: list[Router] = []
+def start() -> Iterator[Callable[..., WampRouter]]:
+    routers: list[WampRouter] = []
 
-    def make(**section: Any) -> Router:
+    def make(**section: Any) -> WampRouter:
         config = msgspec.convert(
             {"anonymous": True, **section}, WampConfig, dec_hook=lambda kind, value: kind(value)
         )
-        routers.append(Router(config, SYSTEM_CLOCK))
+        routers.append(WampRouter(config, SYSTEM_CLOCK))
         routers[-1].server.open()
         return routers[-1]
 
@@ -166,7 +169,7 @@ def start() -> Iterator[Callable[..., Router]]:
 
 
 def test_where_clients_need_a_certificate_nobody_gets_in_without(
-    start: Callable[..., Router], tmp_path: Path
+    start: Callable[..., WampRouter], tmp_path: Path
 ) -> None:
     own, theirs = tmp_path / "own", tmp_path / "theirs"
     for each in (own, theirs):
@@ -187,7 +190,7 @@ def test_no_more_messages_wait_for_the_loop_than_the_bound(
 ) -> None:
     monkeypatch.setattr(transport, "MAX_INBOX", 0)
     with pytest.raises(UStatusError, match="0 messages wait already"):
-        car.wamp._leave(ENTITY, car.publish(SPEED, b"x"))
+        car.wamp._enqueue(ENTITY, car.publish(SPEED, b"x"))
 
 
 def test_of_what_clients_publish_nothing_is_taken_once_the_streamer_stops(car: "Car") -> None:
@@ -196,7 +199,7 @@ def test_of_what_clients_publish_nothing_is_taken_once_the_streamer_stops(car: "
     driver = car.peer().join_publisher("driver")
     car.wamp._registrations = ()
     car.wamp.register_listener(monitor, None, heard.append)
-    assert driver.answer(16, 1, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [1])[0] == 17
+    assert driver.request(16, 1, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [1])[0] == 17
     car.wamp._receiving = False
-    driver.answer(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
+    driver.request(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
     assert (len(heard), car.wamp.counts["refused_stopping"]) == (1, 1)

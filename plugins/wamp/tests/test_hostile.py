@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.rawsocket import WIRES
-from ustreamer_wamp.session import Session, State
+from ustreamer_wamp.connections.rawsocket import WIRE_FORMATS
+from ustreamer_wamp.session import Session, SessionState
 from ustreamer_wamp.users import User
 
 if TYPE_CHECKING:
-    from tests.conftest import Hall
+    from tests.conftest import RealmRig
 
 FRAMES = 167_000  # for each of the three serializers
 HELLO = [1, "realm1", {"roles": {"subscriber": {"features": {}}}}]
@@ -50,41 +50,41 @@ GOOD: list[list[Any]] = [
 ANSWERS = {2, 3, 4, 6, 8, 17, 33, 35, 36, 50}
 
 
-def tampered(frame: bytes, other: bytes, dice: random.Random) -> bytes:
+def tampered(frame: bytes, other: bytes, rng: random.Random) -> bytes:
     """A frame with a few bytes changed, taken out, put in or exchanged for those of another."""
     data = bytearray(frame)
-    for _ in range(dice.randrange(1, 4)):
-        at = dice.randrange(len(data) + 1)
-        match dice.randrange(6):
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(6):
             case 0:
-                data[at : at + 1] = bytes([dice.randrange(256)])
+                data[at : at + 1] = bytes([rng.randrange(256)])
             case 1:
-                del data[at : at + dice.randrange(1, 9)]
+                del data[at : at + rng.randrange(1, 9)]
             case 2:
-                data[at:at] = dice.randbytes(dice.randrange(1, 9))
+                data[at:at] = rng.randbytes(rng.randrange(1, 9))
             case 3:
-                data[at:] = other[dice.randrange(len(other)) :]
+                data[at:] = other[rng.randrange(len(other)) :]
             case 4:
-                data[at : at + 1] = bytes([data[at % len(data)] ^ 1 << dice.randrange(8)]) if data else b""
+                data[at : at + 1] = bytes([data[at % len(data)] ^ 1 << rng.randrange(8)]) if data else b""
             case _:
                 data[at:at] = data[at : at + 20]
     return bytes(data)
 
 
-class Mouth:
+class CountingSink:
     """An outlet that counts what is said, by code, and keeps none of it."""
 
-    def __init__(self, session_wire: Any, said: Counter[int]) -> None:
+    def __init__(self, session_wire: Any, sent: Counter[int]) -> None:
         self._wire = session_wire
-        self._said = said
+        self._sent = sent
 
-    def reply(self, message: Any) -> None:
-        self._wire.message(message)  # it can be written
-        self._said[message[0]] += 1
+    def send_reply(self, message: Any) -> None:
+        self._wire.encode_message(message)  # it can be written
+        self._sent[message[0]] += 1
 
-    def event(self, event: Any) -> None:
-        event.on(self._wire)
-        self._said[36] += 1
+    def send_event(self, event: Any) -> None:
+        event.frame_for(self._wire)
+        self._sent[36] += 1
 
     def close(self, code: int, reason: str) -> None:
         assert code in (1000, 1002, 1008)
@@ -95,30 +95,32 @@ def rss() -> int:
 
 
 def test_tampered_frames_are_answered_and_leave_nothing_behind(
-    make_hall: Callable[..., "Hall"], serializer: str
+    make_hall: Callable[..., "RealmRig"], serializer: str
 ) -> None:
     hall = make_hall(User(authid="a", secret="s"))
     dice = random.Random(f"{serializer} {os.environ.get('FUZZ_SEED', '1')}")
     made = next(each for each in SERIALIZERS if each.name == serializer)
-    wire, said = WIRES[made.rawsocket], Counter[int]()
+    wire, said = WIRE_FORMATS[made.rawsocket], Counter[int]()
     frames = [made.encode(message) for message in GOOD]
     hello = made.encode(HELLO)
     session, before, ended = None, 0, 0
     for number in range(FRAMES):
-        if session is None or session.state is State.OVER:
+        if session is None or session.state is SessionState.CLOSED:
             ended += 1
-            session = Session({"realm1": hall.realm}, made, Mouth(wire, said), 0, peer=str(number % 50))
+            session = Session(
+                {"realm1": hall.realm}, made, CountingSink(wire, said), 0, peer=str(number % 50)
+            )
             if number % 4:
-                session.receive(hello)
-        session.receive(tampered(dice.choice(frames), dice.choice(frames), dice))
+                session.on_message(hello)
+        session.on_message(tampered(dice.choice(frames), dice.choice(frames), dice))
         if number == FRAMES // 4:
             before = rss()
     assert session is not None
-    session.lost()
+    session.on_connection_lost()
     assert set(said) <= ANSWERS
     assert min(said[code] for code in (3, 4, 8, 17, 33, 36)) > 50, said
     assert said[3] > 10_000
     assert ended > 10_000
     assert len(hall.realm.broker) == 0
-    assert hall.realm.members == {}
+    assert hall.realm.sessions == {}
     assert rss() - before < 4 << 20

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from ustreamer_wamp.broker import Broker, matches
 
 if TYPE_CHECKING:
-    from tests.conftest import Client, Hall
+    from tests.conftest import Client, RealmRig
 
 COMPONENTS = ["a", "b", "ab"]
 TOPICS = ["a", "b", "ab", "a.b", "a.ab", "b.a", "a.b.a", "ab.b.a"]
@@ -27,10 +27,12 @@ NUMBERS = st.integers(0, 3)
 class Sessions(RuleBasedStateMachine):
     """Four clients; what each holds is a dict from (policy, topic) to the id that it was given."""
 
-    def __init__(self, make_hall: Callable[[], "Hall"]) -> None:
+    def __init__(self, make_hall: Callable[[], "RealmRig"]) -> None:
         super().__init__()
         self.hall = make_hall()
-        self.clients: list[Client] = [self.hall.member(name) for name in ("json", "msgpack", "cbor", "json")]
+        self.clients: list[Client] = [
+            self.hall.joined_client(name) for name in ("json", "msgpack", "cbor", "json")
+        ]
         self.held: list[dict[tuple[str, str], int]] = [{}, {}, {}, {}]
         self.given: dict[int, tuple[str, str]] = {}
         self.requests = 0
@@ -43,7 +45,7 @@ class Sessions(RuleBasedStateMachine):
     def subscribe(self, number: int, wish: tuple[str, str]) -> None:
         match, topic = wish
         request = self.request()
-        answer = self.clients[number].answer(32, request, {"match": match}, topic)
+        answer = self.clients[number].request(32, request, {"match": match}, topic)
         assert answer[:2] == [33, request]
         id = answer[2]
         assert self.given.setdefault(id, wish) == wish, "an id belongs to one topic and policy, for ever"
@@ -55,7 +57,7 @@ class Sessions(RuleBasedStateMachine):
     def unsubscribe(self, number: int, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from([*self.given, 2**53]))
         request = self.request()
-        answer = self.clients[number].answer(34, request, id)
+        answer = self.clients[number].request(34, request, id)
         wish = next((wish for wish, held in self.held[number].items() if held == id), None)
         if wish is None:
             assert answer[:3] == [8, 34, request]
@@ -69,9 +71,9 @@ class Sessions(RuleBasedStateMachine):
         value %= 2**63
         request = self.request()
         options = {"acknowledge": True, "exclude_me": exclude_me}
-        self.clients[number].say(16, request, options, topic, [value])
+        self.clients[number].send(16, request, options, topic, [value])
         for each, held in zip(self.clients, self.held, strict=True):
-            heard = each.heard()
+            heard = each.received()
             if each is self.clients[number]:
                 assert heard.pop()[:2] == [17, request]
             wanted = {id for (match, pattern), id in held.items() if matches(pattern, match, topic)}  # type: ignore[arg-type]
@@ -85,26 +87,26 @@ class Sessions(RuleBasedStateMachine):
     def drop(self, number: int, how: str) -> None:
         client = self.clients[number]
         if how == "lost":
-            client.session.lost()
+            client.session.on_connection_lost()
         elif how == "goodbye":
-            client.say(6, {}, "wamp.close.normal")
+            client.send(6, {}, "wamp.close.normal")
         else:
-            client.say("nonsense")
+            client.send("nonsense")
         self.held[number] = {}
-        self.clients[number] = self.hall.member(client.serializer.name)
+        self.clients[number] = self.hall.joined_client(client.serializer.name)
 
     @invariant()
     def the_broker_holds_what_the_model_holds(self) -> None:
         broker: Broker[Any] = self.hall.realm.broker
         wanted = {wish for held in self.held for wish in held}
         assert {(each.match, each.topic) for each in broker} == wanted
-        assert len(self.hall.realm.members) == len(self.clients)
+        assert len(self.hall.realm.sessions) == len(self.clients)
         for client, held in zip(self.clients, self.held, strict=True):
-            assert set(broker.held_by(client.session)) == set(held.values())
-            assert client.heard() == []
+            assert set(broker.subscriptions_of(client.session)) == set(held.values())
+            assert client.received() == []
 
 
-def test_sessions_in_any_order_are_as_the_model_says(make_hall: Callable[[], "Hall"]) -> None:
+def test_sessions_in_any_order_are_as_the_model_says(make_hall: Callable[[], "RealmRig"]) -> None:
     run_state_machine_as_test(
         lambda: Sessions(make_hall),  # type: ignore[arg-type]  # it takes whatever makes one
         settings=settings(max_examples=150, stateful_step_count=40),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from ustreamer_wamp import meta_api
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.connections.server import Server
-from ustreamer_wamp.options import announces, hears_of_revocation
-from ustreamer_wamp.vehicle.bridge import Vehicle
-from ustreamer_wamp.vehicle.pattern_subscriptions import Reach
-from ustreamer_wamp.vehicle.patterns import Patterns
-from ustreamer_wamp.vehicle.usubscription_client import Wishes
+from ustreamer_wamp.connections.server import WampServer
+from ustreamer_wamp.options import has_feature, wants_revocation
+from ustreamer_wamp.vehicle.bridge import VehicleBridge
+from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
+from ustreamer_wamp.vehicle.patterns import PatternDirectory
+from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.uprotocol.umessage import UMessage, publish
@@ -23,46 +23,46 @@ from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
     import pytest
-    from tests.conftest import Hall
+    from tests.conftest import RealmRig
 
 TOPIC = "up.car.2001.0.1.8001"
 
 
-class Nobody:
+class FakeSession:
     """A session as the vehicle needs it: something to tell apart."""
 
 
-def vehicle(calls: list[UMessage]) -> Vehicle:
+def vehicle(calls: list[UMessage]) -> VehicleBridge:
     monotonic_ns, wall_ms = ManualClock().clock()
     ids = UuidSource(wall_ms, random.Random(1).getrandbits)
     counts: Counter[str] = Counter()
-    wishes = Wishes("hpc", ids, calls.append, monotonic_ns, counts)
-    reach, patterns = Reach(wishes, 256, ("hpc",)), Patterns(lambda: None)
-    return Vehicle("wamp.hpc", ids, wishes, reach, patterns, calls.append, lambda _: None, counts)
+    wishes = UsubscriptionClient("hpc", ids, calls.append, monotonic_ns, counts)
+    reach, patterns = PatternSubscriptions(wishes, 256, ("hpc",)), PatternDirectory(lambda: None)
+    return VehicleBridge("wamp.hpc", ids, wishes, reach, patterns, calls.append, lambda _: None, counts)
 
 
 def test_the_number_of_a_session_is_not_used_again_while_anything_is_to_be_said_for_it() -> None:
     made = vehicle([])
-    first = Nobody()
-    made.open(first, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]  # nothing else of it is asked
-    (entity,) = made.members
-    made.left(first)  # type: ignore[arg-type]  # its Unsubscribe is still to be said
-    assert made.wishes.is_known(entity)
+    first = FakeSession()
+    made.open_subscription(first, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]  # nothing else of it is asked
+    (entity,) = made.sessions
+    made.on_session_closed(first)  # type: ignore[arg-type]  # its Unsubscribe is still to be said
+    assert made.usubscription.has_subscriptions(entity)
     made._last_instance = 0  # as if 65534 sessions had come since
-    second = Nobody()
-    made.open(second, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
-    assert list(made.members) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]
+    second = FakeSession()
+    made.open_subscription(second, TOPIC, "exact", 0, lambda _: None)  # type: ignore[arg-type]
+    assert list(made.sessions) == [UUri("wamp.hpc", 0x2_8001, 1, 0)]
     made._last_instance = 0xFFFE
-    third = Nobody()
-    made.open(third, "up.", "prefix", 0, lambda _: None)  # type: ignore[arg-type]
-    assert [each.ue_instance for each in made.members] == [2, 3], "1 is still to be unsubscribed, 2 is there"
+    third = FakeSession()
+    made.open_subscription(third, "up.", "prefix", 0, lambda _: None)  # type: ignore[arg-type]
+    assert [each.ue_instance for each in made.sessions] == [2, 3], "1 is still to be unsubscribed, 2 is there"
 
 
-def test_lists_of_subscriptions_are_bounded(hall: "Hall", monkeypatch: "pytest.MonkeyPatch") -> None:
-    monkeypatch.setattr(meta_api, "LISTED", 3)
-    client = hall.member()
-    ids = [client.subscribed(f"com.{number}") for number in range(5)]
-    listed = client.answer(48, 1, {}, "wamp.subscription.list")[3][0]
+def test_lists_of_subscriptions_are_bounded(hall: "RealmRig", monkeypatch: "pytest.MonkeyPatch") -> None:
+    monkeypatch.setattr(meta_api, "MAX_LISTED", 3)
+    client = hall.joined_client()
+    ids = [client.subscribe(f"com.{number}") for number in range(5)]
+    listed = client.request(48, 1, {}, "wamp.subscription.list")[3][0]
     assert listed == {"exact": ids[:3], "prefix": [], "wildcard": []}
 
 
@@ -72,7 +72,7 @@ def test_what_is_missing_is_told_before_anything_is_opened(tmp_path: Path) -> No
     config = msgspec.convert(
         {"listen": listen, "tls": tls}, WampConfig, dec_hook=lambda kind, value: kind(value)
     )
-    server = Server(config, {}, lambda: 0, Counter())
+    server = WampServer(config, {}, lambda: 0, Counter())
     assert server.problems() == [
         f"tls: {tmp_path}/a.crt is no file",
         f"tls: {tmp_path}/a.key is no file",
@@ -81,28 +81,28 @@ def test_what_is_missing_is_told_before_anything_is_opened(tmp_path: Path) -> No
     server.close()
 
 
-def test_an_event_that_nobody_wants_any_more_is_not_kept_as_the_last_value(hall: "Hall") -> None:
-    made, client = vehicle([]), hall.member()
-    made.open(client.session, TOPIC, "exact", 0, lambda _: None)
-    (entity,) = made.members
+def test_an_event_that_nobody_wants_any_more_is_not_kept_as_the_last_value(hall: "RealmRig") -> None:
+    made, client = vehicle([]), hall.joined_client()
+    made.open_subscription(client.session, TOPIC, "exact", 0, lambda _: None)
+    (entity,) = made.sessions
     topic = UUri("car", 0x2001, 1, 0x8001)
 
     def deliver() -> None:
         message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
-        made.deliver(hall.realm, [(entity, message)])
+        made.deliver_events(hall.realm, [(entity, message)])
 
     deliver()  # it has unsubscribed while this was on its way
     assert len(hall.realm.retained) == 0
-    assert made._counts["events_for_nobody"] == 1
-    client.subscribed(TOPIC)
+    assert made._counts["events_no_subscriber"] == 1
+    client.subscribe(TOPIC)
     deliver()
     assert len(hall.realm.retained) == 1
-    assert [each[0] for each in client.heard()] == [36]
+    assert [each[0] for each in client.received()] == [36]
 
 
 def test_a_feature_counts_if_it_is_said_plainly() -> None:
     said = {"subscriber": {"features": {"subscription_revocation": True}}}
-    assert announces(said, "subscriber", "subscription_revocation")
+    assert has_feature(said, "subscriber", "subscription_revocation")
     vague: list[object] = [
         None,
         [],
@@ -113,12 +113,12 @@ def test_a_feature_counts_if_it_is_said_plainly() -> None:
         {"publisher": said["subscriber"]},
     ]
     for roles in vague:
-        assert not announces(roles, "subscriber", "subscription_revocation")
+        assert not has_feature(roles, "subscriber", "subscription_revocation")
 
 
 def test_one_client_says_that_it_hears_of_revocation_and_does_not() -> None:
     features = {"subscription_revocation": True, "pattern_based_subscription": True}
-    assert hears_of_revocation({"subscriber": {"features": features}})
-    assert not hears_of_revocation(
+    assert wants_revocation({"subscriber": {"features": features}})
+    assert not wants_revocation(
         {"subscriber": {"features": {**features, "payload_encryption_cryptobox": True}}}
     )

@@ -15,7 +15,7 @@ import pytest
 from ustreamer_wamp.messages import Code
 
 if TYPE_CHECKING:
-    from tests.conftest import Client, Hall
+    from tests.conftest import Client, RealmRig
     from tests.test_vectors import WHERE
 else:
     from plugins.wamp.tests.test_vectors import WHERE
@@ -91,11 +91,11 @@ def failure(vector: Vector, client: Callable[[], "Client"]) -> str:
         if step["to"] == "router":
             message = step["message"]
             if message["type"] == "LOST":
-                clients[step["from"]].session.lost()
+                clients[step["from"]].session.on_connection_lost()
             else:
-                clients[step["from"]].say(*sent(message, ids))
+                clients[step["from"]].send(*sent(message, ids))
             for name, each in clients.items():
-                inbox[name] += each.heard()
+                inbox[name] += each.received()
             continue
         heard = inbox[step["to"]]
         if not heard:
@@ -277,8 +277,8 @@ OWN = [
 
 
 @pytest.mark.parametrize("vector", OWN, ids=lambda vector: str(vector["description"]))
-def test_a_sequence_of_ours_comes_as_written(hall: "Hall", serializer: str, vector: Vector) -> None:
-    assert failure(vector, lambda: hall.member(serializer)) == ""
+def test_a_sequence_of_ours_comes_as_written(hall: "RealmRig", serializer: str, vector: Vector) -> None:
+    assert failure(vector, lambda: hall.joined_client(serializer)) == ""
 
 
 # --- wamp-proto's -------------------------------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ def official() -> list[Path]:
 
 
 @pytest.mark.parametrize("file", official(), ids=lambda path: str(path.stem))
-def test_an_official_sequence_comes_as_written(hall: "Hall", serializer: str, file: Path) -> None:
-    assert failure(json.loads(file.read_bytes()), lambda: hall.member(serializer)) == ""
+def test_an_official_sequence_comes_as_written(hall: "RealmRig", serializer: str, file: Path) -> None:
+    assert failure(json.loads(file.read_bytes()), lambda: hall.joined_client(serializer)) == ""
 
 
 # --- what judges --------------------------------------------------------------------------------------------------------
@@ -325,5 +325,7 @@ def without(steps: Iterable[int]) -> Vector:
         (without([9]), "step 11: two heard nothing"),
     ],
 )
-def test_a_sequence_that_comes_otherwise_is_told_by_its_step(hall: "Hall", vector: Vector, said: str) -> None:
-    assert said in failure(vector, hall.member)
+def test_a_sequence_that_comes_otherwise_is_told_by_its_step(
+    hall: "RealmRig", vector: Vector, said: str
+) -> None:
+    assert said in failure(vector, hall.joined_client)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ustreamer_wamp import errors
-from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.users import Principal, User
 
 PROVIDER: Final = "static"
@@ -24,7 +24,7 @@ _KEYLEN: Final = 32
 _SIGNATURE: Final = 64
 _MAX_FAILURES: Final = 10
 _FAILURE_WINDOW_NS: Final = 60 * 10**9
-_REMEMBERED: Final = 1024
+_MAX_TRACKED_PEERS: Final = 1024
 
 
 class Challenge(NamedTuple):
@@ -36,7 +36,7 @@ class Challenge(NamedTuple):
     is_right: Callable[[str], bool]
 
 
-class Asked(NamedTuple):
+class AuthRequest(NamedTuple):
     """What a client says in HELLO, and over which kind of connection."""
 
     methods: tuple[str, ...]
@@ -54,54 +54,54 @@ class Authenticator:
         self,
         users: Sequence[User],
         anonymous: Principal | None,
-        bits: Callable[[int], bytes],
+        random_bytes: Callable[[int], bytes],
         wall_ms: Callable[[], int],
     ) -> None:
         self._users = {user.authid: user for user in users}
         self._anonymous = anonymous
-        self._bits = bits
+        self._random_bytes = random_bytes
         self._wall_ms = wall_ms
-        self._own = bits(32)
+        self._decoy_secret = random_bytes(32)
         self._by_key = {key.lower(): user for user in users for key in user.public_keys}
         self._keys = {user.authid: _cra_key(user) for user in users if user.secret}
         self._failures: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
 
-    def begin(self, asked: Asked) -> Principal | Challenge | Refusal:
+    def begin_authentication(self, request: AuthRequest) -> Principal | Challenge | WampRefusal:
         """Let somebody in, ask for a proof, or refuse: by the first of the client's methods that is possible."""
-        methods = asked.methods or ("anonymous",)
-        known = self._known(asked)
-        user = known or self._stand_in(asked.authid)
+        methods = request.methods or ("anonymous",)
+        known = self._find_user(request)
+        user = known or self._decoy_user(request.authid)
         for method in methods:
             if method == "anonymous" and self._anonymous is not None:
                 return self._anonymous
             begin = _METHODS.get(method)
-            challenge = begin(self, user, known is not None, asked) if begin and user is not None else None
+            challenge = begin(self, user, known is not None, request) if begin and user is not None else None
             if challenge is not None:
                 return challenge
         if set(methods) == {"anonymous"}:
-            return Refusal(errors.AUTHENTICATION_REQUIRED, "anonymous sessions are not allowed here")
+            return WampRefusal(errors.AUTHENTICATION_REQUIRED, "anonymous sessions are not allowed here")
         offered = ", ".join(methods)
-        return Refusal(errors.NO_MATCHING_AUTH_METHOD, f"none of {offered[:200]} is possible here")
+        return WampRefusal(errors.NO_MATCHING_AUTH_METHOD, f"none of {offered[:200]} is possible here")
 
-    def _known(self, asked: Asked) -> User | None:
-        if asked.authid:
-            return self._users.get(asked.authid)
-        key = asked.extra.get("pubkey")
+    def _find_user(self, request: AuthRequest) -> User | None:
+        if request.authid:
+            return self._users.get(request.authid)
+        key = request.extra.get("pubkey")
         return self._by_key.get(key.lower()) if isinstance(key, str) else None
 
-    def _stand_in(self, authid: str) -> User | None:
+    def _decoy_user(self, authid: str) -> User | None:
         """The user whose methods and salt an unknown one seems to have; the same each time."""
         if not self._users:
             return None
-        digest = hmac.digest(self._own, authid.encode(), "sha256")
+        digest = hmac.digest(self._decoy_secret, authid.encode(), "sha256")
         users = list(self._users.values())
         user = users[int.from_bytes(digest[:8], "big") % len(users)]
         return msgspec.structs.replace(user, authid=authid, salt=user.salt and digest.hex()[:16])
 
     # --- methods ------------------------------------------------------------------------------------------------------
 
-    def _ticket(self, user: User, known: bool, asked: Asked) -> Challenge | None:
-        if not user.ticket or not asked.private:
+    def _ticket(self, user: User, known: bool, request: AuthRequest) -> Challenge | None:
+        if not user.ticket or not request.private:
             return None
         expected = user.ticket.encode()
 
@@ -110,7 +110,7 @@ class Authenticator:
 
         return Challenge("ticket", {}, _principal(user, "ticket"), is_right)
 
-    def _wampcra(self, user: User, known: bool, asked: Asked) -> Challenge | None:
+    def _wampcra(self, user: User, known: bool, request: AuthRequest) -> Challenge | None:
         if not user.secret:
             return None
         principal = _principal(user, "wampcra")
@@ -119,15 +119,15 @@ class Authenticator:
             "authrole": user.role,
             "authmethod": "wampcra",
             "authprovider": PROVIDER,
-            "nonce": self._bits(16).hex(),
+            "nonce": self._random_bytes(16).hex(),
             "timestamp": datetime.fromtimestamp(self._wall_ms() / 1000, UTC).isoformat(),
-            "session": asked.session,
+            "session": request.session,
         }
         challenge = msgspec.json.encode(question).decode()
         extra: dict[str, Any] = {"challenge": challenge}
         if user.salt:
             extra |= {"salt": user.salt, "keylen": _KEYLEN, "iterations": user.iterations}
-        key = self._keys[user.authid] if known else self._own
+        key = self._keys[user.authid] if known else self._decoy_secret
         expected = b64encode(hmac.digest(key, challenge.encode(), "sha256"))
 
         def is_right(signature: str) -> bool:
@@ -135,12 +135,12 @@ class Authenticator:
 
         return Challenge("wampcra", extra, principal, is_right)
 
-    def _cryptosign(self, user: User, known: bool, asked: Asked) -> Challenge | None:
-        key = asked.extra.get("pubkey")
+    def _cryptosign(self, user: User, known: bool, request: AuthRequest) -> Challenge | None:
+        key = request.extra.get("pubkey")
         if not user.public_keys or not isinstance(key, str):
             return None
         trusted = known and key.lower() in {each.lower() for each in user.public_keys}
-        challenge = self._bits(32)
+        challenge = self._random_bytes(32)
 
         def is_right(signature: str) -> bool:
             return _is_signed(user.public_keys[0] if not trusted else key, challenge, signature) and trusted
@@ -156,17 +156,17 @@ class Authenticator:
         failures, since_ns = self._failures.get((peer, authid), (0, now_ns))
         return failures >= _MAX_FAILURES and now_ns - since_ns < _FAILURE_WINDOW_NS
 
-    def failed(self, peer: str, authid: str, now_ns: int) -> None:
+    def record_failure(self, peer: str, authid: str, now_ns: int) -> None:
         """Somebody at `peer` was wrong about `authid`."""
         failures, since_ns = self._failures.pop((peer, authid), (0, now_ns))
         if now_ns - since_ns >= _FAILURE_WINDOW_NS:
             failures, since_ns = 0, now_ns
         self._failures[peer, authid] = (failures + 1, since_ns)
-        if len(self._failures) > _REMEMBERED:
+        if len(self._failures) > _MAX_TRACKED_PEERS:
             self._failures.popitem(last=False)
 
 
-_Method = Callable[[Authenticator, User, bool, Asked], Challenge | None]
+_Method = Callable[[Authenticator, User, bool, AuthRequest], Challenge | None]
 _METHODS: Final[Mapping[str, _Method]] = {
     "ticket": Authenticator._ticket,  # noqa: SLF001  # the table of this module's class
     "wampcra": Authenticator._wampcra,  # noqa: SLF001

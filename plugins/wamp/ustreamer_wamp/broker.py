@@ -10,95 +10,97 @@ from typing import Final, Generic, TypeVar
 
 from ustreamer_wamp.uri import Match
 
-Holder = TypeVar("Holder")
+SubscriberT = TypeVar("SubscriberT")
 
-CACHED_TOPICS: Final = 4096
+MAX_CACHED_TOPICS: Final = 4096
 """Answers that are kept; which topics there are is up to the publishers."""
 
 
-class Subscription(Generic[Holder]):
+class BrokerSubscription(Generic[SubscriberT]):
     """One topic under one policy, and who holds it, in order of coming."""
 
-    __slots__ = ("created_ms", "holders", "id", "match", "topic")
+    __slots__ = ("created_ms", "id", "match", "subscribers", "topic")
 
     def __init__(self, id: int, topic: str, match: Match, created_ms: int) -> None:
         self.id = id
         self.topic = topic
         self.match: Match = match
         self.created_ms = created_ms
-        self.holders: dict[Holder, None] = {}
+        self.subscribers: dict[SubscriberT, None] = {}
 
     def __repr__(self) -> str:
-        return f"<Subscription {self.id} {self.match} {self.topic!r}: {len(self.holders)} holders>"
+        return f"<Subscription {self.id} {self.match} {self.topic!r}: {len(self.subscribers)} holders>"
 
 
-class Broker(Generic[Holder]):
+class Broker(Generic[SubscriberT]):
     """The subscriptions of a realm. Decides nothing about who may; does not send."""
 
     def __init__(self) -> None:
         self._last_id = 0
-        self._by_id: dict[int, Subscription[Holder]] = {}
-        self._exact: dict[str, Subscription[Holder]] = {}
+        self._by_id: dict[int, BrokerSubscription[SubscriberT]] = {}
+        self._exact: dict[str, BrokerSubscription[SubscriberT]] = {}
         # By length, so that a question costs one lookup per length in use and not one comparison per subscription.
-        self._prefix: dict[int, dict[str, Subscription[Holder]]] = {}
+        self._prefix: dict[int, dict[str, BrokerSubscription[SubscriberT]]] = {}
         # By which components count, as in `ustreamer.core.routing.sublist`: one lookup per shape in use.
-        self._wildcard: dict[tuple[bool, ...], dict[tuple[str, ...], Subscription[Holder]]] = {}
-        self._held: dict[Holder, dict[int, Subscription[Holder]]] = {}
-        self._answers: dict[str, tuple[Subscription[Holder], ...]] = {}
+        self._wildcard: dict[tuple[bool, ...], dict[tuple[str, ...], BrokerSubscription[SubscriberT]]] = {}
+        self._by_subscriber: dict[SubscriberT, dict[int, BrokerSubscription[SubscriberT]]] = {}
+        self._match_cache: dict[str, tuple[BrokerSubscription[SubscriberT], ...]] = {}
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def subscribe(
-        self, holder: Holder, topic: str, match: Match, now_ms: int
-    ) -> tuple[Subscription[Holder], bool]:
+        self, subscriber: SubscriberT, topic: str, match: Match, now_ms: int
+    ) -> tuple[BrokerSubscription[SubscriberT], bool]:
         """The subscription, which `holder` holds from now on (or did already), and whether it is new to everybody."""
         subscription = self.find(topic, match)
         created = subscription is None
         if subscription is None:
             self._last_id += 1
-            subscription = Subscription(self._last_id, topic, match, now_ms)
+            subscription = BrokerSubscription(self._last_id, topic, match, now_ms)
             self._by_id[subscription.id] = subscription
-            table, key = self._place(topic, match)
+            table, key = self._index_slot(topic, match)
             table[key] = subscription
-            self._answers.clear()
-        subscription.holders[holder] = None
-        self._held.setdefault(holder, {})[subscription.id] = subscription
+            self._match_cache.clear()
+        subscription.subscribers[subscriber] = None
+        self._by_subscriber.setdefault(subscriber, {})[subscription.id] = subscription
         return subscription, created
 
-    def unsubscribe(self, holder: Holder, id: int) -> Subscription[Holder] | None:
+    def unsubscribe(self, subscriber: SubscriberT, id: int) -> BrokerSubscription[SubscriberT] | None:
         """The subscription that `holder` has given up; None if it did not hold that one."""
-        held = self._held.get(holder, {})
+        held = self._by_subscriber.get(subscriber, {})
         subscription = held.pop(id, None)
         if subscription is None:
             return None
         if not held:
-            del self._held[holder]
-        del subscription.holders[holder]
-        if not subscription.holders:
-            self._forget(subscription)
+            del self._by_subscriber[subscriber]
+        del subscription.subscribers[subscriber]
+        if not subscription.subscribers:
+            self._remove(subscription)
         return subscription
 
-    def drop(self, holder: Holder) -> list[Subscription[Holder]]:
+    def remove_subscriber(self, subscriber: SubscriberT) -> list[BrokerSubscription[SubscriberT]]:
         """End everything that `holder` holds; what that was."""
-        held = list(self._held.get(holder, {}).values())
+        held = list(self._by_subscriber.get(subscriber, {}).values())
         for subscription in held:
-            self.unsubscribe(holder, subscription.id)
+            self.unsubscribe(subscriber, subscription.id)
         return held
 
-    def _forget(self, subscription: Subscription[Holder]) -> None:
+    def _remove(self, subscription: BrokerSubscription[SubscriberT]) -> None:
         del self._by_id[subscription.id]
         topic, match = subscription.topic, subscription.match
-        table, key = self._place(topic, match)
+        table, key = self._index_slot(topic, match)
         del table[key]
         if match == "prefix" and not table:
             del self._prefix[len(topic)]
         elif match == "wildcard" and not table:
             del self._wildcard[_mask(topic)]
-        self._answers.clear()
+        self._match_cache.clear()
 
-    def _place(self, topic: str, match: Match) -> tuple[dict[object, Subscription[Holder]], object]:
+    def _index_slot(
+        self, topic: str, match: Match
+    ) -> tuple[dict[object, BrokerSubscription[SubscriberT]], object]:
         """The table in which a subscription stands, and under which key."""
-        table: dict[object, Subscription[Holder]]
+        table: dict[object, BrokerSubscription[SubscriberT]]
         if match == "exact":
             table, key = self._exact, topic  # type: ignore[assignment]  # its keys are strings
             return table, key
@@ -111,7 +113,7 @@ class Broker(Generic[Holder]):
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def find(self, topic: str, match: Match) -> Subscription[Holder] | None:
+    def find(self, topic: str, match: Match) -> BrokerSubscription[SubscriberT] | None:
         """The subscription of just this topic and policy."""
         if match == "exact":
             return self._exact.get(topic)
@@ -120,19 +122,19 @@ class Broker(Generic[Holder]):
         mask = _mask(topic)
         return self._wildcard.get(mask, {}).get(_fixed(topic.split("."), mask))
 
-    def get(self, id: int) -> Subscription[Holder] | None:
+    def get(self, id: int) -> BrokerSubscription[SubscriberT] | None:
         return self._by_id.get(id)
 
-    def matching(self, topic: str) -> tuple[Subscription[Holder], ...]:
+    def matching(self, topic: str) -> tuple[BrokerSubscription[SubscriberT], ...]:
         """The subscriptions that an event on `topic` is for. 0.1 us once it was asked before."""
-        found = self._answers.get(topic)
+        found = self._match_cache.get(topic)
         if found is None:
-            if len(self._answers) >= CACHED_TOPICS:
-                self._answers.clear()
-            found = self._answers[topic] = tuple(self._match(topic))
+            if len(self._match_cache) >= MAX_CACHED_TOPICS:
+                self._match_cache.clear()
+            found = self._match_cache[topic] = tuple(self._match(topic))
         return found
 
-    def _match(self, topic: str) -> Iterator[Subscription[Holder]]:
+    def _match(self, topic: str) -> Iterator[BrokerSubscription[SubscriberT]]:
         if topic in self._exact:
             yield self._exact[topic]
         for length, prefixes in self._prefix.items():
@@ -148,11 +150,11 @@ class Broker(Generic[Holder]):
                 if found is not None:
                     yield found
 
-    def held_by(self, holder: Holder) -> dict[int, Subscription[Holder]]:
+    def subscriptions_of(self, subscriber: SubscriberT) -> dict[int, BrokerSubscription[SubscriberT]]:
         """By id. To be read only."""
-        return self._held.get(holder, {})
+        return self._by_subscriber.get(subscriber, {})
 
-    def __iter__(self) -> Iterator[Subscription[Holder]]:
+    def __iter__(self) -> Iterator[BrokerSubscription[SubscriberT]]:
         """All of them, oldest first."""
         return iter(self._by_id.values())
 

@@ -24,7 +24,7 @@ _FORMS: Final = (
 )
 
 
-class Listen(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen: by WebSocket (`ws`) or RawSocket; at host and port, or at a Unix socket."""
 
     url: str
@@ -73,9 +73,9 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_subscriptions: Annotated[int, Meta(ge=1, le=100_000)] = 1024
     max_pattern_topics: Annotated[int, Meta(ge=0, le=100_000)] = 256
     max_message_bytes: Annotated[int, Meta(ge=512, le=16_777_216)] = 1_048_576
-    hello_s: Seconds = 10
-    ping_s: Seconds = 20
-    pong_s: Seconds = 20
+    hello_timeout_s: Seconds = 10
+    ping_interval_s: Seconds = 20
+    pong_timeout_s: Seconds = 20
     outbox: OutboxLimits = OutboxLimits()
 
     def __post_init__(self) -> None:
@@ -110,11 +110,11 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return (self.listen,) if isinstance(self.listen, str) else self.listen
 
     @property
-    def listeners(self) -> tuple[Listen, ...]:
+    def listeners(self) -> tuple[ListenAddress, ...]:
         return tuple(map(parse_listen, self.urls))
 
     @property
-    def anyone(self) -> Principal | None:
+    def anonymous_principal(self) -> Principal | None:
         """Who a session without a name is; None if there are no such."""
         if self.anonymous is False:
             return None
@@ -122,10 +122,10 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return Principal("anonymous", allowed.role, "anonymous", "static", allowed.subscribe, ())
 
 
-def parse_listen(url: str) -> Listen:
+def parse_listen(url: str) -> ListenAddress:
     """Read one of the forms of `listen`. Raises ValueError with what would have been right."""
     if match := _UNIX.fullmatch(url):
-        return Listen(url, match["scheme"] == "ws", False, "", 0, "", match["path"])
+        return ListenAddress(url, match["scheme"] == "ws", False, "", 0, "", match["path"])
     match = _NETWORK.fullmatch(url)
     if match is None or int(match["port"]) > 65_535:
         raise ValueError(f"{url!r} is none of {_FORMS}")
@@ -135,4 +135,6 @@ def parse_listen(url: str) -> Listen:
             f"{url!r}: a RawSocket has no path, expected {scheme}://{match['host']}:{match['port']}"
         )
     host = match["host"].strip("[]")
-    return Listen(url, scheme.startswith("w"), scheme.endswith("ss"), host, int(match["port"]), path, "")
+    return ListenAddress(
+        url, scheme.startswith("w"), scheme.endswith("ss"), host, int(match["port"]), path, ""
+    )

@@ -23,7 +23,7 @@ REVOKED: Final = "up.subscription.ended"
 """Ours: why an UNSUBSCRIBED comes that nobody has asked for."""
 
 
-class Refusal(NamedTuple):
+class WampRefusal(NamedTuple):
     """Why something was not done: a URI for programs, a sentence for people."""
 
     reason: str

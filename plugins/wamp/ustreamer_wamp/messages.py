@@ -46,7 +46,7 @@ class Message(NamedTuple):
     fields: tuple[Any, ...]
 
 
-Check = Callable[[object], bool]
+FieldCheck = Callable[[object], bool]
 Reply = Sequence[object]
 """A message as a router sends it: the array itself."""
 
@@ -99,7 +99,7 @@ def _is_error_of(value: object) -> bool:
 
 class Field(NamedTuple):
     name: str
-    holds: Check
+    is_valid: FieldCheck
     expectation: str
 
 
@@ -115,7 +115,7 @@ def _uri(name: str) -> Field:
     return Field(name, _is_string, "a string")
 
 
-class Shape(NamedTuple):
+class MessageShape(NamedTuple):
     """The fields after the code, those that may be left out at the end, and the keys of the dict that are known."""
 
     fields: tuple[Field, ...]
@@ -132,8 +132,8 @@ _STRINGS: Final = "a list of strings"
 # Known to the specification, and of no use to a router that forwards to no other: looked at, and then passed over.
 _FORWARD_FOR: Final = Field("forward_for", _are_dicts, "a list of dicts")
 
-SHAPES: Final[Mapping[Code, Shape]] = {
-    Code.HELLO: Shape(
+SHAPES: Final[Mapping[Code, MessageShape]] = {
+    Code.HELLO: MessageShape(
         (_uri("Realm"), _DETAILS),
         keys=_keys(
             Field("roles", lambda v: _is_dict(v) and bool(v), "a dict with at least one role"),
@@ -142,12 +142,12 @@ SHAPES: Final[Mapping[Code, Shape]] = {
             Field("authextra", _is_dict, "a dict"),
         ),
     ),
-    Code.ABORT: Shape((_DETAILS, _uri("Reason")), (_ARGS, _KWARGS)),
-    Code.AUTHENTICATE: Shape(
+    Code.ABORT: MessageShape((_DETAILS, _uri("Reason")), (_ARGS, _KWARGS)),
+    Code.AUTHENTICATE: MessageShape(
         (Field("Signature", _is_string, "a string"), Field("Extra", _is_dict, "a dict"))
     ),
-    Code.GOODBYE: Shape((_DETAILS, _uri("Reason"))),
-    Code.ERROR: Shape(
+    Code.GOODBYE: MessageShape((_DETAILS, _uri("Reason"))),
+    Code.ERROR: MessageShape(
         (
             Field("REQUEST.Type", _is_error_of, "a request of this router, which makes none"),
             Field("REQUEST.Request", is_id, _ID_TEXT),
@@ -156,7 +156,7 @@ SHAPES: Final[Mapping[Code, Shape]] = {
         ),
         (_ARGS, _KWARGS),
     ),
-    Code.PUBLISH: Shape(
+    Code.PUBLISH: MessageShape(
         (_REQUEST, _OPTIONS, _uri("Topic")),
         (_ARGS, _KWARGS),
         keys=_keys(
@@ -174,7 +174,7 @@ SHAPES: Final[Mapping[Code, Shape]] = {
             _FORWARD_FOR,
         ),
     ),
-    Code.SUBSCRIBE: Shape(
+    Code.SUBSCRIBE: MessageShape(
         (_REQUEST, _OPTIONS, _uri("Topic")),
         keys=_keys(
             Field("match", _is_match, f"one of {', '.join(MATCHES)}"),
@@ -184,8 +184,8 @@ SHAPES: Final[Mapping[Code, Shape]] = {
             _FORWARD_FOR,
         ),
     ),
-    Code.UNSUBSCRIBE: Shape((_REQUEST, Field("SUBSCRIBED.Subscription", is_id, _ID_TEXT))),
-    Code.CALL: Shape((_REQUEST, _OPTIONS, _uri("Procedure")), (_ARGS, _KWARGS)),
+    Code.UNSUBSCRIBE: MessageShape((_REQUEST, Field("SUBSCRIBED.Subscription", is_id, _ID_TEXT))),
+    Code.CALL: MessageShape((_REQUEST, _OPTIONS, _uri("Procedure")), (_ARGS, _KWARGS)),
 }
 
 
@@ -200,11 +200,11 @@ def parse(raw: object) -> Message:
     Options that are null are left out, and so count as not given: Wampy.js sends `match: null` with every SUBSCRIBE.
     """
     if type(raw) is not list or not raw:
-        raise ProtocolViolation(f"expected an array that begins with a type code, got {_shown(raw)}")
+        raise ProtocolViolation(f"expected an array that begins with a type code, got {_abbreviated(raw)}")
     found = _BY_CODE.get(raw[0]) if type(raw[0]) is int else None
     if found is None:
         raise ProtocolViolation(
-            f"type code {_shown(raw[0])}: expected one of {', '.join(map(_named, SHAPES))}"
+            f"type code {_abbreviated(raw[0])}: expected one of {', '.join(map(_named, SHAPES))}"
         )
     code, shape, expected = found
     fields = raw[1:]
@@ -213,32 +213,32 @@ def parse(raw: object) -> Message:
         lengths = f"{least + 1}" if least == most else f"{least + 1} to {most + 1}"
         raise ProtocolViolation(f"{code.name} of {len(raw)} elements: expected {lengths}")
     for field, value in zip(expected, fields, strict=False):
-        if not field.holds(value):
+        if not field.is_valid(value):
             raise _wrong(code, field, value)
     if shape.keys:
         at = 0 if type(fields[0]) is dict else 1
-        fields[at] = _known(code, shape.keys, fields[at])
+        fields[at] = _checked_options(code, shape.keys, fields[at])
     return Message(code, tuple(fields))
 
 
-def _known(code: Code, keys: Mapping[str, Field], options: dict[str, Any]) -> dict[str, Any]:
+def _checked_options(code: Code, keys: Mapping[str, Field], options: dict[str, Any]) -> dict[str, Any]:
     if not options:
         return options
     for name in options.keys() & keys.keys():
-        if options[name] is not None and not keys[name].holds(options[name]):
+        if options[name] is not None and not keys[name].is_valid(options[name]):
             raise _wrong(code, keys[name], options[name])
     return {name: value for name, value in options.items() if value is not None}
 
 
 def _wrong(code: Code, field: Field, value: object) -> ProtocolViolation:
-    return ProtocolViolation(f"{code.name}.{field.name} {_shown(value)}: expected {field.expectation}")
+    return ProtocolViolation(f"{code.name}.{field.name} {_abbreviated(value)}: expected {field.expectation}")
 
 
 def _named(code: Code) -> str:
     return f"{int(code)} ({code.name})"
 
 
-def _shown(value: object) -> str:
+def _abbreviated(value: object) -> str:
     """A value as an error shows it: short, and without walking through what may be large or deep."""
     if type(value) in (dict, list):
         return f"a {type(value).__name__} of {len(value)}"  # type: ignore[arg-type]  # one of the two

@@ -5,22 +5,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ustreamer_wamp import errors
-from ustreamer_wamp.broker import Broker, Subscription
-from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.broker import Broker, BrokerSubscription
+from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.messages import is_id
-from ustreamer_wamp.realm import Member, iso
+from ustreamer_wamp.realm import JoinedSession, iso_timestamp
 from ustreamer_wamp.uri import MATCHES
 
-LISTED: Final = 10_000
+MAX_LISTED: Final = 10_000
 """Ids in one answer at most."""
 
-_Broker = Broker[Member]
+_Broker = Broker[JoinedSession]
 Procedure = Callable[[_Broker, list[Any]], Any]
 
 
 def _list(broker: _Broker, args: list[Any]) -> Any:
     found: dict[str, list[int]] = {match: [] for match in MATCHES}
-    for subscription in list(broker)[:LISTED]:
+    for subscription in list(broker)[:MAX_LISTED]:
         found[subscription.match].append(subscription.id)
     return found
 
@@ -43,30 +43,35 @@ def _match(broker: _Broker, args: list[Any]) -> Any:
 
 def _get(broker: _Broker, args: list[Any]) -> Any:
     found = _found(broker, args)
-    if isinstance(found, Refusal):
+    if isinstance(found, WampRefusal):
         return found
-    return {"id": found.id, "created": iso(found.created_ms), "uri": found.topic, "match": found.match}
+    return {
+        "id": found.id,
+        "created": iso_timestamp(found.created_ms),
+        "uri": found.topic,
+        "match": found.match,
+    }
 
 
 def _list_subscribers(broker: _Broker, args: list[Any]) -> Any:
     found = _found(broker, args)
-    return found if isinstance(found, Refusal) else [each.id for each in found.holders][:LISTED]
+    return found if isinstance(found, WampRefusal) else [each.id for each in found.subscribers][:MAX_LISTED]
 
 
 def _count_subscribers(broker: _Broker, args: list[Any]) -> Any:
     found = _found(broker, args)
-    return found if isinstance(found, Refusal) else len(found.holders)
+    return found if isinstance(found, WampRefusal) else len(found.subscribers)
 
 
-def _found(broker: _Broker, args: list[Any]) -> Subscription[Member] | Refusal:
+def _found(broker: _Broker, args: list[Any]) -> BrokerSubscription[JoinedSession] | WampRefusal:
     if not args or not is_id(args[0]):
         return _wrong("subscription id")
     found = broker.get(args[0])
-    return found or Refusal(errors.NO_SUCH_SUBSCRIPTION, f"there is no subscription {args[0]}")
+    return found or WampRefusal(errors.NO_SUCH_SUBSCRIPTION, f"there is no subscription {args[0]}")
 
 
-def _wrong(expected: str) -> Refusal:
-    return Refusal(errors.INVALID_ARGUMENT, f"expected ({expected})")
+def _wrong(expected: str) -> WampRefusal:
+    return WampRefusal(errors.INVALID_ARGUMENT, f"expected ({expected})")
 
 
 PROCEDURES: Final[Mapping[str, Procedure]] = {

@@ -5,13 +5,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ustreamer_wamp.realm import Member
+from ustreamer_wamp.realm import JoinedSession
 
 _NS_PER_S: Final = 10**9
 _LOWEST_HZ: Final = 1e-6
 
 
-def announces(roles: object, role: str, feature: str) -> bool:
+def has_feature(roles: object, role: str, feature: str) -> bool:
     """Whether a client has said that it knows of a feature; what is no dict says nothing."""
     found = roles
     for name in (role, "features", feature):
@@ -19,18 +19,18 @@ def announces(roles: object, role: str, feature: str) -> bool:
     return found is True
 
 
-def hears_of_revocation(roles: object) -> bool:
+def wants_revocation(roles: object) -> bool:
     """Whether a client takes an UNSUBSCRIBED that it has not asked for, and not for a violation.
 
     autobahn-python (to 26.10.2) announces that it does and then drops the connection; that it is this one can be told by what
     nobody else announces.
     """
-    return announces(roles, "subscriber", "subscription_revocation") and not announces(
+    return has_feature(roles, "subscriber", "subscription_revocation") and not has_feature(
         roles, "subscriber", "payload_encryption_cryptobox"
     )
 
 
-def period_of(options: Mapping[str, Any]) -> int:
+def min_period_ns(options: Mapping[str, Any]) -> int:
     """The shortest time between two events, in ns, of the option `max_frequency` (Hz); 0 if there is none."""
     hertz = options.get("max_frequency", options.get("_max_frequency"))
     if hertz is None:
@@ -40,19 +40,19 @@ def period_of(options: Mapping[str, Any]) -> int:
     return math.ceil(_NS_PER_S / float(hertz))
 
 
-def _authid(member: Member) -> object:
-    return member.principal and member.principal.authid
+def _authid(session: JoinedSession) -> object:
+    return session.principal and session.principal.authid
 
 
-def _authrole(member: Member) -> object:
-    return member.principal and member.principal.role
+def _authrole(session: JoinedSession) -> object:
+    return session.principal and session.principal.role
 
 
-def _id(member: Member) -> object:
-    return member.id
+def _id(session: JoinedSession) -> object:
+    return session.id
 
 
-_LISTS: Final[Mapping[str, Callable[[Member], object]]] = {
+_LISTS: Final[Mapping[str, Callable[[JoinedSession], object]]] = {
     "exclude": _id,
     "exclude_authid": _authid,
     "exclude_authrole": _authrole,
@@ -62,7 +62,7 @@ _LISTS: Final[Mapping[str, Callable[[Member], object]]] = {
 }
 
 
-def wanted_by(options: Mapping[str, Any]) -> Callable[[Member], bool] | None:
+def eligibility_filter(options: Mapping[str, Any]) -> Callable[[JoinedSession], bool] | None:
     """Who is to get an event by the lists of its publisher, of which all have to hold; None if there are none."""
     if not options:
         return None
@@ -72,7 +72,7 @@ def wanted_by(options: Mapping[str, Any]) -> Callable[[Member], bool] | None:
     if not lists:
         return None
 
-    def wanted(member: Member) -> bool:
-        return all((read(member) in values) is eligible for eligible, read, values in lists)
+    def wanted(session: JoinedSession) -> bool:
+        return all((read(session) in values) is eligible for eligible, read, values in lists)
 
     return wanted

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 from ustreamer.hooks import PluginContext, TransportKind, hookimpl
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.transport import KIND, WampEndpoint, make
+from ustreamer_wamp.transport import KIND, WampEndpoint, make_wamp_transport
 
 
 class WampSection(WampConfig, frozen=True, kw_only=True):
     """The section, and the endpoint that comes with it."""
 
     def endpoints(self, authority: str) -> Mapping[str, WampEndpoint]:
-        """See `ustreamer.hooks.BringsEndpoints`: one, named `wamp`, behind which the sessions live."""
+        """See `ustreamer.hooks.EndpointProvider`: one, named `wamp`, behind which the sessions live."""
         mine = self.authority or f"wamp.{authority}"
         return {KIND: WampEndpoint(transport=KIND, authorities=(mine,), section=self)}
 
@@ -29,4 +29,8 @@ class WampPlugin:
     @hookimpl
     def ustreamer_transports() -> Mapping[str, TransportKind]:
         """Its entities are sessions, which have no uSubscription: the streamer's serves them."""
-        return {KIND: TransportKind(WampEndpoint, make, has_usubscription=False, outlives_us=False)}
+        return {
+            KIND: TransportKind(
+                WampEndpoint, make_wamp_transport, has_usubscription=False, outlives_streamer=False
+            )
+        }

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from ustreamer_wamp.auth import Authenticator
-from ustreamer_wamp.broker import Broker, Subscription
-from ustreamer_wamp.errors import Refusal
-from ustreamer_wamp.events import Event, LastValues, Publication
+from ustreamer_wamp.broker import Broker, BrokerSubscription
+from ustreamer_wamp.errors import WampRefusal
+from ustreamer_wamp.events import Publication, RetainedEvents, WampEvent
 from ustreamer_wamp.messages import Reply
 from ustreamer_wamp.uri import Match
 from ustreamer_wamp.users import Principal
@@ -22,82 +22,86 @@ from ustreamer_wamp.users import Principal
 _NS_PER_S: Final = 10**9
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SessionLimits(msgspec.Struct, frozen=True):
     """Bounds of a session; times in ns."""
 
     subscriptions: int = 1024
-    hello_ns: int = 10 * _NS_PER_S
-    goodbye_ns: int = 5 * _NS_PER_S
+    hello_timeout_ns: int = 10 * _NS_PER_S
+    goodbye_timeout_ns: int = 5 * _NS_PER_S
     sequential_ids: bool = False
 
 
-class Outlet(Protocol):
+class FrameSink(Protocol):
     """The connection under a session. All three return at once; what they are given goes out in order."""
 
-    def reply(self, message: Reply) -> None:
+    def send_reply(self, message: Reply) -> None:
         """Send an answer, which is never dropped."""
 
-    def event(self, event: Event) -> None:
+    def send_event(self, event: WampEvent) -> None:
         """Send an event, or drop it if the client is too slow."""
 
     def close(self, code: int, reason: str) -> None:
         """End the connection, when all replies are out, with this WebSocket code."""
 
 
-class Member(Protocol):
+class JoinedSession(Protocol):
     """A session as its realm sees it."""
 
     id: int
-    outlet: Outlet
+    frame_sink: FrameSink
     principal: Principal | None
 
-    def revoked(self, topic: str, why: str) -> None:
+    def on_subscription_revoked(self, topic: str, why: str) -> None:
         """Events of a topic that it has subscribed will not come any more."""
 
 
-Done = Callable[[Refusal | None], None]
+SubscribeCallback = Callable[[WampRefusal | None], None]
 
 
-class Gate(Protocol):
+class Backend(Protocol):
     """The way into the vehicle, and what it says of a topic: called for every SUBSCRIBE, UNSUBSCRIBE and PUBLISH."""
 
-    def open(self, member: Member, topic: str, match: Match, period_ns: int, done: Done) -> None:
+    def open_subscription(
+        self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
+    ) -> None:
         """Have the events of `topic` come for `member`, at most one in `period_ns`; `done` is called once, soon."""
 
-    def close(self, member: Member, topic: str, match: Match) -> None:
+    def close_subscription(self, session: JoinedSession, topic: str, match: Match) -> None:
         """Undo `open`; whoever waits for a `done` of this topic is called before it returns."""
 
-    def left(self, member: Member) -> None:
+    def on_session_closed(self, session: JoinedSession) -> None:
         """The session is over, and with it what it has asked for and has no answer to yet."""
 
-    def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Refusal | None:
+    def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
         """Take what a client has published; why not, if it cannot be taken."""
 
 
-class OpenGate:
+class NullBackend:
     """The gate of a realm without a vehicle: everything is allowed, nothing is passed on."""
 
-    def open(self, member: Member, topic: str, match: Match, period_ns: int, done: Done) -> None:
+    def open_subscription(
+        self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
+    ) -> None:
         done(None)
 
-    def close(self, member: Member, topic: str, match: Match) -> None:
+    def close_subscription(self, session: JoinedSession, topic: str, match: Match) -> None:
         """Nothing was opened."""
 
-    def left(self, member: Member) -> None:
+    def on_session_closed(self, session: JoinedSession) -> None:
         """Nobody is known."""
 
-    def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Refusal | None:
+    def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
         return None
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class Env(msgspec.Struct, frozen=True):
     """What is given: clocks, dice (`bits(n)`: n random bits that nobody can guess), bounds, and the gate."""
 
     monotonic_ns: Callable[[], int]
     wall_ms: Callable[[], int]
-    bits: Callable[[int], int]
-    limits: Limits
-    gate: Gate
+    random_bits: Callable[[int], int]
+    limits: SessionLimits
+    backend: Backend
 
 
 class Realm:
@@ -107,118 +111,130 @@ class Realm:
         self,
         name: str,
         authenticator: Authenticator,
-        surroundings: Surroundings,
+        env: Env,
         counts: Counter[str] | None = None,
     ) -> None:
         self.name = name
         self.authenticator = authenticator
-        self.around = surroundings
-        self.broker: Broker[Member] = Broker()
-        self.members: dict[int, Member] = {}
-        self.retained = LastValues()
+        self.env = env
+        self.broker: Broker[JoinedSession] = Broker()
+        self.sessions: dict[int, JoinedSession] = {}
+        self.retained = RetainedEvents()
         self.counts: Counter[str] = Counter() if counts is None else counts
 
     def new_id(self) -> int:
         """An id of global scope: random, of 1 to 2^53."""
-        return self.around.bits(53) + 1
+        return self.env.random_bits(53) + 1
 
-    def join(self, member: Member) -> None:
-        self.members[member.id] = member
+    def add_session(self, session: JoinedSession) -> None:
+        self.sessions[session.id] = session
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
     def subscribe(
-        self, member: Member, topic: str, match: Match, answer: Callable[[int], None], *, get_retained: bool
+        self,
+        session: JoinedSession,
+        topic: str,
+        match: Match,
+        on_subscribed: Callable[[int], None],
+        *,
+        get_retained: bool,
     ) -> None:
         """Let `member` hold the subscription, have `answer` called with its id, and only then send anything about it."""
         before = self.broker.find(topic, match)
-        held = before is not None and member in before.holders
-        subscription, created = self.broker.subscribe(member, topic, match, self.around.wall_ms())
-        answer(subscription.id)
+        held = before is not None and session in before.subscribers
+        subscription, created = self.broker.subscribe(session, topic, match, self.env.wall_ms())
+        on_subscribed(subscription.id)
         if get_retained:
             for publication in self.retained.matching(topic, match):
-                member.outlet.event(Event(publication, subscription.id, match, {"retained": True}))
+                session.frame_sink.send_event(
+                    WampEvent(publication, subscription.id, match, {"retained": True})
+                )
         if created:
             details = {
                 "id": subscription.id,
-                "created": iso(subscription.created_ms),
+                "created": iso_timestamp(subscription.created_ms),
                 "uri": topic,
                 "match": match,
             }
-            self._tell("on_create", member.id, details)
+            self._publish_meta_event("on_create", session.id, details)
         if not held:
-            self._tell("on_subscribe", member.id, subscription.id)
+            self._publish_meta_event("on_subscribe", session.id, subscription.id)
 
-    def unsubscribe(self, member: Member, id: int, answer: Callable[[], None]) -> bool:
+    def unsubscribe(self, session: JoinedSession, id: int, on_unsubscribed: Callable[[], None]) -> bool:
         """Undo it; False if `member` holds no such subscription."""
-        subscription = self.broker.held_by(member).get(id)
+        subscription = self.broker.subscriptions_of(session).get(id)
         if subscription is None:
             return False
         # First, so that what waits for this topic is answered before it ends.
-        self.around.gate.close(member, subscription.topic, subscription.match)
-        self.broker.unsubscribe(member, id)
-        self._let_go(subscription)
-        answer()
-        self._told_of_end(member, subscription)
+        self.env.backend.close_subscription(session, subscription.topic, subscription.match)
+        self.broker.unsubscribe(session, id)
+        self._drop_unrenewed_values(subscription)
+        on_unsubscribed()
+        self._publish_unsubscribe_events(session, subscription)
         return True
 
-    def leave(self, member: Member) -> None:
+    def remove_session(self, session: JoinedSession) -> None:
         """End all that a session holds; nothing is sent to it from here on."""
-        if self.members.pop(member.id, None) is None:
+        if self.sessions.pop(session.id, None) is None:
             return
-        ended = self.broker.drop(member)
+        ended = self.broker.remove_subscriber(session)
         for subscription in ended:
-            self.around.gate.close(member, subscription.topic, subscription.match)
-        self.around.gate.left(member)
+            self.env.backend.close_subscription(session, subscription.topic, subscription.match)
+        self.env.backend.on_session_closed(session)
         for subscription in ended:
-            self._let_go(subscription)
-            self._told_of_end(member, subscription)
+            self._drop_unrenewed_values(subscription)
+            self._publish_unsubscribe_events(session, subscription)
 
-    def _let_go(self, subscription: Subscription[Member]) -> None:
+    def _drop_unrenewed_values(self, subscription: BrokerSubscription[JoinedSession]) -> None:
         """Keep no last value that nobody renews any more."""
-        if not subscription.holders:
-            for kept in list(self.retained.matching(subscription.topic, subscription.match)):
-                if not self.broker.matching(kept.topic):
-                    self.not_renewed(kept.topic)
+        if not subscription.subscribers:
+            for retained in list(self.retained.matching(subscription.topic, subscription.match)):
+                if not self.broker.matching(retained.topic):
+                    self.drop_live_value(retained.topic)
 
-    def not_renewed(self, topic: str) -> None:
+    def drop_live_value(self, topic: str) -> None:
         """Forget the last value of a topic, if that was the vehicle's."""
-        for kept in list(self.retained.matching(topic, "exact")):
-            if kept.live:
-                self.retained.forget(topic)
+        for retained in list(self.retained.matching(topic, "exact")):
+            if retained.live:
+                self.retained.discard(topic)
 
-    def _told_of_end(self, member: Member, subscription: Subscription[Member]) -> None:
-        self._tell("on_unsubscribe", member.id, subscription.id)
-        if not subscription.holders:
-            self._tell("on_delete", member.id, subscription.id)
+    def _publish_unsubscribe_events(
+        self, session: JoinedSession, subscription: BrokerSubscription[JoinedSession]
+    ) -> None:
+        self._publish_meta_event("on_unsubscribe", session.id, subscription.id)
+        if not subscription.subscribers:
+            self._publish_meta_event("on_delete", session.id, subscription.id)
 
-    def _tell(self, what: str, *args: object) -> None:
+    def _publish_meta_event(self, meta_event: str, *args: object) -> None:
         """A meta event, if anybody wants it."""
-        topic = f"wamp.subscription.{what}"
+        topic = f"wamp.subscription.{meta_event}"
         if self.broker.matching(topic):
-            self.spread(Publication(self.new_id(), topic, list(args), {}))
+            self.fan_out(Publication(self.new_id(), topic, list(args), {}))
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def spread(
+    def fan_out(
         self,
         publication: Publication,
-        without: Member | None = None,
-        wanted: Callable[[Member], bool] | None = None,
+        exclude: JoinedSession | None = None,
+        is_eligible: Callable[[JoinedSession], bool] | None = None,
     ) -> None:
         """Send a publication to everybody who subscribed its topic, but not to `without` and those who are not `wanted`."""
         for subscription in self.broker.matching(publication.topic):
-            event = Event(publication, subscription.id, subscription.match)
-            holders: Iterable[Member] = subscription.holders
-            if wanted is not None or without in subscription.holders:
-                holders = [
-                    each for each in holders if each is not without and (wanted is None or wanted(each))
+            event = WampEvent(publication, subscription.id, subscription.match)
+            subscribers: Iterable[JoinedSession] = subscription.subscribers
+            if is_eligible is not None or exclude in subscription.subscribers:
+                subscribers = [
+                    each
+                    for each in subscribers
+                    if each is not exclude and (is_eligible is None or is_eligible(each))
                 ]
-            for member in holders:
-                member.outlet.event(event)
+            for session in subscribers:
+                session.frame_sink.send_event(event)
 
 
-def iso(wall_ms: int) -> str:
+def iso_timestamp(wall_ms: int) -> str:
     """A time as ISO 8601 has it, in UTC."""
     return (
         datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,20 +9,20 @@ from ustreamer.core.base.clock import Clock
 from ustreamer_wamp.auth import Authenticator
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.connections.page import pages
-from ustreamer_wamp.connections.server import Server
-from ustreamer_wamp.realm import Gate, Limits, OpenGate, Realm, Surroundings
+from ustreamer_wamp.connections.server import WampServer
+from ustreamer_wamp.realm import Backend, Env, NullBackend, Realm, SessionLimits
 
 _NS_PER_S = 10**9
 
 
-class Router:
+class WampRouter:
     """Construction touches nothing; `server.open` does."""
 
     def __init__(
         self,
         config: WampConfig,
         clock: Clock,
-        gate: Gate | None = None,
+        backend: Backend | None = None,
         counts: Counter[str] | None = None,
         tick: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -31,13 +31,15 @@ class Router:
         `tick` is called four times a second with the monotonic time, on the loop's thread.
         """
         self.counts: Counter[str] = Counter() if counts is None else counts
-        limits = Limits(
+        limits = SessionLimits(
             subscriptions=config.max_subscriptions,
-            hello_ns=config.hello_s * _NS_PER_S,
+            hello_timeout_ns=config.hello_timeout_s * _NS_PER_S,
             sequential_ids=config.request_ids == "sequential",
         )
-        around = Surroundings(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, gate or OpenGate())
-        users = Authenticator(config.users, config.anyone, secrets.token_bytes, clock.wall_ms)
-        self.realm = Realm(config.realm, users, around, self.counts)
+        env = Env(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, backend or NullBackend())
+        users = Authenticator(config.users, config.anonymous_principal, secrets.token_bytes, clock.wall_ms)
+        self.realm = Realm(config.realm, users, env, self.counts)
         shown = pages(config.realm) if config.page else lambda _: {}
-        self.server = Server(config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, shown, tick)
+        self.server = WampServer(
+            config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, shown, tick
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A WAMP session from its first byte to its last, without I/O: bytes in, replies and events out through an `Outlet`.
+"""A WAMP session from its first byte to its last, without I/O: bytes in, replies and events out through an `FrameSink`.
 
     NEW         HELLO --> ESTABLISHED, or CHALLENGED, or ABORT
     CHALLENGED  AUTHENTICATE --> ESTABLISHED, or ABORT
@@ -7,7 +7,7 @@
     LEAVING     (we said GOODBYE) everything but the echo is ignored --> OVER
     OVER        nothing is read any more
 
-`_TABLE` has, for each state, what may come and who takes it. Anything else is a violation of the protocol: ABORT, and the
+`_HANDLERS` has, for each state, what may come and who takes it. Anything else is a violation of the protocol: ABORT, and the
 session and all it holds is over.
 """
 
@@ -16,14 +16,14 @@ from enum import Enum
 from typing import Any, Final
 
 from ustreamer_wamp import errors, uri
-from ustreamer_wamp.auth import Asked, Challenge
+from ustreamer_wamp.auth import AuthRequest, Challenge
 from ustreamer_wamp.codec import BINARY_MARK, Malformed, Serializer
-from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.events import Publication
 from ustreamer_wamp.messages import Code, ProtocolViolation, parse
 from ustreamer_wamp.meta_api import PROCEDURES
-from ustreamer_wamp.options import hears_of_revocation, period_of, wanted_by
-from ustreamer_wamp.realm import Outlet, Realm
+from ustreamer_wamp.options import eligibility_filter, min_period_ns, wants_revocation
+from ustreamer_wamp.realm import FrameSink, Realm
 from ustreamer_wamp.users import Principal
 
 NORMAL: Final = 1000
@@ -42,15 +42,15 @@ FEATURES: Final = {
     "subscription_revocation": True,
 }
 _RESULT: Final = 50
-_WORD: Final = 400  # characters of a reason that goes out
+_MAX_REASON_CHARS: Final = 400  # characters of a reason that goes out
 
 
-class State(Enum):
+class SessionState(Enum):
     NEW = "new"
     CHALLENGED = "challenged"
     ESTABLISHED = "established"
-    LEAVING = "leaving"
-    OVER = "over"
+    CLOSING = "leaving"
+    CLOSED = "over"
 
 
 class Session:
@@ -60,55 +60,55 @@ class Session:
         self,
         realms: Mapping[str, Realm],
         serializer: Serializer,
-        outlet: Outlet,
+        frame_sink: FrameSink,
         now_ns: int,
         *,
         peer: str = "",
         private: bool = True,
     ) -> None:
         """`realms` by name, at least one; their surroundings are one."""
-        self.outlet = outlet
-        self.state = State.NEW
+        self.frame_sink = frame_sink
+        self.state = SessionState.NEW
         self.principal: Principal | None = None
         self._realms = realms
-        self._around = next(iter(realms.values())).around
+        self._env = next(iter(realms.values())).env
         self._decode = serializer.decode
         self._peer = peer
         self._private = private
-        self.id = self._around.bits(53) + 1
+        self.id = self._env.random_bits(53) + 1
         self._realm: Realm | None = None
         self._challenge: Challenge | None = None
-        self._hears_of_revocation = False
-        self._opening = 0  # SUBSCRIBEs that are not answered yet
+        self._wants_revocation = False
+        self._pending_subscribes = 0  # SUBSCRIBEs that are not answered yet
         self._next_request = 1
-        self._received = 0  # bytes of the message that is being taken
+        self._message_size = 0  # bytes of the message that is being taken
         self._is_text = serializer.is_text
         self._binary: bool | None = None  # whether there may be bytes in it; None: not known
-        self.deadline_ns: int | None = now_ns + self._around.limits.hello_ns
+        self.deadline_ns: int | None = now_ns + self._env.limits.hello_timeout_ns
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
+    def on_message(self, data: bytes) -> None:
         """Take one message. Raises nothing, whatever the bytes are."""
-        if self.state is State.OVER:
+        if self.state is SessionState.CLOSED:
             return
-        self._received = len(data)
+        self._message_size = len(data)
         self._binary = None if not self._is_text else BINARY_MARK in data
         try:
             message = parse(self._decode(data))
-            take = _TABLE[self.state].get(message.code)
-            if take is None:
-                if self.state is State.LEAVING:
+            handler = _HANDLERS[self.state].get(message.code)
+            if handler is None:
+                if self.state is SessionState.CLOSING:
                     return
-                may_come = ", ".join(code.name for code in _TABLE[self.state])
+                expected = ", ".join(code.name for code in _HANDLERS[self.state])
                 raise ProtocolViolation(
-                    f"{message.code.name} in a session that is {self.state.value}: expected {may_come}"
+                    f"{message.code.name} in a session that is {self.state.value}: expected {expected}"
                 )
-            take(self, *message.fields)
+            handler(self, *message.fields)
         except (ProtocolViolation, Malformed) as error:
-            self.violation(str(error))
+            self.abort_protocol_violation(str(error))
 
-    def violation(self, text: str) -> None:
+    def abort_protocol_violation(self, text: str) -> None:
         """The client has broken the protocol: tell it so and end the session."""
         self._abort(errors.PROTOCOL_VIOLATION, text, PROTOCOL_ERROR)
 
@@ -116,7 +116,7 @@ class Session:
         """End the session for a reason of the router's own."""
         self._abort(reason, text, POLICY)
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """The connection is gone: the session is over, and nobody can be told."""
         self._end()
 
@@ -124,58 +124,58 @@ class Session:
         """End a session that has not said in time what it had to say."""
         if self.deadline_ns is None or now_ns < self.deadline_ns:
             return
-        if self.state is State.LEAVING:
+        if self.state is SessionState.CLOSING:
             self._end()
-            self.outlet.close(NORMAL, "")
-        elif self.state is not State.OVER:
-            awaited = "HELLO" if self.state is State.NEW else "AUTHENTICATE"
+            self.frame_sink.close(NORMAL, "")
+        elif self.state is not SessionState.CLOSED:
+            awaited = "HELLO" if self.state is SessionState.NEW else "AUTHENTICATE"
             self._abort(errors.PROTOCOL_VIOLATION, f"no {awaited} in time", POLICY)
 
-    def leave(self, reason: str) -> None:
+    def send_goodbye(self, reason: str) -> None:
         """Say GOODBYE, and wait for the echo. Without a session to leave: end."""
-        if self.state is not State.ESTABLISHED:
+        if self.state is not SessionState.ESTABLISHED:
             self._abort(reason, "the router stops", GOING_AWAY)
             return
-        self.outlet.reply([int(Code.GOODBYE), {}, reason])
-        self._release()
-        self.state = State.LEAVING
-        self.deadline_ns = self._around.monotonic_ns() + self._around.limits.goodbye_ns
+        self.frame_sink.send_reply([int(Code.GOODBYE), {}, reason])
+        self._leave_realm()
+        self.state = SessionState.CLOSING
+        self.deadline_ns = self._env.monotonic_ns() + self._env.limits.goodbye_timeout_ns
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _abort(self, reason: str, text: str, code: int) -> None:
-        if self.state is State.OVER:
+        if self.state is SessionState.CLOSED:
             return
-        self.outlet.reply([int(Code.ABORT), {"message": text[:_WORD]}, reason])
+        self.frame_sink.send_reply([int(Code.ABORT), {"message": text[:_MAX_REASON_CHARS]}, reason])
         self._end()
-        self.outlet.close(code, reason)
+        self.frame_sink.close(code, reason)
 
-    def _aborted(self, details: dict[str, Any], reason: str, *_: Any) -> None:
+    def _on_abort(self, details: dict[str, Any], reason: str, *_: Any) -> None:
         """ABORT is never answered."""
         self._end()
-        self.outlet.close(NORMAL, "")
+        self.frame_sink.close(NORMAL, "")
 
     def _end(self) -> None:
-        self.state = State.OVER
+        self.state = SessionState.CLOSED
         self.deadline_ns = None
-        self._release()
+        self._leave_realm()
 
-    def _release(self) -> None:
+    def _leave_realm(self) -> None:
         if self._realm is not None:
-            self._realm.leave(self)
+            self._realm.remove_session(self)
 
-    def _goodbye(self, details: dict[str, Any], reason: str) -> None:
-        self.outlet.reply([int(Code.GOODBYE), {}, errors.GOODBYE_AND_OUT])
+    def _on_goodbye(self, details: dict[str, Any], reason: str) -> None:
+        self.frame_sink.send_reply([int(Code.GOODBYE), {}, errors.GOODBYE_AND_OUT])
         self._end()
-        self.outlet.close(NORMAL, reason[:100])
+        self.frame_sink.close(NORMAL, reason[:100])
 
-    def _echoed(self, details: dict[str, Any], reason: str) -> None:
+    def _on_goodbye_echo(self, details: dict[str, Any], reason: str) -> None:
         self._end()
-        self.outlet.close(NORMAL, "")
+        self.frame_sink.close(NORMAL, "")
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
-    def _hello(self, name: str, details: dict[str, Any]) -> None:
+    def _on_hello(self, name: str, details: dict[str, Any]) -> None:
         if "roles" not in details:
             raise ProtocolViolation("HELLO.Details.roles is missing: expected a dict with at least one role")
         if trouble := uri.problem(name):
@@ -185,7 +185,7 @@ class Session:
         if realm is None:
             self._abort(errors.NO_SUCH_REALM, f"there is no realm {name!r}", POLICY)
             return
-        asked = Asked(
+        auth_request = AuthRequest(
             methods=tuple(details.get("authmethods", ())),
             authid=details.get("authid", ""),
             extra=details.get("authextra", {}),
@@ -193,28 +193,28 @@ class Session:
             private=self._private,
         )
         self._realm = realm
-        self._hears_of_revocation = hears_of_revocation(details["roles"])
-        begun = realm.authenticator.begin(asked)
+        self._wants_revocation = wants_revocation(details["roles"])
+        begun = realm.authenticator.begin_authentication(auth_request)
         if isinstance(begun, Principal):
-            self._welcome(begun)
-        elif isinstance(begun, Refusal):
+            self._send_welcome(begun)
+        elif isinstance(begun, WampRefusal):
             self._abort(begun.reason, begun.text, POLICY)
-        elif realm.authenticator.is_blocked(self._peer, begun.principal.authid, self._around.monotonic_ns()):
+        elif realm.authenticator.is_blocked(self._peer, begun.principal.authid, self._env.monotonic_ns()):
             self._abort(errors.AUTHENTICATION_DENIED, "too many failures: try again in a minute", POLICY)
         else:
             self._challenge = begun
-            self.state = State.CHALLENGED
-            self.deadline_ns = self._around.monotonic_ns() + self._around.limits.hello_ns
-            self.outlet.reply([int(Code.CHALLENGE), begun.method, dict(begun.extra)])
+            self.state = SessionState.CHALLENGED
+            self.deadline_ns = self._env.monotonic_ns() + self._env.limits.hello_timeout_ns
+            self.frame_sink.send_reply([int(Code.CHALLENGE), begun.method, dict(begun.extra)])
 
-    def _authenticate(self, signature: str, extra: dict[str, Any]) -> None:
+    def _on_authenticate(self, signature: str, extra: dict[str, Any]) -> None:
         assert self._challenge is not None  # CHALLENGED is entered with one
         assert self._realm is not None
         principal = self._challenge.principal
         if self._challenge.is_right(signature):
-            self._welcome(principal)
+            self._send_welcome(principal)
             return
-        self._realm.authenticator.failed(self._peer, principal.authid, self._around.monotonic_ns())
+        self._realm.authenticator.record_failure(self._peer, principal.authid, self._env.monotonic_ns())
         self._realm.counts["authentications_denied"] += 1
         self._abort(
             errors.AUTHENTICATION_DENIED,
@@ -222,13 +222,13 @@ class Session:
             POLICY,
         )
 
-    def _welcome(self, principal: Principal) -> None:
+    def _send_welcome(self, principal: Principal) -> None:
         assert self._realm is not None
         self.principal = principal
         self._challenge = None
         self.deadline_ns = None
-        self.state = State.ESTABLISHED
-        self._realm.join(self)
+        self.state = SessionState.ESTABLISHED
+        self._realm.add_session(self)
         details = {
             "realm": self._realm.name,
             "authid": principal.authid,
@@ -238,101 +238,105 @@ class Session:
             "agent": AGENT,
             "roles": {"broker": {"features": FEATURES}},
         }
-        self.outlet.reply([int(Code.WELCOME), self.id, details])
+        self.frame_sink.send_reply([int(Code.WELCOME), self.id, details])
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _count(self, request: int) -> None:
+    def _check_request_id(self, request: int) -> None:
         """Where ids have to be in sequence (1, 2, ...), see that this one is."""
-        if self._around.limits.sequential_ids:
+        if self._env.limits.sequential_ids:
             if request != self._next_request:
                 raise ProtocolViolation(
                     f"Request {request}: expected {self._next_request}, the next in sequence"
                 )
             self._next_request = request % 2**53 + 1
 
-    def _refuse(self, code: Code, request: int, refusal: Refusal) -> None:
-        details = {"message": refusal.text[:_WORD]}
-        self.outlet.reply([int(Code.ERROR), int(code), request, details, refusal.reason])
+    def _send_error(self, code: Code, request: int, refusal: WampRefusal) -> None:
+        details = {"message": refusal.text[:_MAX_REASON_CHARS]}
+        self.frame_sink.send_reply([int(Code.ERROR), int(code), request, details, refusal.reason])
 
-    def _subscribe(self, request: int, options: dict[str, Any], topic: str) -> None:
-        self._count(request)
+    def _on_subscribe(self, request: int, options: dict[str, Any], topic: str) -> None:
+        self._check_request_id(request)
         realm, match = self._established()[0], options.get("match", "exact")
         try:
-            period_ns = period_of(options)
+            period_ns = min_period_ns(options)
         except ValueError as error:
-            self._refuse(Code.SUBSCRIBE, request, Refusal(errors.INVALID_ARGUMENT, str(error)))
+            self._send_error(Code.SUBSCRIBE, request, WampRefusal(errors.INVALID_ARGUMENT, str(error)))
             return
-        refusal = self._unsubscribable(topic, match)
+        refusal = self._subscribe_refusal(topic, match)
         if refusal is not None:
-            self._refuse(Code.SUBSCRIBE, request, refusal)
+            self._send_error(Code.SUBSCRIBE, request, refusal)
             return
         get_retained = options.get("get_retained", False)
-        self._opening += 1
+        self._pending_subscribes += 1
 
-        def done(refusal: Refusal | None) -> None:
-            self._opening -= 1
-            if self.state is not State.ESTABLISHED:
+        def done(refusal: WampRefusal | None) -> None:
+            self._pending_subscribes -= 1
+            if self.state is not SessionState.ESTABLISHED:
                 return  # it has left meanwhile, which the gate was told
             if refusal is not None:
-                self._refuse(Code.SUBSCRIBE, request, refusal)
+                self._send_error(Code.SUBSCRIBE, request, refusal)
             else:
                 # In one step: nothing may come between the answer and the events.
                 realm.subscribe(self, topic, match, subscribed, get_retained=get_retained)
 
         def subscribed(id: int) -> None:
-            self.outlet.reply([int(Code.SUBSCRIBED), request, id])
+            self.frame_sink.send_reply([int(Code.SUBSCRIBED), request, id])
 
-        realm.around.gate.open(self, topic, match, period_ns, done)
+        realm.env.backend.open_subscription(self, topic, match, period_ns, done)
 
-    def _unsubscribable(self, topic: str, match: uri.Match) -> Refusal | None:
+    def _subscribe_refusal(self, topic: str, match: uri.Match) -> WampRefusal | None:
         """Why this session may not subscribe a topic; None if it may."""
         realm, principal = self._established()
         if trouble := uri.problem(topic, match):
-            return Refusal(errors.INVALID_URI, trouble)
+            return WampRefusal(errors.INVALID_URI, trouble)
         if not principal.may_subscribe(topic, match):
             allowed = ", ".join(map(repr, principal.subscribe)) or "nothing"
             text = f"{match} {topic!r}: role {principal.role!r} may subscribe what begins with {allowed}"
-            return Refusal(errors.NOT_AUTHORIZED, text)
-        held, most = realm.broker.held_by(self), realm.around.limits.subscriptions
-        if len(held) + self._opening >= most:
+            return WampRefusal(errors.NOT_AUTHORIZED, text)
+        held, most = realm.broker.subscriptions_of(self), realm.env.limits.subscriptions
+        if len(held) + self._pending_subscribes >= most:
             subscription = realm.broker.find(topic, match)
-            if subscription is None or subscription.id not in held or self._opening >= most:
-                return Refusal(errors.TOO_MANY, f"{most} subscriptions are the most of one session")
+            if subscription is None or subscription.id not in held or self._pending_subscribes >= most:
+                return WampRefusal(errors.TOO_MANY, f"{most} subscriptions are the most of one session")
         return None
 
-    def _unsubscribe(self, request: int, subscription: int) -> None:
-        self._count(request)
+    def _on_unsubscribe(self, request: int, subscription: int) -> None:
+        self._check_request_id(request)
         realm, _ = self._established()
 
         def unsubscribed() -> None:
-            self.outlet.reply([int(Code.UNSUBSCRIBED), request])
+            self.frame_sink.send_reply([int(Code.UNSUBSCRIBED), request])
 
         if not realm.unsubscribe(self, subscription, unsubscribed):
             text = f"this session has no subscription {subscription}"
-            self._refuse(Code.UNSUBSCRIBE, request, Refusal(errors.NO_SUCH_SUBSCRIPTION, text))
+            self._send_error(Code.UNSUBSCRIBE, request, WampRefusal(errors.NO_SUCH_SUBSCRIPTION, text))
 
-    def revoked(self, topic: str, why: str) -> None:
+    def on_subscription_revoked(self, topic: str, why: str) -> None:
         """Tell that an exact subscription has ended without the client's doing, if it knows how to hear that.
 
         If it does not, the subscription stays without events: whoever got an UNSUBSCRIBED that it has not asked for would
         take that as a violation. Another SUBSCRIBE asks the vehicle anew.
         """
-        if self.state is not State.ESTABLISHED:
+        if self.state is not SessionState.ESTABLISHED:
             return
         realm, _ = self._established()
-        realm.not_renewed(topic)  # whoever still gets it has it renewed with the next event
-        if not self._hears_of_revocation:
+        realm.drop_live_value(topic)  # whoever still gets it has it renewed with the next event
+        if not self._wants_revocation:
             return
         subscription = realm.broker.find(topic, "exact")
         if subscription is None:
             return
-        details = {"subscription": subscription.id, "reason": errors.REVOKED, "message": why[:_WORD]}
+        details = {
+            "subscription": subscription.id,
+            "reason": errors.REVOKED,
+            "message": why[:_MAX_REASON_CHARS],
+        }
         realm.unsubscribe(
-            self, subscription.id, lambda: self.outlet.reply([int(Code.UNSUBSCRIBED), 0, details])
+            self, subscription.id, lambda: self.frame_sink.send_reply([int(Code.UNSUBSCRIBED), 0, details])
         )
 
-    def _publish(
+    def _on_publish(
         self,
         request: int,
         options: dict[str, Any],
@@ -340,12 +344,12 @@ class Session:
         args: list[Any] | None = None,
         kwargs: dict[str, Any] | None = None,
     ) -> None:
-        self._count(request)
+        self._check_request_id(request)
         realm, principal = self._established()
-        refusal = self._unpublishable(topic) or realm.around.gate.publish(topic, args or [], kwargs or {})
+        refusal = self._publish_refusal(topic) or realm.env.backend.publish(topic, args or [], kwargs or {})
         if refusal is not None:
             if options.get("acknowledge"):  # else nothing is said, not even that it failed
-                self._refuse(Code.PUBLISH, request, refusal)
+                self._send_error(Code.PUBLISH, request, refusal)
             return
         details: dict[str, Any] = {}
         if options.get("disclose_me"):
@@ -354,30 +358,30 @@ class Session:
                 "publisher_authid": principal.authid,
                 "publisher_authrole": principal.role,
             }
-        size = self._received + 256
+        size = self._message_size + 256
         publication = Publication(
             realm.new_id(), topic, args or [], kwargs or {}, details, size, binary=self._binary
         )
         if options.get("retain"):
-            realm.retained.keep(publication)
+            realm.retained.retain(publication)
         without = self if options.get("exclude_me", True) else None
-        realm.spread(publication, without, wanted_by(options))
+        realm.fan_out(publication, without, eligibility_filter(options))
         if options.get("acknowledge"):
-            self.outlet.reply([int(Code.PUBLISHED), request, publication.id])
+            self.frame_sink.send_reply([int(Code.PUBLISHED), request, publication.id])
 
-    def _unpublishable(self, topic: str) -> Refusal | None:
+    def _publish_refusal(self, topic: str) -> WampRefusal | None:
         _, principal = self._established()
         if trouble := uri.problem(topic):
-            return Refusal(errors.INVALID_URI, trouble)
+            return WampRefusal(errors.INVALID_URI, trouble)
         if uri.is_reserved(topic):
-            return Refusal(errors.INVALID_URI, f"{topic!r}: topics of 'wamp' are the router's own")
+            return WampRefusal(errors.INVALID_URI, f"{topic!r}: topics of 'wamp' are the router's own")
         if not principal.may_publish(topic):
             allowed = ", ".join(map(repr, principal.publish)) or "nothing"
             text = f"{topic!r}: role {principal.role!r} may publish what begins with {allowed}"
-            return Refusal(errors.NOT_AUTHORIZED, text)
+            return WampRefusal(errors.NOT_AUTHORIZED, text)
         return None
 
-    def _call(
+    def _on_call(
         self,
         request: int,
         options: dict[str, Any],
@@ -386,19 +390,19 @@ class Session:
         kwargs: dict[str, Any] | None = None,
     ) -> None:
         """Of a Dealer there are the procedures about subscriptions, and no others."""
-        self._count(request)
+        self._check_request_id(request)
         realm, _ = self._established()
         called = PROCEDURES.get(procedure)
         if called is None:
             have = ", ".join(PROCEDURES)
-            refusal = Refusal(errors.NO_SUCH_PROCEDURE, f"{procedure[:200]!r} (have: {have})")
-            self._refuse(Code.CALL, request, refusal)
+            refusal = WampRefusal(errors.NO_SUCH_PROCEDURE, f"{procedure[:200]!r} (have: {have})")
+            self._send_error(Code.CALL, request, refusal)
             return
         found = called(realm.broker, args or [])
-        if isinstance(found, Refusal):
-            self._refuse(Code.CALL, request, found)
+        if isinstance(found, WampRefusal):
+            self._send_error(Code.CALL, request, found)
         else:
-            self.outlet.reply([_RESULT, request, {}, [found]])
+            self.frame_sink.send_reply([_RESULT, request, {}, [found]])
 
     def _established(self) -> tuple[Realm, Principal]:
         assert self._realm is not None  # the table leads here from ESTABLISHED only
@@ -406,18 +410,18 @@ class Session:
         return self._realm, self.principal
 
 
-_Take = Callable[..., None]
-_TABLE: Final[Mapping[State, Mapping[Code, _Take]]] = {
-    State.NEW: {Code.HELLO: Session._hello, Code.ABORT: Session._aborted},  # noqa: SLF001  # the table of this class
-    State.CHALLENGED: {Code.AUTHENTICATE: Session._authenticate, Code.ABORT: Session._aborted},  # noqa: SLF001
-    State.ESTABLISHED: {
-        Code.SUBSCRIBE: Session._subscribe,  # noqa: SLF001
-        Code.UNSUBSCRIBE: Session._unsubscribe,  # noqa: SLF001
-        Code.PUBLISH: Session._publish,  # noqa: SLF001
-        Code.CALL: Session._call,  # noqa: SLF001
-        Code.GOODBYE: Session._goodbye,  # noqa: SLF001
-        Code.ABORT: Session._aborted,  # noqa: SLF001
+_Handler = Callable[..., None]
+_HANDLERS: Final[Mapping[SessionState, Mapping[Code, _Handler]]] = {
+    SessionState.NEW: {Code.HELLO: Session._on_hello, Code.ABORT: Session._on_abort},  # noqa: SLF001  # the table of this class
+    SessionState.CHALLENGED: {Code.AUTHENTICATE: Session._on_authenticate, Code.ABORT: Session._on_abort},  # noqa: SLF001
+    SessionState.ESTABLISHED: {
+        Code.SUBSCRIBE: Session._on_subscribe,  # noqa: SLF001
+        Code.UNSUBSCRIBE: Session._on_unsubscribe,  # noqa: SLF001
+        Code.PUBLISH: Session._on_publish,  # noqa: SLF001
+        Code.CALL: Session._on_call,  # noqa: SLF001
+        Code.GOODBYE: Session._on_goodbye,  # noqa: SLF001
+        Code.ABORT: Session._on_abort,  # noqa: SLF001
     },
-    State.LEAVING: {Code.GOODBYE: Session._echoed, Code.ABORT: Session._aborted},  # noqa: SLF001
-    State.OVER: {},
+    SessionState.CLOSING: {Code.GOODBYE: Session._on_goodbye_echo, Code.ABORT: Session._on_abort},  # noqa: SLF001
+    SessionState.CLOSED: {},
 }

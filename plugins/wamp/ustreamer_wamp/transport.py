@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import ClassVar, Final, NamedTuple
 
-from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
-from ustreamer.hooks import EndpointConfig, EndpointContext, EndpointTransport, SubscriberGone
+from ustreamer.hooks import EndpointConfig, EndpointContext, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -23,22 +23,22 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri, check_filters
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.router import Router
-from ustreamer_wamp.vehicle.bridge import Vehicle
-from ustreamer_wamp.vehicle.pattern_subscriptions import Reach
-from ustreamer_wamp.vehicle.patterns import Patterns
-from ustreamer_wamp.vehicle.usubscription_client import Wishes
+from ustreamer_wamp.router import WampRouter
+from ustreamer_wamp.vehicle.bridge import VehicleBridge
+from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
+from ustreamer_wamp.vehicle.patterns import PatternDirectory
+from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
 KIND: Final = "wamp"
 """The name of the kind of transport, and of the endpoint that comes with the section."""
 MAX_LISTENERS: Final = 256
 MAX_INBOX: Final = 65_536
 """Messages that may wait for the loop; then the lane keeps them, which has bounds of its own."""
-MAX_SIGHTINGS: Final = 1_024
+MAX_SEEN_TOPICS: Final = 1_024
 """New topics that may wait for the loop; one that finds no room is new the next time it is asked for."""
-AT_ONCE: Final = 2_048
+MAX_DRAIN_BATCH: Final = 2_048
 """Messages that are taken from there in one turn, so that clients are heard in between."""
-_REPLAN_S: Final = 0.02  # patterns that come and go within it cost routing once
+_ROUTES_REBUILD_DELAY_S: Final = 0.02  # patterns that come and go within it cost routing once
 
 
 class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class _Registration(NamedTuple):
     sink: UUri | None
     listener: Listener
 
-    def wants(self, attributes: UAttributes) -> bool:
+    def matches(self, attributes: UAttributes) -> bool:
         if (attributes.type is UMessageType.PUBLISH) is not (self.sink is None):
             return False
         if not self.source.matches(attributes.source):
@@ -70,25 +70,34 @@ class WampTransport(EndpointTransport):
         (self.authority,) = config.authorities
         self._context = context
         self._registrations: tuple[_Registration, ...] = ()
-        self._registering = Lock()
+        self._registrations_lock = Lock()
         self._receiving = False
         self._inbox: deque[tuple[UUri, UMessage]] = deque()
-        self._woken = False
-        self._replan: Callable[[], None] = lambda: None
-        self._replanning = False
+        self._drain_scheduled = False
+        self._on_directory_change: Callable[[], None] = lambda: None
+        self._rebuild_scheduled = False
         counts: Counter[str] = Counter()
         self.counts = counts
-        self._patterns = Patterns(self._patterns_changed, self._saw)
-        self._sightings: deque[UUri] = deque()
+        self._patterns = PatternDirectory(self._on_patterns_changed, self._on_topic_seen)
+        self._seen_topics: deque[UUri] = deque()
         monotonic_ns, wall_ms = context.clock
         ids = UuidSource(wall_ms)
-        wishes = Wishes(context.authority, ids, self._dispatch, monotonic_ns, counts)
-        self.reach = Reach(wishes, config.section.max_pattern_topics, context.serves)
-        self.vehicle = Vehicle(
-            self.authority, ids, wishes, self.reach, self._patterns, self._dispatch, context.decoder, counts
+        usubscription = UsubscriptionClient(context.authority, ids, self._dispatch, monotonic_ns, counts)
+        self.pattern_subscriptions = PatternSubscriptions(
+            usubscription, config.section.max_pattern_topics, context.serves
         )
-        self.router = Router(
-            config.section, context.clock, self.vehicle, counts=counts, tick=self.vehicle.tick
+        self.bridge = VehicleBridge(
+            self.authority,
+            ids,
+            usubscription,
+            self.pattern_subscriptions,
+            self._patterns,
+            self._dispatch,
+            context.decoder,
+            counts,
+        )
+        self.router = WampRouter(
+            config.section, context.clock, self.bridge, counts=counts, tick=self.bridge.tick
         )
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -99,8 +108,8 @@ class WampTransport(EndpointTransport):
     def open(self) -> None:
         self._receiving = True
         self.router.server.open()
-        self.router.server.call(self.vehicle.wishes.end_those_of_before, self.authority)
-        self.router.server.call(self.reach.configure, self._context.topics())
+        self.router.server.run_on_loop(self.bridge.usubscription.unsubscribe_stale_sessions, self.authority)
+        self.router.server.run_on_loop(self.pattern_subscriptions.configure, self._context.topics())
 
     def stop_receiving(self) -> None:
         """Let nobody in any more and take no publications; those who are there still get what is on its way."""
@@ -122,45 +131,45 @@ class WampTransport(EndpointTransport):
             raise UStatusError(
                 UCode.INVALID_ARGUMENT, f"{message.attributes.type.name} without a sink: nobody's"
             )
-        self._leave(sink, message)
+        self._enqueue(sink, message)
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         if subscriber is None:
             return self.send
 
         # Looked at from other threads, and never replaced. It takes some ms until routing knows that a session has ended.
-        members = self.vehicle.members
+        sessions = self.bridge.sessions
 
         def transmit(message: UMessage) -> None:
-            if subscriber not in members:
-                raise SubscriberGone(subscriber)
-            self._leave(subscriber, message)
+            if subscriber not in sessions:
+                raise SubscriberEnded(subscriber)
+            self._enqueue(subscriber, message)
 
         return transmit
 
-    def _leave(self, entity: UUri, message: UMessage) -> None:
+    def _enqueue(self, entity: UUri, message: UMessage) -> None:
         if len(self._inbox) >= MAX_INBOX:
             raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: {MAX_INBOX} messages wait already")
         self._inbox.append((entity, message))
-        if not self._woken:
-            self._woken = True
-            if not self.router.server.call(self._take):
+        if not self._drain_scheduled:
+            self._drain_scheduled = True
+            if not self.router.server.run_on_loop(self._drain_inbox):
                 raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: closed")
 
-    def _take(self) -> None:
+    def _drain_inbox(self) -> None:
         """On the loop's thread: send what has been left."""
-        self._woken = False  # first: whoever leaves something from here on wakes the loop again
+        self._drain_scheduled = False  # first: whoever leaves something from here on wakes the loop again
         inbox, events = self._inbox, []
-        for _ in range(min(len(inbox), AT_ONCE)):
+        for _ in range(min(len(inbox), MAX_DRAIN_BATCH)):
             entity, message = inbox.popleft()
             if message.attributes.type is UMessageType.PUBLISH:
                 events.append((entity, message))
             else:
-                self.vehicle.answered(message)
-        self.vehicle.deliver(self.router.realm, events)
-        if inbox and not self._woken:
-            self._woken = True
-            self.router.server.call(self._take)
+                self.bridge.on_addressed_message(message)
+        self.bridge.deliver_events(self.router.realm, events)
+        if inbox and not self._drain_scheduled:
+            self._drain_scheduled = True
+            self.router.server.run_on_loop(self._drain_inbox)
 
     # --- into the vehicle ---------------------------------------------------------------------------------------------
 
@@ -170,14 +179,14 @@ class WampTransport(EndpointTransport):
             self.counts["refused_stopping"] += 1
             return
         for each in self._registrations:
-            if each.wants(message.attributes):
+            if each.matches(message.attributes):
                 each.listener(message)
                 return
 
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         check_filters(source_filter, sink_filter)
         registration = _Registration(source_filter, sink_filter, listener)
-        with self._registering:
+        with self._registrations_lock:
             if registration in self._registrations:
                 return
             if len(self._registrations) >= MAX_LISTENERS:
@@ -186,34 +195,38 @@ class WampTransport(EndpointTransport):
 
     def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         registration = _Registration(source_filter, sink_filter, listener)
-        with self._registering:
+        with self._registrations_lock:
             if registration not in self._registrations:
                 raise UStatusError(UCode.NOT_FOUND, f"no such listener for {source_filter}, {sink_filter}")
             self._registrations = tuple(each for each in self._registrations if each != registration)
 
     # --- patterns -----------------------------------------------------------------------------------------------------
 
-    def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory:
-        self._replan = changed
+    def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory:
+        self._on_directory_change = changed
         return self._patterns
 
-    def _saw(self, topic: UUri) -> None:
+    def _on_topic_seen(self, topic: UUri) -> None:
         """On any thread: routing has asked who wants a topic."""
-        if self._receiving and self.reach.is_news(topic) and len(self._sightings) < MAX_SIGHTINGS:
-            self._sightings.append(topic)
-            self.router.server.call(self._learn)
+        if (
+            self._receiving
+            and self.pattern_subscriptions.is_unknown(topic)
+            and len(self._seen_topics) < MAX_SEEN_TOPICS
+        ):
+            self._seen_topics.append(topic)
+            self.router.server.run_on_loop(self._observe_topic)
 
-    def _learn(self) -> None:
-        self.reach.learn(self._sightings.popleft())
+    def _observe_topic(self) -> None:
+        self.pattern_subscriptions.observe(self._seen_topics.popleft())
 
-    def _patterns_changed(self) -> None:
-        if not self._replanning:
-            self._replanning = True
-            self.router.server.later(_REPLAN_S, self._make_plans_again)
+    def _on_patterns_changed(self) -> None:
+        if not self._rebuild_scheduled:
+            self._rebuild_scheduled = True
+            self.router.server.run_after(_ROUTES_REBUILD_DELAY_S, self._notify_directory_change)
 
-    def _make_plans_again(self) -> None:
-        self._replanning = False
-        self._replan()
+    def _notify_directory_change(self) -> None:
+        self._rebuild_scheduled = False
+        self._on_directory_change()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -222,12 +235,12 @@ class WampTransport(EndpointTransport):
         return {
             **_COUNTED,
             **dict(self.counts),
-            "sessions_now": len(self.router.realm.members),
+            "sessions_now": len(self.router.realm.sessions),
             "subscriptions_now": len(self.router.realm.broker),
-            "wishes_now": len(self.vehicle.wishes),
-            "inbox_now": len(self._inbox),
-            "pattern_topics_now": self.reach.topics,
-            "pattern_topics_waiting": self.reach.waiting,
+            "remote_subscriptions": len(self.bridge.usubscription),
+            "inbox_messages": len(self._inbox),
+            "pattern_topics_now": self.pattern_subscriptions.topic_count,
+            "pattern_topics_waiting": self.pattern_subscriptions.waiting_topic_count,
         }
 
 
@@ -237,7 +250,7 @@ _COUNTED: Final = dict.fromkeys(
         "sessions",
         "events_conflated",
         "events_dropped",
-        "events_for_nobody",
+        "events_no_subscriber",
         "refused_frame",
         "refused_handshake",
         "refused_source",
@@ -247,6 +260,6 @@ _COUNTED: Final = dict.fromkeys(
 )
 
 
-def make(config: WampEndpoint, context: EndpointContext) -> WampTransport:
+def make_wamp_transport(config: WampEndpoint, context: EndpointContext) -> WampTransport:
     """The endpoint of a section."""
     return WampTransport(config, context)

@@ -54,14 +54,14 @@ class Principal(NamedTuple):
     def may_subscribe(self, topic: str, match: Match) -> bool:
         """Whether all that a pattern stands for is among the topics that may be subscribed."""
         # A wildcard is as wide as what stands before its first empty component.
-        certain = topic if match != "wildcard" else _certain_part(topic)
-        return certain.startswith(self.subscribe)
+        fixed_prefix = topic if match != "wildcard" else _fixed_prefix(topic)
+        return fixed_prefix.startswith(self.subscribe)
 
     def may_publish(self, topic: str) -> bool:
         return topic.startswith(self.publish)
 
 
-def _certain_part(pattern: str) -> str:
+def _fixed_prefix(pattern: str) -> str:
     components = pattern.split(".")
     if "" not in components:
         return pattern

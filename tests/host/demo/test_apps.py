@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from ustreamer.host.demo.apps import App, ClimateControl
+from ustreamer.host.demo.apps import ClimateControl, DemoApp
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.uattributes import UPayloadFormat
@@ -65,8 +65,8 @@ def network() -> Network:
 
 
 @pytest.fixture
-def app(network: Network) -> Iterator[App]:
-    app = App("dashboard", ADDRESS, "tcp/127.0.0.1:7447", USUBSCRIPTION)
+def app(network: Network) -> Iterator[DemoApp]:
+    app = DemoApp("dashboard", ADDRESS, "tcp/127.0.0.1:7447", USUBSCRIPTION)
     app.transport = Linked(network.network, "hpc")  # type: ignore[assignment]  # a session that needs no network
     app.start()
     yield app
@@ -84,7 +84,9 @@ def subscription(network: Network) -> pb.SubscriptionRequest:
     return pb.SubscriptionRequest.FromString(asked.payload)
 
 
-def test_a_subscription_without_a_limit_names_the_topic_and_nothing_else(app: App, network: Network) -> None:
+def test_a_subscription_without_a_limit_names_the_topic_and_nothing_else(
+    app: DemoApp, network: Network
+) -> None:
     app.subscribe(TOPIC)
     request = subscription(network)
     assert UUri.from_pb(request.topic) == TOPIC
@@ -94,7 +96,7 @@ def test_a_subscription_without_a_limit_names_the_topic_and_nothing_else(app: Ap
 
 @pytest.mark.parametrize("hz", [0.5, 10.0, 77.0, 100.0])
 def test_a_limit_is_field_3_of_the_attributes_as_a_double_in_hz(
-    app: App, network: Network, hz: float
+    app: DemoApp, network: Network, hz: float
 ) -> None:
     app.subscribe(TOPIC, hz)
     attributes = subscription(network).attributes.SerializeToString()
@@ -104,7 +106,7 @@ def test_a_limit_is_field_3_of_the_attributes_as_a_double_in_hz(
 
 @pytest.mark.parametrize("hz", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_limit_that_is_no_frequency_is_refused_before_anybody_is_asked(
-    app: App, network: Network, hz: float
+    app: DemoApp, network: Network, hz: float
 ) -> None:
     with pytest.raises(UStatusError) as refused:
         app.subscribe(TOPIC, hz)
@@ -113,7 +115,7 @@ def test_a_limit_that_is_no_frequency_is_refused_before_anybody_is_asked(
     assert app.requested == {}
 
 
-def test_a_refused_subscription_is_an_error_and_not_noted(app: App, network: Network) -> None:
+def test_a_refused_subscription_is_an_error_and_not_noted(app: DemoApp, network: Network) -> None:
     status = UStatus(UCode.PERMISSION_DENIED, "not you")
     network.answers[USUBSCRIPTION.with_resource(1)] = lambda asked: error_response(IDS.next(), asked, status)
     with pytest.raises(UStatusError) as refused:
@@ -125,7 +127,7 @@ def test_a_refused_subscription_is_an_error_and_not_noted(app: App, network: Net
 # ---------------------------------------------------------------------------------------------------------- counting
 
 
-def test_an_app_counts_what_it_gets_topic_by_topic(app: App, network: Network) -> None:
+def test_an_app_counts_what_it_gets_topic_by_topic(app: DemoApp, network: Network) -> None:
     other = UUri("chassis", 0x2001, 1, 0x8001)
     app.subscribe(TOPIC)
     app.subscribe(other)
@@ -135,7 +137,7 @@ def test_an_app_counts_what_it_gets_topic_by_topic(app: App, network: Network) -
     assert app.rate(UUri("chassis", 0x9999, 1, 0x8001)).events == 0
     assert app.rate(TOPIC).hz > 0
     before = app.rate(TOPIC)
-    app.forget_rates()
+    app.reset_rates()
     assert (app.rate(TOPIC).events, before.events) == (0, 2)
 
 
@@ -143,7 +145,7 @@ def test_an_app_that_finds_nobody_gives_up_and_says_who_it_is(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ustreamer.host.demo.apps._CONNECT_NS", 20_000_000)
-    app = App("fleet", ADDRESS, "tcp/127.0.0.1:7447", USUBSCRIPTION)
+    app = DemoApp("fleet", ADDRESS, "tcp/127.0.0.1:7447", USUBSCRIPTION)
     lonely = Linked(network.network, "hpc")
     lonely.links = 0
     app.transport = lonely  # type: ignore[assignment]  # as above
@@ -165,7 +167,9 @@ def run_until(climate: ClimateControl, enough: Callable[[], bool]) -> None:
     climate.stop()
 
 
-def test_the_climate_control_calls_over_and_over_and_counts_right_answers(app: App, network: Network) -> None:
+def test_the_climate_control_calls_over_and_over_and_counts_right_answers(
+    app: DemoApp, network: Network
+) -> None:
     climate = ClimateControl(app, METHOD)
     run_until(climate, lambda: climate.answered >= 2)
     assert climate.sent == climate.answered == len(network.asked)
@@ -182,7 +186,7 @@ def test_the_climate_control_calls_over_and_over_and_counts_right_answers(app: A
     ],
 )
 def test_an_answer_that_is_not_what_was_asked_for_shows_in_the_difference(
-    app: App, network: Network, answer: Answer
+    app: DemoApp, network: Network, answer: Answer
 ) -> None:
     network.answers[METHOD] = answer
     climate = ClimateControl(app, METHOD)
@@ -191,7 +195,7 @@ def test_an_answer_that_is_not_what_was_asked_for_shows_in_the_difference(
     assert climate.answered == 0
 
 
-def test_a_climate_control_that_never_ran_can_be_stopped(app: App) -> None:
+def test_a_climate_control_that_never_ran_can_be_stopped(app: DemoApp) -> None:
     climate = ClimateControl(app, METHOD)
     climate.stop()
     assert climate.sent == 0

@@ -20,8 +20,8 @@ from ustreamer.host.demo.chassis import (
     WHEEL_EVENTS,
     WHEEL_HZ,
     WHEELS,
-    Beats,
     Chassis,
+    PeriodicTicks,
 )
 from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode, split
 
@@ -60,13 +60,13 @@ class Patient(Quiet):
 
 def test_beats_count_from_0_the_first_at_once_and_each_at_its_time() -> None:
     clock = ManualClock()
-    beats = Beats(500, Patient(clock), clock.clock())
+    beats = PeriodicTicks(500, Patient(clock), clock.clock())
     assert [(next(beats), clock.now_ns) for _ in range(11)] == [(n, n * S // 500) for n in range(11)]
 
 
 def test_a_late_beat_does_not_shift_those_after_it_and_missed_ones_are_left_out() -> None:
     clock = ManualClock()
-    beats = Beats(100, Patient(clock), clock.clock())
+    beats = PeriodicTicks(100, Patient(clock), clock.clock())
     assert next(beats) == 0
     clock.advance(ms=13)
     assert (next(beats), clock.now_ns) == (1, 13_000_000)
@@ -79,10 +79,10 @@ def test_a_late_beat_does_not_shift_those_after_it_and_missed_ones_are_left_out(
 def test_beats_end_when_they_are_told_to_be_quiet_also_in_the_middle_of_a_wait() -> None:
     quiet = Quiet()
     quiet.set()
-    assert list(Beats(1, quiet)) == []
+    assert list(PeriodicTicks(1, quiet)) == []
 
     waiting = Event()
-    beats = Beats(0.01, waiting)
+    beats = PeriodicTicks(0.01, waiting)
     assert next(beats) == 0
     waiting.set()
     began = time.monotonic()
@@ -161,7 +161,7 @@ def test_the_ecu_counts_what_it_has_sent_and_keeps_its_rhythm(
     assert chassis.rate(DOORS, DOOR_EVENT).events >= 1
     assert chassis.rate(DOORS, DOOR_EVENT).hz <= DOOR_HZ * 1.5
     assert chassis.rate(DOORS, 0x8777).events == 0
-    chassis.forget_rates()
+    chassis.reset_rates()
     assert chassis.rate(WHEELS, WHEEL_EVENTS["front left"]).events == 0
     assert wheels.events >= 18  # what was read is a copy
 

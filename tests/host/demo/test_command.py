@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.host.demo import command
-from ustreamer.host.demo.vehicle import Outcome, RpcRow, TargetRow
+from ustreamer.host.demo.vehicle import DemoOutcome, RpcRow, TargetRow
 
 BOOKS = LedgerSnapshot(
     received=100,
@@ -32,8 +32,8 @@ ROWS = (
     TargetRow("up://chassis/1234/1/8001", "up://hpc.vin1/10A1/1/0", 100.0, None, 100.0),
     TargetRow("up://chassis/1234/1/8001", "up://cloud/20B1/1/0", 100.0, 10.0, 10.0),
 )
-GOOD = Outcome(BOOKS, 0, ROWS, RpcRow(5, 5), {"chassis": {"sent": 5}})
-BAD = Outcome(BOOKS, 2, ROWS, RpcRow(5, 4), {})
+GOOD = DemoOutcome(BOOKS, 0, ROWS, RpcRow(5, 5), {"chassis": {"sent": 5}})
+BAD = DemoOutcome(BOOKS, 2, ROWS, RpcRow(5, 4), {})
 
 
 class StubStreamer:
@@ -45,7 +45,7 @@ class StubVehicle:
     """Notes when it is entered, finished and left."""
 
     notes: ClassVar[list[str]] = []
-    outcome: ClassVar[Outcome] = GOOD
+    outcome: ClassVar[DemoOutcome] = GOOD
     streamer = StubStreamer()
 
     def __init__(self, recordings: Path | None, web: int | None = None) -> None:
@@ -65,7 +65,7 @@ class StubVehicle:
     def rows(self) -> tuple[TargetRow, ...]:
         return ROWS
 
-    def finish(self) -> Outcome:
+    def finish(self) -> DemoOutcome:
         self.notes.append("finished")
         return self.outcome
 
@@ -73,7 +73,7 @@ class StubVehicle:
 @pytest.fixture(autouse=True)
 def vehicle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The stub in place of the vehicle, and the log as it was."""
-    monkeypatch.setattr(command, "Vehicle", StubVehicle)
+    monkeypatch.setattr(command, "DemoVehicle", StubVehicle)
     monkeypatch.setattr(StubVehicle, "notes", [])
     log = logging.getLogger("ustreamer")
     before = log.handlers[:], log.level, log.propagate
@@ -87,7 +87,7 @@ Output = pytest.CaptureFixture[str]
 @pytest.mark.parametrize(("outcome", "code"), [(GOOD, 0), (BAD, 1)])
 @pytest.mark.parametrize("as_json", [True, False])
 def test_the_demo_ends_with_0_only_if_all_is_as_promised(
-    monkeypatch: pytest.MonkeyPatch, outcome: Outcome, code: int, as_json: bool
+    monkeypatch: pytest.MonkeyPatch, outcome: DemoOutcome, code: int, as_json: bool
 ) -> None:
     monkeypatch.setattr(StubVehicle, "outcome", outcome)
     assert command.run(seconds=0.01, as_json=as_json) == code
@@ -174,7 +174,13 @@ def test_on_a_terminal_a_table_shows_the_rates() -> None:
     for row in ROWS:
         [line] = [line for line in text.splitlines() if row.subscriber in line]
         cells = [cell.strip() for cell in line.strip("│┃ ").split("│")]
-        assert cells == [row.topic, row.subscriber, "100.0", command._wish(row), f"{row.delivered_hz:.1f}"]
+        assert cells == [
+            row.topic,
+            row.subscriber,
+            "100.0",
+            command._format_requested_rate(row),
+            f"{row.delivered_hz:.1f}",
+        ]
 
 
 class Terminal(io.StringIO):

@@ -3,16 +3,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.host.demo.rates import Rate
+from ustreamer.host.demo.rates import RateMeter
 
 S = 1_000_000_000
 MS = 1_000_000
 
 
-def counted(*times_ns: int) -> Rate:
-    rate = Rate()
+def counted(*times_ns: int) -> RateMeter:
+    rate = RateMeter()
     for now_ns in times_ns:
-        rate.count(now_ns)
+        rate.record_event(now_ns)
     return rate
 
 
@@ -52,6 +52,6 @@ def test_an_even_beat_has_the_rate_of_its_period_wherever_the_window_began(
 def test_a_copy_counts_on_its_own() -> None:
     rate = counted(0, S)
     copy = rate.copy()
-    rate.count(3 * S)
+    rate.record_event(3 * S)
     assert (copy.events, copy.hz) == (2, 1.0)
     assert (rate.events, rate.last_ns) == (3, 3 * S)

@@ -14,8 +14,8 @@ from ustreamer.host.demo import chassis
 from ustreamer.host.demo.vehicle import (
     _CONFIG,
     AUTHORITY,
-    WISHES,
-    Outcome,
+    SUBSCRIPTIONS,
+    DemoOutcome,
     RpcRow,
     TargetRow,
     _free_ports,
@@ -62,9 +62,9 @@ BOOKS = LedgerSnapshot(
 )
 RIGHT = TargetRow("up://chassis/1234/1/8001", "up://cloud/20B1/1/0", 100.0, 10.0, 10.0)
 WRONG = msgspec.structs.replace(RIGHT, delivered_hz=12.345)
-GOOD = Outcome(BOOKS, 0, (RIGHT, RIGHT), RpcRow(5, 5), {})
+GOOD = DemoOutcome(BOOKS, 0, (RIGHT, RIGHT), RpcRow(5, 5), {})
 
-Change = Callable[[Outcome], Outcome]
+Change = Callable[[DemoOutcome], DemoOutcome]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,13 @@ def test_an_outcome_reads_as_json() -> None:
 
 def test_the_wishes_show_no_limit_limits_that_do_not_divide_the_rate_and_two_wishes_for_one_topic() -> None:
     published = {chassis.WHEELS: chassis.WHEEL_HZ, chassis.DOORS: chassis.DOOR_HZ}
-    limits = [wish.max_frequency for wish in WISHES]
+    limits = [wish.max_frequency for wish in SUBSCRIPTIONS]
     assert None in limits
-    assert any(limit and published[wish.service] % limit for wish, limit in zip(WISHES, limits, strict=True))
-    assert len({_topic(wish) for wish in WISHES}) < len(WISHES)
-    for wish in WISHES:
+    assert any(
+        limit and published[wish.service] % limit for wish, limit in zip(SUBSCRIPTIONS, limits, strict=True)
+    )
+    assert len({_topic(wish) for wish in SUBSCRIPTIONS}) < len(SUBSCRIPTIONS)
+    for wish in SUBSCRIPTIONS:
         known = {
             chassis.WHEELS: set(chassis.WHEEL_EVENTS.values()),
             chassis.DOORS: {chassis.DOOR_EVENT},
@@ -153,4 +155,4 @@ def test_the_configuration_of_the_vehicle_holds_and_offers_all_that_the_wishes_n
         for service in tomllib.loads(text)["endpoints"]["chassis"]["services"]
         for event in service.get("events", ())
     }
-    assert {(wish.service, wish.event) for wish in WISHES} <= offered
+    assert {(wish.service, wish.event) for wish in SUBSCRIPTIONS} <= offered

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from tests.e2e.peers import LATE_S, Metronome
+from tests.e2e.rigs.entities import STALL_GAP_S, Metronome
 from ustreamer.host.cli.main import parser
 from ustreamer.host.demo import chassis
-from ustreamer.host.demo.vehicle import Vehicle
+from ustreamer.host.demo.vehicle import DemoVehicle
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.uuri import UUri
 
@@ -32,7 +32,7 @@ def answer(client: ClientConnection, *message: Any) -> Any:
 
 
 def test_live_values_are_there_readable_and_as_often_as_asked_for() -> None:
-    with Vehicle(web=0) as vehicle:
+    with DemoVehicle(web=0) as vehicle:
         assert vehicle.page is not None
         page = urllib.request.urlopen(vehicle.page, timeout=30).read().decode()
         assert "uStreamer" in page
@@ -58,7 +58,9 @@ def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> No
         while len(came) < events:
             made_ms = UUID(json.loads(client.recv(timeout=30))[5]["id"]).int >> 80
             came.append((made_ms / 1000, time.time()))
-    stalled_s = sum(gap for gap in (later - earlier for earlier, later in pairwise(ticks)) if gap > LATE_S)
+    stalled_s = sum(
+        gap for gap in (later - earlier for earlier, later in pairwise(ticks)) if gap > STALL_GAP_S
+    )
     # When one passed the gate is told by nobody: behind its making, and before its arrival.
     (first_made_s, first_came_s), (last_made_s, last_came_s) = came[0], came[-1]
     assert (events - 1) / (last_came_s - first_made_s) <= 1.2 * hz
@@ -68,7 +70,7 @@ def assert_comes_at(hz: float, client: ClientConnection, events: int = 21) -> No
 @pytest.fixture(scope="module")
 def streamer() -> Iterator[Streamer]:
     """That of the demo, which does not run."""
-    vehicle = Vehicle()
+    vehicle = DemoVehicle()
     yield vehicle.streamer
     vehicle.__exit__(None, None, None)
 

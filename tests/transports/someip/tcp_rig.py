@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Connections` on real sockets with a thread of their own, and peers that are plain sockets."""
+"""`TcpConnections` on real sockets with a thread of their own, and peers that are plain sockets."""
 
 import os
 import socket
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from ustreamer.hooks import RouteUnavailable
 from ustreamer.transports.someip.io.poller import Poller
-from ustreamer.transports.someip.io.tcp_connections import Connections, TcpCallbacks
+from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MalformedMessage, MessageType, SomeIpMessage, encode
 from ustreamer.transports.someip.protocol.stream import StreamReader
-from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 
 WITHIN_S: Final = 30.0  # far above what anything here takes; only a failing test waits for it
 HOME: Final = ip_network("127.0.0.0/24")
@@ -39,30 +39,36 @@ def number_of(message: SomeIpMessage) -> int:
     return int.from_bytes(message.payload[:4], "big")
 
 
-class Rig:
+class TcpRig:
     """Connections, and all that they have told."""
 
     def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns, **limits: Any) -> None:
         self._now_ns = now_ns
         self._sockets: list[socket.socket] = []
-        self.taken: list[tuple[SomeIpMessage, TcpAddress]] = []
+        self.received: list[tuple[SomeIpMessage, TcpAddress]] = []
         self.malformed: list[MalformedMessage] = []
         self.refused: list[str] = []
-        self.opened: list[Hashable] = []
-        self.come: list[tuple[TcpAddress, bool]] = []
-        self.gone: list[tuple[TcpAddress, bool]] = []
+        self.opened_routes: list[Hashable] = []
+        self.connects: list[tuple[TcpAddress, bool]] = []
+        self.disconnects: list[tuple[TcpAddress, bool]] = []
         settings = {"retry_first_ms": 2, "retry_max_ms": 20} | limits
-        self.connections = Connections(
-            Tcp(**settings),
+        self.connections = TcpConnections(
+            TcpConfig(**settings),
             now_ns,
             lambda: 0.5,
             lambda host: ip_address(host) in HOME,
-            TcpCallbacks(self._take, self._refuse, self.opened.append, self._connected, self._disconnected),
+            TcpCallbacks(
+                self._on_messages,
+                self._on_refused,
+                self.opened_routes.append,
+                self._on_connected,
+                self._on_disconnected,
+            ),
         )
         self.answer: Callable[[SomeIpMessage, TcpAddress], None] = lambda message, peer: None
         self._poller = Poller()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self._poller.add(self._wake_fd, self._woken)
+        self._poller.add(self._wake_fd, self._on_wake)
         self._stopping = False
         self.failure: BaseException | None = None
         self.connections.open("127.0.0.1", self._poller, self.wake)
@@ -72,7 +78,7 @@ class Rig:
     def wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
 
-    def _woken(self, events: int) -> None:
+    def _on_wake(self, events: int) -> None:
         os.eventfd_read(self._wake_fd)
 
     def _run(self) -> None:
@@ -86,22 +92,22 @@ class Rig:
             self.failure = error
             raise
 
-    def _take(
+    def _on_messages(
         self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], peer: TcpAddress
     ) -> None:
         self.malformed += malformed
         for message in messages:
-            self.taken.append((message, peer))
+            self.received.append((message, peer))
             self.answer(message, peer)
 
-    def _refuse(self, reason: str, peer: Address, detail: object) -> None:
+    def _on_refused(self, reason: str, peer: Address, detail: object) -> None:
         self.refused.append(str(reason))
 
-    def _connected(self, peer: TcpAddress, *, inbound: bool) -> None:
-        self.come.append((peer, inbound))
+    def _on_connected(self, peer: TcpAddress, *, inbound: bool) -> None:
+        self.connects.append((peer, inbound))
 
-    def _disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
-        self.gone.append((peer, inbound))
+    def _on_disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
+        self.disconnects.append((peer, inbound))
 
     def statistic(self, name: str) -> int:
         return self.connections.statistics()[f"tcp_{name}"]
@@ -125,7 +131,7 @@ class Rig:
     def acknowledged(self, peer: TcpAddress) -> int:
         """Bytes that the kernel of `peer` has, read or not."""
         connection = self.connections._connection(peer)
-        return connection._acked() if connection is not None else 0
+        return connection._acked_offset() if connection is not None else 0
 
     def send_all(self, messages: list[bytes], to: TcpAddress) -> None:
         """Send in order, each one as soon as it is taken."""
@@ -170,7 +176,7 @@ class Rig:
         assert self.failure is None
 
 
-class Service:
+class RestartableService:
     """A TCP server on loopback, as an ECU has it: it may be killed and come back at the same port."""
 
     def __init__(self) -> None:
@@ -194,16 +200,16 @@ class Service:
         connection.settimeout(WITHIN_S)
         return connection
 
-    def die(self) -> None:
+    def kill(self) -> None:
         """Nobody listens any more; connections are closed by who has accepted them."""
         self.listener.close()
 
     def close(self) -> None:
-        self.die()
+        self.kill()
         for each in self._accepted:
             each.close()
 
-    def come_back(self) -> None:
+    def restart(self) -> None:
         self.listener = self._listening(self.address.port)
 
 

@@ -7,16 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.transports.someip.config import (
-    Event,
-    Method,
-    Receiver,
-    SomeipEndpoint,
-)
+from ustreamer.transports.someip.config import EventConfig, MethodConfig, ReceiverConfig, SomeipEndpoint
 from ustreamer.transports.someip.protocol.addresses import TcpAddress, parse_address
-from ustreamer.transports.someip.protocol.tcp_config import Tcp
-from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
-from ustreamer.transports.someip.sd.config import ServiceDiscovery
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
+from ustreamer.transports.someip.sd.config import SdConfig
 
 REMOTE = {"service": 0x1234, "major": 1, "remote": "127.0.0.1:30501"}
 OFFERED = {"service": 0x1234, "major": 1, "offered": True, "provider": "//hpc.vin1/1234/1/0"}
@@ -43,9 +38,9 @@ def test_the_section_of_the_architecture_is_read() -> None:
         ],
     )
 
-    assert config.sd == ServiceDiscovery("224.244.224.245", "127.0.0.1", 30490)
+    assert config.sd == SdConfig("224.244.224.245", "127.0.0.1", 30490)
     first, second = config.services
-    assert (first.events, first.methods) == ((Event(0x8001, 1),), (1,))
+    assert (first.events, first.methods) == ((EventConfig(0x8001, 1),), (1,))
     assert first.remote_address == ("127.0.0.1", 30501)
     assert second.provider_uuri is not None
     assert str(second.provider_uuri) == "up://hpc.vin1/1235/1/0"
@@ -71,7 +66,10 @@ def test_the_remote_of_an_offered_service_is_its_first_receiver() -> None:
     further = [{"address": "127.0.0.1:30502", "max_frequency": 40.0}]
     (service,) = endpoint(services=[OFFERED | {"remote": "127.0.0.1:30501", "receivers": further}]).services
 
-    assert service.static_receivers == (Receiver("127.0.0.1:30501"), Receiver("127.0.0.1:30502", 40.0))
+    assert service.static_receivers == (
+        ReceiverConfig("127.0.0.1:30501"),
+        ReceiverConfig("127.0.0.1:30502", 40.0),
+    )
     assert [each.period_ns for each in service.static_receivers] == [0, 25_000_000]
 
 
@@ -85,9 +83,9 @@ def test_the_remote_of_a_service_that_is_not_offered_receives_nothing() -> None:
 def test_everything_goes_over_udp_unless_said_otherwise() -> None:
     config = endpoint(services=[REMOTE | {"events": [{"id": 0x8001}], "methods": [1, {"id": 2}]}])
 
-    assert not config.services[0].uses("tcp")
+    assert not config.services[0].uses_protocol("tcp")
     assert not config.listens_over_tcp
-    assert (config.tcp_port, config.tcp) == (30500, Tcp())
+    assert (config.tcp_port, config.tcp) == (30500, TcpConfig())
 
 
 def test_a_protocol_holds_for_a_service_but_for_what_has_its_own() -> None:
@@ -130,16 +128,16 @@ SLOW = {"segment_bytes": 512, "separation_us": 2_000}
     ("own", "of_service", "found"),
     [
         (None, False, None),
-        (None, True, Segmenting()),
-        (None, SLOW, Segmenting(segment_bytes=512, separation_us=2_000)),
-        (True, False, Segmenting()),
-        (True, SLOW, Segmenting(segment_bytes=512, separation_us=2_000)),
+        (None, True, TpSegmentation()),
+        (None, SLOW, TpSegmentation(segment_bytes=512, separation_us=2_000)),
+        (True, False, TpSegmentation()),
+        (True, SLOW, TpSegmentation(segment_bytes=512, separation_us=2_000)),
         (False, SLOW, None),
-        ({"segment_bytes": 16}, SLOW, Segmenting(segment_bytes=16)),
+        ({"segment_bytes": 16}, SLOW, TpSegmentation(segment_bytes=16)),
     ],
 )
 def test_an_event_or_method_goes_in_segments_as_it_or_else_its_service_says(
-    own: object, of_service: object, found: Segmenting | None
+    own: object, of_service: object, found: TpSegmentation | None
 ) -> None:
     keys = {} if own is None else {"tp": own}
     (service,) = endpoint(
@@ -148,8 +146,8 @@ def test_an_event_or_method_goes_in_segments_as_it_or_else_its_service_says(
         ]
     ).services
 
-    assert service.segmenting(service.events[0]) == found
-    assert service.segmenting(service.methods[0]) == found
+    assert service.segmentation_of(service.events[0]) == found
+    assert service.segmentation_of(service.methods[0]) == found
 
 
 def test_a_method_is_its_id_or_a_table_and_over_tcp_nothing_is_cut() -> None:
@@ -157,8 +155,12 @@ def test_a_method_is_its_id_or_a_table_and_over_tcp_nothing_is_cut() -> None:
         services=[REMOTE | {"tp": True, "methods": [1, {"id": 2}, {"id": 3, "protocol": "tcp"}]}]
     ).services
 
-    assert service.methods == (1, Method(2), Method(3, protocol="tcp"))
-    assert [service.segmenting(each) for each in service.methods] == [Segmenting(), Segmenting(), None]
+    assert service.methods == (1, MethodConfig(2), MethodConfig(3, protocol="tcp"))
+    assert [service.segmentation_of(each) for each in service.methods] == [
+        TpSegmentation(),
+        TpSegmentation(),
+        None,
+    ]
 
 
 def test_the_bounds_of_segments_may_be_set() -> None:

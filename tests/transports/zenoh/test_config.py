@@ -65,8 +65,8 @@ def test_keys_beside_a_file_go_on_top_of_it(tmp_path: Path) -> None:
         ('mode = "cloud"', r"\$.mode"),
         ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 100', r">= 1024 - at `\$.queue`"),
         ('listen = ["tcp/127.0.0.1:7447"]\nqueue = 5000', r"<= 4096 - at `\$.queue`"),
-        ('scouting = true\nneighbours = ["*"]', "neighbours: '\\*' is nobody's own authority"),
-        ('scouting = true\nneighbours = ["G1"]', "neighbours: UUri 'G1': authority 'G1' is not"),
+        ('scouting = true\nneighbours = ["*"]', "peers: '\\*' is nobody's own authority"),
+        ('scouting = true\nneighbours = ["G1"]', "peers: UUri 'G1': authority 'G1' is not"),
         ('listne = ["tcp/127.0.0.1:7447"]', "unknown field `listne`"),
     ],
 )  # fmt: skip

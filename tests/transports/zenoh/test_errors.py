@@ -4,7 +4,7 @@
 import pytest
 import zenoh
 
-from ustreamer.transports.zenoh.errors import reason
+from ustreamer.transports.zenoh.errors import zenoh_error_text
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from ustreamer.transports.zenoh.errors import reason
     ],
 )
 def test_places_in_zenohs_own_sources_are_left_out_and_it_is_one_line(said: str, shown: str) -> None:
-    assert reason(zenoh.ZError(said)) == shown
+    assert zenoh_error_text(zenoh.ZError(said)) == shown

@@ -4,7 +4,7 @@ import zenoh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.zenoh.keys import filter_key, message_key, read_key
+from ustreamer.transports.zenoh.keys import filter_key, message_key, parse_key
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -55,7 +55,7 @@ def test_a_filter_has_the_key_expression_of_the_specification(
 def test_a_key_is_read_as_what_it_was_made_from(source: str, sink: str | None, key: str) -> None:
     wanted_source, wanted_sink = pair(source, sink)
     named = wanted_sink and wanted_sink.with_authority("device1")
-    assert read_key(key) == (wanted_source.with_authority("device1"), named)
+    assert parse_key(key) == (wanted_source.with_authority("device1"), named)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ NOT_OURS = {
 @pytest.mark.parametrize("name", NOT_OURS)
 def test_other_keys_are_not_read(name: str) -> None:
     with pytest.raises(UStatusError) as caught:
-        read_key(NOT_OURS[name])
+        parse_key(NOT_OURS[name])
     assert caught.value.code is UCode.INVALID_ARGUMENT
 
 
@@ -115,7 +115,7 @@ addresses = st.builds(
 @given(addresses, st.none() | addresses)
 def test_keys_and_addresses_are_one_to_one(source: UUri, sink: UUri | None) -> None:
     key = filter_key(source, sink, "device1")
-    assert read_key(key) == (source, sink)
+    assert parse_key(key) == (source, sink)
     assert str(zenoh.KeyExpr(key)) == key
 
 

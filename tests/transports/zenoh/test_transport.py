@@ -22,7 +22,7 @@ from tests.transports.contract import (
     REMOTE_CLIENT,
     REMOTE_METHOD,
     TOPIC,
-    BulkMailbox,
+    BatchMailbox,
     Mailbox,
     Pair,
     TransportContract,
@@ -31,15 +31,15 @@ from tests.transports.contract import (
     response_from,
     wait_until,
 )
-from tests.transports.zenoh.nets import CLOCK, endpoint, free_locator, plain_session
+from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session
 from ustreamer.hooks import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
-from ustreamer.transports.zenoh.link_monitor import Links
-from ustreamer.transports.zenoh.publisher import Sender
-from ustreamer.transports.zenoh.retransmit import Answered, Replay
-from ustreamer.transports.zenoh.subscriber import Filters, Reception
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor
+from ustreamer.transports.zenoh.publisher import ZenohSender
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
+from ustreamer.transports.zenoh.subscriber import ListenerFilters, ZenohSubscription
 from ustreamer.transports.zenoh.transport import ZenohTransport
-from ustreamer.uprotocol.struct_columns import FULL
+from ustreamer.uprotocol.struct_columns import MAX_BATCH
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -48,14 +48,14 @@ from ustreamer.uprotocol.uuri import ANY, UUri, any_at
 
 class TestPeersContract(TransportContract):
     @contextmanager
-    def made(self) -> Iterator[Pair]:
+    def make_pair(self) -> Iterator[Pair]:
         here = free_locator()
         yield Pair(endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,)))
 
 
 class TestClientsOfARouterContract(TransportContract):
     @contextmanager
-    def made(self) -> Iterator[Pair]:
+    def make_pair(self) -> Iterator[Pair]:
         here = free_locator()
         with plain_session("router", listen=[here]):
             a, b = (endpoint(authority, mode="client", connect=(here,)) for authority in (ALPHA, BETA))
@@ -87,10 +87,10 @@ def pair(patient: None) -> Iterator[Pair]:
 
 
 def test_a_transport_has_room_only_where_it_knows_that_of_every_link(pair: Pair) -> None:
-    wait_until(lambda: pair.a.room() > 0, "the connection to be found")
+    wait_until(lambda: pair.a.send_window() > 0, "the connection to be found")
     pair.b.close()
-    wait_until(lambda: pair.a.room() == 0, "the link to go")
-    assert endpoint(ALPHA, listen=(free_locator(),)).room() == 0
+    wait_until(lambda: pair.a.send_window() == 0, "the link to go")
+    assert endpoint(ALPHA, listen=(free_locator(),)).send_window() == 0
 
 
 def test_puts_within_the_room_never_wait_for_a_node_that_has_stopped_reading() -> None:
@@ -99,7 +99,7 @@ def test_puts_within_the_room_never_wait_for_a_node_that_has_stopped_reading() -
     program = f"""
 import time
 from tests.transports.contract import *
-from tests.transports.zenoh.nets import *
+from tests.transports.zenoh.sessions import *
 b = endpoint(BETA, listen=({here!r},))
 b.register_listener(ANY, None, lambda message: None)
 b.open()
@@ -113,11 +113,11 @@ time.sleep(60)
             assert reader.stdout is not None
             assert reader.stdout.readline() == "READY\n"
             sender.open()
-            wait_until(lambda: sender.room() > 0, "the connection to be found")
+            wait_until(lambda: sender.send_window() > 0, "the connection to be found")
             sender.send(publish(new_id(), TOPIC))
             reader.send_signal(signal.SIGSTOP)
             longest_s, sent, payload = 0.0, 0, bytes(8_000)
-            while sender.room() >= 2 * len(payload):
+            while sender.send_window() >= 2 * len(payload):
                 before = time.monotonic()
                 sender.send(publish(new_id(), TOPIC, payload))
                 longest_s = max(longest_s, time.monotonic() - before)
@@ -193,7 +193,7 @@ def test_a_process_that_forgets_to_close_ends_all_the_same() -> None:
     """A daemon thread inside Zenoh aborts the process at its end; any other thread keeps it from ending."""
     program = f"""
 from tests.transports.contract import *
-from tests.transports.zenoh.nets import *
+from tests.transports.zenoh.sessions import *
 here = {free_locator()!r}
 a, b = endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,))
 b.register_listener(ANY, None, lambda message: None)
@@ -210,7 +210,7 @@ print("done")
 
 
 def test_closing_does_not_wait_for_a_listener_for_ever(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ustreamer.transports.zenoh.transport._PATIENCE_S", 0.05)
+    monkeypatch.setattr("ustreamer.transports.zenoh.transport._LISTENER_TIMEOUT_S", 0.05)
     entered, leave = threading.Event(), threading.Event()
 
     def stuck(message: UMessage) -> None:
@@ -244,13 +244,13 @@ def test_what_comes_before_a_registration_has_ended_is_for_its_listener(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever has waited for somebody to listen sends at once."""
-    start = Reception.start
+    start = ZenohSubscription.start
 
-    def started_late(reception: Reception, session: zenoh.Session) -> None:
+    def started_late(reception: ZenohSubscription, session: zenoh.Session) -> None:
         start(reception, session)
         wait_until(lambda: reception.received == 1, "the message")
 
-    monkeypatch.setattr(Reception, "start", started_late)
+    monkeypatch.setattr(ZenohSubscription, "start", started_late)
     message, inbox = publish(new_id(), TOPIC), Mailbox()
     sending = threading.Thread(target=pair.a.send, args=(message,))
     sending.start()
@@ -262,12 +262,12 @@ def test_what_comes_before_a_registration_has_ended_is_for_its_listener(
 def test_a_listener_that_zenoh_refuses_is_as_if_it_had_never_been_registered(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(reception: Reception, session: zenoh.Session) -> None:
+    def refuse(reception: ZenohSubscription, session: zenoh.Session) -> None:
         raise zenoh.ZError("no")
 
     inbox, message = Mailbox(), publish(new_id(), TOPIC)
     with monkeypatch.context() as patch:
-        patch.setattr(Reception, "start", refuse)
+        patch.setattr(ZenohSubscription, "start", refuse)
         with pytest.raises(UStatusError, match="endpoint 'b': cannot listen for .*: no") as refused:
             pair.b.register_listener(TOPIC, None, inbox)
     assert refused.value.code is UCode.UNAVAILABLE
@@ -322,7 +322,7 @@ def test_stopping_waits_for_the_call_in_progress(pair: Pair) -> None:
 def test_two_listeners_that_unregister_each_other_do_not_wait_for_ever(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ustreamer.transports.zenoh.transport._PATIENCE_S", 0.05)
+    monkeypatch.setattr("ustreamer.transports.zenoh.transport._LISTENER_TIMEOUT_S", 0.05)
     both = threading.Barrier(2, timeout=30)
     done = Mailbox()
 
@@ -346,27 +346,39 @@ def test_two_listeners_that_unregister_each_other_do_not_wait_for_ever(
 @pytest.mark.parametrize(
     ("one", "other", "overlap"),
     [
-        (Filters(ANY, None), Filters(TOPIC, None), True),
-        (Filters(ANY, None), Filters(ANY, ANY), False),
-        (Filters(ANY, any_at("a")), Filters(ANY, any_at("b")), False),
-        (Filters(ANY, any_at("a")), Filters(TOPIC, ANY), True),
-        (Filters(UUri("a", 0xFFFF0001, 1, 0x8000), None), Filters(UUri("a", 0x2FFFF, 1, 0x8000), None), True),
+        (ListenerFilters(ANY, None), ListenerFilters(TOPIC, None), True),
+        (ListenerFilters(ANY, None), ListenerFilters(ANY, ANY), False),
+        (ListenerFilters(ANY, any_at("a")), ListenerFilters(ANY, any_at("b")), False),
+        (ListenerFilters(ANY, any_at("a")), ListenerFilters(TOPIC, ANY), True),
         (
-            Filters(UUri("a", 0xFFFF0001, 1, 0x8000), None),
-            Filters(UUri("a", 0xFFFF0002, 1, 0x8000), None),
+            ListenerFilters(UUri("a", 0xFFFF0001, 1, 0x8000), None),
+            ListenerFilters(UUri("a", 0x2FFFF, 1, 0x8000), None),
+            True,
+        ),
+        (
+            ListenerFilters(UUri("a", 0xFFFF0001, 1, 0x8000), None),
+            ListenerFilters(UUri("a", 0xFFFF0002, 1, 0x8000), None),
             False,
         ),
-        (Filters(UUri("a", 1, 0xFF, 0x8000), None), Filters(UUri("a", 1, 2, 0xFFFF), None), True),
-        (Filters(UUri("a", 1, 1, 0x8000), None), Filters(UUri("a", 1, 2, 0xFFFF), None), False),
+        (
+            ListenerFilters(UUri("a", 1, 0xFF, 0x8000), None),
+            ListenerFilters(UUri("a", 1, 2, 0xFFFF), None),
+            True,
+        ),
+        (
+            ListenerFilters(UUri("a", 1, 1, 0x8000), None),
+            ListenerFilters(UUri("a", 1, 2, 0xFFFF), None),
+            False,
+        ),
     ],
 )
 def test_only_filters_that_overlap_are_asked_for_each_message(
-    one: Filters, other: Filters, overlap: bool
+    one: ListenerFilters, other: ListenerFilters, overlap: bool
 ) -> None:
     transport = endpoint(ALPHA, listen=("tcp/127.0.0.1:1",))
     transport.register_listener(*one, print)
     transport.register_listener(*other, print)
-    assert [len(call.given) for call in transport._receptions[other]._calls] == [int(overlap)]
+    assert [len(call.delivered) for call in transport._subscriptions[other]._listeners] == [int(overlap)]
 
 
 def test_a_failing_listener_is_logged_once_per_kind(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
@@ -405,10 +417,12 @@ def test_the_number_of_publishers_is_bounded_and_the_least_used_goes() -> None:
     context = EndpointContext("backbone", ALPHA, CLOCK)
     with plain_session(listen=[here]) as there, plain_session(connect=[here]) as session:
         subscriber = there.declare_subscriber("up/**")
-        links = Links(context)
-        links.watch(session)
+        links = LinkMonitor(context)
+        links.start(session)
         wait_until(lambda: links.up, "the link")
-        sender = Sender(session, links, context, Replay(), Answered(0), max_publishers=3)
+        sender = ZenohSender(
+            session, links, context, RetransmitConfig(), AnsweredRequests(0), max_publishers=3
+        )
         topics = [TOPIC.with_resource(0x8000 + n) for n in range(4)]
         order = [0, 1, 2, 0, 3, 1, 0, 0, 3, 2]
         for n in order:
@@ -466,7 +480,7 @@ def test_a_provider_that_comes_back_is_asked_again_what_it_has_not_answered(
     """A method may not bear to be called twice; with `replay_ms` 0 nothing is asked again."""
     here = free_locator()
     streamer = endpoint(ALPHA, "streamer", connect=(here,), replay_ms=replay_ms)
-    streamer._links.lost_since_ns = lambda noticed_ns: 0  # type: ignore[method-assign]  # all may have been lost
+    streamer._link_monitor.lost_since_ns = lambda noticed_ns: 0  # type: ignore[method-assign]  # all may have been lost
     provider = endpoint(BETA, "provider", listen=(here,))
     answers, asked_before, asked_after = Mailbox(), Mailbox(), Mailbox()
     with closing(streamer), closing(provider):
@@ -593,7 +607,7 @@ def test_waiting_for_a_subscriber_ends_when_the_transport_closes() -> None:
     sender.open()
     with plain_session(connect=[here]):
         wait_until(lambda: sender.statistics()["links"] == 1, "the link")
-        sender._links.settled_ns = CLOCK.monotonic_ns() + 60_000_000_000
+        sender._link_monitor.settled_ns = CLOCK.monotonic_ns() + 60_000_000_000
         codes: list[UCode] = []
         waiting = threading.Thread(
             target=lambda: codes.append(code_of(lambda: sender.send(publish(new_id(), TOPIC))))
@@ -621,8 +635,8 @@ def test_waiting_for_a_subscriber_has_an_end() -> None:
 
 
 def test_a_reception_that_was_never_started_can_be_stopped() -> None:
-    reception = Reception(Filters(ANY, None), "backbone", ALPHA, 1024, Answered(0))
-    reception.end()
+    reception = ZenohSubscription(ListenerFilters(ANY, None), "backbone", ALPHA, 1024, AnsweredRequests(0))
+    reception.stop()
     reception.join(1)
     reception.wait_call_done(1)
 
@@ -640,7 +654,7 @@ def test_representations_say_what_is_where(pair: Pair) -> None:
 @pytest.mark.usefixtures("patient")
 def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
     here = free_locator()
-    inbox, alone = BulkMailbox(), Mailbox()
+    inbox, alone = BatchMailbox(), Mailbox()
     receiver, sender = endpoint(BETA, listen=(here,)), endpoint(ALPHA, connect=(here,))
     with closing(receiver), closing(sender):
         receiver.register_listener(TOPIC, None, inbox)
@@ -655,15 +669,15 @@ def test_what_has_piled_up_comes_in_helpings_in_its_order() -> None:
         assert alone.wait(1) == [other]  # so all before it wait in the channel, but for those in hand
         inbox.go.set()
         assert inbox.wait(300) == sent
-        assert 1 < inbox.largest <= FULL
+        assert 1 < inbox.largest <= MAX_BATCH
         assert receiver.statistics()["received"] == 301
 
 
 @pytest.mark.usefixtures("patient")
 def test_one_that_fails_over_many_does_not_end_what_receives() -> None:
-    class Failing(BulkMailbox):
-        def take_all(self, messages: Sequence[UMessage]) -> None:
-            super().take_all(messages)
+    class Failing(BatchMailbox):
+        def on_batch(self, messages: Sequence[UMessage]) -> None:
+            super().on_batch(messages)
             raise ValueError("a bug")
 
     here = free_locator()

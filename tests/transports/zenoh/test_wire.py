@@ -13,8 +13,8 @@ import zenoh
 from zenoh import CongestionControl, Priority
 
 from tests.transports.contract import Mailbox, code_of, wait_until
-from tests.transports.zenoh.nets import endpoint, free_locator, plain_session
-from ustreamer.transports.zenoh.decoder import Reason
+from tests.transports.zenoh.sessions import endpoint, free_locator, plain_session
+from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.publisher import PRIORITIES
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
@@ -211,23 +211,23 @@ SOUND: Final = bytes.fromhex(VECTORS["publish"].attachment)
 
 
 class Garbage(NamedTuple):
-    reason: Reason
+    reason: SampleRefusalReason
     attachment: bytes | None
     key: str = TOPIC_KEY
 
 
 GARBAGE: Final = (
-    Garbage(Reason.NO_ATTACHMENT, None),
-    Garbage(Reason.SHORT, b""),
-    Garbage(Reason.SHORT, b"\x01"),
-    Garbage(Reason.LONG, b"\x01" + bytes(20_000)),
-    Garbage(Reason.VERSION, b"\x00" + SOUND[1:]),
-    Garbage(Reason.VERSION, b"\x02" + SOUND[1:]),
-    Garbage(Reason.ATTRIBUTES, b"\x01\xff\xff"),
-    Garbage(Reason.ATTRIBUTES, SOUND[:-1]),
-    Garbage(Reason.KEY, SOUND, "up/device1/10AB/*/3/80CD/{}/{}/{}/{}/{}"),
-    Garbage(Reason.KEY, SOUND, "up/device1/10ab/0/3/80CD/{}/{}/{}/{}/{}"),
-    Garbage(Reason.MISMATCH, SOUND, "up/device2/10AB/0/3/80CD/{}/{}/{}/{}/{}"),
+    Garbage(SampleRefusalReason.NO_ATTACHMENT, None),
+    Garbage(SampleRefusalReason.SHORT, b""),
+    Garbage(SampleRefusalReason.SHORT, b"\x01"),
+    Garbage(SampleRefusalReason.LONG, b"\x01" + bytes(20_000)),
+    Garbage(SampleRefusalReason.VERSION, b"\x00" + SOUND[1:]),
+    Garbage(SampleRefusalReason.VERSION, b"\x02" + SOUND[1:]),
+    Garbage(SampleRefusalReason.ATTRIBUTES, b"\x01\xff\xff"),
+    Garbage(SampleRefusalReason.ATTRIBUTES, SOUND[:-1]),
+    Garbage(SampleRefusalReason.KEY, SOUND, "up/device1/10AB/*/3/80CD/{}/{}/{}/{}/{}"),
+    Garbage(SampleRefusalReason.KEY, SOUND, "up/device1/10ab/0/3/80CD/{}/{}/{}/{}/{}"),
+    Garbage(SampleRefusalReason.MISMATCH, SOUND, "up/device2/10AB/0/3/80CD/{}/{}/{}/{}/{}"),
 )
 
 
@@ -239,7 +239,7 @@ def test_garbage_is_counted_by_reason_and_a_message_after_it_is_served(wire: Wir
     )  # matches the same keys, and must not count the same garbage
     probe = wire.session.declare_publisher(TOPIC_KEY)
     wait_until(lambda: probe.matching_status.matching, "the subscription")  # type: ignore[attr-defined]
-    expected = {f"refused_{reason}": 0 for reason in Reason}
+    expected = {f"refused_{reason}": 0 for reason in SampleRefusalReason}
     for number, garbage in enumerate(GARBAGE, 1):
         wire.session.put(
             garbage.key, b"x", attachment=garbage.attachment, congestion_control=CongestionControl.BLOCK
@@ -284,7 +284,7 @@ def test_a_refusal_is_logged_once_per_reason(wire: Wire, caplog: pytest.LogCaptu
         publisher.put(b"x")
     publisher.put(b"\x00\x01\xff", attachment=SOUND)
     inbox.wait(1)
-    records = [record for record in caplog.records if record.message == "zenoh.refused"]
+    records = [record for record in caplog.records if record.message == "zenoh.sample_refused"]
     assert [(record.__dict__["reason"], record.__dict__["endpoint"]) for record in records] == [
-        (Reason.NO_ATTACHMENT, "backbone")
+        (SampleRefusalReason.NO_ATTACHMENT, "backbone")
     ]

@@ -23,7 +23,7 @@ class ManualClock:
         """Move forward; both readings move together."""
         self.now_ns += round(s * 1e9) + round(ms * 1e6) + ns
 
-    def leap(self, *, s: float = 0, ms: float = 0) -> None:
+    def step(self, *, s: float = 0, ms: float = 0) -> None:
         """Set the wall clock forward, or back if negative; the monotonic one does not notice."""
         self._wall_at_zero_ms += round(s * 1e3) + round(ms)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 _Action = Callable[[], None]
 
 
-class TimerQueue:
+class DeadlineQueue:
     """Calls to be made at monotonic times in ns. Not locked."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class TimerQueue:
         """Ask for `action()` at `when_ns`. There is no cancelling: an action checks whether it is still wanted."""
         heapq.heappush(self._heap, (when_ns, next(self._order), action))
 
-    def due(self, now_ns: int) -> list[_Action]:
+    def pop_due(self, now_ns: int) -> list[_Action]:
         """Take out all actions whose time has come, in order."""
         actions = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -27,7 +27,7 @@ class TimerQueue:
         return actions
 
     @property
-    def next_ns(self) -> int | None:
+    def next_due_ns(self) -> int | None:
         """When the next action is due; None if there is none."""
         return self._heap[0][0] if self._heap else None
 

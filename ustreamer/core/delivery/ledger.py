@@ -64,7 +64,7 @@ class LedgerSnapshot(msgspec.Struct, frozen=True):
         )
 
 
-NO_BOOKS: Final = LedgerSnapshot(0, 0, 0, 0, 0, 0, 0, 0)
+EMPTY_LEDGER: Final = LedgerSnapshot(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def snapshot(ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:

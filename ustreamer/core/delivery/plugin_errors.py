@@ -7,26 +7,26 @@ from typing import Final
 
 log = logging.getLogger("ustreamer.plugins")
 
-TAP_FAILURES: Final = 5
+MAX_TAP_ERRORS: Final = 5
 """So many exceptions, and a tap is switched off: it has no say in what happens, only in how long it takes."""
 
-_KINDS_REPORTED: Final = 100  # plugin and type of exception, for each endpoint
-_TAPS_COUNTED: Final = 100
-_LONGEST_TEXT: Final = 300
+_MAX_REPORTED_KINDS: Final = 100  # plugin and type of exception, for each endpoint
+_MAX_COUNTED_TAPS: Final = 100
+_MAX_TEXT: Final = 300
 
 
-def name_of(plugin: object) -> str:
+def plugin_name(plugin: object) -> str:
     """What a plugin's object is called in its source: the class of an object, the path of a function or method."""
     named: str = getattr(plugin, "__qualname__", type(plugin).__qualname__)
     return named
 
 
-def described(plugin: object, error: Exception) -> str:
+def describe_error(plugin: object, error: Exception) -> str:
     """`Class raised KeyError: 'x'`, for people, on one line."""
-    return f"{name_of(plugin)} raised {said(error)}"[:_LONGEST_TEXT]
+    return f"{plugin_name(plugin)} raised {safe_str(error)}"[:_MAX_TEXT]
 
 
-def said(error: Exception) -> str:
+def safe_str(error: Exception) -> str:
     """`KeyError: 'x'`, also where what the error has to say is a mistake of its own."""
     try:
         return f"{type(error).__name__}: {error}"
@@ -34,7 +34,7 @@ def said(error: Exception) -> str:
         return f"{type(error).__name__}, which cannot say why"
 
 
-class Faults:
+class PluginErrors:
     """The books of one endpoint about its plugins. Safe from any thread: taps run under the lock of a lane too."""
 
     def __init__(self, endpoint: str) -> None:
@@ -44,40 +44,41 @@ class Faults:
         self._by_tap: dict[int, int] = {}
         self._counts = {"filter_errors": 0, "directory_errors": 0, "tap_errors": 0, "taps_off": 0}
 
-    def of_filter(self, plugin: object, error: Exception) -> None:
+    def record_filter_error(self, plugin: object, error: Exception) -> None:
         """A filter, or what makes filters, raised `error`."""
-        self._note("filter_errors", plugin, error)
+        self._record("filter_errors", plugin, error)
 
-    def of_directory(self, directory: object, error: Exception) -> None:
+    def record_directory_error(self, directory: object, error: Exception) -> None:
         """A subscription directory raised `error`."""
-        self._note("directory_errors", directory, error)
+        self._record("directory_errors", directory, error)
 
-    def of_tap(self, tap: object, error: Exception) -> bool:
+    def record_tap_error(self, tap: object, error: Exception) -> bool:
         """A tap raised `error`; whether it is to be switched off now."""
-        self._note("tap_errors", tap, error)
+        self._record("tap_errors", tap, error)
         with self._lock:
-            if len(self._by_tap) >= _TAPS_COUNTED:
+            if len(self._by_tap) >= _MAX_COUNTED_TAPS:
                 self._by_tap.clear()
             count = self._by_tap[id(tap)] = self._by_tap.get(id(tap), 0) + 1
             # Above as well: two taps of one endpoint may fail at once on two threads, and one be put back by the other.
-            if count != TAP_FAILURES:
-                return count > TAP_FAILURES
+            if count != MAX_TAP_ERRORS:
+                return count > MAX_TAP_ERRORS
             self._counts["taps_off"] += 1
         log.error(
-            "tap_switched_off", extra={"endpoint": self._endpoint, "plugin": name_of(tap), "errors": count}
+            "plugins.tap_disabled",
+            extra={"endpoint": self._endpoint, "plugin": plugin_name(tap), "errors": count},
         )
         return True
 
-    def _note(self, kind: str, plugin: object, error: Exception) -> None:
-        seen = name_of(plugin), type(error)
+    def _record(self, kind: str, plugin: object, error: Exception) -> None:
+        seen = plugin_name(plugin), type(error)
         with self._lock:
             self._counts[kind] += 1
-            news = seen not in self._reported and len(self._reported) < _KINDS_REPORTED
-            if news:
+            is_first = seen not in self._reported and len(self._reported) < _MAX_REPORTED_KINDS
+            if is_first:
                 self._reported.add(seen)
-        if news:
-            extra = {"endpoint": self._endpoint, "plugin": name_of(plugin)}
-            log.error("plugin_failed", exc_info=error, extra=extra)
+        if is_first:
+            extra = {"endpoint": self._endpoint, "plugin": plugin_name(plugin)}
+            log.error("plugins.failed", exc_info=error, extra=extra)
 
     def counts(self) -> dict[str, int]:
         """Exceptions of each kind of plugin, and `taps_off`: how many taps were switched off."""

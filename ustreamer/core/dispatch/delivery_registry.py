@@ -8,10 +8,10 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import Delivery, Filter, Owner
+from ustreamer.core.delivery.delivery import Delivery, DeliveryOwner, Filter
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.delivery.plugin_errors import described
-from ustreamer.core.dispatch.dispatcher_port import Shared
+from ustreamer.core.delivery.plugin_errors import describe_error
+from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.routing.router import Target
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
@@ -30,17 +30,21 @@ class TargetStatistics(msgspec.Struct, frozen=True):
     throttled: int
 
 
-class Deliveries:
+class DeliveryRegistry:
     """By topic and target, and of unicast messages by endpoint. Not locked: its ingress is."""
 
     def __init__(
-        self, owner: Owner, dispatcher: Shared, limit: int, forgotten: Callable[[AbstractSet[UUri]], None]
+        self,
+        owner: DeliveryOwner,
+        dispatcher: DispatcherPort,
+        limit: int,
+        on_evicted: Callable[[AbstractSet[UUri]], None],
     ) -> None:
         """`forgotten` is told of all topics, just before they are forgotten because there are `limit` of them."""
         self._owner = owner
         self._dispatcher = dispatcher
         self._limit = limit
-        self._forgotten = forgotten
+        self._on_evicted = on_evicted
         self._by_topic: dict[UUri, tuple[Delivery, ...]] = {}
         self._unicast: dict[str, Delivery] = {}
 
@@ -54,59 +58,59 @@ class Deliveries:
         """Those that have any."""
         return self._by_topic.keys()
 
-    def of_topic(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> tuple[Delivery, ...]:
+    def for_topic(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> tuple[Delivery, ...]:
         """The deliveries of a topic: kept where the target was there before, tuned to its present wish."""
         before = {(each.endpoint, each.subscriber): each for each in self._by_topic.get(topic, ())}
         deliveries = tuple(
-            self._tuned(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
+            self._with_period(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
             for target in targets
         )
         if deliveries:
-            self._keep(topic, deliveries)
+            self._store(topic, deliveries)
         else:
             self._by_topic.pop(topic, None)
         return deliveries
 
-    def _keep(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
+    def _store(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
         # Bounded, because under a wildcard subscription it is the sender who chooses how many topics there are. Plans go
         # too, or a topic could have two deliveries, each with a filter of its own.
         if topic not in self._by_topic and len(self._by_topic) >= self._limit:
-            self._forgotten(self._by_topic.keys())
+            self._on_evicted(self._by_topic.keys())
             self._by_topic.clear()
         self._by_topic[topic] = deliveries
 
-    def _tuned(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
+    def _with_period(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
         if delivery is None:
             egress = self._dispatcher.egress[target.endpoint]
             delivery = Delivery(self._owner, egress, topic, target.subscriber, target.period_ns)
         elif delivery.period_ns == target.period_ns:
             return delivery
         delivery.period_ns = target.period_ns
-        self._put_filters_before(delivery, now_ns)
+        self._rebuild_filters_of(delivery, now_ns)
         return delivery
 
-    def unicast(self, endpoint: str, now_ns: int) -> Delivery:
+    def for_unicast(self, endpoint: str, now_ns: int) -> Delivery:
         """The delivery of what is routed by its sink to an endpoint."""
         delivery = self._unicast.get(endpoint)
         if delivery is None:
             delivery = self._unicast[endpoint] = Delivery(self._owner, self._dispatcher.egress[endpoint])
-            self._put_filters_before(delivery, now_ns)
+            self._rebuild_filters_of(delivery, now_ns)
         return delivery
 
-    def put_filters_before_all(self, now_ns: int) -> None:
+    def rebuild_filters(self, now_ns: int) -> None:
         """Ask for the filters of every target anew."""
         for each in self:
-            self._put_filters_before(each, now_ns)
+            self._rebuild_filters_of(each, now_ns)
 
-    def _put_filters_before(self, delivery: Delivery, now_ns: int) -> None:
-        delivery.tuned_ns = now_ns
-        make = self._dispatcher.filters
+    def _rebuild_filters_of(self, delivery: Delivery, now_ns: int) -> None:
+        delivery.period_since_ns = now_ns
+        factory = self._dispatcher.filters
         try:
-            delivery.use(tuple(make(delivery)))
+            delivery.set_filters(tuple(factory(delivery)))
         # Foreign code. Without its filters nothing passes: who asked for a limit or a ban must not get all.
         except Exception as error:  # noqa: BLE001
-            self._owner.filter_failed(make, error)
-            delivery.use((Unmade(described(make, error)),))
+            self._owner.on_filter_error(factory, error)
+            delivery.set_filters((FailedFilter(describe_error(factory, error)),))
 
     def statistics(self) -> list[TargetStatistics]:
         """A snapshot of every topic's targets."""
@@ -126,11 +130,11 @@ class Deliveries:
         ]
 
 
-class Unmade(Filter):
+class FailedFilter(Filter):
     """Stands in for filters that could not be made."""
 
-    def __init__(self, why: str) -> None:
-        self._why = why
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-        raise RuntimeError(f"no filters: {self._why}")
+        raise RuntimeError(f"no filters: {self._reason}")

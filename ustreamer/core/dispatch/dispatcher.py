@@ -10,11 +10,11 @@ from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, snapshot
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import FilterFactory, Schedule
-from ustreamer.core.dispatch.ingress import Ingress, OwnIngress
-from ustreamer.core.egress.dead_letter import DeadLetter, DeadLetterBox, dead_letter_topic
-from ustreamer.core.egress.limits import Queued
-from ustreamer.core.peers.election import Neighbours
-from ustreamer.core.peers.topic_advertisements import Puts
+from ustreamer.core.dispatch.ingress import Ingress, LocalIngress
+from ustreamer.core.egress.dead_letter import DeadLetter, DeadLetterBuffer, dead_letter_topic
+from ustreamer.core.egress.limits import QueuedMessage
+from ustreamer.core.peers.election import PeerRouters
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
 from ustreamer.core.routing.router import SELF, Router
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -25,7 +25,7 @@ LOOP_WINDOW = 10_000
 """Ids to remember where a loop is: all that can be on its way round. A second's worth at full load; 2 MB."""
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
-_LETTERS_AT_ONCE = 100  # 3 ms: other timers, such as those of a throttle, wait no longer
+_DEAD_LETTER_BATCH = 100  # 3 ms: other timers, such as those of a throttle, wait no longer
 
 
 class Dispatcher:
@@ -41,9 +41,9 @@ class Dispatcher:
         filters: FilterFactory = lambda _: (),
         taps: Callable[[str], Iterable[Tap]] = lambda _: (),
         schedule: Schedule,
-        keep: Callable[[DeadLetter], None] = lambda _: None,
-        duplicate_windows: Mapping[str, int] | None = None,
-        puts: Puts | None = None,
+        on_dead_letter: Callable[[DeadLetter], None] = lambda _: None,
+        dedup_windows: Mapping[str, int] | None = None,
+        topic_advertisements: TopicAdvertisements | None = None,
     ) -> None:
         """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
 
@@ -58,59 +58,59 @@ class Dispatcher:
         self.egress = egress
         self.filters = filters
         self.schedule = schedule
-        self.puts = puts or Puts(Neighbours(""))
-        self.dead_letters = DeadLetterBox()
+        self.topic_advertisements = topic_advertisements or TopicAdvertisements(PeerRouters(""))
+        self.dead_letters = DeadLetterBuffer()
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps
-        self._keep = keep
-        self._duplicate_windows = dict(duplicate_windows or {})
-        self._loops: frozenset[str] = frozenset()
-        self._tapping: list[Callable[[Ingress], None]] = []
-        self._own = OwnIngress(self, tuple(taps(SELF)))
-        self._ingresses: dict[str, Ingress] = {SELF: self._own}
+        self._on_dead_letter = on_dead_letter
+        self._dedup_windows = dict(dedup_windows or {})
+        self._loop_endpoints: frozenset[str] = frozenset()
+        self._tap_attachers: list[Callable[[Ingress], None]] = []
+        self._local = LocalIngress(self, tuple(taps(SELF)))
+        self._ingresses: dict[str, Ingress] = {SELF: self._local}
 
     def ingress(self, name: str) -> Ingress:
         """The ingress of the endpoint `name`, made at the first asking."""
         known = self._ingresses.get(name)
         if known is None:
             known = self._ingresses[name] = Ingress(name, self, tuple(self._taps(name)))
-            known.take_once(self._window(name))
-            for add in self._tapping:
+            known.set_dedup_window(self._dedup_window_of(name))
+            for add in self._tap_attachers:
                 add(known)
         return known
 
-    def kept_delivery(
+    def restored_delivery(
         self, ingress: str, endpoint: str, topic: UUri | None, subscriber: UUri | None
     ) -> Delivery:
         """A delivery for what an earlier process accepted and kept. It has no plan and no filters: those it has passed.
 
         What came in at an endpoint that is no more counts as the streamer's own.
         """
-        owner = self.ingress(ingress) if ingress in self.egress else self._own
+        owner = self.ingress(ingress) if ingress in self.egress else self._local
         return Delivery(owner, self.egress[endpoint], topic, subscriber)
 
-    def _window(self, name: str) -> int:
-        return self._duplicate_windows.get(name, 0) or (LOOP_WINDOW if name in self._loops else 0)
+    def _dedup_window_of(self, name: str) -> int:
+        return self._dedup_windows.get(name, 0) or (LOOP_WINDOW if name in self._loop_endpoints else 0)
 
     # --- other plans --------------------------------------------------------------------------------------------------
 
-    def replan(self) -> None:
+    def invalidate_routes(self) -> None:
         """Have every plan made again with the next message: what the router reads has changed."""
         for each in self._ingresses.values():
-            each.replan()
+            each.invalidate_routes()
 
-    def replan_topics(self, topics: frozenset[UUri]) -> None:
+    def invalidate_topics(self, topics: frozenset[UUri]) -> None:
         """As `replan`, but for these topics only: other streamers put them, or do no more."""
         for each in self._ingresses.values():
-            each.replan_topics(topics)
+            each.invalidate_topics(topics)
 
-    def expect_loops(self, endpoints: frozenset[str]) -> None:
+    def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Take each message once at these endpoints, whatever their windows: there, what was sent may come in again."""
-        self._loops = endpoints
+        self._loop_endpoints = endpoints
         for name, each in self._ingresses.items():
-            each.take_once(self._window(name))
+            each.set_dedup_window(self._dedup_window_of(name))
 
-    def swap(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
+    def swap_router(self, router: Router, changes: Callable[[], None] = lambda: None) -> None:
         """Route by `router` from the next message on, and ask for all filters anew.
 
         One step for all ingresses: nothing is dispatched anywhere while it is taken, and what was dispatched before it
@@ -119,13 +119,13 @@ class Dispatcher:
         # The own one comes first in the dict, and is locked last.
         with ExitStack() as locks:
             for each in reversed(self._ingresses.values()):
-                locks.enter_context(each.held_still())
+                locks.enter_context(each.paused())
             changes()
             self.router = router
             for each in self._ingresses.values():
-                each.use(router)
+                each.set_router(router)
 
-    def tap(self, make: Callable[[str], Tap]) -> Callable[[], None]:
+    def attach_taps(self, factory: Callable[[str], Tap]) -> Callable[[], None]:
         """Have every verdict from now on seen by what `make` makes for each endpoint, SELF included.
 
         What is returned ends that.
@@ -133,35 +133,35 @@ class Dispatcher:
         taps: list[tuple[Ingress, Tap]] = []
 
         def add(ingress: Ingress) -> None:
-            taps.append((ingress, make(ingress.name)))
+            taps.append((ingress, factory(ingress.name)))
             ingress.add_tap(taps[-1][1])
 
         def end() -> None:
-            self._tapping.remove(add)
+            self._tap_attachers.remove(add)
             for ingress, tap in taps:
                 ingress.remove_tap(tap)
 
-        self._tapping.append(add)
+        self._tap_attachers.append(add)
         for ingress in list(self._ingresses.values()):
             add(ingress)
         return end
 
     def watch_clock(self) -> None:
         """Look at the clocks now and every second from now on."""
-        self.expiry.observe()
+        self.expiry.observe_clock()
         self.schedule(self.clock.monotonic_ns() + _NS_PER_S, self.watch_clock)
 
     # --- what the streamer itself says --------------------------------------------------------------------------------
 
-    def answer(self, message: UMessage, status: UStatus, endpoint: str) -> None:
+    def respond_error(self, message: UMessage, status: UStatus, endpoint: str) -> None:
         """Tell the requester at `endpoint` that its request failed; nothing for any other message (DSP-17).
 
         The answer goes back the way the request came, wherever its source claims to be.
         """
-        if _answerable(message):
-            self._own.answer(message, status, endpoint)
+        if _is_answerable_request(message):
+            self._local.respond_error(message, status, endpoint)
 
-    def bury(
+    def dead_letter(
         self,
         message: UMessage,
         status: UStatus,
@@ -185,12 +185,12 @@ class Dispatcher:
             wall_ms - (now_ns - last_ns) // _NS_PER_MS,
             ingress,
         )
-        self._keep(letter)
-        first_in_box = self.dead_letters.add(letter)
-        if first_in_box:
+        self._on_dead_letter(letter)
+        was_empty = self.dead_letters.add_letter(letter)
+        if was_empty:
             self.schedule(now_ns, self.publish_dead_letters)
 
-    def undelivered(self, item: Queued, status: UStatus) -> None:
+    def on_undelivered(self, item: QueuedMessage, status: UStatus) -> None:
         """What a lane could not deliver: bury it, and answer if it was a request. Called without the lane's lock.
 
         A Notification of the streamer's own whose ttl is over has had its time, and makes no dead letter.
@@ -198,50 +198,54 @@ class Dispatcher:
         first_ns = item.first_attempt_ns or item.received_ns
         last_ns = item.last_attempt_ns or item.received_ns
         ingress = item.delivery.ingress
-        if ingress == SELF and _is_old_news(item.message, status):
+        if ingress == SELF and _is_expired_notification(item.message, status):
             return
-        self.bury(item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress)
-        self.answer(item.message, status, ingress)
+        self.dead_letter(
+            item.message, status, item.delivery.endpoint, item.attempts, first_ns, last_ns, ingress
+        )
+        self.respond_error(item.message, status, ingress)
 
-    def give_up_held(self, reason: UStatus) -> list[UMessage]:
+    def abandon_held(self, reason: UStatus) -> list[UMessage]:
         """Make dead letters of what filters hold back, and answer who asked; what that was."""
-        return [each for ingress in self._ingresses.values() for each in ingress.give_up_held(reason)]
+        return [each for ingress in self._ingresses.values() for each in ingress.abandon_held(reason)]
 
     def publish_dead_letters(self) -> None:
         """Send what `bury` has noted on its way. On a thread of its own: a full lane may be what made the letters."""
-        letters = self.dead_letters.collect(_LETTERS_AT_ONCE)
+        letters = self.dead_letters.pop_letters(_DEAD_LETTER_BATCH)
         if self.dead_letters:  # before the first is published, in case that raises
             self.schedule(self.clock.monotonic_ns(), self.publish_dead_letters)
         for letter in letters:
-            self._own.publish(letter)
+            self._local.publish_dead_letter(letter)
 
     # --- the books ----------------------------------------------------------------------------------------------------
 
-    def ledger(self, lanes: Iterable[Ledger], queued: int) -> LedgerSnapshot:
+    def ledger_snapshot(self, egress_ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:
         """The ledger of this moment; `lanes` and `queued` are what the host's lanes know."""
         held = sum(ingress.held for ingress in self._ingresses.values())
-        return snapshot([*(ingress.ledger for ingress in self._ingresses.values()), *lanes], queued + held)
+        return snapshot(
+            [*(ingress.ledger for ingress in self._ingresses.values()), *egress_ledgers], queued + held
+        )
 
-    def targets(self) -> list[TargetStatistics]:
-        return [target for ingress in self._ingresses.values() for target in ingress.targets()]
+    def target_statistics(self) -> list[TargetStatistics]:
+        return [target for ingress in self._ingresses.values() for target in ingress.target_statistics()]
 
-    def refused(self) -> dict[str, dict[str, int]]:
+    def refused_counts(self) -> dict[str, dict[str, int]]:
         """What each ingress did not accept, by reason."""
         return {name: dict(ingress.refused) for name, ingress in self._ingresses.items()}
 
-    def faults(self) -> dict[str, dict[str, int]]:
-        """What plugins got wrong with what came in at each endpoint, by the names of `Faults.counts`."""
-        return {name: ingress.faults.counts() for name, ingress in self._ingresses.items()}
+    def plugin_errors(self) -> dict[str, dict[str, int]]:
+        """What plugins got wrong with what came in at each endpoint, by the names of `PluginErrors.counts`."""
+        return {name: ingress.plugin_errors.counts() for name, ingress in self._ingresses.items()}
 
 
-def _is_old_news(message: UMessage, status: UStatus) -> bool:
+def _is_expired_notification(message: UMessage, status: UStatus) -> bool:
     """Whether it is a Notification whose ttl is over: of our own services, which tell many who do not listen (DSP-4)."""
     attributes = message.attributes
     expired = bool(attributes.ttl) and status.code is UCode.DEADLINE_EXCEEDED
     return expired and attributes.type is UMessageType.NOTIFICATION
 
 
-def _answerable(message: UMessage) -> bool:
+def _is_answerable_request(message: UMessage) -> bool:
     """Whether an error Response to `message` would have a requester to go to and a method to come from."""
     attributes = message.attributes
     sink = attributes.sink

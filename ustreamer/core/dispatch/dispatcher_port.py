@@ -7,7 +7,7 @@ from typing import Protocol
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery, Egress, Filter
 from ustreamer.core.delivery.expiry import Expiry
-from ustreamer.core.peers.topic_advertisements import Puts
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
 from ustreamer.core.routing.router import Router
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
@@ -17,7 +17,7 @@ Schedule = Callable[[int, Callable[[], None]], None]
 """Have a call made at a monotonic time in ns."""
 
 
-class Shared(Protocol):
+class DispatcherPort(Protocol):
     """The dispatcher."""
 
     authority: str
@@ -27,11 +27,11 @@ class Shared(Protocol):
     egress: Mapping[str, Egress]
     filters: FilterFactory
     schedule: Schedule
-    puts: Puts
+    topic_advertisements: TopicAdvertisements
 
-    def answer(self, message: UMessage, status: UStatus, endpoint: str) -> None: ...
+    def respond_error(self, message: UMessage, status: UStatus, endpoint: str) -> None: ...
 
-    def bury(
+    def dead_letter(
         self,
         message: UMessage,
         status: UStatus,

@@ -15,15 +15,15 @@ from threading import Lock, RLock
 
 from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
 from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.plugin_errors import Faults, described
-from ustreamer.core.dispatch.dedup_window import RecentIds
-from ustreamer.core.dispatch.delivery_registry import Deliveries, TargetStatistics
-from ustreamer.core.dispatch.dispatcher_port import Shared
+from ustreamer.core.delivery.plugin_errors import PluginErrors, describe_error
+from ustreamer.core.dispatch.dedup_window import DedupWindow
+from ustreamer.core.dispatch.delivery_registry import DeliveryRegistry, TargetStatistics
+from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.egress.dead_letter import DeadLetter, dead_letter_topic
-from ustreamer.core.peers.topic_advertisements import Share
-from ustreamer.core.routing.route_cache import Plan, PlanKey, plan_key, plan_key_of
-from ustreamer.core.routing.router import LEFT, SELF, Decision, Refused, Router, Target
-from ustreamer.uprotocol.batch import Run
+from ustreamer.core.peers.topic_advertisements import ForwardingShare
+from ustreamer.core.routing.route_cache import CachedRoute, CacheKey, batch_cache_key, cache_key
+from ustreamer.core.routing.router import DEFERRED, SELF, InvalidMessage, Router, RoutingDecision, Target
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -31,7 +31,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
 _MS_PER_DAY = 86_400_000
-_REASONS = ("invalid", "spoofed", "access", "duplicate", "neighbour")
+_REASONS = ("invalid", "spoofed", "access", "duplicate", "deferred_to_peer")
 """Why a message is not accepted, or is denied."""
 
 
@@ -39,28 +39,28 @@ class Ingress:
     """Where the messages of one endpoint come in: `dispatch` is the listener that its transport calls."""
 
     def __init__(
-        self, name: str, dispatcher: Shared, taps: tuple[Tap, ...] = (), plan_limit: int = 16_384
+        self, name: str, dispatcher: DispatcherPort, taps: tuple[Tap, ...] = (), route_limit: int = 16_384
     ) -> None:
         self.name = name
         self.taps = taps
-        self._changing_taps = Lock()  # a leaf: one that fails is switched off under the lock of a lane
+        self._taps_lock = Lock()  # a leaf: one that fails is switched off under the lock of a lane
         self.ledger = Ledger()
-        self.faults = Faults(name)
+        self.plugin_errors = PluginErrors(name)
         self.held = 0  # messages that filters hold back at present
         self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self._dispatcher = dispatcher
         self._router = dispatcher.router
-        self._directory = dispatcher.router.versioned
+        self._directory = dispatcher.router.version_source
         self._monotonic_ns, self._wall_ms = dispatcher.clock
         self._is_expired = dispatcher.expiry.is_expired
         self._lock = RLock()
-        self._plans: dict[PlanKey, Plan] = {}
-        self._plan_limit = plan_limit
+        self._routes: dict[CacheKey, CachedRoute] = {}
+        self._route_limit = route_limit
         # Where messages are taken once, `_plans` stays empty, so that each comes to `_plan`, and these are kept instead. So
         # everybody else pays nothing for it.
-        self._recent: RecentIds | None = None
-        self._plans_of_new: dict[PlanKey, Plan] = {}
-        self._deliveries = Deliveries(self, dispatcher, plan_limit, self._topics_forgotten)
+        self._dedup_window: DedupWindow | None = None
+        self._routes_of_new_ids: dict[CacheKey, CachedRoute] = {}
+        self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topics_evicted)
 
     def dispatch(self, message: UMessage) -> None:
         """Decide about `message` and hand it on. Never waits for a network, and raises nothing, whatever a plugin does."""
@@ -69,27 +69,27 @@ class Ingress:
         with self._lock:
             # Not before the lock: two threads may come here, and what filters are told must not go back.
             now_ns = self._monotonic_ns()
-            plan = self._plans.get(attributes if attributes.reqid is None else plan_key(attributes))
+            route = self._routes.get(attributes if attributes.reqid is None else cache_key(attributes))
             if (
-                plan is None
-                or plan.version != self._directory.version
+                route is None
+                or route.version != self._directory.version
                 or id.msb & 0xF000 != 0x7000
                 or id.lsb >> 62 != 0b10  # UUID.is_valid, without two calls (0.1 us instead of 0.3)
             ):
-                plan = self._plan(message, now_ns)
-                if plan is None:
+                route = self._route_for(message, now_ns)
+                if route is None:
                     return
-            deliveries = plan.deliveries
+            deliveries = route.deliveries
             if not deliveries:
                 # Before its age: what is denied, or not for us to deliver, is neither our dead letter nor ours to answer.
-                self._undelivered(message, plan.decision, now_ns)
+                self._settle_without_target(message, route.decision, now_ns)
                 return
             if (
                 attributes.ttl
                 and self._wall_ms() > (id.msb >> 16) + attributes.ttl
                 and self._is_expired(id.msb >> 16, attributes.ttl)  # so it seems; or has the clock leapt?
             ):
-                self._expired(message, now_ns)
+                self._drop_expired(message, now_ns)
                 return
             self.ledger.received += len(deliveries)
             for delivery in deliveries:
@@ -97,17 +97,17 @@ class Ingress:
 
     __call__ = dispatch
 
-    def take_all(self, messages: Sequence[UMessage]) -> None:
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
         """As `dispatch` of each, in their order, and cheaper; what is for one target leaves together.
 
         Locks, clocks and counters are for all of them: 0.5 us a message instead of 0.85, and a lane and a transport save more.
         They came before this is called, so one version of the directory and one time are right for all. Only filters, which
         count by time, are told that of each message. And what is alike and all goes on is decided about once (`_take_run`).
         """
-        plans, leaving = self._plans, []
+        routes, batched = self._routes, []
         received, ageing = 0, False
         with self._lock:
-            if type(messages) is Run and self._take_run(messages):
+            if type(messages) is MessageBatch and self._dispatch_column_batch(messages):
                 return
             now_ns, wall_ms = self._monotonic_ns(), self._wall_ms()
             version = self._directory.version
@@ -115,136 +115,146 @@ class Ingress:
                 for message in messages:
                     attributes = message.attributes
                     id = message.id
-                    plan = plans.get(attributes if attributes.reqid is None else plan_key(attributes))
+                    route = routes.get(attributes if attributes.reqid is None else cache_key(attributes))
                     if (
-                        plan is None
-                        or plan.version != version
+                        route is None
+                        or route.version != version
                         or id.msb & 0xF000 != 0x7000
                         or id.lsb >> 62 != 0b10  # UUID.is_valid
                     ):
-                        plan = self._plan(message, now_ns)
-                        if plan is None:
+                        route = self._route_for(message, now_ns)
+                        if route is None:
                             continue
-                    deliveries = plan.deliveries
+                    deliveries = route.deliveries
                     if not deliveries:
-                        self._undelivered(message, plan.decision, now_ns)
+                        self._settle_without_target(message, route.decision, now_ns)
                         continue
                     if attributes.ttl:
                         ageing = True
                         if wall_ms > (id.msb >> 16) + attributes.ttl and self._is_expired(
                             id.msb >> 16, attributes.ttl
                         ):
-                            self._expired(message, now_ns)
+                            self._drop_expired(message, now_ns)
                             continue
                     received += len(deliveries)
                     for delivery in deliveries:
                         delivery.received += 1
-                        if delivery.admits:
+                        if delivery.filter_calls:
                             now_ns = self._monotonic_ns()
-                            if not delivery.passes(message, now_ns):
+                            if not delivery.apply_filters(message, now_ns):
                                 continue
-                        if not delivery.leaving:
-                            leaving.append(delivery)
-                        delivery.leaving.append(message)
-                        delivery.leaving_ns.append(now_ns)
+                        if not delivery.batch:
+                            batched.append(delivery)
+                        delivery.batch.append(message)
+                        delivery.batch_times_ns.append(now_ns)
             finally:  # a mistake in the middle must not keep here what was decided before it
                 self.ledger.received += received
-                for delivery in leaving:
-                    delivery.leave(ageing=ageing)
+                for delivery in batched:
+                    delivery.flush_batch(ageing=ageing)
 
-    def _take_run(self, run: Run) -> bool:
+    def _dispatch_column_batch(self, batch: MessageBatch) -> bool:
         """Take messages all of which go on; False, and nothing has changed, if each has to be looked at.
 
         That is where no plan is at hand, a filter counts them, or one may be too old: 0.35 us a message, and 0.05 so.
         """
-        attributes = run.attributes
-        plan = self._plans.get(plan_key_of(run))
-        if plan is None or plan.version != self._directory.version or not plan.deliveries:
+        attributes = batch.attributes
+        route = self._routes.get(batch_cache_key(batch))
+        if route is None or route.version != self._directory.version or not route.deliveries:
             return False
-        if any(delivery.admits for delivery in plan.deliveries):
+        if any(delivery.filter_calls for delivery in route.deliveries):
             return False
-        if attributes.ttl and self._wall_ms() > (min(run.ids.halves()[0]) >> 16) + attributes.ttl:
+        if attributes.ttl and self._wall_ms() > (min(batch.ids.msb_lsb_columns()[0]) >> 16) + attributes.ttl:
             return False
         now_ns = self._monotonic_ns()
-        self.ledger.received += len(run) * len(plan.deliveries)
-        for delivery in plan.deliveries:
-            delivery.take(run, now_ns)
+        self.ledger.received += len(batch) * len(route.deliveries)
+        for delivery in route.deliveries:
+            delivery.offer_batch(batch, now_ns)
         return True
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
-    def _plan(self, message: UMessage, now_ns: int) -> Plan | None:
+    def _route_for(self, message: UMessage, now_ns: int) -> CachedRoute | None:
         """The plan for a message of which none is at hand; None if it is not accepted."""
-        if self._recent is None:
-            return self._made(message, self._plans, now_ns)
-        if not self._recent.is_new(message.id):
+        if self._dedup_window is None:
+            return self._build_route(message, self._routes, now_ns)
+        if not self._dedup_window.first_seen(message.id):
             self.refused["duplicate"] += 1  # not accepted, so the ledger does not know it
             return None
-        plan = self._plans_of_new.get(plan_key(message.attributes))
-        if plan is None or plan.version != self._directory.version or not message.id.is_valid:
-            plan = self._made(message, self._plans_of_new, now_ns)
-        return plan
+        route = self._routes_of_new_ids.get(cache_key(message.attributes))
+        if route is None or route.version != self._directory.version or not message.id.is_valid:
+            route = self._build_route(message, self._routes_of_new_ids, now_ns)
+        return route
 
-    def _made(self, message: UMessage, plans: dict[PlanKey, Plan], now_ns: int) -> Plan | None:
+    def _build_route(
+        self, message: UMessage, routes: dict[CacheKey, CachedRoute], now_ns: int
+    ) -> CachedRoute | None:
         """Make a plan, and keep it among `plans` if these attributes are likely to come again; None if they are invalid."""
         attributes = message.attributes
         # Read before the question: a change in between then makes the plan stale, not wrong.
         version = self._directory.version
         try:
             if not message.id.is_valid:
-                raise Refused(UCode.INVALID_ARGUMENT, f"id {message.id}: expected a version 7 UUID")
+                raise InvalidMessage(UCode.INVALID_ARGUMENT, f"id {message.id}: expected a version 7 UUID")
             decision = self._router.decide(self.name, attributes)
-        except Refused as refused:
+        except InvalidMessage as refused:
             self._refuse(message, refused.status)
             return None
         except Exception as error:  # noqa: BLE001  # foreign code: the directory is a plugin's
-            self.faults.of_directory(self._directory, error)
-            self._dispatcher.puts.drop({attributes.source})  # nobody must rely on us for it
-            text = f"subscription directory {described(self._directory, error)}"
-            return Plan(version, (), Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text)))
-        plan = Plan(version, *self._deliveries_of(attributes, decision, now_ns))
-        key = plan_key(attributes)
-        if attributes.repeats or key is not attributes:
-            if len(plans) >= self._plan_limit:
-                plans.clear()
-            plans[key] = plan
-        return plan
+            self.plugin_errors.record_directory_error(self._directory, error)
+            self._dispatcher.topic_advertisements.withdraw(
+                {attributes.source}
+            )  # nobody must rely on us for it
+            text = f"subscription directory {describe_error(self._directory, error)}"
+            return CachedRoute(
+                version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
+            )
+        route = CachedRoute(version, *self._deliveries_of(attributes, decision, now_ns))
+        key = cache_key(attributes)
+        if attributes.is_cacheable or key is not attributes:
+            if len(routes) >= self._route_limit:
+                routes.clear()
+            routes[key] = route
+        return route
 
-    def _forget_plans(self) -> None:
-        self._plans.clear()
-        self._plans_of_new.clear()
+    def _clear_routes(self) -> None:
+        self._routes.clear()
+        self._routes_of_new_ids.clear()
 
-    def _topics_forgotten(self, topics: AbstractSet[UUri]) -> None:
-        self._dispatcher.puts.drop(topics)
-        self._forget_plans()
+    def _on_topics_evicted(self, topics: AbstractSet[UUri]) -> None:
+        self._dispatcher.topic_advertisements.withdraw(topics)
+        self._clear_routes()
 
     def _deliveries_of(
-        self, attributes: UAttributes, decision: Decision, now_ns: int
-    ) -> tuple[tuple[Delivery, ...], Decision]:
+        self, attributes: UAttributes, decision: RoutingDecision, now_ns: int
+    ) -> tuple[tuple[Delivery, ...], RoutingDecision]:
         """What a plan does, and why. What another streamer puts is no part of it, but its filters go on knowing what they know."""
         if attributes.type is not UMessageType.PUBLISH:
             return tuple(
-                self._deliveries.unicast(each.endpoint, now_ns) for each in decision.targets
+                self._deliveries.for_unicast(each.endpoint, now_ns) for each in decision.targets
             ), decision
         # What is denied here, or left as a whole, says nothing about what comes in where its source lives.
-        heard = decision.reason is None and not decision.left
-        share = self._share(attributes.source, decision.targets, now_ns) if heard else Share(())
-        deliveries = self._deliveries.of_topic(attributes.source, share.targets, now_ns)
-        if not share.left:
+        is_forwarded = decision.reason is None and not decision.deferred
+        share = (
+            self._forwarding_share(attributes.source, decision.targets, now_ns)
+            if is_forwarded
+            else ForwardingShare(())
+        )
+        deliveries = self._deliveries.for_topic(attributes.source, share.targets, now_ns)
+        if not share.deferred:
             return deliveries, decision
-        ours = tuple(each for each in deliveries if each.endpoint not in share.left)
-        return ours, decision if ours else LEFT
+        forwarded = tuple(each for each in deliveries if each.endpoint not in share.deferred)
+        return forwarded, decision if forwarded else DEFERRED
 
-    def _share(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> Share:
+    def _forwarding_share(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:
         """Whose the targets of a publication are; of what comes from us there is no other."""
         if self.name == SELF:
-            return Share(targets)
-        share = self._dispatcher.puts.share(topic, targets, now_ns)
-        if share.until_ns:
-            self._dispatcher.schedule(share.until_ns, lambda: self._release(topic))
+            return ForwardingShare(targets)
+        share = self._dispatcher.topic_advertisements.assign(topic, targets, now_ns)
+        if share.grace_until_ns:
+            self._dispatcher.schedule(share.grace_until_ns, lambda: self._end_grace(topic))
         return share
 
-    def leaves(self, attributes: UAttributes, endpoint: str) -> bool:
+    def defers_to_peer(self, attributes: UAttributes, endpoint: str) -> bool:
         """Whether another streamer brings to `endpoint`, or wherever it goes, what comes in here with these attributes."""
         with self._lock:
             try:
@@ -252,71 +262,73 @@ class Ingress:
             except Exception:  # noqa: BLE001  # foreign code, or an invalid message: whoever dispatches it will see
                 return False
             if attributes.type is not UMessageType.PUBLISH or not decision.targets:
-                return decision.left
-            left = self._share(attributes.source, decision.targets, self._monotonic_ns()).left
-            return endpoint in left or all(each.endpoint in left for each in decision.targets)
+                return decision.deferred
+            deferred = self._forwarding_share(
+                attributes.source, decision.targets, self._monotonic_ns()
+            ).deferred
+            return endpoint in deferred or all(each.endpoint in deferred for each in decision.targets)
 
-    def _release(self, topic: UUri) -> None:
-        self._dispatcher.puts.release(topic, self._monotonic_ns())
-        self.replan_topics(frozenset([topic]))
+    def _end_grace(self, topic: UUri) -> None:
+        self._dispatcher.topic_advertisements.end_grace(topic, self._monotonic_ns())
+        self.invalidate_topics(frozenset([topic]))
 
     # --- another router -----------------------------------------------------------------------------------------------
 
-    def replan(self) -> None:
+    def invalidate_routes(self) -> None:
         """Make every plan again; deliveries, and what filters know, stay."""
         with self._lock:
-            self._forget_plans()
+            self._clear_routes()
 
-    def replan_topics(self, topics: frozenset[UUri]) -> None:
+    def invalidate_topics(self, topics: frozenset[UUri]) -> None:
         """Make the plans of these topics again."""
         with self._lock:
-            concerned = topics & self._deliveries.topics
-            if not concerned:
+            affected = topics & self._deliveries.topics
+            if not affected:
                 return
-            for plans in (self._plans, self._plans_of_new):
-                for each in [each for each in plans if isinstance(each, UAttributes)]:
-                    if each.source in concerned:
-                        del plans[each]
+            for routes in (self._routes, self._routes_of_new_ids):
+                for each in [each for each in routes if isinstance(each, UAttributes)]:
+                    if each.source in affected:
+                        del routes[each]
 
-    def take_once(self, window: int) -> None:
+    def set_dedup_window(self, window: int) -> None:
         """Take each message once from now on, by its id, as far as the last `window` of them; 0: take all.
 
         For a network that hands over what it has handed over before. Ids that are remembered stay so.
         """
         with self._lock:
-            if window != (self._recent.window if self._recent else 0):
-                self._recent = RecentIds(window) if window else None
-                self._forget_plans()
+            if window != (self._dedup_window.size if self._dedup_window else 0):
+                self._dedup_window = DedupWindow(window) if window else None
+                self._clear_routes()
 
-    def held_still(self) -> AbstractContextManager[object]:
+    def paused(self) -> AbstractContextManager[object]:
         """Nothing is dispatched here within a `with` block of it."""
         return self._lock
 
-    def use(self, router: Router) -> None:
+    def set_router(self, router: Router) -> None:
         """Decide by `router`, and ask for the filters of every target. Called while held still."""
         self._router = router
-        self._directory = router.versioned
-        self._forget_plans()
-        self._deliveries.put_filters_before_all(self._monotonic_ns())
+        self._directory = router.version_source
+        self._clear_routes()
+        self._deliveries.rebuild_filters(self._monotonic_ns())
 
     # --- what does not go on ------------------------------------------------------------------------------------------
 
     def _refuse(self, message: UMessage, status: UStatus) -> None:
         self.refused["invalid"] += 1
-        self._dispatcher.answer(message, status, self.name)
+        self._dispatcher.respond_error(message, status, self.name)
 
-    def _expired(self, message: UMessage, now_ns: int) -> None:
+    def _drop_expired(self, message: UMessage, now_ns: int) -> None:
         text = f"ttl of {message.attributes.ttl} ms had run out on arrival at {self.name!r}"
         days = (self._wall_ms() - message.id.time_ms) // _MS_PER_DAY
         if days > 0:
             text += f"; by its id it was made {days} days ago: is the clock of its sender set?"
-        expired = Decision((), Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, text))
-        self._undelivered(message, expired, now_ns)
+        expired = RoutingDecision((), Verdict.EXPIRED, UStatus(UCode.DEADLINE_EXCEEDED, text))
+        self._settle_without_target(message, expired, now_ns)
 
-    def _undelivered(self, message: UMessage, decision: Decision, now_ns: int) -> None:
+    def _settle_without_target(self, message: UMessage, decision: RoutingDecision, now_ns: int) -> None:
         """A message without a target is one delivery, and this is the end of it; one of a neighbour's is none of ours."""
-        if decision.left:
-            self.refused["neighbour"] += 1
+        if decision.deferred:
+            self.refused["deferred_to_peer"] += 1
             return
         self.ledger.received += 1
         self.ledger.settle(decision.verdict)
@@ -324,112 +336,120 @@ class Ingress:
             try:
                 tap(message, None, decision.verdict, decision.reason, 0, now_ns, now_ns, 0, now_ns)
             except Exception as error:  # noqa: BLE001  # foreign code, as in Delivery.settle
-                self.tap_failed(tap, error)
+                self.on_tap_error(tap, error)
         if decision.reason is None or decision.verdict is Verdict.NO_SUBSCRIBER:
             return
         if decision.verdict is Verdict.DENIED:
             self.refused[decision.denied_as] += 1
         else:
-            self._dispatcher.bury(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
+            self._dispatcher.dead_letter(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
         if not decision.silent:
-            self._dispatcher.answer(message, decision.reason, self.name)
+            self._dispatcher.respond_error(message, decision.reason, self.name)
 
     # --- what plugins do to messages, and get wrong ---------------------------------------------------------------------
 
-    def stopped(self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus) -> None:
+    def on_filter_stop(
+        self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
+    ) -> None:
         """A filter has ended a delivery: tell the requester, and bury what ended for no good reason."""
         if verdict is Verdict.DEAD_LETTERED:
             now_ns = self._monotonic_ns()
-            self._dispatcher.bury(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
-        self._dispatcher.answer(message, reason, self.name)
+            self._dispatcher.dead_letter(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
+        self._dispatcher.respond_error(message, reason, self.name)
 
-    def filter_failed(self, plugin: object, error: Exception) -> None:
-        self.faults.of_filter(plugin, error)
+    def on_filter_error(self, plugin: object, error: Exception) -> None:
+        self.plugin_errors.record_filter_error(plugin, error)
 
-    def tap_failed(self, tap: Tap, error: Exception) -> None:
-        if self.faults.of_tap(tap, error):
-            self._without(tap)
+    def on_tap_error(self, tap: Tap, error: Exception) -> None:
+        if self.plugin_errors.record_tap_error(tap, error):
+            self._drop_tap(tap)
 
-    def _without(self, tap: Tap) -> None:
-        with self._changing_taps:
+    def _drop_tap(self, tap: Tap) -> None:
+        with self._taps_lock:
             self.taps = tuple(each for each in self.taps if each is not tap)
 
     def add_tap(self, tap: Tap) -> None:
         """Have `tap` see every verdict from now on."""
-        with self._lock, self._changing_taps:
+        with self._lock, self._taps_lock:
             self.taps = (*self.taps, tap)
 
     def remove_tap(self, tap: Tap) -> None:
         """Have `tap` see no more verdicts; one that is being told on another thread may still come."""
         with self._lock:
-            self._without(tap)
+            self._drop_tap(tap)
             if not self.taps:
                 for each in self._deliveries:
-                    each.forget_arrivals()
+                    each.clear_arrivals()
 
     # --- messages that a filter holds ---------------------------------------------------------------------------------
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None:
         """Have `holder` release its message at `when_ns`."""
-        self._dispatcher.schedule(when_ns, lambda: self._wake(delivery, holder))
+        self._dispatcher.schedule(when_ns, lambda: self._release_held(delivery, holder))
 
-    def _wake(self, delivery: Delivery, holder: Filter) -> None:
+    def _release_held(self, delivery: Delivery, holder: Filter) -> None:
         with self._lock:
             now_ns = self._monotonic_ns()
             try:
-                wanted = delivery.topic is None or self._is_wanted(delivery, delivery.topic, now_ns)
+                subscribed = delivery.topic is None or self._is_still_subscribed(
+                    delivery, delivery.topic, now_ns
+                )
             except Exception as error:  # noqa: BLE001  # foreign code; it was wanted when it was accepted
-                self.faults.of_directory(self._directory, error)
-                wanted = True
-            delivery.resume(holder, now_ns, wanted=wanted)
+                self.plugin_errors.record_directory_error(self._directory, error)
+                subscribed = True
+            delivery.release_held(holder, now_ns, subscribed=subscribed)
 
-    def _is_wanted(self, delivery: Delivery, topic: UUri, now_ns: int) -> bool:
+    def _is_still_subscribed(self, delivery: Delivery, topic: UUri, now_ns: int) -> bool:
         """Whether somebody still subscribes what a filter has held back in the meantime."""
-        targets = self._share(topic, self._router.subscribed(self.name, topic), now_ns).targets
+        targets = self._forwarding_share(
+            topic, self._router.subscribed_targets(self.name, topic), now_ns
+        ).targets
         if topic in self._deliveries.topics:
             # Who came back since has a delivery of its own.
-            return delivery in self._deliveries.of_topic(topic, targets, now_ns)
+            return delivery in self._deliveries.for_topic(topic, targets, now_ns)
         # Forgotten with all others when there were too many topics, which is no reason to lose a message.
         return any(
             (each.endpoint, each.subscriber) == (delivery.endpoint, delivery.subscriber) for each in targets
         )
 
-    def give_up_held(self, reason: UStatus) -> list[UMessage]:
+    def abandon_held(self, reason: UStatus) -> list[UMessage]:
         """Make dead letters of all that filters hold, and answer who asked; what that was."""
         with self._lock:
             return [
                 each
                 for delivery in self._deliveries
-                for each in delivery.give_up(self._monotonic_ns(), reason)
+                for each in delivery.abandon_held(self._monotonic_ns(), reason)
             ]
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def targets(self) -> list[TargetStatistics]:
+    def target_statistics(self) -> list[TargetStatistics]:
         """A snapshot of every topic's targets."""
         with self._lock:
             return self._deliveries.statistics()
 
 
-class OwnIngress(Ingress):
+class LocalIngress(Ingress):
     """The ingress of the streamer itself: hosted services, error Responses, dead letters."""
 
-    def __init__(self, dispatcher: Shared, taps: tuple[Tap, ...] = ()) -> None:
+    def __init__(self, dispatcher: DispatcherPort, taps: tuple[Tap, ...] = ()) -> None:
         super().__init__(SELF, dispatcher, taps)
         self._ids = UuidSource(self._wall_ms)
         self._topic = dead_letter_topic(dispatcher.authority)
-        self._answers: dict[str, Delivery] = {}
+        self._response_deliveries: dict[str, Delivery] = {}
 
-    def answer(self, request: UMessage, status: UStatus, endpoint: str) -> None:
+    def respond_error(self, request: UMessage, status: UStatus, endpoint: str) -> None:
         """Send an error Response to the requester at `endpoint`, wherever its source claims to be."""
         with self._lock:
-            delivery = self._answers.get(endpoint)
+            delivery = self._response_deliveries.get(endpoint)
             if delivery is None:
-                delivery = self._answers[endpoint] = Delivery(self, self._dispatcher.egress[endpoint])
+                delivery = self._response_deliveries[endpoint] = Delivery(
+                    self, self._dispatcher.egress[endpoint]
+                )
             self.ledger.received += 1
             delivery.offer(error_response(self._ids.next(), request, status), self._monotonic_ns())
 
-    def publish(self, letter: DeadLetter) -> None:
+    def publish_dead_letter(self, letter: DeadLetter) -> None:
         """Tell the subscribers of the dead-letter topic."""
         with self._lock:
             self.dispatch(letter.to_message(self._ids.next(), self._topic))

@@ -53,7 +53,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
         return publish(id, topic, entry.SerializeToString(), UPayloadFormat.PROTOBUF)
 
 
-class DeadLetterBox:
+class DeadLetterBuffer:
     """Dead letters that wait to be published; bounded, the newest is turned away and counted when it is full.
 
     As much room as a lane has by default: whoever overflows a lane does so faster than letters can be written (95 000/s
@@ -69,7 +69,7 @@ class DeadLetterBox:
         self._bytes = 0
         self.unpublished = 0
 
-    def add(self, letter: DeadLetter) -> bool:
+    def add_letter(self, letter: DeadLetter) -> bool:
         """Whether the box was empty before, so that somebody must come and collect."""
         size = _size(letter)
         with self._lock:
@@ -80,10 +80,10 @@ class DeadLetterBox:
             self._bytes += size
             return len(self._waiting) == 1
 
-    def collect(self, at_most: int | None = None) -> list[DeadLetter]:
+    def pop_letters(self, limit: int | None = None) -> list[DeadLetter]:
         """Take out all that wait, or the oldest `at_most`: who leaves some must come again, nobody else is called."""
         with self._lock:
-            end = len(self._waiting) if at_most is None else at_most
+            end = len(self._waiting) if limit is None else limit
             letters, self._waiting = self._waiting[:end], self._waiting[end:]
             self._bytes -= sum(map(_size, letters))
         return letters

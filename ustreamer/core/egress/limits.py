@@ -33,7 +33,7 @@ class EgressLimits(msgspec.Struct, frozen=True):
     subscriber_bytes: int | None = None
 
     @property
-    def of_a_subscriber(self) -> tuple[int, int]:
+    def per_subscriber(self) -> tuple[int, int]:
         """How many messages and bytes may wait for one subscriber."""
         messages, size = self.subscriber_messages, self.subscriber_bytes
         return (
@@ -42,7 +42,7 @@ class EgressLimits(msgspec.Struct, frozen=True):
         )
 
 
-class Queued(msgspec.Struct):
+class QueuedMessage(msgspec.Struct):
     """A message that waits for its delivery. Times are monotonic ns. After its deadline it must not be sent (DSP-4, DSP-27)."""
 
     delivery: Delivery
@@ -54,17 +54,17 @@ class Queued(msgspec.Struct):
     last_attempt_ns: int = 0
     deadline_ns: int = NEVER_NS
     """Until when it may wait; no leap of the wall clock moves it (`ustreamer.core.delivery.expiry`)."""
-    ticket: bytes | None = None
+    spool_key: bytes | None = None
     """Its key on disk, b"" while it is on its way there; None in a lane that keeps nothing."""
-    absent: bool = False
+    header_only: bool = False
     """`message` has the attributes only; the rest is on disk."""
-    in_hand: bool = False
+    pinned: bool = False
     """Its lane has asked for the whole message, so that it must not become absent."""
-    crowded_out: bool = False
+    evicted_by_subscriber_limit: bool = False
     """It had to go because of the bounds of its subscriber, not of those of the endpoint."""
 
 
-def stream_of(delivery: Delivery, message: UMessage) -> Hashable:
+def stream_key(delivery: Delivery, message: UMessage) -> Hashable:
     """What keeps its order of arrival within a class, whatever becomes of other messages."""
     attributes = message.attributes
     return delivery.subscriber, attributes.source, attributes.sink

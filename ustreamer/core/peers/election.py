@@ -19,18 +19,18 @@ import msgspec
 
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
-_KEPT_ANSWERS: Final = 4096
+_MAX_CACHED_ROLES: Final = 4096
 """Pairs of authorities whose standing is kept; a sender chooses them."""
 
 
-class Role(StrEnum):
+class AnnouncementRole(StrEnum):
     """What an announcement says about its subject, an authority."""
 
-    IS = "is"
+    IDENTITY = "is"
     """The announcer's own; said last, when it is ready for messages."""
     CARRIES = "carries"
     """Messages to it are taken from this network to another."""
-    HERE = "here"
+    LOCAL = "here"
     """It lives on this network."""
 
 
@@ -44,35 +44,35 @@ class Announcement(msgspec.Struct, frozen=True):
     instance: str
     endpoint: str
     authority: str
-    role: Role
+    role: AnnouncementRole
     subject: str
-    vouched: bool = False
+    trusted: bool = False
 
 
-class Who(NamedTuple):
+class RouterId(NamedTuple):
     """A streamer: its own authority, and the process, so that two by one name are still two."""
 
     authority: str
     instance: str
 
 
-class Standing(Enum):
+class ForwardingRole(Enum):
     """What a message heard on a network is to us."""
 
-    OURS = "ours"
+    FORWARD = "forward"
     """To be dealt with as if nobody else were there."""
-    SILENT = "silent"
+    FORWARD_SILENTLY = "forward_silently"
     """The same, but whatever comes of it, another one answers."""
-    LEFT = "left"
+    DEFER = "defer"
     """Another one's, who brought it or takes it."""
 
 
-class Heard(NamedTuple):
+class PeerChanges(NamedTuple):
     """What has changed: who has come to a network and who has gone, and which of our endpoints turn out to share one."""
 
-    came: tuple[Who, ...]
-    went: tuple[Who, ...]
-    doubled: tuple[str, ...]
+    joined: tuple[RouterId, ...]
+    departed: tuple[RouterId, ...]
+    shared_endpoints: tuple[str, ...]
     changed: bool
 
 
@@ -80,239 +80,269 @@ class _Claims(msgspec.Struct, frozen=True):
     """What one streamer says of one network."""
 
     carries: frozenset[str]
-    here: frozenset[str]
-    vouched: bool = False
+    local: frozenset[str]
+    trusted: bool = False
 
-    def places(self, authority: str) -> bool:
+    def serves_locally(self, authority: str) -> bool:
         """Whether `authority` lives on this network, by name or as one of all others."""
-        return authority in self.here or (ANY_AUTHORITY in self.here and authority not in self.carries)
+        return authority in self.local or (ANY_AUTHORITY in self.local and authority not in self.carries)
 
-    def takes(self, authority: str) -> int:
+    def carries_to(self, authority: str) -> int:
         """How surely messages to `authority` are carried away: 2 by its name, 1 with all others, 0 not at all."""
         if authority in self.carries:
             return 2
-        return int(ANY_AUTHORITY in self.carries and authority not in self.here)
+        return int(ANY_AUTHORITY in self.carries and authority not in self.local)
 
-    def feeds(self, other: "_Claims") -> bool:
+    def feeds_into(self, other: "_Claims") -> bool:
         """Whether some authority behind this streamer lives on the network for the other one."""
-        return any(other.places(each) for each in self.carries)
+        return any(other.serves_locally(each) for each in self.carries)
 
 
 class _View(msgspec.Struct, frozen=True):
     """All of this at one moment; replaced, never changed, for routing reads it without a lock."""
 
-    mine: Mapping[str, _Claims]
-    home: Mapping[str, str]
-    others: Mapping[str, Mapping[Who, _Claims]]
-    doubled: Mapping[str, frozenset[str]]
-    kept: dict[tuple[str, str, str | None], Standing]
+    own_claims: Mapping[str, _Claims]
+    home_endpoints: Mapping[str, str]
+    peer_claims: Mapping[str, Mapping[RouterId, _Claims]]
+    shared_networks: Mapping[str, frozenset[str]]
+    cached_roles: dict[tuple[str, str, str | None], ForwardingRole]
 
 
-class Neighbours:
+class PeerRouters:
     """The streamers on each of our networks. Safe from any thread."""
 
     def __init__(self, authority: str, instance: str = "") -> None:
         """`instance` differs from that of every other process that could be met; it is used in the keys of networks."""
-        self._me = Who(authority, instance)
+        self._local_id = RouterId(authority, instance)
         self._lock = Lock()
-        self._heard: dict[str, frozenset[Announcement]] = {}
+        self._announcements: dict[str, frozenset[Announcement]] = {}
         self._view = _View({}, {}, {}, {}, {})
 
     @property
     def authority(self) -> str:
         """Our own."""
-        return self._me.authority
+        return self._local_id.authority
 
     @property
-    def me(self) -> Who:
+    def local_id(self) -> RouterId:
         """As the others see us."""
-        return self._me
+        return self._local_id
 
-    def settle(self, authorities: Mapping[str, Sequence[str]]) -> None:
+    def configure(self, authorities: Mapping[str, Sequence[str]]) -> None:
         """State who lives behind each of our endpoints."""
-        named = {who: endpoint for endpoint, each in authorities.items() for who in each}
-        mine = {
-            endpoint: _Claims(frozenset(named) - frozenset(here), frozenset(here))
-            for endpoint, here in authorities.items()
+        home_endpoints = {authority: endpoint for endpoint, each in authorities.items() for authority in each}
+        own_claims = {
+            endpoint: _Claims(frozenset(home_endpoints) - frozenset(local), frozenset(local))
+            for endpoint, local in authorities.items()
         }
         with self._lock:
-            self._view = self._seen(mine, named)
+            self._view = self._build_view(own_claims, home_endpoints)
 
-    def announcements(self, endpoint: str) -> frozenset[Announcement]:
+    def own_announcements(self, endpoint: str) -> frozenset[Announcement]:
         """What we have to say on the network of `endpoint`."""
-        mine = self._view.mine.get(endpoint)
-        if mine is None:
+        own_claims = self._view.own_claims.get(endpoint)
+        if own_claims is None:
             return frozenset()
-        said = [
-            (Role.IS, self._me.authority),
-            *((Role.CARRIES, each) for each in mine.carries),
-            *((Role.HERE, each) for each in mine.here),
+        subjects = [
+            (AnnouncementRole.IDENTITY, self._local_id.authority),
+            *((AnnouncementRole.CARRIES, each) for each in own_claims.carries),
+            *((AnnouncementRole.LOCAL, each) for each in own_claims.local),
         ]
-        who = self._me
-        return frozenset(Announcement(who.instance, endpoint, who.authority, *each) for each in said)
+        local_id = self._local_id
+        return frozenset(
+            Announcement(local_id.instance, endpoint, local_id.authority, *each) for each in subjects
+        )
 
-    def hear(self, endpoint: str, announcements: frozenset[Announcement]) -> Heard:
+    def on_announcements(self, endpoint: str, announcements: frozenset[Announcement]) -> PeerChanges:
         """Take note of all that is announced on the network of `endpoint` at this moment."""
         with self._lock:
             before = self._view
-            self._heard[endpoint] = announcements
-            self._view = now = self._seen(before.mine, before.home)
-        old, new = before.others.get(endpoint, {}), now.others.get(endpoint, {})
-        came, went = (
+            self._announcements[endpoint] = announcements
+            self._view = now = self._build_view(before.own_claims, before.home_endpoints)
+        old, new = before.peer_claims.get(endpoint, {}), now.peer_claims.get(endpoint, {})
+        joined, departed = (
             tuple(each for each in new if each not in old),
             tuple(each for each in old if each not in new),
         )
-        doubled = tuple(each for each in now.doubled if each not in before.doubled)
-        return Heard(came, went, doubled, old != new or before.doubled != now.doubled)
+        shared_endpoints = tuple(each for each in now.shared_networks if each not in before.shared_networks)
+        return PeerChanges(
+            joined, departed, shared_endpoints, old != new or before.shared_networks != now.shared_networks
+        )
 
-    def _seen(self, mine: Mapping[str, _Claims], home: Mapping[str, str]) -> _View:
-        others = {}
-        ours: dict[str, set[str]] = {}
-        for endpoint, announcements in self._heard.items():
-            ours[endpoint] = {each.endpoint for each in announcements if each.instance == self._me.instance}
-            if claims := _claims(each for each in announcements if each.instance != self._me.instance):
-                others[endpoint] = claims
-        doubled = {}
-        for endpoint, heard in ours.items():
+    def _build_view(self, own_claims: Mapping[str, _Claims], home_endpoints: Mapping[str, str]) -> _View:
+        peer_claims = {}
+        own_endpoints: dict[str, set[str]] = {}
+        for endpoint, announcements in self._announcements.items():
+            own_endpoints[endpoint] = {
+                each.endpoint for each in announcements if each.instance == self._local_id.instance
+            }
+            if claims := _claims_by_router(
+                each for each in announcements if each.instance != self._local_id.instance
+            ):
+                peer_claims[endpoint] = claims
+        shared_networks = {}
+        for endpoint, seen_endpoints in own_endpoints.items():
             # Both ways: somebody on one network can say there what he likes, but not on the other.
-            shared = frozenset(each for each in heard - {endpoint} if endpoint in ours.get(each, ()))
+            shared = frozenset(
+                each for each in seen_endpoints - {endpoint} if endpoint in own_endpoints.get(each, ())
+            )
             if shared:
-                doubled[endpoint] = shared
-        return _View(mine, home, others, doubled, {})
+                shared_networks[endpoint] = shared
+        return _View(own_claims, home_endpoints, peer_claims, shared_networks, {})
 
     # --- whose a message is -------------------------------------------------------------------------------------------
 
-    def standing(self, ingress: str, source: str, sink: str | None) -> Standing:
+    def forwarding_role(self, ingress: str, source: str, sink: str | None) -> ForwardingRole:
         """Whose a message between these authorities is that was heard at `ingress`. Without a sink: of a publication, or of what is for us.
 
         Every streamer there that sees the same comes to the same result: one has it.
         """
         view = self._view
-        if ingress not in view.others and ingress not in view.doubled:
-            return Standing.OURS
-        question = ingress, source, sink
-        standing = view.kept.get(question)
-        if standing is None:
-            standing = self._decide(view, *question)
-            if len(view.kept) >= _KEPT_ANSWERS:
-                view.kept.clear()
-            view.kept[question] = standing
-        return standing
+        if ingress not in view.peer_claims and ingress not in view.shared_networks:
+            return ForwardingRole.FORWARD
+        key = ingress, source, sink
+        role = view.cached_roles.get(key)
+        if role is None:
+            role = self._elect(view, *key)
+            if len(view.cached_roles) >= _MAX_CACHED_ROLES:
+                view.cached_roles.clear()
+            view.cached_roles[key] = role
+        return role
 
-    def _decide(self, view: _View, ingress: str, source: str, sink: str | None) -> Standing:
-        mine = view.mine[ingress]
-        others = view.others.get(ingress, {})
-        if not mine.places(source):
-            return self._of_a_stranger(view, ingress, source, sink)
-        if sink is None or mine.places(sink):
-            return Standing.OURS
-        level = mine.takes(sink)
-        if not level:
-            known = any(each.takes(sink) or each.places(sink) for each in others.values())
-            return Standing.LEFT if known or not self._speaks(others, sink) else Standing.OURS
-        rivals = {
-            who: each.takes(sink)
-            for who, each in others.items()
-            if each.takes(sink) and each.places(source) and _is_seen_to(view, who, each, sink)
+    def _elect(self, view: _View, ingress: str, source: str, sink: str | None) -> ForwardingRole:
+        own_claims = view.own_claims[ingress]
+        peer_claims = view.peer_claims.get(ingress, {})
+        if not own_claims.serves_locally(source):
+            return self._role_for_unknown_source(view, ingress, source, sink)
+        if sink is None or own_claims.serves_locally(sink):
+            return ForwardingRole.FORWARD
+        own_strength = own_claims.carries_to(sink)
+        if not own_strength:
+            known = any(each.carries_to(sink) or each.serves_locally(sink) for each in peer_claims.values())
+            return (
+                ForwardingRole.DEFER
+                if known or not self._is_responder(peer_claims, sink)
+                else ForwardingRole.FORWARD
+            )
+        competitors = {
+            router: each.carries_to(sink)
+            for router, each in peer_claims.items()
+            if each.carries_to(sink)
+            and each.serves_locally(source)
+            and _is_trusted_for(view, router, each, sink)
         }
-        best = max({self._me: level, **rivals}.items(), key=lambda each: (each[1], *weight(each[0], sink)))
-        return Standing.OURS if best[0] == self._me else Standing.LEFT
-
-    def _of_a_stranger(self, view: _View, ingress: str, source: str, sink: str | None) -> Standing:
-        """A source that does not live there for us: forwarded by another, or somebody whom we do not know, or a spoof."""
-        others = view.others.get(ingress, {})
-        if _home(view, source) in view.doubled.get(ingress, ()):
-            return Standing.LEFT  # what another endpoint of ours has heard as well, or has put there
-        bringers = {who: each for who, each in others.items() if each.takes(source)}
-        if any(_is_seen_to(view, who, each, source) for who, each in bringers.items()):
-            return Standing.LEFT
-        if sink is None:
-            return Standing.OURS
-        concerns = any(
-            each.places(source) and (each.takes(sink) or each.places(sink)) for each in others.values()
+        best = max(
+            {self._local_id: own_strength, **competitors}.items(),
+            key=lambda each: (each[1], *election_key(each[0], sink)),
         )
-        return Standing.SILENT if bringers or concerns or not self._speaks(others, sink) else Standing.OURS
+        return ForwardingRole.FORWARD if best[0] == self._local_id else ForwardingRole.DEFER
 
-    def _speaks(self, others: Mapping[Who, _Claims], sink: str) -> bool:
+    def _role_for_unknown_source(
+        self, view: _View, ingress: str, source: str, sink: str | None
+    ) -> ForwardingRole:
+        """A source that does not live there for us: forwarded by another, or somebody whom we do not know, or a spoof."""
+        peer_claims = view.peer_claims.get(ingress, {})
+        if _home_endpoint(view, source) in view.shared_networks.get(ingress, ()):
+            return ForwardingRole.DEFER  # what another endpoint of ours has heard as well, or has put there
+        carriers = {router: each for router, each in peer_claims.items() if each.carries_to(source)}
+        if any(_is_trusted_for(view, router, each, source) for router, each in carriers.items()):
+            return ForwardingRole.DEFER
+        if sink is None:
+            return ForwardingRole.FORWARD
+        is_local_elsewhere = any(
+            each.serves_locally(source) and (each.carries_to(sink) or each.serves_locally(sink))
+            for each in peer_claims.values()
+        )
+        return (
+            ForwardingRole.FORWARD_SILENTLY
+            if carriers or is_local_elsewhere or not self._is_responder(peer_claims, sink)
+            else ForwardingRole.FORWARD
+        )
+
+    def _is_responder(self, peer_claims: Mapping[RouterId, _Claims], sink: str) -> bool:
         """Whether it is ours to say that nobody carries to `sink`."""
-        return max((self._me, *others), key=lambda who: weight(who, sink)) == self._me
+        return max((self._local_id, *peer_claims), key=lambda who: election_key(who, sink)) == self._local_id
 
     # --- who puts what it hears elsewhere -----------------------------------------------------------------------------
 
-    def may_be_brought(self, endpoint: str, authority: str) -> bool:
+    def may_arrive_via_peer(self, endpoint: str, authority: str) -> bool:
         """Whether another streamer on the network of `endpoint` has `authority` elsewhere, and so may bring what it publishes."""
-        return any(each.takes(authority) for each in self._view.others.get(endpoint, {}).values())
+        return any(each.carries_to(authority) for each in self._view.peer_claims.get(endpoint, {}).values())
 
-    def believes(self, endpoint: str, who: Who, authority: str) -> bool:
+    def is_trusted(self, endpoint: str, router: RouterId, authority: str) -> bool:
         """Whether `who` can be believed to bring what `authority` publishes onto the network of `endpoint`.
 
         It has to be there, and to be seen where `authority` lives, so that it hears what it promises to bring.
         """
         view = self._view
-        claims = view.others.get(endpoint, {}).get(who)
-        if claims is None or not claims.takes(authority):
+        claims = view.peer_claims.get(endpoint, {}).get(router)
+        if claims is None or not claims.carries_to(authority):
             return False
-        return _is_seen_to(view, who, claims, authority)
+        return _is_trusted_for(view, router, claims, authority)
 
     # --- what goes round ----------------------------------------------------------------------------------------------
 
-    def loops(self) -> frozenset[str]:
+    def loop_endpoints(self) -> frozenset[str]:
         """Endpoints at which what we sent may come in again, as if it were new.
 
         That is where another endpoint of ours is heard, and where somebody brings what lives there for us, if somebody takes
         from another network of ours.
         """
         view = self._view
-        fed = {
+        loop_endpoints = {
             endpoint
-            for endpoint, others in view.others.items()
-            if any(each.feeds(view.mine[endpoint]) for each in others.values())
-            and view.others.keys() - {endpoint}
+            for endpoint, peer_claims in view.peer_claims.items()
+            if any(each.feeds_into(view.own_claims[endpoint]) for each in peer_claims.values())
+            and view.peer_claims.keys() - {endpoint}
         }
-        return frozenset(fed | view.doubled.keys())
+        return frozenset(loop_endpoints | view.shared_networks.keys())
 
-    def same_network(self) -> Mapping[str, frozenset[str]]:
+    def shared_network_endpoints(self) -> Mapping[str, frozenset[str]]:
         """Endpoints that share their network with others of ours, and which."""
-        return self._view.doubled
+        return self._view.shared_networks
 
-    def at(self, endpoint: str) -> tuple[Who, ...]:
+    def peers_at(self, endpoint: str) -> tuple[RouterId, ...]:
         """The streamers on the network of `endpoint`, but for this one."""
-        return tuple(self._view.others.get(endpoint, ()))
+        return tuple(self._view.peer_claims.get(endpoint, ()))
 
 
-def _claims(announcements: Iterable[Announcement]) -> dict[Who, _Claims]:
+def _claims_by_router(announcements: Iterable[Announcement]) -> dict[RouterId, _Claims]:
     """What each streamer says that has said all."""
-    said: dict[Who, list[Announcement]] = {}
+    by_router: dict[RouterId, list[Announcement]] = {}
     for each in announcements:
-        said.setdefault(Who(each.authority, each.instance), []).append(each)
+        by_router.setdefault(RouterId(each.authority, each.instance), []).append(each)
 
-    def subjects(of: list[Announcement], role: Role) -> frozenset[str]:
-        return frozenset(each.subject for each in of if each.role is role)
+    def subjects(announced: list[Announcement], role: AnnouncementRole) -> frozenset[str]:
+        return frozenset(each.subject for each in announced if each.role is role)
 
     return {
-        who: _Claims(subjects(each, Role.CARRIES), subjects(each, Role.HERE), any(a.vouched for a in each))
-        for who, each in said.items()
-        if who.authority in subjects(each, Role.IS)
+        router: _Claims(
+            subjects(each, AnnouncementRole.CARRIES),
+            subjects(each, AnnouncementRole.LOCAL),
+            any(a.trusted for a in each),
+        )
+        for router, each in by_router.items()
+        if router.authority in subjects(each, AnnouncementRole.IDENTITY)
     }
 
 
-def _home(view: _View, authority: str) -> str:
+def _home_endpoint(view: _View, authority: str) -> str:
     """Our endpoint behind which `authority` lives; "" if we do not know."""
-    return view.home.get(authority, view.home.get(ANY_AUTHORITY, ""))
+    return view.home_endpoints.get(authority, view.home_endpoints.get(ANY_AUTHORITY, ""))
 
 
-def _is_seen_to(view: _View, who: Who, claims: _Claims, authority: str) -> bool:
+def _is_trusted_for(view: _View, router: RouterId, claims: _Claims, authority: str) -> bool:
     """Whether `who` can be believed to carry between here and `authority`: it is where that lives for us, and says so."""
-    if claims.vouched:
+    if claims.trusted:
         return True
-    there = view.others.get(_home(view, authority), {}).get(who)
-    return there is not None and there.places(authority)
+    claims_at_home = view.peer_claims.get(_home_endpoint(view, authority), {}).get(router)
+    return claims_at_home is not None and claims_at_home.serves_locally(authority)
 
 
-def weight(who: Who, sink: str) -> tuple[bool, bytes, str]:
+def election_key(router: RouterId, sink: str) -> tuple[bool, bytes, str]:
     """Who comes first for `sink`, or a topic: whose own it is, else by lot. With every one that goes, only its share moves.
 
     The lot is by name, so that a streamer that restarts has the share it had.
     """
-    lot = blake2b(f"{who.authority}/{sink}".encode(), digest_size=8).digest()
-    return who.authority == sink, lot, who.instance
+    tie_break = blake2b(f"{router.authority}/{sink}".encode(), digest_size=8).digest()
+    return router.authority == sink, tie_break, router.instance

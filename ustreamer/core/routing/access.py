@@ -49,7 +49,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         source, sink = _pattern("source", self.source), _pattern("sink", self.sink)
         if self.type == "publish" and sink is not None:
             raise ValueError("sink: a publication has none; leave it out, or choose another type")
-        if not any(_can_match(each, source or ANY, sink) for each in self.concerns):
+        if not any(_can_match(each, source or ANY, sink) for each in self.message_types):
             what = self.type or "message"
             raise ValueError(
                 f"{'source' if sink is None else 'sink'}: no {what} has such a resource "
@@ -57,7 +57,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             )
 
     @property
-    def concerns(self) -> tuple[UMessageType, ...]:
+    def message_types(self) -> tuple[UMessageType, ...]:
         """The types of messages that the rule is asked about."""
         if self.type is not None:
             return (TYPES[self.type],)
@@ -90,55 +90,60 @@ def _pattern(key: str, text: str | None) -> UUri | None:
 
 def _can_match(type: UMessageType, source: UUri, sink: UUri | None) -> bool:
     """Whether resources of these patterns occur in messages of this type (`RULES` in uattributes.py, as on receipt)."""
-    sends, gets = source.resource_id, ANY_RESOURCE if sink is None else sink.resource_id
-    method_gets = gets == ANY_RESOURCE or (sink is not None and sink.is_method)
+    source_resource, sink_resource = source.resource_id, ANY_RESOURCE if sink is None else sink.resource_id
+    sink_is_method = sink_resource == ANY_RESOURCE or (sink is not None and sink.is_method)
     match type:
         case UMessageType.PUBLISH:
-            return sends == ANY_RESOURCE or source.is_topic
+            return source_resource == ANY_RESOURCE or source.is_topic
         case UMessageType.NOTIFICATION:
-            return sends != 0 and gets in (0, ANY_RESOURCE)
+            return source_resource != 0 and sink_resource in (0, ANY_RESOURCE)
         case UMessageType.REQUEST:
-            return sends in (0, ANY_RESOURCE) and method_gets
+            return source_resource in (0, ANY_RESOURCE) and sink_is_method
         case _:
-            return (sends == ANY_RESOURCE or source.is_method) and gets in (0, ANY_RESOURCE)
+            return (source_resource == ANY_RESOURCE or source.is_method) and sink_resource in (
+                0,
+                ANY_RESOURCE,
+            )
 
 
-class _Rule(NamedTuple):
+class _ParsedRule(NamedTuple):
     """A rule, read, and its place in the file."""
 
-    place: int
+    position: int
     allow: bool
     source: UUri
     sink: UUri
 
 
-class Access:
+class AccessPolicy:
     """The rules of one endpoint, ready to be asked. Reads only; safe from any thread."""
 
     def __init__(self, endpoint: str, rules: Sequence[AccessRule]) -> None:
-        self._where = f"endpoints.{endpoint}.access"
-        self._by_type: dict[UMessageType, list[_Rule]] = {type: [] for type in TYPES.values()}
+        self._section = f"endpoints.{endpoint}.access"
+        self._by_type: dict[UMessageType, list[_ParsedRule]] = {type: [] for type in TYPES.values()}
         for index, rule in enumerate(rules):
-            for type in rule.concerns:
-                self._by_type[type].append(_Rule(index, rule.allow, *rule.patterns))
-        self._rest_may_pass = {type: not rules or type is UMessageType.RESPONSE for type in TYPES.values()}
+            for type in rule.message_types:
+                self._by_type[type].append(_ParsedRule(index, rule.allow, *rule.patterns))
+        self._allowed_by_default = {
+            type: not rules or type is UMessageType.RESPONSE for type in TYPES.values()
+        }
 
-    def refusal(self, attributes: UAttributes) -> UStatus | None:
+    def deny_reason(self, attributes: UAttributes) -> UStatus | None:
         """Why a message with these valid attributes may not come in; None if it may."""
-        rule = self._deciding(attributes)
+        rule = self._first_match(attributes)
         if rule is not None:
-            return None if rule.allow else _refused(attributes, f"{self._where}[{rule.place}] denies")
-        may_pass = self._rest_may_pass[attributes.type]
-        return None if may_pass else _refused(attributes, f"no rule of {self._where} allows")
+            return None if rule.allow else _denied(attributes, f"{self._section}[{rule.position}] denies")
+        may_pass = self._allowed_by_default[attributes.type]
+        return None if may_pass else _denied(attributes, f"no rule of {self._section} allows")
 
-    def reason(self, attributes: UAttributes) -> str:
+    def allow_reason(self, attributes: UAttributes) -> str:
         """Why a message that may come in may."""
-        rule = self._deciding(attributes)
+        rule = self._first_match(attributes)
         if rule is not None:
-            return f"{self._where}[{rule.place}] allows it"
-        return f"{self._where} has no rule about it, and a {attributes.type.name} needs none"
+            return f"{self._section}[{rule.position}] allows it"
+        return f"{self._section} has no rule about it, and a {attributes.type.name} needs none"
 
-    def _deciding(self, attributes: UAttributes) -> _Rule | None:
+    def _first_match(self, attributes: UAttributes) -> _ParsedRule | None:
         type, source, sink = attributes.type, attributes.source, attributes.sink
         for rule in self._by_type[type]:
             if rule.source.matches(source) and (
@@ -148,6 +153,8 @@ class Access:
         return None
 
 
-def _refused(attributes: UAttributes, who: str) -> UStatus:
+def _denied(attributes: UAttributes, rule_text: str) -> UStatus:
     sink = "" if attributes.type is UMessageType.PUBLISH else f" to {attributes.sink}"
-    return UStatus(UCode.PERMISSION_DENIED, f"{who} a {attributes.type.name} from {attributes.source}{sink}")
+    return UStatus(
+        UCode.PERMISSION_DENIED, f"{rule_text} a {attributes.type.name} from {attributes.source}{sink}"
+    )

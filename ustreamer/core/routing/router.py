@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.peers.election import Neighbours, Standing
-from ustreamer.core.routing.access import Access
+from ustreamer.core.peers.election import ForwardingRole, PeerRouters
+from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
-from ustreamer.core.routing.subscriptions import MergedDirectory, SubscriptionDirectory, fastest
+from ustreamer.core.routing.subscriptions import MergedDirectory, SubscriptionDirectory, fastest_period
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, check_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
@@ -34,10 +34,10 @@ class Target(msgspec.Struct, frozen=True):
     period_ns: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True):
+class RoutingDecision(msgspec.Struct, frozen=True):
     """The targets of a message or, if there are none, the verdict on it and why.
 
-    `denied_as` is what a denied one is counted as: `spoofed` or `access`. Of one that is `left` to another streamer there is
+    `denied_as` is what a denied one is counted as: `spoofed` or `access`. Of one that is `deferred` to another streamer there is
     no delivery, and to a `silent` one no answer.
     """
 
@@ -45,15 +45,15 @@ class Decision(msgspec.Struct, frozen=True):
     verdict: Verdict = Verdict.NO_SUBSCRIBER
     reason: UStatus | None = None
     denied_as: str = ""
-    left: bool = False
+    deferred: bool = False
     silent: bool = False
 
 
-class Refused(UStatusError):
+class InvalidMessage(UStatusError):
     """A message whose attributes break the rules of its type; it is not accepted, so the ledger does not know it."""
 
 
-class Places:
+class AuthorityTable:
     """Which endpoint each authority and each hosted service lives behind."""
 
     def __init__(self, authorities: Mapping[str, str], services: Iterable[UUri] = ()) -> None:
@@ -78,100 +78,110 @@ class Router:
 
     def __init__(
         self,
-        places: Places,
+        authority_table: AuthorityTable,
         directory: SubscriptionDirectory,
         unicast: Mapping[str, bool],
-        access: Mapping[str, Access] | None = None,
-        neighbours: Neighbours | None = None,
+        access: Mapping[str, AccessPolicy] | None = None,
+        peers: PeerRouters | None = None,
     ) -> None:
         """`unicast` names every endpoint and tells whether each of its subscribers is a target of its own.
 
         `access` has the rules of the endpoints that have some; `neighbours` are the other streamers at each.
         """
-        self.places = places
+        self.authority_table = authority_table
         self.directory = directory
         # Its version is read for every message: through a property it would cost 0.08 us of the 1.0 that one takes.
-        versioned = directory.behind if isinstance(directory, PausedDirectory) else directory
-        self.versioned = versioned.versioned if isinstance(versioned, MergedDirectory) else versioned
+        inner = directory.inner if isinstance(directory, PausedDirectory) else directory
+        self.version_source = inner.version_source if isinstance(inner, MergedDirectory) else inner
         self._unicast = unicast
         self._access = dict(access or {})
-        self._neighbours = neighbours or Neighbours("")
+        self._peers = peers or PeerRouters("")
 
-    def decide(self, ingress: str, attributes: UAttributes) -> Decision:
+    def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """Where a message with these attributes that came in at `ingress` goes. Raises Refused for invalid ones."""
-        standing = self._standing(ingress, attributes)
-        if standing is Standing.LEFT:
-            return LEFT
+        role = self._forwarding_role(ingress, attributes)
+        if role is ForwardingRole.DEFER:
+            return DEFERRED
         try:
             check_attributes(attributes)
         except UStatusError as error:
-            raise Refused(error.code, error.message) from error
-        home = self.places.endpoint_of(attributes.source)
-        if home == SELF != ingress and ingress in self._neighbours.same_network():
-            return LEFT  # our own words, heard back through another endpoint
+            raise InvalidMessage(error.code, error.message) from error
+        home = self.authority_table.endpoint_of(attributes.source)
+        if home == SELF != ingress and ingress in self._peers.shared_network_endpoints():
+            return DEFERRED  # our own words, heard back through another endpoint
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
             reason = UStatus(UCode.PERMISSION_DENIED, text)
-            return Decision((), Verdict.DENIED, reason, "spoofed", silent=standing is Standing.SILENT)
+            return RoutingDecision(
+                (), Verdict.DENIED, reason, "spoofed", silent=role is ForwardingRole.FORWARD_SILENTLY
+            )
         access = self._access.get(ingress)
-        refusal = None if access is None else access.refusal(attributes)
-        if refusal is not None:
-            return Decision((), Verdict.DENIED, refusal, "access")
+        denial = None if access is None else access.deny_reason(attributes)
+        if denial is not None:
+            return RoutingDecision((), Verdict.DENIED, denial, "access")
         if attributes.type is UMessageType.PUBLISH:
-            return Decision(self.subscribed(ingress, attributes.source))
+            return RoutingDecision(self.subscribed_targets(ingress, attributes.source))
         assert attributes.sink is not None  # check_attributes has seen to it
-        return self._by_sink(ingress, attributes.sink)
+        return self._route_by_sink(ingress, attributes.sink)
 
-    def access_at(self, ingress: str) -> Access | None:
+    def access_policy(self, ingress: str) -> AccessPolicy | None:
         """The rules of an endpoint; None if it has none."""
         return self._access.get(ingress)
 
-    def _standing(self, ingress: str, attributes: UAttributes) -> Standing:
+    def _forwarding_role(self, ingress: str, attributes: UAttributes) -> ForwardingRole:
         if self._unicast.get(ingress):
-            return Standing.OURS  # whoever sent it there meant us, and no other streamer has heard it
+            return (
+                ForwardingRole.FORWARD
+            )  # whoever sent it there meant us, and no other streamer has heard it
         sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
-        if sink is not None and attributes.type is UMessageType.RESPONSE and self._answers_us(sink):
+        if sink is not None and attributes.type is UMessageType.RESPONSE and self._requester_is_unicast(sink):
             sink = None
-        to = None if sink is None else sink.authority_name
-        if sink is not None and to == self._neighbours.authority and self.places.endpoint_of(sink) == SELF:
-            to = None  # a service of ours: nobody else hosts it, so only who has brought it can matter
-        return self._neighbours.standing(ingress, attributes.source.authority_name, to)
+        sink_authority = None if sink is None else sink.authority_name
+        if (
+            sink is not None
+            and sink_authority == self._peers.authority
+            and self.authority_table.endpoint_of(sink) == SELF
+        ):
+            sink_authority = (
+                None  # a service of ours: nobody else hosts it, so only who has brought it can matter
+            )
+        return self._peers.forwarding_role(ingress, attributes.source.authority_name, sink_authority)
 
-    def _answers_us(self, sink: UUri) -> bool:
+    def _requester_is_unicast(self, sink: UUri) -> bool:
         """Whether only who has forwarded a request can forward its answer, because of who asked."""
-        home = self.places.endpoint_of(sink)
+        home = self.authority_table.endpoint_of(sink)
         return home is not None and bool(self._unicast.get(home))
 
-    def _by_sink(self, ingress: str, sink: UUri) -> Decision:
-        endpoint = self.places.endpoint_of(sink)
+    def _route_by_sink(self, ingress: str, sink: UUri) -> RoutingDecision:
+        endpoint = self.authority_table.endpoint_of(sink)
         if endpoint is None:
             return _undeliverable(f"no endpoint for authority {sink.authority_name!r} of sink {sink}")
         if endpoint == ingress:
-            return Decision(
+            return RoutingDecision(
                 reason=UStatus(UCode.OK, f"sink {sink} lives behind {ingress!r}, where it came from")
             )
-        return Decision((Target(endpoint),))
+        return RoutingDecision((Target(endpoint),))
 
-    def subscribed(self, ingress: str, topic: UUri) -> tuple[Target, ...]:
+    def subscribed_targets(self, ingress: str, topic: UUri) -> tuple[Target, ...]:
         """The targets of a publication on `topic`: its subscribers, grouped by endpoint."""
         # One put reaches everyone in a multicast domain, so it goes at the fastest rate that anyone there asked for.
         periods: dict[tuple[str, UUri | None], list[int]] = {}
-        for wish in self.directory.subscribers(topic):
-            endpoint = self.places.endpoint_of(wish.subscriber)
+        for subscription in self.directory.subscribers(topic):
+            endpoint = self.authority_table.endpoint_of(subscription.subscriber)
             if endpoint is None or endpoint == ingress:
                 continue
-            subscriber = wish.subscriber if self._unicast[endpoint] else None
-            periods.setdefault((endpoint, subscriber), []).append(wish.period_ns)
+            subscriber = subscription.subscriber if self._unicast[endpoint] else None
+            periods.setdefault((endpoint, subscriber), []).append(subscription.period_ns)
         targets = [
-            Target(endpoint, subscriber, fastest(wished))
-            for (endpoint, subscriber), wished in periods.items()
+            Target(endpoint, subscriber, fastest_period(periods_ns))
+            for (endpoint, subscriber), periods_ns in periods.items()
         ]
         return tuple(sorted(targets, key=lambda target: target.subscriber is not None))  # domains first
 
 
-LEFT: Final = Decision(left=True)
+DEFERRED: Final = RoutingDecision(deferred=True)
 """Another streamer forwards it."""
 
 
-def _undeliverable(text: str) -> Decision:
-    return Decision((), Verdict.DEAD_LETTERED, UStatus(UCode.UNAVAILABLE, text))
+def _undeliverable(text: str) -> RoutingDecision:
+    return RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.UNAVAILABLE, text))

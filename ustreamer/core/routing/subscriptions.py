@@ -9,7 +9,7 @@ from typing import Final, Protocol, runtime_checkable
 import msgspec
 
 from ustreamer.core.routing.sublist import Sublist
-from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.uprotocol.ustatus import invalid_argument
 from ustreamer.uprotocol.uuri import UUri
 
 UNLIMITED: Final = 0
@@ -58,10 +58,10 @@ class SubscriptionWatch(Protocol):
 
 
 @runtime_checkable
-class Watchable(Protocol):
+class WatchableDirectory(Protocol):
     """A directory that tells of its changes."""
 
-    def watch(self, told: SubscriptionWatch) -> None:
+    def watch(self, on_change: SubscriptionWatch) -> None:
         """Have `told` called for every subscription that is there, now or when they are loaded, and for every change.
 
         Called before the directory is in use.
@@ -69,10 +69,10 @@ class Watchable(Protocol):
         ...
 
 
-def watch(directory: SubscriptionDirectory, told: SubscriptionWatch) -> None:
+def watch_directory(directory: SubscriptionDirectory, on_change: SubscriptionWatch) -> None:
     """Watch `directory`; nothing is heard of one that is not Watchable."""
-    if isinstance(directory, Watchable):
-        directory.watch(told)
+    if isinstance(directory, WatchableDirectory):
+        directory.watch(on_change)
 
 
 def period_of(max_frequency: float) -> int:
@@ -81,11 +81,11 @@ def period_of(max_frequency: float) -> int:
     60 Hz is 16 666 667 ns, never 17 ms (58.8 Hz); the period is rounded up, so the rate is never above the limit.
     """
     if not _NS_PER_S / MAX_PERIOD_NS <= max_frequency < math.inf:
-        raise invalid(f"max_frequency {max_frequency} Hz: expected a finite number of at least 1e-9")
+        raise invalid_argument(f"max_frequency {max_frequency} Hz: expected a finite number of at least 1e-9")
     return math.ceil(_NS_PER_S / max_frequency)
 
 
-def fastest(periods: Iterable[int]) -> int:
+def fastest_period(periods: Iterable[int]) -> int:
     """The period that serves everybody who asked for one of `periods`: the shortest, or no limit if one has none."""
     return min(periods, default=UNLIMITED)  # UNLIMITED is 0, so it wins
 
@@ -102,9 +102,9 @@ class StaticDirectory:
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         return self._by_topic.match(topic)
 
-    def watch(self, told: SubscriptionWatch) -> None:
+    def watch(self, on_change: SubscriptionWatch) -> None:
         for each in self._by_topic:
-            told(each, Change.PRESENT)
+            on_change(each, Change.PRESENT)
 
 
 class MergedDirectory:
@@ -119,7 +119,7 @@ class MergedDirectory:
         self._changing = tuple(each for each in directories if not isinstance(each, StaticDirectory))
 
     @property
-    def versioned(self) -> SubscriptionDirectory:
+    def version_source(self) -> SubscriptionDirectory:
         """The only one with a version that changes, or itself: what to look at for every message."""
         return self._changing[0] if len(self._changing) == 1 else self
 
@@ -127,22 +127,22 @@ class MergedDirectory:
     def version(self) -> int:
         return sum([directory.version for directory in self._changing])
 
-    def watch(self, told: SubscriptionWatch) -> None:
+    def watch(self, on_change: SubscriptionWatch) -> None:
         """Each of them on its own: who is in two is told of twice."""
         for directory in self._directories:
-            watch(directory, told)
+            watch_directory(directory, on_change)
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         merged: dict[UUri, Subscription] = {}
         for directory in self._directories:
-            for wish in directory.subscribers(topic):
-                known = merged.get(wish.subscriber)
-                if known is None or wish.period_ns < known.period_ns:
-                    merged[wish.subscriber] = wish
+            for subscription in directory.subscribers(topic):
+                known = merged.get(subscription.subscriber)
+                if known is None or subscription.period_ns < known.period_ns:
+                    merged[subscription.subscriber] = subscription
         return list(merged.values())
 
 
-def merged(
+def merge_directories(
     directories: Sequence[SubscriptionDirectory], unversioned: Sequence[SubscriptionDirectory] = ()
 ) -> SubscriptionDirectory:
     """One directory for all: the only one itself, so that its plain `version` is what is read for every message."""

@@ -21,7 +21,7 @@ from ustreamer.uprotocol.pb.google_timestamp import Timestamp
 from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import UUri
 
 M = TypeVar("M", bound=Message)
@@ -32,11 +32,11 @@ USUBSCRIPTION: Final = 0
 VERSION_3: Final = 3
 VERSION_4: Final = 4
 
-CHANGE: Final = 0x8000
+CHANGE_RESOURCE: Final = 0x8000
 """The resource of topic SubscriptionChange, in every version."""
 
 
-class Method(IntEnum):
+class UsubscriptionMethod(IntEnum):
     """Those with the same number in both versions."""
 
     SUBSCRIBE = 1
@@ -57,12 +57,12 @@ _TYPE_PREFIX: Final = "type.googleapis.com/"
 _TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999, as protobuf has it
 _PERIOD_FIELD: Final = SubscribeAttributes.SAMPLE_PERIOD_MS_FIELD_NUMBER
 _FIXED64: Final = 1
-_LONGEST_PERIOD_MS: Final = 0xFFFF_FFFF
+_MAX_PERIOD_MS: Final = 0xFFFF_FFFF
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
 
-def read(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
+def unpack_payload(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
     """The message in a payload; INVALID_ARGUMENT if it is none."""
     match payload_format:
         case UPayloadFormat.PROTOBUF | UPayloadFormat.UNSPECIFIED:
@@ -71,13 +71,17 @@ def read(kind: type[M], payload: bytes, payload_format: UPayloadFormat) -> M:
             # Nothing at all is an empty message, wrapped or not.
             return _unwrap(kind, _parse(Any, payload)) if payload else kind()
         case other:
-            raise invalid(f"payload format {other.name}: expected PROTOBUF or PROTOBUF_WRAPPED_IN_ANY")
+            raise invalid_argument(
+                f"payload format {other.name}: expected PROTOBUF or PROTOBUF_WRAPPED_IN_ANY"
+            )
 
 
 def _unwrap(kind: type[M], wrapped: Any) -> M:
     name = wrapped.type_url.rpartition("/")[2]
     if name != kind.DESCRIPTOR.full_name:
-        raise invalid(f"payload: Any of type {wrapped.type_url!r}, expected {kind.DESCRIPTOR.full_name}")
+        raise invalid_argument(
+            f"payload: Any of type {wrapped.type_url!r}, expected {kind.DESCRIPTOR.full_name}"
+        )
     return _parse(kind, wrapped.value)
 
 
@@ -86,33 +90,37 @@ def _parse(kind: type[M], data: bytes) -> M:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise invalid(f"payload of {len(data)} bytes: not a {kind.DESCRIPTOR.full_name} ({error})") from error
+        raise invalid_argument(
+            f"payload of {len(data)} bytes: not a {kind.DESCRIPTOR.full_name} ({error})"
+        ) from error
     return message
 
 
-def pack(answer: Message, asked_in: UPayloadFormat) -> tuple[bytes, UPayloadFormat]:
+def pack_payload(message: Message, request_format: UPayloadFormat) -> tuple[bytes, UPayloadFormat]:
     """An answer in the style of its request: wrapped in Any, or else PROTOBUF.
 
     The format is set for an empty answer too: without it up-rust refuses to read one.
     """
-    data = answer.SerializeToString()
-    if asked_in is not UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
+    data = message.SerializeToString()
+    if request_format is not UPayloadFormat.PROTOBUF_WRAPPED_IN_ANY:
         return data, UPayloadFormat.PROTOBUF
-    wrapped = Any(type_url=_TYPE_PREFIX + answer.DESCRIPTOR.full_name, value=data)
-    return wrapped.SerializeToString(), asked_in
+    wrapped = Any(type_url=_TYPE_PREFIX + message.DESCRIPTOR.full_name, value=data)
+    return wrapped.SerializeToString(), request_format
 
 
 # --- attributes of a subscription -------------------------------------------------------------------------------------
 
 
-def period_ns_of(wish: SubscribeAttributes) -> int:
+def period_ns_of(attributes: SubscribeAttributes) -> int:
     """The shortest interval asked for.
 
     Field 3 is `sample_period_ms` (uint32) or, in a draft, `max_frequency` (double, Hz); where a message has both, the
     slower one holds (X-11).
     """
-    sampled = wish.sample_period_ms * NS_PER_MS if wish.HasField("sample_period_ms") else UNLIMITED
-    unknown = UnknownFieldSet(wish)
+    sampled = (
+        attributes.sample_period_ms * NS_PER_MS if attributes.HasField("sample_period_ms") else UNLIMITED
+    )
+    unknown = UnknownFieldSet(attributes)
     frequencies = [
         unknown[i].data
         for i in range(len(unknown))
@@ -129,7 +137,9 @@ def expire_ms_of(expire: Timestamp) -> int:
     """When a subscription ends, in whole ms and never early."""
     seconds, nanos = expire.seconds, expire.nanos
     if seconds not in _TIMESTAMP_SECONDS or not 0 <= nanos < 1_000_000_000:
-        raise invalid(f"expire {seconds} s {nanos} ns: expected the years 1 to 9999 and 0..999999999 ns")
+        raise invalid_argument(
+            f"expire {seconds} s {nanos} ns: expected the years 1 to 9999 and 0..999999999 ns"
+        )
     return seconds * 1000 - -nanos // NS_PER_MS
 
 
@@ -138,19 +148,19 @@ def timestamp_of(expire_ms: int) -> Timestamp:
     return Timestamp(seconds=seconds, nanos=ms * NS_PER_MS)
 
 
-def sample_period_of(period_ns: int) -> int | None:
+def sample_period_ms_of(period_ns: int) -> int | None:
     """A period in ms, rounded down so that nobody who subscribes by it starves a reader.
 
     Below a millisecond it is None, to be left out, which means every message. A max_frequency of 1e-9 Hz is more than a
     uint32 holds: that is told as the longest period that there is, 49 days.
     """
-    return min(period_ns // NS_PER_MS, _LONGEST_PERIOD_MS) or None
+    return min(period_ns // NS_PER_MS, _MAX_PERIOD_MS) or None
 
 
 # --- what a client says -----------------------------------------------------------------------------------------------
 
 
-class Wish(NamedTuple):
+class SubscribeRequest(NamedTuple):
     """What a Subscribe asks for. `expire_ms` is wall-clock time, None for ever; `period_ns` 0 is every message."""
 
     topic: UUri
@@ -158,38 +168,38 @@ class Wish(NamedTuple):
     period_ns: int = UNLIMITED
 
 
-def subscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> Wish:
+def subscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> SubscribeRequest:
     """What a Subscribe of `version` asks for; INVALID_ARGUMENT naming what makes no sense in it."""
     if version == VERSION_3:
-        asked = read(pb3.SubscriptionRequest, payload, payload_format)
-        wish = asked.attributes
-        expire_ms = expire_ms_of(wish.expire) if wish.HasField("expire") else None
-        return Wish(_topic_in(asked), expire_ms, period_ns_of(wish))
-    other = read(pb4.SubscribeRequest, payload, payload_format)
-    expire_ms = expire_ms_of(other.expiration) if other.HasField("expiration") else None
-    return Wish(_topic_in(other), expire_ms, other.sample_period * NS_PER_MS)
+        request_v3 = unpack_payload(pb3.SubscriptionRequest, payload, payload_format)
+        attributes = request_v3.attributes
+        expire_ms = expire_ms_of(attributes.expire) if attributes.HasField("expire") else None
+        return SubscribeRequest(_topic_in(request_v3), expire_ms, period_ns_of(attributes))
+    request_v4 = unpack_payload(pb4.SubscribeRequest, payload, payload_format)
+    expire_ms = expire_ms_of(request_v4.expiration) if request_v4.HasField("expiration") else None
+    return SubscribeRequest(_topic_in(request_v4), expire_ms, request_v4.sample_period * NS_PER_MS)
 
 
 def unsubscribe_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> UUri:
     """The topic of an Unsubscribe of `version`; INVALID_ARGUMENT if there is none."""
     if version == VERSION_3:
-        return _topic_in(read(pb3.UnsubscribeRequest, payload, payload_format))
-    return _topic_in(read(pb4.UnsubscribeRequest, payload, payload_format))
+        return _topic_in(unpack_payload(pb3.UnsubscribeRequest, payload, payload_format))
+    return _topic_in(unpack_payload(pb4.UnsubscribeRequest, payload, payload_format))
 
 
 def _topic_in(
     request: pb3.SubscriptionRequest | pb3.UnsubscribeRequest | pb4.SubscribeRequest | pb4.UnsubscribeRequest,
 ) -> UUri:
     if not request.HasField("topic"):
-        raise invalid("topic: missing")
+        raise invalid_argument("topic: missing")
     return UUri.from_pb(request.topic)
 
 
-def subscribe_request(wish: Wish) -> Message:
+def subscribe_request(subscription: SubscribeRequest) -> Message:
     """A Subscribe of version 3."""
-    request = pb3.SubscriptionRequest(topic=wish.topic.to_pb())
-    if wish.expire_ms is not None:
-        request.attributes.expire.CopyFrom(timestamp_of(wish.expire_ms))
+    request = pb3.SubscriptionRequest(topic=subscription.topic.to_pb())
+    if subscription.expire_ms is not None:
+        request.attributes.expire.CopyFrom(timestamp_of(subscription.expire_ms))
     return request
 
 
@@ -201,7 +211,7 @@ def unsubscribe_request(topic: UUri) -> Message:
 # --- what a uSubscription says ----------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
+class SubscriptionUpdate(NamedTuple):
     """What a notification of change says."""
 
     topic: UUri
@@ -209,31 +219,31 @@ class Told(NamedTuple):
     status: Status
 
 
-class _Language(NamedTuple):
+class _VersionCodec(NamedTuple):
     status: Callable[[bytes, UPayloadFormat], int]
-    told: Callable[[bytes, UPayloadFormat], tuple[uri.UUri, uri.UUri, int]]
+    update: Callable[[bytes, UPayloadFormat], tuple[uri.UUri, uri.UUri, int]]
 
 
-def subscribe_answer(version: int, topic: UUri, status: Status, why: str = "") -> Message:
+def subscribe_response(version: int, topic: UUri, status: Status, reason: str = "") -> Message:
     """The answer to a Subscribe of `version`."""
     if version == VERSION_3:
-        said = pb3.SubscriptionStatus(state=int(status), message=why)
-        return pb3.SubscriptionResponse(status=said, topic=topic.to_pb())
+        status_pb = pb3.SubscriptionStatus(state=int(status), message=reason)
+        return pb3.SubscriptionResponse(status=status_pb, topic=topic.to_pb())
     return pb4.SubscribeResponse(topic=topic.to_pb(), status=_in_version_4(status))
 
 
-def unsubscribe_answer(version: int) -> Message:
+def unsubscribe_response(version: int) -> Message:
     """The answer to an Unsubscribe of `version`: an empty one says UNSUBSCRIBED (X-3)."""
     return pb3.UnsubscribeResponse() if version == VERSION_3 else pb4.UnsubscribeResponse()
 
 
-def change(version: int, topic: UUri, subscriber: UUri, status: Status, why: str = "") -> Message:
+def update_message(version: int, topic: UUri, subscriber: UUri, status: Status, reason: str = "") -> Message:
     """What topic SubscriptionChange of `version` carries."""
     if version == VERSION_3:
         return pb3.Update(
             topic=topic.to_pb(),
             subscriber=pb3.SubscriberInfo(uri=subscriber.to_pb()),
-            status=pb3.SubscriptionStatus(state=int(status), message=why),
+            status=pb3.SubscriptionStatus(state=int(status), message=reason),
         )
     return pb4.Subscription(topic=topic.to_pb(), subscriber=subscriber.to_pb(), status=_in_version_4(status))
 
@@ -244,28 +254,28 @@ def _in_version_4(status: Status) -> int:
 
 def status_in(version: int, payload: bytes, payload_format: UPayloadFormat) -> Status:
     """What the answer to a Subscribe of `version` says; INVALID_ARGUMENT if that is nothing."""
-    return _status(_LANGUAGES[version].status(payload, payload_format))
+    return _status(_VERSION_CODECS[version].status(payload, payload_format))
 
 
-def is_change(message: UMessage) -> bool:
+def is_update(message: UMessage) -> bool:
     """Whether a Notification is one of change from a uSubscription."""
     source = message.attributes.source
     return (
-        source.ue_version_major in _LANGUAGES
+        source.ue_version_major in _VERSION_CODECS
         and source.ue_id == USUBSCRIPTION
-        and source.resource_id == CHANGE
+        and source.resource_id == CHANGE_RESOURCE
     )
 
 
-def told_in(message: UMessage) -> Told | None:
+def subscription_update_in(message: UMessage) -> SubscriptionUpdate | None:
     """What a message says if it is a notification of change."""
-    if not is_change(message):
+    if not is_update(message):
         return None
     attributes = message.attributes
-    language = _LANGUAGES[attributes.source.ue_version_major]
+    codec = _VERSION_CODECS[attributes.source.ue_version_major]
     try:
-        topic, subscriber, status = language.told(message.payload, attributes.payload_format)
-        return Told(UUri.from_pb(topic), UUri.from_pb(subscriber), _status(status))
+        topic, subscriber, status = codec.update(message.payload, attributes.payload_format)
+        return SubscriptionUpdate(UUri.from_pb(topic), UUri.from_pb(subscriber), _status(status))
     except UStatusError:
         return None  # nobody waits for it, and nothing hangs on it: it is a hint
 
@@ -274,33 +284,33 @@ def _status(number: int) -> Status:
     try:
         return Status(number)
     except ValueError as error:
-        raise invalid(
+        raise invalid_argument(
             f"status {number} of a subscription: expected 0..3 in version 3, 1..4 in version 4"
         ) from error
 
 
 def _status_3(payload: bytes, payload_format: UPayloadFormat) -> int:
-    answer = read(pb3.SubscriptionResponse, payload, payload_format)
-    if not answer.HasField("status"):  # its default would end everybody's subscription
-        raise invalid(f"payload of {len(payload)} bytes: status of the subscription is missing")
-    return int(answer.status.state)
+    response = unpack_payload(pb3.SubscriptionResponse, payload, payload_format)
+    if not response.HasField("status"):  # its default would end everybody's subscription
+        raise invalid_argument(f"payload of {len(payload)} bytes: status of the subscription is missing")
+    return int(response.status.state)
 
 
-def _told_3(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:
-    update = read(pb3.Update, payload, payload_format)
+def _update_3(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:
+    update = unpack_payload(pb3.Update, payload, payload_format)
     return update.topic, update.subscriber.uri, int(update.status.state)
 
 
 def _status_4(payload: bytes, payload_format: UPayloadFormat) -> int:
-    return int(read(pb4.SubscribeResponse, payload, payload_format).status) - 1
+    return int(unpack_payload(pb4.SubscribeResponse, payload, payload_format).status) - 1
 
 
-def _told_4(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:
-    change = read(pb4.Subscription, payload, payload_format)
-    return change.topic, change.subscriber, int(change.status) - 1
+def _update_4(payload: bytes, payload_format: UPayloadFormat) -> tuple[uri.UUri, uri.UUri, int]:
+    update = unpack_payload(pb4.Subscription, payload, payload_format)
+    return update.topic, update.subscriber, int(update.status) - 1
 
 
-_LANGUAGES: Final[Mapping[int, _Language]] = {
-    VERSION_3: _Language(_status_3, _told_3),
-    VERSION_4: _Language(_status_4, _told_4),
+_VERSION_CODECS: Final[Mapping[int, _VersionCodec]] = {
+    VERSION_3: _VersionCodec(_status_3, _update_3),
+    VERSION_4: _VersionCodec(_status_4, _update_4),
 }

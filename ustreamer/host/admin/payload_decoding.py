@@ -28,7 +28,7 @@ _BY_FORMAT: Final[dict[UPayloadFormat, Decoder]] = {
 }
 
 
-class Decoded(msgspec.Struct, frozen=True):
+class DecodedPayload(msgspec.Struct, frozen=True):
     """What a decoder made of a payload, as JSON; or what kept it from that, in words."""
 
     value: msgspec.Raw | UnsetType = UNSET
@@ -38,35 +38,35 @@ class Decoded(msgspec.Struct, frozen=True):
         return bytes(self.value).decode() if self.value is not UNSET else f"not decoded: {self.problem}"
 
 
-class Readable:
+class PayloadDecoder:
     """The decoders that one reader needs, each asked for once. Belongs to one thread."""
 
-    def __init__(self, find: FindDecoder) -> None:
-        self._find = find
-        self._found: dict[UUri, Decoder | None] = {}
+    def __init__(self, find_decoder: FindDecoder) -> None:
+        self._find_decoder = find_decoder
+        self._decoders: dict[UUri, Decoder | None] = {}
 
-    def decoded(self, attributes: UAttributes, payload: bytes) -> Decoded | None:
+    def decode_payload(self, attributes: UAttributes, payload: bytes) -> DecodedPayload | None:
         """What is in it; None if nobody knows. Whatever a plugin raises is a problem of this payload and of nobody else."""
         try:
-            decode = self._decoder(attributes.source) or _BY_FORMAT.get(attributes.payload_format)
+            decode = self._decoder_for(attributes.source) or _BY_FORMAT.get(attributes.payload_format)
             if decode is None:
                 return None
-            text = msgspec.json.encode(_plain(decode(payload), 0))
+            text = msgspec.json.encode(_to_json_value(decode(payload), 0))
         except Exception as error:  # noqa: BLE001  # foreign code, and other people's bytes
-            return Decoded(problem=str(error) or type(error).__name__)
+            return DecodedPayload(problem=str(error) or type(error).__name__)
         if len(text) > MAX_TEXT:
-            return Decoded(problem=f"its value takes {len(text)} bytes as text, more than {MAX_TEXT}")
-        return Decoded(msgspec.Raw(text))
+            return DecodedPayload(problem=f"its value takes {len(text)} bytes as text, more than {MAX_TEXT}")
+        return DecodedPayload(msgspec.Raw(text))
 
-    def _decoder(self, topic: UUri) -> Decoder | None:
-        if topic not in self._found:
-            if len(self._found) >= MAX_TOPICS:
-                self._found.clear()
-            self._found[topic] = self._find(topic)
-        return self._found[topic]
+    def _decoder_for(self, topic: UUri) -> Decoder | None:
+        if topic not in self._decoders:
+            if len(self._decoders) >= MAX_TOPICS:
+                self._decoders.clear()
+            self._decoders[topic] = self._find_decoder(topic)
+        return self._decoders[topic]
 
 
-def _plain(value: Any, depth: int) -> object:
+def _to_json_value(value: Any, depth: int) -> object:
     """A value as JSON can say it: bytes as hex; numbers that are none, or without end, by their names."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"its values are more than {_MAX_DEPTH} deep")
@@ -74,20 +74,20 @@ def _plain(value: Any, depth: int) -> object:
         case None | bool() | int() | str():
             return value
         case float():
-            return _shortest(value) if math.isfinite(value) else str(value)
+            return _shortest_float32(value) if math.isfinite(value) else str(value)
         case bytes() | bytearray():
             return value.hex()
         case list() | tuple():
-            return [_plain(each, depth + 1) for each in value]
+            return [_to_json_value(each, depth + 1) for each in value]
         case dict():
-            return {str(name): _plain(each, depth + 1) for name, each in value.items()}
+            return {str(name): _to_json_value(each, depth + 1) for name, each in value.items()}
     raise TypeError(f"its decoder made a {type(value).__name__} of it, which is no value to show")
 
 
 _F32: Final = struct.Struct("f")
 
 
-def _shortest(value: float) -> float:
+def _shortest_float32(value: float) -> float:
     """Of a number that has 32 bits, the shortest that is the same to 32 bits: 14.1 and not 14.100000381469727."""
     try:
         bits = _F32.pack(value)

@@ -25,13 +25,13 @@ from ustreamer.uprotocol.uuri import UUri
 
 SOCKET: Final = "admin.sock"
 MAX_REQUEST: Final = 1 << 20
-MAX_ANSWER: Final = 1 << 26
-_PATIENCE_NS: Final = 5_000_000_000  # for one line, in either direction
-_ANSWER_S: Final = 600.0  # how long a client waits: to redrive 10 000 letters takes a minute
-_STREAM_PATIENCE_S: Final = (
+MAX_RESPONSE: Final = 1 << 26
+_LINE_TIMEOUT_NS: Final = 5_000_000_000  # for one line, in either direction
+_RESPONSE_TIMEOUT_S: Final = 600.0  # how long a client waits: to redrive 10 000 letters takes a minute
+_STREAM_WRITE_TIMEOUT_S: Final = (
     60.0  # with a reader of a stream that has stopped reading; it keeps a place from others
 )
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _BACKLOG: Final = 8
 _NS_PER_S: Final = 1_000_000_000
 
@@ -41,25 +41,25 @@ log = logging.getLogger("ustreamer.admin")
 # --- what is said ---------------------------------------------------------------------------------------------------------
 
 
-class Reload(msgspec.Struct, frozen=True, tag="reload", forbid_unknown_fields=True):
+class ReloadRequest(msgspec.Struct, frozen=True, tag="reload", forbid_unknown_fields=True):
     """Go on by the configuration file of this absolute path. Answered with the keys that changed."""
 
     config: str
 
 
-class FetchRoutes(msgspec.Struct, frozen=True, tag="routes", forbid_unknown_fields=True):
+class RoutesRequest(msgspec.Struct, frozen=True, tag="routes", forbid_unknown_fields=True):
     """Answered with `ustreamer.host.admin.server.status.Routes`."""
 
 
-class FetchStatistics(msgspec.Struct, frozen=True, tag="statistics", forbid_unknown_fields=True):
+class StatisticsRequest(msgspec.Struct, frozen=True, tag="statistics", forbid_unknown_fields=True):
     """Answered with `ustreamer.host.admin.server.status.Statistics`."""
 
 
-class FetchPlugins(msgspec.Struct, frozen=True, tag="plugins", forbid_unknown_fields=True):
+class PluginsRequest(msgspec.Struct, frozen=True, tag="plugins", forbid_unknown_fields=True):
     """Answered with the names of the plugins that are switched on."""
 
 
-class Redrive(msgspec.Struct, frozen=True, tag="redrive", forbid_unknown_fields=True):
+class RedriveRequest(msgspec.Struct, frozen=True, tag="redrive", forbid_unknown_fields=True):
     """Dispatch dead letters again and delete them: these, or (None) all but requests and responses.
 
     Answered with `RedriveResult`.
@@ -68,13 +68,13 @@ class Redrive(msgspec.Struct, frozen=True, tag="redrive", forbid_unknown_fields=
     numbers: tuple[int, ...] | None
 
 
-class Purge(msgspec.Struct, frozen=True, tag="purge", forbid_unknown_fields=True):
+class PurgeRequest(msgspec.Struct, frozen=True, tag="purge", forbid_unknown_fields=True):
     """Delete dead letters: these, or (None) all. Answered with how many there were."""
 
     numbers: tuple[int, ...] | None
 
 
-class Tap(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=True):
+class TapRequest(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=True):
     """Tell verdicts from now on: of all messages, or of those whose source and sink (patterns) and verdict are these.
 
     Answered with nothing, and then with lines of `ustreamer.host.admin.taps` for as long as the connection stands.
@@ -87,16 +87,24 @@ class Tap(msgspec.Struct, frozen=True, tag="tap", forbid_unknown_fields=True):
     decode: bool = False
 
 
-Request: TypeAlias = Reload | FetchRoutes | FetchStatistics | FetchPlugins | Redrive | Purge | Tap
+AdminRequest: TypeAlias = (
+    ReloadRequest
+    | RoutesRequest
+    | StatisticsRequest
+    | PluginsRequest
+    | RedriveRequest
+    | PurgeRequest
+    | TapRequest
+)
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class AdminResult(msgspec.Struct, frozen=True, tag="done"):
     """The answer to a request that worked."""
 
     result: Any = None
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class AdminFailure(msgspec.Struct, frozen=True, tag="failed"):
     """The answer to one that did not: a UCode, and why in words; `problems` are those of a configuration."""
 
     code: int
@@ -104,7 +112,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     problems: tuple[str, ...] = ()
 
 
-Answer: TypeAlias = Done | Failed
+AdminResponse: TypeAlias = AdminResult | AdminFailure
 
 
 class AdminError(UStatusError):
@@ -118,59 +126,59 @@ class AdminError(UStatusError):
         return "\n".join([super().__str__(), *self.problems])
 
 
-def plain(value: object) -> Any:
+def to_json_value(value: object) -> Any:
     """A value as JSON has it; addresses as text."""
-    return json.loads(msgspec.json.encode(_texts(value)))
+    return json.loads(msgspec.json.encode(_with_text_addresses(value)))
 
 
-def _texts(value: object) -> object:
+def _with_text_addresses(value: object) -> object:
     match value:
         case UUri():
             return str(value)
         case msgspec.Struct():
-            return {name: _texts(getattr(value, name)) for name in value.__struct_fields__}
+            return {name: _with_text_addresses(getattr(value, name)) for name in value.__struct_fields__}
         case dict():
-            return {str(key): _texts(each) for key, each in value.items()}
+            return {str(key): _with_text_addresses(each) for key, each in value.items()}
         case list() | tuple():
-            return [_texts(each) for each in value]
+            return [_with_text_addresses(each) for each in value]
     return value
 
 
-def parse_request(line: bytes) -> Request:
+def parse_request(line: bytes) -> AdminRequest:
     """The request in a line. Raises UStatusError(INVALID_ARGUMENT)."""
     try:
-        request: Request = msgspec.json.decode(line, type=Request)
+        request: AdminRequest = msgspec.json.decode(line, type=AdminRequest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UStatusError(UCode.INVALID_ARGUMENT, f"request of {len(line)} bytes: {error}") from error
     return request
 
 
-def answer_line(answer: Answer) -> bytes:
+def encode_response(response: AdminResponse) -> bytes:
     """An answer as a line; one that is too long says so instead."""
-    line = msgspec.json.encode(answer)
-    if len(line) >= MAX_ANSWER:
-        text = f"the answer takes {len(line)} bytes, and {MAX_ANSWER} are the limit"
-        line = msgspec.json.encode(Failed(int(UCode.RESOURCE_EXHAUSTED), text))
+    line = msgspec.json.encode(response)
+    if len(line) >= MAX_RESPONSE:
+        text = f"the answer takes {len(line)} bytes, and {MAX_RESPONSE} are the limit"
+        line = msgspec.json.encode(AdminFailure(int(UCode.RESOURCE_EXHAUSTED), text))
     return line + b"\n"
 
 
-def answer_to(line: bytes, handle: Callable[[Request], object]) -> Answer:
+def response_to(line: bytes, handle: Callable[[AdminRequest], object]) -> AdminResponse:
     """What to answer to a line: what `handle` returns, or the UStatusError it raises."""
     try:
-        return Done(plain(handle(parse_request(line))))
+        return AdminResult(to_json_value(handle(parse_request(line))))
     except AdminError as error:
-        return Failed(int(error.code), error.message, error.problems)
+        return AdminFailure(int(error.code), error.message, error.problems)
     except UStatusError as error:
-        return Failed(int(error.code), error.message)
+        return AdminFailure(int(error.code), error.message)
     except (
         Exception
     ) as error:  # a mistake of ours must not leave a command without an answer, nor the next one
-        log.exception("admin_failed")
-        return Failed(int(UCode.INTERNAL), f"{type(error).__name__}: {error}")
+        log.exception("admin.failed")
+        return AdminFailure(int(UCode.INTERNAL), f"{type(error).__name__}: {error}")
 
 
 @runtime_checkable
-class Stream(Protocol):
+class LineStream(Protocol):
     """What is answered by and by, on a thread of its own."""
 
     def wait_lines(self, timeout_s: float) -> Sequence[msgspec.Struct]:
@@ -188,14 +196,14 @@ class Stream(Protocol):
 class AdminServer:
     """Answers requests with what `handle` returns for them. `open` before anybody else may come, then `start`."""
 
-    def __init__(self, state_dir: Path, handle: Callable[[Request], object], clock: Clock) -> None:
+    def __init__(self, state_dir: Path, handle: Callable[[AdminRequest], object], clock: Clock) -> None:
         """Whoever calls `open` holds the lock of `state_dir`."""
         self._path = state_dir / SOCKET
         self._handle = handle
         self._monotonic_ns = clock.monotonic_ns
         self._listener: socket.socket | None = None
         self._closing = False
-        self._streams: dict[Thread, tuple[Stream, socket.socket]] = {}
+        self._streams: dict[Thread, tuple[LineStream, socket.socket]] = {}
         self._thread = Thread(target=self._run, name="admin", daemon=True)
 
     def open(self) -> None:
@@ -203,7 +211,7 @@ class AdminServer:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._path.unlink(missing_ok=True)
-            with _short(self._path) as path:
+            with _short_path(self._path) as path:
                 listener.bind(path)
             self._path.chmod(0o600)  # nobody can connect before `listen`
         except OSError as error:
@@ -223,33 +231,33 @@ class AdminServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 if not self._closing:  # out of file descriptors, for one: the streamer can do without us
-                    log.exception("admin_ended")
+                    log.exception("admin.server_ended")
                 return
             stream = self._serve(connection)
             if stream is None:
                 connection.close()
             else:
-                self._follow(stream, connection)
+                self._start_stream(stream, connection)
 
-    def _serve(self, connection: socket.socket) -> Stream | None:
+    def _serve(self, connection: socket.socket) -> LineStream | None:
         """Answer a request; what there is to be said after that, and the connection is needed for."""
-        streams: list[Stream] = []
+        streams: list[LineStream] = []
 
-        def handle(request: Request) -> object:
+        def handle(request: AdminRequest) -> object:
             result = self._handle(request)
-            if not isinstance(result, Stream):
+            if not isinstance(result, LineStream):
                 return result
             streams.append(result)
             return None
 
         try:
-            line = self._line(connection)
+            line = self._read_request_line(connection)
             if line is None:
                 return None
-            connection.settimeout(_PATIENCE_NS / _NS_PER_S)
-            connection.sendall(answer_line(answer_to(line, handle)))
+            connection.settimeout(_LINE_TIMEOUT_NS / _NS_PER_S)
+            connection.sendall(encode_response(response_to(line, handle)))
         except OSError as error:  # the client went away, or takes too long
-            log.info("admin_client_lost", extra={"reason": str(error)})
+            log.info("admin.client_lost", extra={"reason": str(error)})
             for each in streams:
                 each.close()
             return None
@@ -257,36 +265,36 @@ class AdminServer:
 
     # --- what is answered by and by ---------------------------------------------------------------------------------------
 
-    def _follow(self, stream: Stream, connection: socket.socket) -> None:
-        thread = Thread(target=self._tell, args=(stream, connection), name="admin tap", daemon=True)
+    def _start_stream(self, stream: LineStream, connection: socket.socket) -> None:
+        thread = Thread(target=self._send_lines, args=(stream, connection), name="admin tap", daemon=True)
         self._streams = {each: ends for each, ends in self._streams.items() if each.is_alive()} | {
             thread: (stream, connection)
         }
         thread.start()
 
-    def _tell(self, stream: Stream, connection: socket.socket) -> None:
+    def _send_lines(self, stream: LineStream, connection: socket.socket) -> None:
         with closing(connection), closing(stream):
-            connection.settimeout(_STREAM_PATIENCE_S)
+            connection.settimeout(_STREAM_WRITE_TIMEOUT_S)
             try:
-                while not self._closing and not _has_left(connection):
-                    lines = stream.wait_lines(_LOOK_S)
+                while not self._closing and not _is_disconnected(connection):
+                    lines = stream.wait_lines(_POLL_S)
                     connection.sendall(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
             except OSError as error:
-                log.info("admin_client_lost", extra={"reason": str(error)})
+                log.info("admin.client_lost", extra={"reason": str(error)})
 
     def _end_streams(self, timeout_s: float) -> None:
         for stream, _ in self._streams.values():
             stream.close()
         for thread, (_, connection) in self._streams.items():
-            thread.join(_LOOK_S)
+            thread.join(_POLL_S)
             with suppress(OSError):  # it is closed by now, unless its reader does not read
                 connection.shutdown(socket.SHUT_RDWR)
             thread.join(timeout_s)
 
-    def _line(self, connection: socket.socket) -> bytes | None:
+    def _read_request_line(self, connection: socket.socket) -> bytes | None:
         """What a client says up to the first newline; None if it ends before that. Raises TimeoutError."""
         line = bytearray()
-        until_ns = self._monotonic_ns() + _PATIENCE_NS
+        until_ns = self._monotonic_ns() + _LINE_TIMEOUT_NS
         while b"\n" not in line:
             left_ns = until_ns - self._monotonic_ns()
             if left_ns <= 0:
@@ -298,8 +306,10 @@ class AdminServer:
             line += received
             if len(line) > MAX_REQUEST:
                 connection.sendall(
-                    answer_line(
-                        Failed(int(UCode.INVALID_ARGUMENT), f"a request has at most {MAX_REQUEST} bytes")
+                    encode_response(
+                        AdminFailure(
+                            int(UCode.INVALID_ARGUMENT), f"a request has at most {MAX_REQUEST} bytes"
+                        )
                     )
                 )
                 return None
@@ -320,14 +330,14 @@ class AdminServer:
         self._path.unlink(missing_ok=True)
 
 
-def _has_left(connection: socket.socket) -> bool:
+def _is_disconnected(connection: socket.socket) -> bool:
     """Whether the client has ended the connection; it says nothing after its request."""
     readable, _, _ = select.select([connection], [], [], 0)
     return bool(readable) and not connection.recv(4096)
 
 
 @contextmanager
-def _short(path: Path) -> Iterator[str]:
+def _short_path(path: Path) -> Iterator[str]:
     """Another name of a path within a `with` block: that of a socket has 107 bytes at most."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -339,32 +349,32 @@ def _short(path: Path) -> Iterator[str]:
 # --- the client -----------------------------------------------------------------------------------------------------------
 
 
-def ask(state_dir: Path, request: Request) -> Any:
+def send_request(state_dir: Path, request: AdminRequest) -> Any:
     """Ask the streamer that runs on `state_dir`; the result as JSON has it.
 
     Raises UStatusError: UNAVAILABLE if none runs there, PERMISSION_DENIED if it is another user's; AdminError as it says.
     """
     path = state_dir / SOCKET
-    with _asked(path, request) as connection:
-        line = _whole(connection)
-    return _result(line, path)
+    with _open_request(path, request) as connection:
+        line = _read_all(connection)
+    return _decode_result(line, path)
 
 
-def follow(path: Path, request: Request) -> Iterator[bytes]:
+def stream_lines(path: Path, request: AdminRequest) -> Iterator[bytes]:
     """Ask at the admin socket `path`, and then each line that is said, until there are no more. Raises as `ask`."""
-    with _asked(path, request) as connection, connection.makefile("rb") as lines:
-        _result(lines.readline(), path)
+    with _open_request(path, request) as connection, connection.makefile("rb") as lines:
+        _decode_result(lines.readline(), path)
         connection.settimeout(None)
         yield from lines
 
 
 @contextmanager
-def _asked(path: Path, request: Request) -> Iterator[socket.socket]:
+def _open_request(path: Path, request: AdminRequest) -> Iterator[socket.socket]:
     """A connection to the streamer whose socket is `path`, with the request on its way."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_ANSWER_S)
+        connection.settimeout(_RESPONSE_TIMEOUT_S)
         try:
-            with _short(path) as short:
+            with _short_path(path) as short:
                 connection.connect(short)
             connection.sendall(msgspec.json.encode(request) + b"\n")
             yield connection
@@ -378,19 +388,19 @@ def _asked(path: Path, request: Request) -> Iterator[socket.socket]:
             raise UStatusError(UCode.UNAVAILABLE, f"{path}: no answer: {error}") from error
 
 
-def _whole(connection: socket.socket) -> bytes:
+def _read_all(connection: socket.socket) -> bytes:
     line = bytearray()
-    while len(line) <= MAX_ANSWER and (received := connection.recv(1 << 20)):
+    while len(line) <= MAX_RESPONSE and (received := connection.recv(1 << 20)):
         line += received
     return bytes(line)
 
 
-def _result(line: bytes, path: Path) -> Any:
+def _decode_result(line: bytes, path: Path) -> Any:
     try:
-        answer = msgspec.json.decode(line, type=Answer)
+        response = msgspec.json.decode(line, type=AdminResponse)
     except msgspec.DecodeError as error:
         text = f"{path}: an answer of {len(line)} bytes that is none; it may be ending, or of another version"
         raise UStatusError(UCode.UNAVAILABLE, text) from error
-    if isinstance(answer, Failed):
-        raise AdminError(UCode.of(answer.code), answer.message, answer.problems)
-    return answer.result
+    if isinstance(response, AdminFailure):
+        raise AdminError(UCode.from_number(response.code), response.message, response.problems)
+    return response.result

@@ -8,46 +8,46 @@ import msgspec
 
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
-from ustreamer.host.egress.endpoint_queue import LaneStatistics
+from ustreamer.host.egress.endpoint_queue import EndpointQueueStatistics
 from ustreamer.uprotocol.uuri import UUri
 
 
 class EndpointStatus(msgspec.Struct, frozen=True):
     """A network that the streamer is attached to; `up` also where the transport cannot tell.
 
-    `neighbours` are the own authorities of other streamers there.
+    `peers` are the own authorities of other streamers there.
     """
 
     name: str
     transport: str
     authorities: tuple[str, ...]
     up: bool
-    neighbours: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class StoppedTopic(msgspec.Struct, frozen=True):
     """A subscriber that has asked not to be sent a topic, or those of a pattern, for now."""
 
     topic: UUri
     subscriber: UUri
 
 
-class Routes(msgspec.Struct, frozen=True):
+class StreamerRoutes(msgspec.Struct, frozen=True):
     """Who lives where, and which topics go to whom; a topic's targets are there from its first message to them on."""
 
     endpoints: tuple[EndpointStatus, ...]
     targets: tuple[TargetStatistics, ...]
-    stopped: tuple[Stopped, ...]
+    stopped: tuple[StoppedTopic, ...]
 
 
-class Statistics(msgspec.Struct, frozen=True):
+class StreamerStatistics(msgspec.Struct, frozen=True):
     """All that is counted, since `since_ms` (ms since the epoch); `endpoints` is what their transports count."""
 
     since_ms: int
     ledger: LedgerSnapshot
     unaccounted: int
     endpoints: Mapping[str, Mapping[str, int]]
-    lanes: tuple[LaneStatistics, ...]
+    egress_queues: tuple[EndpointQueueStatistics, ...]
     targets: tuple[TargetStatistics, ...]
     dead_letters: Mapping[str, int]
 
@@ -76,9 +76,9 @@ class RedriveResult(msgspec.Struct, frozen=True):
     reasons: tuple[NotRedriven, ...]
 
 
-class Readings(Protocol):
+class StatusProvider(Protocol):
     """A streamer as those see it who only read. From any thread."""
 
-    def routes(self) -> Routes: ...
+    def routes(self) -> StreamerRoutes: ...
 
-    def statistics(self) -> Statistics: ...
+    def statistics(self) -> StreamerStatistics: ...

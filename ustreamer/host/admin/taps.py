@@ -17,7 +17,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery, Tap
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
-from ustreamer.host.admin.payload_decoding import MAX_DECODED, Decoded, FindDecoder, Readable
+from ustreamer.host.admin.payload_decoding import MAX_DECODED, DecodedPayload, FindDecoder, PayloadDecoder
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -35,7 +35,7 @@ _BYTES_AT_ONCE: Final = 1_000_000  # of payloads: their values may take many tim
 _NS_PER_MS: Final = 1_000_000
 
 
-class Wish(msgspec.Struct, frozen=True):
+class TapFilter(msgspec.Struct, frozen=True):
     """Which verdicts somebody wants to see: None is all. Payloads, or what is in them, only for who asks; never a token."""
 
     source: UUri | None = None
@@ -44,7 +44,7 @@ class Wish(msgspec.Struct, frozen=True):
     payload: bool = False
     decode: bool = False
 
-    def covers(self, attributes: UAttributes, verdict: Verdict) -> bool:
+    def matches(self, attributes: UAttributes, verdict: Verdict) -> bool:
         sink = attributes.sink
         return (
             (self.verdict is None or verdict is self.verdict)
@@ -53,7 +53,7 @@ class Wish(msgspec.Struct, frozen=True):
         )
 
 
-class Line(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
+class TapLine(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
     """One message for one target and what became of it.
 
     `egress` and `subscriber` are None where it had no target, or the target is all who listen there. `latency_ms` is from
@@ -75,16 +75,16 @@ class Line(msgspec.Struct, frozen=True, tag="verdict", tag_field="line"):
     latency_ms: float
     payload_size: int
     payload: str | None
-    decoded: Decoded | None
+    decoded: DecodedPayload | None
 
 
-class Missed(msgspec.Struct, frozen=True, tag="missed", tag_field="line"):
+class Dropped(msgspec.Struct, frozen=True, tag="dropped", tag_field="line"):
     """So many lines were lost here, because they were not read in time."""
 
     count: int
 
 
-class _Note(msgspec.Struct, frozen=True, gc=False):
+class _TapNote(msgspec.Struct, frozen=True, gc=False):
     id: UUID
     attributes: UAttributes
     size: int
@@ -99,31 +99,31 @@ class _Note(msgspec.Struct, frozen=True, gc=False):
     settled_ns: int
 
 
-class Reader:
+class TapReader:
     """What one reader is to be told. Notes come from any thread; one thread makes lines."""
 
     def __init__(
-        self, wish: Wish, clock: Clock, find_decoder: FindDecoder, max_notes: int = MAX_NOTES
+        self, tap_filter: TapFilter, clock: Clock, find_decoder: FindDecoder, max_notes: int = MAX_NOTES
     ) -> None:
-        self._wish = wish
-        self._readable = Readable(find_decoder)
+        self._filter = tap_filter
+        self._payload_decoder = PayloadDecoder(find_decoder)
         self._clock = clock
         self._max_notes = max_notes
-        self._notes: SimpleQueue[_Note | None] = SimpleQueue()
-        self._counting = Lock()
-        self._missed = 0
+        self._notes: SimpleQueue[_TapNote | None] = SimpleQueue()
+        self._count_lock = Lock()
+        self._dropped = 0
         self._waiting_bytes = 0  # counted only for who wants payloads decoded
-        self._end: Callable[[], None] = lambda: None
+        self._detach: Callable[[], None] = lambda: None
 
-    def look_on(self, dispatcher: Dispatcher) -> None:
+    def attach(self, dispatcher: Dispatcher) -> None:
         """Be told by `dispatcher` until `close`."""
-        self._end = dispatcher.tap(self.tap)
+        self._detach = dispatcher.attach_taps(self.tap_at)
 
-    def tap(self, ingress: str) -> Tap:
+    def tap_at(self, ingress: str) -> Tap:
         """What takes the notes at one endpoint."""
-        wish, notes = self._wish, self._notes
-        whole = MAX_DECODED if wish.decode else 0
-        shown = SHOWN_BYTES if wish.payload or wish.decode else 0
+        tap_filter, notes = self._filter, self._notes
+        whole_limit = MAX_DECODED if tap_filter.decode else 0
+        shown_limit = SHOWN_BYTES if tap_filter.payload or tap_filter.decode else 0
 
         def note(
             message: UMessage,
@@ -137,16 +137,16 @@ class Reader:
             settled_ns: int,
         ) -> None:
             attributes = message.attributes
-            if not wish.covers(attributes, verdict):
+            if not tap_filter.matches(attributes, verdict):
                 return
             size = len(message.payload)
-            payload = message.payload if size <= whole else message.payload[:shown]
-            if notes.qsize() >= self._max_notes or (whole and not self._has_room(len(payload))):
-                with self._counting:
-                    self._missed += 1
+            payload = message.payload if size <= whole_limit else message.payload[:shown_limit]
+            if notes.qsize() >= self._max_notes or (whole_limit and not self._has_room(len(payload))):
+                with self._count_lock:
+                    self._dropped += 1
                 return
             notes.put(
-                _Note(
+                _TapNote(
                     message.id,
                     attributes,
                     size,
@@ -166,35 +166,35 @@ class Reader:
 
     def _has_room(self, size: int) -> bool:
         """Whether so many bytes more may wait; then they do."""
-        with self._counting:
+        with self._count_lock:
             fits = self._waiting_bytes + size <= MAX_BYTES
             self._waiting_bytes += size if fits else 0
         return fits
 
-    def wait_lines(self, timeout_s: float) -> Sequence[Line | Missed]:
+    def wait_lines(self, timeout_s: float) -> Sequence[TapLine | Dropped]:
         """Wait for something to tell; nothing when that takes longer, or after `close`."""
-        lines: list[Line | Missed] = []
-        read = 0
+        lines: list[TapLine | Dropped] = []
+        read_bytes = 0
         try:
             note = self._notes.get(timeout=timeout_s)
             while note is not None:
-                lines.append(self._line(note))
-                read += len(note.payload)
-                if len(lines) == _LINES_AT_ONCE or read > _BYTES_AT_ONCE:
+                lines.append(self._to_line(note))
+                read_bytes += len(note.payload)
+                if len(lines) == _LINES_AT_ONCE or read_bytes > _BYTES_AT_ONCE:
                     break
                 note = self._notes.get_nowait()
         except Empty:
             pass
-        with self._counting:
-            missed, self._missed = self._missed, 0
-        return [*lines, Missed(missed)] if missed else lines
+        with self._count_lock:
+            dropped, self._dropped = self._dropped, 0
+        return [*lines, Dropped(dropped)] if dropped else lines
 
-    def _line(self, note: _Note) -> Line:
+    def _to_line(self, note: _TapNote) -> TapLine:
         now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
-        decoded = self._decoded(note) if self._wish.decode else None
-        unread = self._wish.decode and (decoded is None or decoded.problem is not UNSET)
+        decoded = self._decode_note(note) if self._filter.decode else None
+        undecoded = self._filter.decode and (decoded is None or decoded.problem is not UNSET)
         attributes, reason = note.attributes, note.reason
-        return Line(
+        return TapLine(
             time_ms=wall_ms - (now_ns - note.settled_ns) // _NS_PER_MS,
             id=str(note.id),
             type=attributes.type.name,
@@ -209,21 +209,21 @@ class Reader:
             attempts=note.attempts,
             latency_ms=(note.settled_ns - note.arrived_ns) / _NS_PER_MS,
             payload_size=note.size,
-            payload=note.payload[:SHOWN_BYTES].hex() if self._wish.payload or unread else None,
+            payload=note.payload[:SHOWN_BYTES].hex() if self._filter.payload or undecoded else None,
             decoded=decoded,
         )
 
-    def _decoded(self, note: _Note) -> Decoded | None:
-        with self._counting:
+    def _decode_note(self, note: _TapNote) -> DecodedPayload | None:
+        with self._count_lock:
             self._waiting_bytes -= len(note.payload)
         if note.size > MAX_DECODED:
-            return Decoded(problem=f"{note.size} bytes, more than {MAX_DECODED}")
-        return self._readable.decoded(note.attributes, note.payload)
+            return DecodedPayload(problem=f"{note.size} bytes, more than {MAX_DECODED}")
+        return self._payload_decoder.decode_payload(note.attributes, note.payload)
 
     def close(self) -> None:
         """See nothing more, and let go of who waits. May be repeated."""
-        self._end()
-        self._end = lambda: None
+        self._detach()
+        self._detach = lambda: None
         self._notes.put(None)
 
 
@@ -235,40 +235,40 @@ class Taps:
     ) -> None:
         self._dispatcher = dispatcher
         self._find_decoder = find_decoder
-        self._places = max_readers
+        self._free_slots = max_readers
         self._lock = Lock()
 
-    def open(self, wish: Wish) -> Reader:
-        """A reader that sees what `wish` covers, from now on. Raises UStatusError(RESOURCE_EXHAUSTED)."""
+    def open_reader(self, tap_filter: TapFilter) -> TapReader:
+        """A reader that sees what `tap_filter` covers, from now on. Raises UStatusError(RESOURCE_EXHAUSTED)."""
         with self._lock:
-            if not self._places:
+            if not self._free_slots:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED, "as many look on already as may: try again later"
                 )
-            self._places -= 1
-        reader = _Placed(wish, self._dispatcher.clock, self._find_decoder, self._leave)
-        reader.look_on(self._dispatcher)
+            self._free_slots -= 1
+        reader = _SlotReader(tap_filter, self._dispatcher.clock, self._find_decoder, self._release_slot)
+        reader.attach(self._dispatcher)
         return reader
 
-    def _leave(self) -> None:
+    def _release_slot(self) -> None:
         with self._lock:
-            self._places += 1
+            self._free_slots += 1
 
 
-class _Placed(Reader):
+class _SlotReader(TapReader):
     """A reader that gives its place back once."""
 
     def __init__(
-        self, wish: Wish, clock: Clock, find_decoder: FindDecoder, leave: Callable[[], None]
+        self, tap_filter: TapFilter, clock: Clock, find_decoder: FindDecoder, release: Callable[[], None]
     ) -> None:
-        super().__init__(wish, clock, find_decoder)
-        self._leave: Callable[[], None] | None = leave
+        super().__init__(tap_filter, clock, find_decoder)
+        self._release: Callable[[], None] | None = release
 
     def close(self) -> None:
         super().close()
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 def _text(value: Any) -> str | None:

@@ -17,18 +17,18 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.egress.dead_letter import USTREAMER, USTREAMER_VERSION
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
-from ustreamer.host.admin.status import Readings, Routes, Statistics
-from ustreamer.host.egress.endpoint_queue import SubscriberLane
+from ustreamer.host.admin.status import StatusProvider, StreamerRoutes, StreamerStatistics
+from ustreamer.host.egress.endpoint_queue import SubscriberQueueStatistics
 from ustreamer.uprotocol.pb import uri as pb_uri
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, response
-from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 
-log = logging.getLogger("ustreamer.own_entity")
+log = logging.getLogger("ustreamer.ustreamer_service")
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -38,8 +38,8 @@ PAGE: Final = 1_000
 _FORMATS: Final = (UPayloadFormat.UNSPECIFIED, UPayloadFormat.PROTOBUF)
 
 
-class OwnEntity:
-    """A `ustreamer.hooks.Service`. Construction touches nothing; `readings` and `paused` are asked when called."""
+class UStreamerService:
+    """A `ustreamer.hooks.HostedService`. Construction touches nothing; `status` and `paused` are asked when called."""
 
     _bus: UTransport  # from `start` on
 
@@ -47,14 +47,14 @@ class OwnEntity:
         self,
         authority: str,
         clock: Clock,
-        readings: Readings,
+        status: StatusProvider,
         paused: PausedDirectory,
         replan: Callable[[], None],
     ) -> None:
         """`replan` is called when something has been stopped or started."""
         self._address = UUri(authority, USTREAMER, USTREAMER_VERSION)
         self._ids = UuidSource(clock.wall_ms)
-        self._readings = readings
+        self._status = status
         self._paused = paused
         self._replan = replan
         self._methods: Mapping[int, Callable[[UMessage], Message]] = {
@@ -71,30 +71,30 @@ class OwnEntity:
     def start(self, bus: UTransport) -> None:
         self._bus = bus
         everything = UUri(self._address.authority_name, USTREAMER, ANY_VERSION, ANY_RESOURCE)
-        bus.register_listener(ANY, everything, self._answer)
+        bus.register_listener(ANY, everything, self._on_request)
 
     def stop(self) -> None:
         """Nothing is held open."""
 
     # --- calls ----------------------------------------------------------------------------------------------------------
 
-    def _answer(self, message: UMessage) -> None:
+    def _on_request(self, message: UMessage) -> None:
         if message.attributes.type is not UMessageType.REQUEST:
             return
         try:
-            payload = self._called(message).SerializeToString()
+            payload = self._call_method(message).SerializeToString()
         except UStatusError as error:
             self._bus.send(error_response(self._ids.next(), message, error.status))
         except (
             Exception
         ) as error:  # the caller of a method that fails is told so, and does not wait for its ttl
-            log.exception("core_ustreamer.failed", extra={"sink": str(message.attributes.sink)})
+            log.exception("ustreamer_service.failed", extra={"sink": str(message.attributes.sink)})
             status = UStatus(UCode.INTERNAL, f"{message.attributes.sink}: {type(error).__name__}")
             self._bus.send(error_response(self._ids.next(), message, status))
         else:
             self._bus.send(response(self._ids.next(), message, payload, UPayloadFormat.PROTOBUF))
 
-    def _called(self, message: UMessage) -> Message:
+    def _call_method(self, message: UMessage) -> Message:
         sink = message.attributes.sink
         assert sink is not None  # a request has one
         method = self._methods.get(sink.resource_id)
@@ -119,15 +119,15 @@ class OwnEntity:
         request = _unpack(pb.FetchRoutesRequest, message)
         topics = _filter(request.topic_filter if request.HasField("topic_filter") else None, message)
         stopped = self._paused.paused_by(message.attributes.source)
-        return _routes(self._readings.routes(), stopped, topics, request.offset)
+        return _routes_response(self._status.routes(), stopped, topics, request.offset)
 
     def _fetch_statistics(self, message: UMessage) -> Message:
         request = _unpack(pb.FetchStatisticsRequest, message)
         topics = _filter(request.topic_filter if request.HasField("topic_filter") else None, message)
-        return _statistics(self._readings.statistics(), self._up(), topics, request.offset)
+        return _statistics_response(self._status.statistics(), self._link_states(), topics, request.offset)
 
-    def _up(self) -> Mapping[str, bool]:
-        return {each.name: each.up for each in self._readings.routes().endpoints}
+    def _link_states(self) -> Mapping[str, bool]:
+        return {each.name: each.up for each in self._status.routes().endpoints}
 
 
 # --- requests -----------------------------------------------------------------------------------------------------------
@@ -137,12 +137,12 @@ def _unpack(shape: type[M], message: UMessage) -> M:
     """The request in a payload. Raises INVALID_ARGUMENT if there is none."""
     attributes = message.attributes
     if attributes.payload_format not in _FORMATS:
-        raise invalid(f"payload format {attributes.payload_format.name}: expected PROTOBUF")
+        raise invalid_argument(f"payload format {attributes.payload_format.name}: expected PROTOBUF")
     request = shape()
     try:
         request.ParseFromString(message.payload)
     except DecodeError as error:
-        raise invalid(
+        raise invalid_argument(
             f"payload of {len(message.payload)} bytes: expected {shape.__name__} ({error})"
         ) from error
     return request
@@ -152,7 +152,7 @@ def _topic(message: pb_uri.UUri, call: UMessage) -> UUri:
     """The topic, or pattern of topics, that a request is about; an empty authority is the caller's."""
     topic = UUri.from_pb(message).with_authority(call.attributes.source.authority_name)
     if not topic.is_topic and topic.resource_id != ANY_RESOURCE:
-        raise invalid(f"topic {topic}: expected a resource of 8000 to FFFE, or FFFF for all")
+        raise invalid_argument(f"topic {topic}: expected a resource of 8000 to FFFE, or FFFF for all")
     return topic
 
 
@@ -173,7 +173,9 @@ def _by_topic(target: TargetStatistics) -> tuple[UUri, str, str, bool, str]:
     return target.topic, target.ingress, target.endpoint, subscriber is not None, str(subscriber)
 
 
-def _routes(routes: Routes, stopped: Sequence[UUri], topics: UUri, offset: int) -> pb.FetchRoutesResponse:
+def _routes_response(
+    routes: StreamerRoutes, stopped: Sequence[UUri], topics: UUri, offset: int
+) -> pb.FetchRoutesResponse:
     by_topic: dict[tuple[UUri, str], list[TargetStatistics]] = {}
     for each in sorted(routes.targets, key=_by_topic):
         if topics.matches(each.topic):
@@ -185,7 +187,9 @@ def _routes(routes: Routes, stopped: Sequence[UUri], topics: UUri, offset: int) 
             for e in routes.endpoints
         ],
         routes=[
-            pb.Route(topic=topic.to_pb(), ingress=ingress, targets=[_target(each) for each in targets])
+            pb.Route(
+                topic=topic.to_pb(), ingress=ingress, targets=[_target_message(each) for each in targets]
+            )
             for (topic, ingress), targets in page
         ],
         has_more_records=more,
@@ -193,7 +197,7 @@ def _routes(routes: Routes, stopped: Sequence[UUri], topics: UUri, offset: int) 
     )
 
 
-def _target(target: TargetStatistics) -> pb.Target:
+def _target_message(target: TargetStatistics) -> pb.Target:
     return pb.Target(
         endpoint=target.endpoint,
         subscriber=None if target.subscriber is None else target.subscriber.to_pb(),
@@ -201,47 +205,47 @@ def _target(target: TargetStatistics) -> pb.Target:
     )
 
 
-def _subscriber_lane(lane: SubscriberLane) -> pb.SubscriberLane:
+def _subscriber_queue_message(queue: SubscriberQueueStatistics) -> pb.SubscriberLane:
     return pb.SubscriberLane(
-        subscriber=lane.subscriber.to_pb(),
-        queue_messages=lane.queued,
-        queue_bytes=lane.queued_bytes,
-        parked_messages=lane.parked,
-        failures=lane.failures,
+        subscriber=queue.subscriber.to_pb(),
+        queue_messages=queue.queued,
+        queue_bytes=queue.queued_bytes,
+        parked_messages=queue.blocked,
+        failures=queue.failures,
     )
 
 
-def _statistics(
-    found: Statistics, up: Mapping[str, bool], topics: UUri, offset: int
+def _statistics_response(
+    statistics: StreamerStatistics, up: Mapping[str, bool], topics: UUri, offset: int
 ) -> pb.FetchStatisticsResponse:
-    wanted = sorted((each for each in found.targets if topics.matches(each.topic)), key=_by_topic)
+    wanted = sorted((each for each in statistics.targets if topics.matches(each.topic)), key=_by_topic)
     page, more = _page(wanted, offset)
-    answer = pb.FetchStatisticsResponse(
-        total=pb.Ledger(**msgspec.structs.asdict(found.ledger), unaccounted=found.unaccounted),
+    response = pb.FetchStatisticsResponse(
+        total=pb.Ledger(**msgspec.structs.asdict(statistics.ledger), unaccounted=statistics.unaccounted),
         endpoints=[
             pb.EndpointStatistics(
-                endpoint=lane.endpoint,
-                up=up.get(lane.endpoint, True),
-                queue_messages=lane.queued,
-                queue_bytes=lane.queued_bytes,
-                delivered=lane.delivered,
-                dead_lettered=lane.dead_lettered,
-                expired=lane.expired,
-                retries=lane.retries,
-                counters=found.endpoints.get(lane.endpoint, {}),
-                parked_messages=lane.parked,
-                closed_routes=lane.closed_routes,
-                kept_messages=lane.kept,
-                subscriber_lanes=lane.subscribers,
-                fullest=map(_subscriber_lane, lane.fullest),
-                crowded_out=lane.crowded_out,
+                endpoint=queue.endpoint,
+                up=up.get(queue.endpoint, True),
+                queue_messages=queue.queued,
+                queue_bytes=queue.queued_bytes,
+                delivered=queue.delivered,
+                dead_lettered=queue.dead_lettered,
+                expired=queue.expired,
+                retries=queue.retries,
+                counters=statistics.endpoints.get(queue.endpoint, {}),
+                parked_messages=queue.blocked,
+                closed_routes=queue.closed_routes,
+                kept_messages=queue.persisted,
+                subscriber_lanes=queue.subscribers,
+                fullest=map(_subscriber_queue_message, queue.fullest),
+                crowded_out=queue.evicted_subscriber_limit,
             )
-            for lane in found.lanes
+            for queue in statistics.egress_queues
         ],
         targets=[
             pb.TargetStatistics(
                 topic=each.topic.to_pb(),
-                target=_target(each),
+                target=_target_message(each),
                 received=each.received,
                 delivered=each.delivered,
                 throttled=each.throttled,
@@ -250,5 +254,5 @@ def _statistics(
         ],
         has_more_records=more,
     )
-    answer.since.FromMilliseconds(found.since_ms)
-    return answer
+    response.since.FromMilliseconds(statistics.since_ms)
+    return response

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from ustreamer.host.admin.server import (
-    FetchPlugins,
-    FetchRoutes,
-    FetchStatistics,
-    Purge,
-    Redrive,
-    Reload,
-    ask,
+    PluginsRequest,
+    PurgeRequest,
+    RedriveRequest,
+    ReloadRequest,
+    RoutesRequest,
+    StatisticsRequest,
+    send_request,
 )
-from ustreamer.host.cli.format import time_text
+from ustreamer.host.cli.format import format_time
 from ustreamer.host.cli.tap_command import add_tap
 from ustreamer.host.config.config import ConfigError, read
 from ustreamer.host.storage import dead_letter_store
-from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredLetter
+from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredDeadLetter
 from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
@@ -35,14 +35,16 @@ _SHOWN_BYTES: Final = 256
 
 def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands of this module."""
-    place = argparse.ArgumentParser(add_help=False)
-    place.add_argument("config", type=Path, metavar="CONFIG", help="the configuration of the streamer")
-    place.add_argument("--json", action="store_true")
+    config_arguments = argparse.ArgumentParser(add_help=False)
+    config_arguments.add_argument(
+        "config", type=Path, metavar="CONFIG", help="the configuration of the streamer"
+    )
+    config_arguments.add_argument("--json", action="store_true")
 
     def add(
-        to: Any, name: str, run: Callable[[argparse.Namespace], int], words: str
+        to: Any, name: str, run: Callable[[argparse.Namespace], int], help_text: str
     ) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = to.add_parser(name, parents=[place], help=words)
+        parser: argparse.ArgumentParser = to.add_parser(name, parents=[config_arguments], help=help_text)
         parser.set_defaults(run=run)
         return parser
 
@@ -57,11 +59,11 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     add(letters, "show", _show, "all of one dead letter, but for its token").add_argument(
         "number", type=_number, metavar="ID"
     )
-    for name, run, words in (
+    for name, run, help_text in (
         ("redrive", _redrive, "have a running streamer dispatch dead letters again, and delete them"),
         ("purge", _purge, "delete dead letters"),
     ):
-        which = add(letters, name, run, words)
+        which = add(letters, name, run, help_text)
         which.add_argument("numbers", type=_number, metavar="ID", nargs="*")
         which.add_argument("--all", action="store_true")
         which.set_defaults(usage_error=which.error)
@@ -69,7 +71,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 def running_plugins(config: Path) -> list[str]:
     """The names of the plugins that a running streamer has switched on. Raises as `admin.ask`."""
-    names: list[str] = ask(_state_dir(config), FetchPlugins())
+    names: list[str] = send_request(_state_dir(config), PluginsRequest())
     return names
 
 
@@ -93,54 +95,54 @@ def _state_dir(config: Path) -> Path:
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    changed = ask(_state_dir(arguments.config), Reload(str(arguments.config.absolute())))
+    changed = send_request(_state_dir(arguments.config), ReloadRequest(str(arguments.config.absolute())))
     if arguments.json:
-        return _print({"changed": changed})
+        return _print_json({"changed": changed})
     print(f"reloaded: {len(changed)} keys changed", *changed, sep="\n  ")
     return _OK
 
 
 def _routes(arguments: argparse.Namespace) -> int:
-    found = ask(_state_dir(arguments.config), FetchRoutes())
+    routes = send_request(_state_dir(arguments.config), RoutesRequest())
     if arguments.json:
-        return _print(found)
-    for each in found["endpoints"]:
+        return _print_json(routes)
+    for each in routes["endpoints"]:
         link = "up" if each["up"] else "down"
         print(f"{each['name']:<16} {each['transport']:<8} {link:<5} {' '.join(each['authorities'])}")
-        if each["neighbours"]:
-            print(f"{'':<16} beside {' '.join(each['neighbours'])}")
-    for each in found["targets"]:
-        print(_target(each))
-    for each in found["stopped"]:
+        if each["peers"]:
+            print(f"{'':<16} beside {' '.join(each['peers'])}")
+    for each in routes["targets"]:
+        print(_format_target(each))
+    for each in routes["stopped"]:
         print(f"{each['topic']}  stopped by {each['subscriber']}")
     return _OK
 
 
-def _target(target: Mapping[str, Any]) -> str:
-    whom = f" for {target['subscriber']}" if target["subscriber"] else ""
+def _format_target(target: Mapping[str, Any]) -> str:
+    subscriber = f" for {target['subscriber']}" if target["subscriber"] else ""
     rate = f"  {1e9 / target['period_ns']:g} Hz" if target["period_ns"] else ""
-    return f"{target['topic']}  {target['ingress']} -> {target['endpoint']}{whom}{rate}"
+    return f"{target['topic']}  {target['ingress']} -> {target['endpoint']}{subscriber}{rate}"
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    found = ask(_state_dir(arguments.config), FetchStatistics())
+    statistics = send_request(_state_dir(arguments.config), StatisticsRequest())
     if arguments.json:
-        return _print(found)
-    print(f"since {time_text(found['since_ms'])}")
-    print(_counted(found["ledger"] | {"unaccounted": found["unaccounted"]}))
-    print(f"dead letters: {_counted(found['dead_letters'])}")
-    for lane in found["lanes"]:
-        name, fullest = lane.pop("endpoint"), lane.pop("fullest")
-        print(f"{name}: {_counted(lane | found['endpoints'].get(name, {}))}")
+        return _print_json(statistics)
+    print(f"since {format_time(statistics['since_ms'])}")
+    print(_format_counters(statistics["ledger"] | {"unaccounted": statistics["unaccounted"]}))
+    print(f"dead letters: {_format_counters(statistics['dead_letters'])}")
+    for queue in statistics["egress_queues"]:
+        name, fullest = queue.pop("endpoint"), queue.pop("fullest")
+        print(f"{name}: {_format_counters(queue | statistics['endpoints'].get(name, {}))}")
         for each in fullest:
-            print(f"  for {each.pop('subscriber')}  {_counted(each)}")
-    for each in found["targets"]:
-        counted = {key: each[key] for key in ("received", "delivered", "throttled")}
-        print(f"{_target(each)}  {_counted(counted)}")
+            print(f"  for {each.pop('subscriber')}  {_format_counters(each)}")
+    for each in statistics["targets"]:
+        counters = {key: each[key] for key in ("received", "delivered", "throttled")}
+        print(f"{_format_target(each)}  {_format_counters(counters)}")
     return _OK
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _format_counters(counts: Mapping[str, int]) -> str:
     return " ".join(f"{name}={count}" for name, count in counts.items())
 
 
@@ -148,20 +150,20 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    found = dead_letter_store.read(_state_dir(arguments.config) / DIRECTORY)
+    letters = dead_letter_store.read_letters(_state_dir(arguments.config) / DIRECTORY)
     if arguments.json:
-        return _print([_summary(*each) for each in found])
-    for number, letter in found:
+        return _print_json([_summary(*each) for each in letters])
+    for number, letter in letters:
         each = _summary(number, letter)
-        way = f"{each['source']} -> {each['sink']}" if each["sink"] else each["source"]
+        addresses = f"{each['source']} -> {each['sink']}" if each["sink"] else each["source"]
         print(
-            f"{number}  {each['last_attempt']}  {each['code']}  {each['endpoint']}  {each['type']} {way}  "
+            f"{number}  {each['last_attempt']}  {each['code']}  {each['endpoint']}  {each['type']} {addresses}  "
             f"{each['payload_size']} bytes  {each['attempts']} attempts"
         )
     return _OK
 
 
-def _summary(number: int, letter: StoredLetter) -> dict[str, Any]:
+def _summary(number: int, letter: StoredDeadLetter) -> dict[str, Any]:
     """What a list tells of a letter; never its token, and no header field that we do not know."""
     message = letter.message
     attributes = message.attributes
@@ -176,13 +178,13 @@ def _summary(number: int, letter: StoredLetter) -> dict[str, Any]:
         "ingress": letter.ingress,
         "endpoint": letter.endpoint,
         "attempts": letter.attempts,
-        "first_attempt": time_text(letter.first_attempt_ms),
-        "last_attempt": time_text(letter.last_attempt_ms),
+        "first_attempt": format_time(letter.first_attempt_ms),
+        "last_attempt": format_time(letter.last_attempt_ms),
         "payload_size": letter.payload_size,
     }
 
 
-def _details(number: int, letter: StoredLetter) -> dict[str, Any]:
+def _details(number: int, letter: StoredDeadLetter) -> dict[str, Any]:
     attributes = letter.message.attributes
     return _summary(number, letter) | {
         "priority": attributes.priority.name,
@@ -197,27 +199,27 @@ def _details(number: int, letter: StoredLetter) -> dict[str, Any]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    stored = dead_letter_store.read(_state_dir(arguments.config) / DIRECTORY)
+    stored = dead_letter_store.read_letters(_state_dir(arguments.config) / DIRECTORY)
     found = [_details(*each) for each in stored if each[0] == arguments.number]
     if not found:
         raise UStatusError(UCode.NOT_FOUND, f"dead letter {arguments.number}: there is none of this number")
     if arguments.json:
-        return _print(found[0])
+        return _print_json(found[0])
     payload = found[0].pop("payload")
     for name, value in found[0].items():
         print(f"{name:<16} {'-' if value is None else value}")
-    print(f"{'payload':<16} {_hex(payload)}")
+    print(f"{'payload':<16} {_format_payload(payload)}")
     return _OK
 
 
-def _hex(payload: str | None) -> str:
+def _format_payload(payload: str | None) -> str:
     if payload is None:
         return "was too large to be kept"
     more = " ..." if len(payload) > 2 * _SHOWN_BYTES else ""
     return f"{bytes.fromhex(payload[: 2 * _SHOWN_BYTES]).hex(' ') or 'none'}{more}"
 
 
-def _wanted(arguments: argparse.Namespace) -> Sequence[int] | None:
+def _numbers_or_all(arguments: argparse.Namespace) -> Sequence[int] | None:
     """The numbers that were named; None for all. Ends with a usage error unless it is one of the two."""
     if bool(arguments.numbers) is arguments.all:
         arguments.usage_error("expected either ID ... or --all")
@@ -225,12 +227,12 @@ def _wanted(arguments: argparse.Namespace) -> Sequence[int] | None:
 
 
 def _redrive(arguments: argparse.Namespace) -> int:
-    numbers = _wanted(arguments)
-    asked = Redrive(None if numbers is None else tuple(numbers))
-    result = ask(_state_dir(arguments.config), asked)
+    numbers = _numbers_or_all(arguments)
+    request = RedriveRequest(None if numbers is None else tuple(numbers))
+    result = send_request(_state_dir(arguments.config), request)
     failed = numbers is not None and result["left"] > 0
     if arguments.json:
-        _print(result)
+        _print_json(result)
         return _FAILURE if failed else _OK
     print(f"{result['redriven']} redriven, {result['left']} left")
     for each in result["messages"]:
@@ -241,30 +243,30 @@ def _redrive(arguments: argparse.Namespace) -> int:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    numbers = _wanted(arguments)
+    numbers = _numbers_or_all(arguments)
     state_dir = _state_dir(arguments.config)
     try:
-        purged = ask(state_dir, Purge(None if numbers is None else tuple(numbers)))
+        purged = send_request(state_dir, PurgeRequest(None if numbers is None else tuple(numbers)))
     except UStatusError as error:
         if error.code is not UCode.UNAVAILABLE:
             raise
-        purged = _purge_directly(state_dir, numbers)
+        purged = _purge_store(state_dir, numbers)
     if arguments.json:
-        return _print({"purged": purged})
+        return _print_json({"purged": purged})
     print(f"{purged} purged")
     return _OK
 
 
-def _purge_directly(state_dir: Path, numbers: Sequence[int] | None) -> int:
+def _purge_store(state_dir: Path, numbers: Sequence[int] | None) -> int:
     if not (state_dir / DIRECTORY).exists():
         return 0
     with StateLock(state_dir):  # or a streamer that starts just now would use the store as well
-        return dead_letter_store.purge(state_dir / DIRECTORY, numbers)
+        return dead_letter_store.purge_letters(state_dir / DIRECTORY, numbers)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------------
 
 
-def _print(value: Any) -> int:
+def _print_json(value: Any) -> int:
     print(json.dumps(value, indent=2))
     return _OK

@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 
 from ustreamer.core.routing.router import SELF
-from ustreamer.host.config.config import ConfigError, StreamerConfig, serves
+from ustreamer.host.config.config import ConfigError, StreamerConfig, served_authorities
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.plugins import PluginError
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.uprotocol.ustatus import UStatusError
 
 
-class Report(msgspec.Struct, frozen=True):
+class CheckReport(msgspec.Struct, frozen=True):
     """What a check found: the stages that were passed, and problems, each on a line of its own."""
 
     file: str
@@ -26,20 +26,20 @@ class Report(msgspec.Struct, frozen=True):
     plugins: tuple[str, ...] = ()
 
 
-def check(path: Path, *, offline: bool) -> Report:
+def check(path: Path, *, offline: bool) -> CheckReport:
     """Check a configuration in up to three stages; a stage with problems ends it."""
     try:
         loaded = process.load(path)
     except ConfigError as error:
-        return Report(str(path), problems=tuple(str(problem) for problem in error.problems))
+        return CheckReport(str(path), problems=tuple(str(problem) for problem in error.problems))
     except PluginError as error:
-        return Report(str(path), problems=(str(error),))
+        return CheckReport(str(path), problems=(str(error),))
     config = loaded.config
-    report = Report(
+    report = CheckReport(
         file=str(path),
         stages=("file",),
         authority=config.authority,
-        serves=serves(config, loaded.kinds),
+        serves=served_authorities(config, loaded.kinds),
         endpoints=tuple(config.endpoints),
         plugins=tuple(config.plugins),
     )
@@ -62,7 +62,7 @@ def _environment(config: StreamerConfig, streamer: Streamer) -> list[str]:
         if name != SELF
         for problem in transport.problems()
     ]
-    if not _can_be_made(config.state_dir):
+    if not _is_creatable(config.state_dir):
         what = (
             "is not a directory that can be written"
             if config.state_dir.exists()
@@ -72,13 +72,13 @@ def _environment(config: StreamerConfig, streamer: Streamer) -> list[str]:
     return problems
 
 
-def _can_be_made(directory: Path) -> bool:
+def _is_creatable(directory: Path) -> bool:
     """Whether `directory` is a writable directory, or its nearest existing ancestor is one."""
     existing = next((each for each in (directory, *directory.parents) if each.exists()), None)
     return existing is not None and existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
-def render(report: Report) -> str:
+def render(report: CheckReport) -> str:
     """The report for people."""
     if report.problems:
         return "\n".join(report.problems)

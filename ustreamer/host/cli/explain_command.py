@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from ustreamer.core.dispatch.explain import Explanation, explain, rate
+from ustreamer.core.dispatch.explain import Explanation, explain, rate_text
 from ustreamer.core.routing.router import SELF, Router, Target
-from ustreamer.host.cli.tap_command import pattern
+from ustreamer.host.cli.tap_command import uuri_pattern
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.plugins import PluginError
@@ -33,8 +33,8 @@ def add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "explain", help="why a message would go where, rule by rule; touches nothing"
     )
     parser.add_argument("config", type=Path, metavar="CONFIG")
-    parser.add_argument("--source", type=pattern, required=True, metavar="UURI", help="who sends it")
-    parser.add_argument("--sink", type=pattern, metavar="UURI", help="to whom; none for a publication")
+    parser.add_argument("--source", type=uuri_pattern, required=True, metavar="UURI", help="who sends it")
+    parser.add_argument("--sink", type=uuri_pattern, metavar="UURI", help="to whom; none for a publication")
     parser.add_argument("--type", choices=TYPES, help="what it is; else what source and sink make it")
     parser.add_argument("--at", metavar="ENDPOINT", help="where it comes in; else where its source lives")
     parser.add_argument("--json", action="store_true")
@@ -48,21 +48,25 @@ def _explain(arguments: argparse.Namespace) -> int:
     except (UStatusError, PluginError, ValueError) as error:
         raise PluginError(f"{arguments.config}: {error}") from error
     own = loaded.config.authority
-    source = _address(arguments.source, own)
-    sink = None if arguments.sink is None else _address(arguments.sink, own)
-    kind = arguments.type or kind_of(source, sink)
+    source = _absolute_address(arguments.source, own)
+    sink = None if arguments.sink is None else _absolute_address(arguments.sink, own)
+    kind = arguments.type or message_kind(source, sink)
     if kind != "publish" and sink is None:
         arguments.usage_error(f"a {kind} needs --sink")
     ends = (SELF, *loaded.config.endpoints)
     if arguments.at is not None and arguments.at not in ends:
         arguments.usage_error(f"--at {arguments.at}: no such endpoint (have: {', '.join(ends)})")
     router, notes = stored_router(streamer)
-    ingress = arguments.at or router.places.endpoint_of(source) or next(iter(loaded.config.endpoints), SELF)
-    found = explain(router, ingress, attributes_of(kind, source, sink))
+    ingress = (
+        arguments.at
+        or router.authority_table.endpoint_of(source)
+        or next(iter(loaded.config.endpoints), SELF)
+    )
+    explanation = explain(router, ingress, attributes_for(kind, source, sink))
     if arguments.json:
-        print(json.dumps(_plain(kind, source, sink, found, notes), indent=2))
+        print(json.dumps(_to_json(kind, source, sink, explanation, notes), indent=2))
     else:
-        print("\n".join(_words(kind, source, sink, found, notes)))
+        print("\n".join(_format_explanation(kind, source, sink, explanation, notes)))
     return _OK
 
 
@@ -70,17 +74,19 @@ def stored_router(streamer: Streamer) -> tuple[Router, list[str]]:
     """A router as that of `streamer`, which has not been started, by what is on disk; and what it does not know."""
     hook = streamer.plugins.hook
     stored = hook.ustreamer_stored_subscriptions()
-    told = {each.plugin_name for each in hook.ustreamer_stored_subscriptions.get_hookimpls()}
-    silent = sorted(
+    storing_plugins = {each.plugin_name for each in hook.ustreamer_stored_subscriptions.get_hookimpls()}
+    unstored_plugins = sorted(
         each.plugin_name
         for each in hook.ustreamer_subscription_directory.get_hookimpls()
-        if each.plugin_name not in told
+        if each.plugin_name not in storing_plugins
     )
-    notes = [f"plugin {name}: its subscriptions are known to a running streamer only" for name in silent]
-    return streamer.router_by(stored), notes
+    notes = [
+        f"plugin {name}: its subscriptions are known to a running streamer only" for name in unstored_plugins
+    ]
+    return streamer.router_with(stored), notes
 
 
-def kind_of(source: UUri, sink: UUri | None) -> str:
+def message_kind(source: UUri, sink: UUri | None) -> str:
     """What a message from `source` to `sink` can be, by their resources."""
     if sink is None:
         return "publish"
@@ -89,7 +95,7 @@ def kind_of(source: UUri, sink: UUri | None) -> str:
     return "response" if source.is_method else "notification"
 
 
-def attributes_of(kind: str, source: UUri, sink: UUri | None) -> UAttributes:
+def attributes_for(kind: str, source: UUri, sink: UUri | None) -> UAttributes:
     """The header of such a message, with what its type needs beside its addresses."""
     id = UuidSource(SYSTEM_CLOCK.wall_ms).next()
     if kind == "publish" or sink is None:
@@ -101,44 +107,49 @@ def attributes_of(kind: str, source: UUri, sink: UUri | None) -> UAttributes:
     return response(id, request(id, sink, source, ttl=_TTL_MS)).attributes
 
 
-def _address(text: str, own: str) -> UUri:
+def _absolute_address(text: str, own: str) -> UUri:
     address = UUri.parse(text)
     return address if address.authority_name else address.with_authority(own)
 
 
-def _plain(
-    kind: str, source: UUri, sink: UUri | None, found: Explanation, notes: list[str]
+def _to_json(
+    kind: str, source: UUri, sink: UUri | None, explanation: Explanation, notes: list[str]
 ) -> dict[str, Any]:
     return {
         "type": kind,
         "source": str(source),
         "sink": None if sink is None else str(sink),
-        "ingress": found.ingress,
-        "steps": [{"rule": each.rule, "passed": each.passed, "text": each.text} for each in found.steps],
-        "verdict": found.verdict,
+        "ingress": explanation.ingress,
+        "steps": [
+            {"rule": each.rule, "passed": each.passed, "text": each.text} for each in explanation.steps
+        ],
+        "verdict": explanation.verdict,
         "targets": [
             {
                 "endpoint": each.endpoint,
                 "subscriber": None if each.subscriber is None else str(each.subscriber),
                 "period_ns": each.period_ns,
             }
-            for each in found.targets
+            for each in explanation.targets
         ],
         "notes": notes,
     }
 
 
-def _words(kind: str, source: UUri, sink: UUri | None, found: Explanation, notes: list[str]) -> list[str]:
+def _format_explanation(
+    kind: str, source: UUri, sink: UUri | None, explanation: Explanation, notes: list[str]
+) -> list[str]:
     to = "" if sink is None else f" to {sink}"
     return [
-        f"{kind} from {source}{to}, coming in at {found.ingress}",
-        *(f"  {'yes' if each.passed else 'no ':<4}{each.rule:<12} {each.text}" for each in found.steps),
-        f"{found.verdict}" + ("" if not found.targets else ", unless it expires or is throttled on the way:"),
-        *(f"  -> {_target(each)}" for each in found.targets),
+        f"{kind} from {source}{to}, coming in at {explanation.ingress}",
+        *(f"  {'yes' if each.passed else 'no ':<4}{each.rule:<12} {each.text}" for each in explanation.steps),
+        f"{explanation.verdict}"
+        + ("" if not explanation.targets else ", unless it expires or is throttled on the way:"),
+        *(f"  -> {_format_target(each)}" for each in explanation.targets),
         *(f"note: {each}" for each in notes),
     ]
 
 
-def _target(target: Target) -> str:
-    whom = "" if target.subscriber is None else f" for {target.subscriber}"
-    return f"{target.endpoint}{whom}, {rate(target.period_ns)}"
+def _format_target(target: Target) -> str:
+    subscriber = "" if target.subscriber is None else f" for {target.subscriber}"
+    return f"{target.endpoint}{subscriber}, {rate_text(target.period_ns)}"

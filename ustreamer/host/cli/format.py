@@ -4,6 +4,6 @@
 from datetime import UTC, datetime
 
 
-def time_text(wall_ms: int) -> str:
+def format_time(wall_ms: int) -> str:
     """A time of the wall clock in ISO 8601, in UTC, to the millisecond."""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")

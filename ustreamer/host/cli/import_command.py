@@ -69,25 +69,25 @@ def _vsomeip(arguments: argparse.Namespace) -> int:
     from ustreamer.host.config import endpoint_text
     from ustreamer.host.importers import vsomeip
 
-    wishes = vsomeip.Wishes(
+    options = vsomeip.ImportOptions(
         arguments.authority, arguments.endpoint, bind=arguments.bind, major=arguments.major
     )
-    imported = vsomeip.import_file(arguments.file, wishes)
+    imported = vsomeip.import_file(arguments.file, options)
     text = endpoint_text.toml_text(
         arguments.endpoint, arguments.authority, imported.endpoint, arguments.file.name
     )
-    return _written(text, arguments.file, imported.left_out)
+    return _print_result(text, arguments.file, imported.left_out)
 
 
 def _up_streamer(arguments: argparse.Namespace) -> int:
     from ustreamer.host.importers import up_streamer
 
-    found = up_streamer.import_file(arguments.file)
-    text = up_streamer.toml_text(arguments.endpoint, found, arguments.file.name)
-    return _written(text, arguments.file, found.left_out)
+    imported = up_streamer.import_file(arguments.file)
+    text = up_streamer.toml_text(arguments.endpoint, imported, arguments.file.name)
+    return _print_result(text, arguments.file, imported.left_out)
 
 
-def _written(text: str, file: Path, left_out: Iterable[str]) -> int:
+def _print_result(text: str, file: Path, left_out: Iterable[str]) -> int:
     print(text, end="")
     for line in left_out:
         print(f"{file}: {line}", file=sys.stderr)

@@ -22,10 +22,10 @@ from ustreamer.host.runtime import logs, plugins, process
 from ustreamer.host.runtime.plugins import PluginError
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-_LONGEST_S: Final = 86_400
+_MAX_SECONDS: Final = 86_400
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit codes; the numbers above 2 are those of sysexits.h where it has one."""
 
     OK = 0
@@ -47,30 +47,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (ConfigError, PluginError) as error:
         print(error, file=sys.stderr)
-        return Exit.BAD_CONFIG
+        return ExitCode.BAD_CONFIG
     except UStatusError as error:
         print(error, file=sys.stderr)
-        return _exit_of(error)
+        return _exit_code_of(error)
     except BrokenPipeError:  # `ustreamer ... | head`
         # What is still buffered goes nowhere, or the interpreter complains of it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.FAILURE
+        return ExitCode.FAILURE
     return code
 
 
-def _exit_of(error: UStatusError) -> Exit:
+def _exit_code_of(error: UStatusError) -> ExitCode:
     by_code = {
-        UCode.UNAVAILABLE: Exit.UNAVAILABLE,
-        UCode.DATA_LOSS: Exit.STORE_DAMAGED,
-        UCode.PERMISSION_DENIED: Exit.DENIED,
-        UCode.INVALID_ARGUMENT: Exit.BAD_CONFIG,
-        UCode.UNIMPLEMENTED: Exit.BAD_CONFIG,
-        UCode.FAILED_PRECONDITION: Exit.BAD_CONFIG,  # state of a newer version, for one
+        UCode.UNAVAILABLE: ExitCode.UNAVAILABLE,
+        UCode.DATA_LOSS: ExitCode.STORE_DAMAGED,
+        UCode.PERMISSION_DENIED: ExitCode.DENIED,
+        UCode.INVALID_ARGUMENT: ExitCode.BAD_CONFIG,
+        UCode.UNIMPLEMENTED: ExitCode.BAD_CONFIG,
+        UCode.FAILED_PRECONDITION: ExitCode.BAD_CONFIG,  # state of a newer version, for one
     }
-    return by_code.get(error.code, Exit.FAILURE)
+    return by_code.get(error.code, ExitCode.FAILURE)
 
 
-class _OneLineEach(argparse.HelpFormatter):
+class _OneLineHelpFormatter(argparse.HelpFormatter):
     """Room for the longest command: argparse forgets that commands are indented once more, and breaks their lines."""
 
     def add_argument(self, action: argparse.Action) -> None:
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="ustreamer",
         description="The uProtocol dispatcher of a vehicle gateway.",
-        formatter_class=_OneLineEach,
+        formatter_class=_OneLineHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -135,18 +135,18 @@ def parser() -> argparse.ArgumentParser:
 
     add_admin_commands(commands)
     add_import_command(commands)
-    classes, broken = plugins.usable()
+    classes, broken = plugins.load_plugin_classes()
     for error in broken.values():
         print(f"warning: {error}", file=sys.stderr)
-    plugins.without_configuration(classes).hook.ustreamer_commands(commands=commands)
+    plugins.class_plugin_manager(classes).hook.ustreamer_commands(commands=commands)
     return top
 
 
 def _seconds(text: str) -> float:
     """A duration on the command line: finite, not negative, at most a day."""
     seconds = float(text)
-    if not 0 <= seconds <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {_LONGEST_S}")
+    if not 0 <= seconds <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {_MAX_SECONDS}")
     return seconds
 
 
@@ -159,12 +159,12 @@ def _port(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    logs.set_up(json_lines=arguments.log == "json", level=arguments.log_level)
-    left = process.run(process.load(arguments.config), arguments.drain, lambda: print("READY", flush=True))
-    if left:
-        print(f"{left} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
-        return Exit.NOT_DRAINED
-    return Exit.OK
+    logs.configure_logging(json_lines=arguments.log == "json", level=arguments.log_level)
+    unsent = process.run(process.load(arguments.config), arguments.drain, lambda: print("READY", flush=True))
+    if unsent:
+        print(f"{unsent} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
+        return ExitCode.NOT_DRAINED
+    return ExitCode.OK
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -173,25 +173,25 @@ def _check(arguments: argparse.Namespace) -> int:
         _print_json(report)
     else:
         print(check.render(report), file=sys.stderr if report.problems else sys.stdout)
-    return Exit.BAD_CONFIG if report.problems else Exit.OK
+    return ExitCode.BAD_CONFIG if report.problems else ExitCode.OK
 
 
 def _plugins(arguments: argparse.Namespace) -> int:
-    classes, _ = plugins.usable()
+    classes, _ = plugins.load_plugin_classes()
     running = None if arguments.config is None else running_plugins(arguments.config)
     found = [
         plugins.describe(entry)
-        for name, entry in sorted(plugins.installed().items())
+        for name, entry in sorted(plugins.installed_plugins().items())
         if name in classes and (running is None or name in running)
     ]
     if arguments.json:
         _print_json(found)
-        return Exit.OK
+        return ExitCode.OK
     for plugin in found:
         print(f"{plugin.name:<16} {plugin.distribution} {plugin.version}  {' '.join(plugin.hooks)}")
     if not found:
         print("no plugins installed")
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.host.admin.server import SOCKET, Tap, follow
-from ustreamer.host.admin.taps import Line, Missed
-from ustreamer.host.cli.format import time_text
+from ustreamer.host.admin.server import SOCKET, TapRequest, stream_lines
+from ustreamer.host.admin.taps import Dropped, TapLine
+from ustreamer.host.cli.format import format_time
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -31,12 +31,12 @@ def add_tap(
     )
     where.add_argument("--socket", type=Path, metavar="PATH", help=f"its socket: {SOCKET} in its state_dir")
     parser.add_argument(
-        "--source", type=pattern, metavar="UURI", help="only messages from there; may have wildcards"
+        "--source", type=uuri_pattern, metavar="UURI", help="only messages from there; may have wildcards"
     )
-    parser.add_argument("--sink", type=pattern, metavar="UURI", help="only messages addressed to there")
-    words = f"only what ended so: {', '.join(_FINAL)}"
-    parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=words)
-    parser.add_argument("--count", type=_count, metavar="N", help="end after so many lines")
+    parser.add_argument("--sink", type=uuri_pattern, metavar="UURI", help="only messages addressed to there")
+    help_text = f"only what ended so: {', '.join(_FINAL)}"
+    parser.add_argument("--verdict", choices=_FINAL, metavar="VERDICT", help=help_text)
+    parser.add_argument("--count", type=_line_count, metavar="N", help="end after so many lines")
     parser.add_argument("--payload", action="store_true", help="with payloads, up to 256 bytes of each")
     parser.add_argument(
         "--decode", action="store_true", help="with what is in the payloads, where a plugin can read it"
@@ -45,7 +45,7 @@ def add_tap(
     parser.set_defaults(run=lambda arguments: _tap(arguments, state_dir))
 
 
-def pattern(text: str) -> str:
+def uuri_pattern(text: str) -> str:
     """A UUri, which may have wildcards, as it was written. Raises ArgumentTypeError."""
     try:
         UUri.parse(text)
@@ -54,7 +54,7 @@ def pattern(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
+def _line_count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
@@ -63,31 +63,33 @@ def _count(text: str) -> int:
 
 def _tap(arguments: argparse.Namespace, state_dir: Callable[[Path], Path]) -> int:
     path = arguments.socket or state_dir(arguments.config) / SOCKET
-    asked = Tap(arguments.source, arguments.sink, arguments.verdict, arguments.payload, arguments.decode)
+    request = TapRequest(
+        arguments.source, arguments.sink, arguments.verdict, arguments.payload, arguments.decode
+    )
     try:
-        return _show(follow(path, asked), arguments.count, arguments.json)
+        return _print_lines(stream_lines(path, request), arguments.count, arguments.json)
     except KeyboardInterrupt:
         return _OK
 
 
-def _show(lines: Iterable[bytes], count: int | None, as_json: bool) -> int:
+def _print_lines(lines: Iterable[bytes], count: int | None, as_json: bool) -> int:
     shown = 0
     for text in lines:
-        line = msgspec.json.decode(text, type=Line | Missed)
-        if isinstance(line, Missed):
+        line = msgspec.json.decode(text, type=TapLine | Dropped)
+        if isinstance(line, Dropped):
             print(f"{line.count} lines were lost: they were not read in time", file=sys.stderr)
         if as_json:
             print(text.decode(), end="", flush=True)
-        elif isinstance(line, Line):
-            print(_words(line), flush=True)
-        shown += isinstance(line, Line)
+        elif isinstance(line, TapLine):
+            print(_format_line(line), flush=True)
+        shown += isinstance(line, TapLine)
         if shown == count:
             return _OK
     raise UStatusError(UCode.UNAVAILABLE, "the streamer has ended, or nobody read for a minute")
 
 
-def _words(line: Line) -> str:
-    parts: list[Any] = [time_text(line.time_ms), line.verdict, line.type, line.source]
+def _format_line(line: TapLine) -> str:
+    parts: list[Any] = [format_time(line.time_ms), line.verdict, line.type, line.source]
     if line.sink is not None:
         parts.append(f"to {line.sink}")
     if line.subscriber is not None:

@@ -21,16 +21,16 @@ from ustreamer.core.routing.router import SELF
 from ustreamer.hooks import EndpointConfig, TransportKind
 from ustreamer.host.config.document import (
     ConfigError,
-    Document,
     Problem,
+    TomlDocument,
+    closest_name,
     did_you_mean,
-    listed,
-    nearest,
+    format_names,
     read,
     value_at,
 )
 from ustreamer.host.config.source_positions import KeyPath
-from ustreamer.host.config.validation import Findings, move_up
+from ustreamer.host.config.validation import Problems, suggest_move_up
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
@@ -38,19 +38,19 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
 __all__ = [
     "ConfigError",
     "DeadLettersConfig",
-    "Document",
     "EgressConfig",
     "Problem",
     "RetryConfig",
     "StreamerConfig",
+    "TomlDocument",
     "check",
     "load",
     "read",
-    "serves",
+    "served_authorities",
 ]
 
 MAX_ENDPOINTS: Final = 64  # each has threads, queues and metrics of its own
-DEFAULT: Final = "default"
+DEFAULT_SECTION: Final = "default"
 """The [egress] section that holds for every endpoint; no endpoint has this name."""
 
 DURABLE_AGE_MS: Final = 86_400_000
@@ -80,7 +80,7 @@ class EgressConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscriber_messages: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType = UNSET
     subscriber_bytes: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
 
-    def over(self, limits: EgressLimits) -> EgressLimits:
+    def apply_to(self, limits: EgressLimits) -> EgressLimits:
         """`limits` with what is set here in place of theirs."""
         values = {
             "queue_messages": self.queue_messages,
@@ -113,7 +113,7 @@ class StreamerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def limits(self, endpoint: str) -> EgressLimits:
         """The limits of the lane to an endpoint, be it our own."""
-        return self.egress.get(endpoint, self.egress[DEFAULT])
+        return self.egress.get(endpoint, self.egress[DEFAULT_SECTION])
 
 
 def load(
@@ -126,37 +126,37 @@ def load(
     return check(read(path), transports, plugin_configs)
 
 
-def serves(config: StreamerConfig, transports: Mapping[str, TransportKind]) -> tuple[str, ...]:
+def served_authorities(config: StreamerConfig, transports: Mapping[str, TransportKind]) -> tuple[str, ...]:
     """The authorities our uSubscription answers for: our own, and those behind transports without a uSubscription."""
     others = {
         authority
         for endpoint in config.endpoints.values()
-        if not transports[endpoint.transport].brings_usubscription(endpoint)
+        if not transports[endpoint.transport].provides_usubscription(endpoint)
         for authority in endpoint.authorities
     }
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
 
 
-def named(config: StreamerConfig) -> tuple[str, ...]:
+def configured_authorities(config: StreamerConfig) -> tuple[str, ...]:
     """Every authority that the configuration gives a place to, our own among them; `"*"` names none."""
     others = {authority for endpoint in config.endpoints.values() for authority in endpoint.authorities}
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
 
 
-class Named(Collection[str]):
-    """`named` of the configuration that is gone by now, which may be another one each time that this is asked."""
+class ConfiguredAuthorities(Collection[str]):
+    """`configured_authorities` of the configuration that is gone by now, which may be another one each time that this is asked."""
 
     def __init__(self, config: Callable[[], StreamerConfig]) -> None:
         self._config = config
 
     def __contains__(self, authority: object) -> bool:
-        return authority in named(self._config())
+        return authority in configured_authorities(self._config())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(named(self._config()))
+        return iter(configured_authorities(self._config()))
 
     def __len__(self) -> int:
-        return len(named(self._config()))
+        return len(configured_authorities(self._config()))
 
 
 # ------------------------------------------------------------------------------------------------------------ checks
@@ -176,35 +176,38 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check(
-    document: Document,
+    document: TomlDocument,
     transports: Mapping[str, TransportKind],
     plugin_configs: Mapping[str, type[msgspec.Struct]],
 ) -> StreamerConfig:
     """Check a document that has been read; as `load`."""
-    found = Findings(document)
-    file = found.section((), _File, _misplaced(document, plugin_configs))
-    _check_own_authority(found)
-    endpoints = _endpoints(found, transports)
-    _check_places(found)
-    _check_access(found, endpoints)
-    plugins = _plugins(found, plugin_configs)
-    endpoints |= _brought(found, plugins)
-    egress = _egress(found, endpoints)
-    dead_letters = _dead_letters(found)
-    found.raise_if_any()
+    problems = Problems(document)
+    file = problems.convert_section((), _File, _section_advice(document, plugin_configs))
+    _check_own_authority(problems)
+    endpoints = _endpoints(problems, transports)
+    _check_authority_placement(problems)
+    _check_access(problems, endpoints)
+    plugins = _plugins(problems, plugin_configs)
+    endpoints |= _plugin_endpoints(problems, plugins)
+    egress = _egress(problems, endpoints)
+    dead_letters = _dead_letters(problems)
+    problems.raise_if_any()
     assert file is not None  # or something had been found
     return StreamerConfig(
         base=document.base,
         authority=file.authority,
         state_dir=file.state_dir,
         endpoints=endpoints,
-        egress={DEFAULT: egress[DEFAULT], **{name: egress.get(name, egress[DEFAULT]) for name in endpoints}},
+        egress={
+            DEFAULT_SECTION: egress[DEFAULT_SECTION],
+            **{name: egress.get(name, egress[DEFAULT_SECTION]) for name in endpoints},
+        },
         plugins=plugins,
         dead_letters=dead_letters,
     )
 
 
-def _misplaced(document: Document, plugin_configs: Mapping[str, object]) -> Callable[[KeyPath], str]:
+def _section_advice(document: TomlDocument, plugin_configs: Mapping[str, object]) -> Callable[[KeyPath], str]:
     """Advice about a key at the top that would be right in [endpoints] or [plugins]."""
 
     def advice(path: KeyPath) -> str:
@@ -219,9 +222,9 @@ def _misplaced(document: Document, plugin_configs: Mapping[str, object]) -> Call
     return advice
 
 
-def _tables(found: Findings, section: str) -> dict[str, _Table]:
+def _tables(problems: Problems, section: str) -> dict[str, _Table]:
     """The tables in a section at the top; what is no table has been noted already."""
-    tables = found.document.data.get(section)
+    tables = problems.document.data.get(section)
     if not isinstance(tables, dict):
         return {}
     return {name: table for name, table in tables.items() if isinstance(table, dict)}
@@ -230,39 +233,41 @@ def _tables(found: Findings, section: str) -> dict[str, _Table]:
 # --------------------------------------------------------------------------------------------------------- endpoints
 
 
-def _endpoints(found: Findings, transports: Mapping[str, TransportKind]) -> dict[str, EndpointConfig]:
-    tables = _tables(found, "endpoints")
-    if found.document.data.get("endpoints") == {}:
-        found.note(
+def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> dict[str, EndpointConfig]:
+    tables = _tables(problems, "endpoints")
+    if problems.document.data.get("endpoints") == {}:
+        problems.add_problem(
             ("endpoints",), "there is no endpoint", "add [endpoints.<name>] with transport and authorities"
         )
     if len(tables) > MAX_ENDPOINTS:
-        found.note(("endpoints", [*tables][MAX_ENDPOINTS]), f"there are more than {MAX_ENDPOINTS} endpoints")
+        problems.add_problem(
+            ("endpoints", [*tables][MAX_ENDPOINTS]), f"there are more than {MAX_ENDPOINTS} endpoints"
+        )
     endpoints = {}
     for name, table in tables.items():
-        _check_endpoint_name(found, name)
-        kind = _transport(found, name, table, transports)
+        _check_endpoint_name(problems, name)
+        kind = _transport(problems, name, table, transports)
         if kind is None:
             continue
-        endpoint = found.section(("endpoints", name), kind.config, _belongs_to_the_top)
+        endpoint = problems.convert_section(("endpoints", name), kind.config, _top_level_advice)
         if endpoint is not None:
             endpoints[name] = endpoint
-            if endpoint.durable and not kind.outlives_us:
-                found.note(
+            if endpoint.durable and not kind.outlives_streamer:
+                problems.add_problem(
                     ("endpoints", name, "durable"),
                     f"those behind a {table['transport']!r} endpoint end with the streamer: nothing can be kept for them",
                 )
     return endpoints
 
 
-def _check_endpoint_name(found: Findings, name: str) -> None:
-    if name in {SELF, DEFAULT}:
-        found.note(
+def _check_endpoint_name(problems: Problems, name: str) -> None:
+    if name in {SELF, DEFAULT_SECTION}:
+        problems.add_problem(
             ("endpoints", name), f"{name!r} is not a name for an endpoint: it has a meaning of its own"
         )
     elif not _ENDPOINT_NAME.fullmatch(name):
         better = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")[:64]
-        found.note(
+        problems.add_problem(
             ("endpoints", name),
             "the name of an endpoint is made of 1 to 64 of a-z 0-9 - _",
             f"did you mean {better!r}?" if better else "",
@@ -270,53 +275,57 @@ def _check_endpoint_name(found: Findings, name: str) -> None:
 
 
 def _transport(
-    found: Findings, name: str, table: _Table, transports: Mapping[str, TransportKind]
+    problems: Problems, name: str, table: _Table, transports: Mapping[str, TransportKind]
 ) -> TransportKind | None:
     """The kind of transport that an endpoint names; None, and noted, if there is no such."""
     path = ("endpoints", name, "transport")
-    have = f"(have: {listed(transports)})"
+    available = f"(have: {format_names(transports)})"
     if "transport" not in table:
-        misspelt = nearest("transport", table)
+        misspelt = closest_name("transport", table)
         if misspelt is not None:
-            found.note((*path[:-1], misspelt), "unknown key", "did you mean 'transport'?")
+            problems.add_problem((*path[:-1], misspelt), "unknown key", "did you mean 'transport'?")
         else:
-            found.note(path, f"is missing {have}", 'add transport = "..."')
+            problems.add_problem(path, f"is missing {available}", 'add transport = "..."')
         return None
     transport = table["transport"]
     if not isinstance(transport, str):
-        found.note(path, f"expected the name of a transport {have}")
+        problems.add_problem(path, f"expected the name of a transport {available}")
     elif transport not in transports:
-        found.note(path, f"{transport!r} is not a transport {have}", did_you_mean(transport, transports))
+        problems.add_problem(
+            path, f"{transport!r} is not a transport {available}", did_you_mean(transport, transports)
+        )
     else:
         return transports[transport]
     return None
 
 
-def _belongs_to_the_top(path: KeyPath) -> str:
+def _top_level_advice(path: KeyPath) -> str:
     """Advice about a key in a section that would be right above all sections."""
     key = str(path[-1])
-    return move_up(key, ()) if key in _File.__struct_fields__ else ""
+    return suggest_move_up(key, ()) if key in _File.__struct_fields__ else ""
 
 
 # ------------------------------------------------------------------------------------------------------- authorities
 
 
-def _check_own_authority(found: Findings) -> None:
-    authority = found.document.data.get("authority")
+def _check_own_authority(problems: Problems) -> None:
+    authority = problems.document.data.get("authority")
     if isinstance(authority, str):
         if authority == ANY_AUTHORITY:
-            found.note(("authority",), "'*' stands for others: the streamer has an authority of its own")
+            problems.add_problem(
+                ("authority",), "'*' stands for others: the streamer has an authority of its own"
+            )
         else:
-            _check_authority(found, ("authority",), authority)
+            _check_authority(problems, ("authority",), authority)
 
 
-def _check_places(found: Findings) -> None:
+def _check_authority_placement(problems: Problems) -> None:
     """Every authority, and "*" like any other, lives behind one endpoint."""
     homes: dict[str, KeyPath] = {}
-    for name, table in _tables(found, "endpoints").items():
+    for name, table in _tables(problems, "endpoints").items():
         authorities = table.get("authorities")
         if authorities == []:
-            found.note(
+            problems.add_problem(
                 ("endpoints", name, "authorities"),
                 "nobody lives behind this endpoint",
                 'name who does, or write ["*"] for everyone not named elsewhere',
@@ -325,36 +334,36 @@ def _check_places(found: Findings) -> None:
             path = ("endpoints", name, "authorities", index)
             if not isinstance(authority, str):
                 continue
-            _check_authority(found, path, authority)
+            _check_authority(problems, path, authority)
             home = homes.setdefault(authority, path)
             if home != path:
-                line = found.document.places.line(home)
-                found.note(
+                line = problems.document.positions.line_of(home)
+                problems.add_problem(
                     path,
                     f"{authority!r} lives behind endpoint {home[1]!r} (line {line})",
                     "keep it in one place",
                 )
 
 
-def _check_access(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> None:
+def _check_access(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> None:
     """A rule is about sources that live behind its endpoint: others are refused whatever the rules say."""
     for name, endpoint in endpoints.items():
-        here = endpoint.authorities
+        authorities = endpoint.authorities
         for index, rule in enumerate(endpoint.access):
             authority = rule.patterns[0].authority_name
-            if authority not in {ANY_AUTHORITY, *here} and ANY_AUTHORITY not in here:
-                found.note(
+            if authority not in {ANY_AUTHORITY, *authorities} and ANY_AUTHORITY not in authorities:
+                problems.add_problem(
                     ("endpoints", name, "access", index, "source"),
-                    f"{authority!r} does not live behind endpoint {name!r} (have: {listed(here)})",
-                    did_you_mean(authority, here),
+                    f"{authority!r} does not live behind endpoint {name!r} (have: {format_names(authorities)})",
+                    did_you_mean(authority, authorities),
                 )
 
 
-def _check_authority(found: Findings, path: KeyPath, authority: str) -> None:
+def _check_authority(problems: Problems, path: KeyPath, authority: str) -> None:
     if _is_authority(authority):
         return
     better = re.sub(r"[^a-z0-9\-._~]+", "-", authority.removeprefix("up:").strip("/ ").lower()).strip("-")
-    found.note(
+    problems.add_problem(
         path,
         f"{authority!r} is not an authority: 1 to 128 of a-z 0-9 - . _ ~, or an IP address",
         f"did you mean {better!r}?" if _is_authority(better) else "",
@@ -372,32 +381,34 @@ def _is_authority(text: str) -> bool:
 # ------------------------------------------------------------------------------------------------ egress and plugins
 
 
-def _egress(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> dict[str, EgressLimits]:
+def _egress(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> dict[str, EgressLimits]:
     """The limits by the names in [egress], of durable endpoints, and as "default" in any case."""
-    tables = _tables(found, "egress")
-    known = [*{**_tables(found, "endpoints"), **endpoints}, DEFAULT]
-    default = _limits(found, DEFAULT, EgressLimits()) if DEFAULT in tables else EgressLimits()
-    limits = {DEFAULT: default}
+    tables = _tables(problems, "egress")
+    known = [*{**_tables(problems, "endpoints"), **endpoints}, DEFAULT_SECTION]
+    default = (
+        _limits(problems, DEFAULT_SECTION, EgressLimits()) if DEFAULT_SECTION in tables else EgressLimits()
+    )
+    limits = {DEFAULT_SECTION: default}
     for name in tables:
         if name not in known:
-            found.note(
+            problems.add_problem(
                 ("egress", name),
-                f"{name!r} is not an endpoint (have: {listed(known)})",
+                f"{name!r} is not an endpoint (have: {format_names(known)})",
                 did_you_mean(name, known),
             )
-        if name != DEFAULT:
-            limits[name] = _limits(found, name, default)
+        if name != DEFAULT_SECTION:
+            limits[name] = _limits(problems, name, default)
         durable = name in endpoints and endpoints[name].durable
-        _check_subscribers_share(found, name, limits[name], "spool" if durable else "queue")
+        _check_subscriber_limits(problems, name, limits[name], "spool" if durable else "queue")
     for name, endpoint in endpoints.items():
         if endpoint.durable:
-            set_by = (tables.get(name, {}), tables.get(DEFAULT, {}))
+            set_by = (tables.get(name, {}), tables.get(DEFAULT_SECTION, {}))
             if not any("max_age_ms" in table for table in set_by):
                 limits[name] = msgspec.structs.replace(limits.get(name, default), max_age_ms=DURABLE_AGE_MS)
             continue
         for key in ("spool_messages", "spool_bytes"):
             if key in tables.get(name, {}):
-                found.note(
+                problems.add_problem(
                     ("egress", name, key),
                     f"endpoint {name!r} keeps nothing on disk",
                     f"add durable = true to [endpoints.{name}]",
@@ -405,16 +416,16 @@ def _egress(found: Findings, endpoints: Mapping[str, EndpointConfig]) -> dict[st
     return limits
 
 
-def _limits(found: Findings, name: str, default: EgressLimits) -> EgressLimits:
+def _limits(problems: Problems, name: str, default: EgressLimits) -> EgressLimits:
     path: KeyPath = ("egress", name)
-    section = found.section(path, EgressConfig, _belongs_to_the_top)
+    section = problems.convert_section(path, EgressConfig, _top_level_advice)
     if section is None:
         return default
-    limits = section.over(default)
-    written = value_at(found.document.data, (*path, "retry"))
+    limits = section.apply_to(default)
+    written = value_at(problems.document.data, (*path, "retry"))
     if limits.retry_first_ms > limits.retry_max_ms and isinstance(written, dict) and written:
         key = "first_ms" if "first_ms" in written else "max_ms"
-        found.note(
+        problems.add_problem(
             (*path, "retry", key),
             f"the first pause, {limits.retry_first_ms} ms, is longer than the longest, {limits.retry_max_ms} ms",
             f"choose at most {limits.retry_max_ms}"
@@ -424,79 +435,79 @@ def _limits(found: Findings, name: str, default: EgressLimits) -> EgressLimits:
     return limits
 
 
-def _check_subscribers_share(found: Findings, name: str, limits: EgressLimits, queue: str) -> None:
+def _check_subscriber_limits(problems: Problems, name: str, limits: EgressLimits, queue: str) -> None:
     """Note where a subscriber may have more than its endpoint; at the key of this section that makes it so."""
     path: KeyPath = ("egress", name)
-    written = value_at(found.document.data, path)
+    written = value_at(problems.document.data, path)
     if not isinstance(written, dict):
         return
     for unit in ("messages", "bytes"):
         own, whole = f"subscriber_{unit}", f"{queue}_{unit}"
-        most, all_of_it = getattr(limits, own), getattr(limits, whole)
-        if most is None or most <= all_of_it:
+        own_limit, whole_limit = getattr(limits, own), getattr(limits, whole)
+        if own_limit is None or own_limit <= whole_limit:
             continue
         if own in written:
-            what = f"one subscriber may not have more than all together, {whole} = {all_of_it}"
-            found.note((*path, own), what, f"choose at most {all_of_it}")
+            text = f"one subscriber may not have more than all together, {whole} = {whole_limit}"
+            problems.add_problem((*path, own), text, f"choose at most {whole_limit}")
         elif whole in written:
-            what = f"is less than one subscriber may have, {own} = {most} of [egress.{DEFAULT}]"
-            found.note((*path, whole), what, f"add {own} = {all_of_it} or less")
+            text = f"is less than one subscriber may have, {own} = {own_limit} of [egress.{DEFAULT_SECTION}]"
+            problems.add_problem((*path, whole), text, f"add {own} = {whole_limit} or less")
 
 
-def _dead_letters(found: Findings) -> DeadLettersConfig:
-    if not isinstance(found.document.data.get("dead_letters"), dict):
+def _dead_letters(problems: Problems) -> DeadLettersConfig:
+    if not isinstance(problems.document.data.get("dead_letters"), dict):
         return DeadLettersConfig()
-    section = found.section(("dead_letters",), DeadLettersConfig, _belongs_to_the_top)
+    section = problems.convert_section(("dead_letters",), DeadLettersConfig, _top_level_advice)
     return DeadLettersConfig() if section is None else section
 
 
 def _plugins(
-    found: Findings, plugin_configs: Mapping[str, type[msgspec.Struct]]
+    problems: Problems, plugin_configs: Mapping[str, type[msgspec.Struct]]
 ) -> dict[str, msgspec.Struct]:
     plugins = {}
-    for name in _tables(found, "plugins"):
+    for name in _tables(problems, "plugins"):
         path: KeyPath = ("plugins", name)
         if name not in plugin_configs:
-            found.note(
+            problems.add_problem(
                 path,
-                f"{name!r} is not a plugin that is installed (have: {listed(plugin_configs)})",
+                f"{name!r} is not a plugin that is installed (have: {format_names(plugin_configs)})",
                 did_you_mean(name, plugin_configs),
             )
             continue
-        section = found.section(path, plugin_configs[name], _belongs_to_the_top)
+        section = problems.convert_section(path, plugin_configs[name], _top_level_advice)
         if section is not None:
             plugins[name] = section
     return plugins
 
 
-def _brought(found: Findings, plugins: Mapping[str, msgspec.Struct]) -> dict[str, EndpointConfig]:
-    """The endpoints that sections of plugins bring along (`ustreamer.hooks.BringsEndpoints`)."""
-    own = found.document.data.get("authority")
-    written_down = _tables(found, "endpoints")
+def _plugin_endpoints(problems: Problems, plugins: Mapping[str, msgspec.Struct]) -> dict[str, EndpointConfig]:
+    """The endpoints that sections of plugins bring along (`ustreamer.hooks.EndpointProvider`)."""
+    own = problems.document.data.get("authority")
+    configured = _tables(problems, "endpoints")
     homes = {
         authority: name
-        for name, table in written_down.items()
+        for name, table in configured.items()
         if isinstance(table.get("authorities"), list)
         for authority in table["authorities"]
         if isinstance(authority, str)
     }
-    brought: dict[str, EndpointConfig] = {}
+    added: dict[str, EndpointConfig] = {}
     for plugin, section in plugins.items():
         endpoints = getattr(section, "endpoints", None)
         if endpoints is None or not isinstance(own, str):
             continue
         for name, endpoint in endpoints(own).items():
             path: KeyPath = ("plugins", plugin)
-            if name in written_down or name in brought:
-                found.note(
+            if name in configured or name in added:
+                problems.add_problem(
                     path, f"brings an endpoint {name!r}, and there is one", f"rename [endpoints.{name}]"
                 )
             for authority in endpoint.authorities:
-                _check_authority(found, path, authority)
+                _check_authority(problems, path, authority)
                 home = homes.setdefault(authority, name)
                 if home != name:
-                    found.note(
+                    problems.add_problem(
                         path, f"{authority!r} lives behind endpoint {home!r}", "choose another authority"
                     )
-            brought[name] = endpoint
-    return brought
+            added[name] = endpoint
+    return added

@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from ustreamer.host.config.source_positions import KeyPath, Places
-from ustreamer.host.config.syntax_errors import Refusal, parse
+from ustreamer.host.config.source_positions import KeyPath, SourcePositions
+from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
 
 LIMIT_BYTES: Final = 1_000_000
 LIMIT_PROBLEMS: Final = 100  # so many are shown; a file of another kind has thousands
 _SHOWN_CHARACTERS: Final = 60
-_LONGEST_NAME: Final = 64  # difflib takes quadratic time
-_SHORTEST_STEM: Final = 3
+_MAX_NAME_LENGTH: Final = 64  # difflib takes quadratic time
+_MIN_STEM_LENGTH: Final = 3
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ABSENT: Final = object()
 
@@ -67,7 +67,7 @@ class ConfigError(Exception):
         return "\n".join([*shown, f"and {left} more"] if left else shown)
 
 
-def written(path: KeyPath) -> str:
+def format_path(path: KeyPath) -> str:
     """A key path as TOML writes it: endpoints.chassis.services[0]."a b"."""
     text = ""
     for step in path:
@@ -81,7 +81,7 @@ def written(path: KeyPath) -> str:
     return text
 
 
-def shown(value: object, *, as_hex: bool = False) -> str:
+def format_value(value: object, *, as_hex: bool = False) -> str:
     """A value on one line, shortened."""
     match value:
         case bool():
@@ -98,32 +98,32 @@ def shown(value: object, *, as_hex: bool = False) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-def nearest(word: str, names: Iterable[str]) -> str | None:
+def closest_name(word: str, names: Iterable[str]) -> str | None:
     """The name that was probably meant by `word`; None if none is near."""
-    if len(word) > _LONGEST_NAME:
+    if len(word) > _MAX_NAME_LENGTH:
         return None
-    plain = {_plain(name): name for name in names}
-    wanted = _plain(word)
+    plain = {_normalize(name): name for name in names}
+    wanted = _normalize(word)
     found = difflib.get_close_matches(wanted, plain, n=1)
     # An abbreviation is too far off for difflib: dir for directory.
-    longer = [name for name in plain if len(wanted) >= _SHORTEST_STEM and name.startswith(wanted)]
+    longer = [name for name in plain if len(wanted) >= _MIN_STEM_LENGTH and name.startswith(wanted)]
     if not found and len(longer) == 1:
         found = longer
     return plain[found[0]] if found else None
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     """A name without what is easily mixed up."""
     return re.sub(r"[-.\s]", "_", name.lower())
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """The suggestion of the nearest name, or ""."""
-    name = nearest(word, names)
+    name = closest_name(word, names)
     return f"did you mean {name!r}?" if name is not None else ""
 
 
-def listed(names: Iterable[str]) -> str:
+def format_names(names: Iterable[str]) -> str:
     """Names in alphabetical order, or "none"."""
     return ", ".join(sorted(names)) or "none"
 
@@ -131,7 +131,7 @@ def listed(names: Iterable[str]) -> str:
 # ---------------------------------------------------------------------------------------------------------- document
 
 
-class Document:
+class TomlDocument:
     """A TOML file that has been read. `data` is what tomllib made of it; `base` is where its relative paths start."""
 
     def __init__(self, file: Path, text: str) -> None:
@@ -140,8 +140,10 @@ class Document:
         self.text: Final = text
         try:
             self.data: Final[dict[str, Any]] = parse(self.text)
-        except Refusal as error:
-            problem = Problem(str(file), error.line, written(error.path), "", error.text, error.suggestion)
+        except TomlSyntaxError as error:
+            problem = Problem(
+                str(file), error.line, format_path(error.path), "", error.text, error.suggestion
+            )
             raise ConfigError([problem]) from error
 
     @property
@@ -149,8 +151,8 @@ class Document:
         return self.file.absolute().parent
 
     @cached_property
-    def places(self) -> Places:
-        return Places.of(self.text)
+    def positions(self) -> SourcePositions:
+        return SourcePositions.from_text(self.text)
 
     @cached_property
     def _lines(self) -> list[str]:
@@ -159,20 +161,20 @@ class Document:
     def problem(self, path: KeyPath, text: str, suggestion: str = "") -> Problem:
         """What to say of the value at `path`, or of its absence there."""
         value = value_at(self.data, path, _ABSENT)
-        words = "" if value is _ABSENT else shown(value, as_hex=self.writes_hex(path))
-        line = self.places.line(path)
-        return Problem(str(self.file), line, written(path), words, " ".join(text.split()), suggestion)
+        words = "" if value is _ABSENT else format_value(value, as_hex=self.writes_hex(path))
+        line = self.positions.line_of(path)
+        return Problem(str(self.file), line, format_path(path), words, " ".join(text.split()), suggestion)
 
     def writes_hex(self, path: KeyPath) -> bool:
         """Whether the integer at `path` is written as 0x..., as is usual for SOME/IP."""
         value = value_at(self.data, path)
         if not isinstance(value, int):
             return False
-        digits = self._lines[self.places.line(path) - 1].replace("_", "").lower()
+        digits = self._lines[self.positions.line_of(path) - 1].replace("_", "").lower()
         return re.search(rf"\b0x0*{value:x}\b", digits) is not None
 
 
-def read(file: Path) -> Document:
+def read(file: Path) -> TomlDocument:
     """Read a TOML file in UTF-8 of at most LIMIT_BYTES. Raises ConfigError; touches nothing else."""
 
     def refused(text: str, line: int = 0, suggestion: str = "") -> ConfigError:
@@ -182,7 +184,9 @@ def read(file: Path) -> Document:
         with file.open("rb") as stream:
             content = stream.read(LIMIT_BYTES + 1)
     except OSError as error:
-        raise refused(f"cannot be read: {error.strerror or error}", suggestion=_neighbour(file)) from error
+        raise refused(
+            f"cannot be read: {error.strerror or error}", suggestion=_suggest_nearby_file(file)
+        ) from error
     if len(content) > LIMIT_BYTES:
         raise refused(f"is larger than {LIMIT_BYTES} bytes")
     try:
@@ -191,10 +195,10 @@ def read(file: Path) -> Document:
         line = content.count(b"\n", 0, error.start) + 1
         what = f"byte 0x{content[error.start]:02x} is not UTF-8"
         raise refused(what, line, "save the file as UTF-8") from error
-    return Document(file, text)
+    return TomlDocument(file, text)
 
 
-def _neighbour(file: Path) -> str:
+def _suggest_nearby_file(file: Path) -> str:
     """The suggestion of a TOML file beside the one that is not there."""
     try:
         return did_you_mean(file.name, [each.name for each in file.parent.glob("*.toml")])

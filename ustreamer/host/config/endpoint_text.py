@@ -6,10 +6,10 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.transports.someip.config import Event, Eventgroup, Method, SomeipEndpoint
-from ustreamer.transports.someip.protocol.tp_config import Segmenting
-from ustreamer.transports.someip.sd.config import ServiceDiscovery
-from ustreamer.transports.someip.sd.settings import Timings
+from ustreamer.transports.someip.config import EventConfig, EventgroupConfig, MethodConfig, SomeipEndpoint
+from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
+from ustreamer.transports.someip.sd.config import SdConfig
+from ustreamer.transports.someip.sd.settings import SdTimings
 
 _STRAY: Final = re.compile(r"[^\x20-\x7e]")
 
@@ -33,7 +33,7 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
         lines.append("sd = false")
     else:
         lines += ["", f"[endpoints.{name}.sd]", *_discovery(sd)]
-        timings = _other_than_default(sd.timings)
+        timings = _changed_timings(sd.timings)
         if timings:
             lines += ["", f"[endpoints.{name}.sd.timings]", *timings]
     for service in endpoint.services:
@@ -62,7 +62,7 @@ def toml_text(name: str, authority: str, endpoint: SomeipEndpoint, origin: str) 
     return "\n".join(lines) + "\n"
 
 
-def _discovery(sd: ServiceDiscovery) -> list[str]:
+def _discovery(sd: SdConfig) -> list[str]:
     lines = [
         f"multicast = {quoted(sd.multicast)}",
         f"port = {sd.port}",
@@ -73,39 +73,39 @@ def _discovery(sd: ServiceDiscovery) -> list[str]:
     return lines
 
 
-def _other_than_default(timings: Timings) -> list[str]:
-    usual = msgspec.structs.asdict(Timings())
+def _changed_timings(timings: SdTimings) -> list[str]:
+    usual = msgspec.structs.asdict(SdTimings())
     return [
         f"{key} = {value}" for key, value in msgspec.structs.asdict(timings).items() if value != usual[key]
     ]
 
 
-def _groups(event: Event) -> str:
+def _groups(event: EventConfig) -> str:
     if event.eventgroup is None:
         return ""
-    numbers = ", ".join(f"{group:#06x}" for group in event.groups)
-    return f", eventgroup = {numbers if len(event.groups) == 1 else f'[{numbers}]'}"
+    numbers = ", ".join(f"{group:#06x}" for group in event.eventgroup_ids)
+    return f", eventgroup = {numbers if len(event.eventgroup_ids) == 1 else f'[{numbers}]'}"
 
 
-def _eventgroup(group: Eventgroup) -> str:
+def _eventgroup(group: EventgroupConfig) -> str:
     return f"    {{ id = {group.id:#06x}, multicast = {quoted(group.multicast)}, threshold = {group.threshold} }},"
 
 
-def _method(method: Method | int) -> str:
+def _method(method: MethodConfig | int) -> str:
     if isinstance(method, int):
         return f"{method:#06x}"
     return f"{{ id = {method.id:#06x}{_own_protocol(method)}{_own_tp(method)} }}"
 
 
-def _own_protocol(message: Event | Method) -> str:
+def _own_protocol(message: EventConfig | MethodConfig) -> str:
     return "" if message.protocol is None else f", protocol = {quoted(message.protocol)}"
 
 
-def _own_tp(message: Event | Method) -> str:
+def _own_tp(message: EventConfig | MethodConfig) -> str:
     return "" if message.tp is None else f", tp = {_tp(message.tp)}"
 
 
-def _tp(tp: bool | Segmenting) -> str:
+def _tp(tp: bool | TpSegmentation) -> str:
     if isinstance(tp, bool):
         return str(tp).lower()
     return f"{{ segment_bytes = {tp.segment_bytes}, separation_us = {tp.separation_us} }}"

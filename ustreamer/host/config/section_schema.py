@@ -10,7 +10,7 @@ from msgspec import inspect
 from ustreamer.host.config.document import value_at
 from ustreamer.host.config.source_positions import KeyPath
 
-STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
+PATH_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\.\.\.\]")
 _FIELD: Final = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.+)", re.DOTALL)
 
 _EXAMPLES: Final[dict[type, str]] = {
@@ -23,7 +23,7 @@ _EXAMPLES: Final[dict[type, str]] = {
 }
 
 
-class Schema:
+class SectionSchema:
     """What may stand where in a section, as far as an error has to say.
 
     Where there may be one of several Structs, told apart by a tag, it is the one that the section's own tag says.
@@ -33,33 +33,35 @@ class Schema:
         self._root = inspect.type_info(shape)
         self._section = section
 
-    def nodes(self, path: KeyPath) -> list[inspect.Type]:
+    def types_at(self, path: KeyPath) -> list[inspect.Type]:
         """The types that the value at `path` may have."""
-        nodes = _chosen(list(_alternatives(self._root)), self._section)
+        nodes = _select_tagged(list(_alternatives(self._root)), self._section)
         for depth, step in enumerate(path, 1):
-            inner = [each for node in nodes for inner in _inner(node, step) for each in _alternatives(inner)]
-            nodes = _chosen(inner, value_at(self._section, path[:depth]))
+            inner = [
+                each for node in nodes for inner in _child_types(node, step) for each in _alternatives(inner)
+            ]
+            nodes = _select_tagged(inner, value_at(self._section, path[:depth]))
         return nodes
 
-    def keys(self, path: KeyPath) -> list[str]:
+    def keys_at(self, path: KeyPath) -> list[str]:
         """The keys of the Struct at `path`; none if it is none."""
-        structs = [node for node in self.nodes(path) if isinstance(node, inspect.StructType)]
+        structs = [node for node in self.types_at(path) if isinstance(node, inspect.StructType)]
         tags = [struct.tag_field for struct in structs if struct.tag_field is not None]
         return [
             *dict.fromkeys([*tags, *(field.encode_name for struct in structs for field in struct.fields)])
         ]
 
-    def named_field(self, path: KeyPath, text: str) -> tuple[KeyPath, str] | None:
+    def split_field_error(self, path: KeyPath, text: str) -> tuple[KeyPath, str] | None:
         """A text like "sd.port: ..." of the Struct at `path`, in its two parts; None if it names no field of it."""
         match = _FIELD.fullmatch(text)
         if match is None:
             return None
-        steps = tuple(int(index) if index else key for key, index in STEP.findall(f".{match[1]}"))
-        return (steps, match[2]) if steps[0] in self.keys(path) else None
+        steps = tuple(int(index) if index else key for key, index in PATH_STEP.findall(f".{match[1]}"))
+        return (steps, match[2]) if steps[0] in self.keys_at(path) else None
 
     def example(self, path: KeyPath) -> str:
         """What a value at `path` looks like."""
-        return next((_EXAMPLES[type(node)] for node in self.nodes(path) if type(node) in _EXAMPLES), "...")
+        return next((_EXAMPLES[type(node)] for node in self.types_at(path) if type(node) in _EXAMPLES), "...")
 
 
 def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:
@@ -73,16 +75,16 @@ def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:
             yield node
 
 
-def _chosen(nodes: list[inspect.Type], value: object) -> list[inspect.Type]:
+def _select_tagged(nodes: list[inspect.Type], value: object) -> list[inspect.Type]:
     """Of Structs with tags only that of the value's tag, if it is one of theirs."""
     if not isinstance(value, dict):
         return nodes
     tagged = [node for node in nodes if isinstance(node, inspect.StructType) and node.tag_field is not None]
-    meant = [node for node in tagged if value.get(node.tag_field) == node.tag]
-    return [node for node in nodes if node not in tagged or node in meant] if meant else nodes
+    selected = [node for node in tagged if value.get(node.tag_field) == node.tag]
+    return [node for node in nodes if node not in tagged or node in selected] if selected else nodes
 
 
-def _inner(node: inspect.Type, step: str | int) -> Iterator[inspect.Type]:
+def _child_types(node: inspect.Type, step: str | int) -> Iterator[inspect.Type]:
     """The types at one step below a type."""
     match node:
         case inspect.StructType():

@@ -32,17 +32,17 @@ _TOKEN: Final = re.compile(
 )
 
 
-class Places(msgspec.Struct, frozen=True):
+class SourcePositions(msgspec.Struct, frozen=True):
     """The line (from 1) of every key path of one TOML text."""
 
     lines: Mapping[KeyPath, int]
 
     @classmethod
-    def of(cls, text: str) -> "Places":
+    def from_text(cls, text: str) -> "SourcePositions":
         """The places of a text that tomllib has accepted."""
         return cls(_Scanner(text).scan())
 
-    def line(self, path: KeyPath) -> int:
+    def line_of(self, path: KeyPath) -> int:
         """The line of `path` or, if it is not in the text, of its nearest ancestor that is; 1 if there is none.
 
         A key stands where its own name is, an element of an array where it begins, a table or an array of tables where
@@ -54,7 +54,7 @@ class Places(msgspec.Struct, frozen=True):
         return 1
 
 
-def unclosed(text: str) -> int | None:
+def first_unclosed(text: str) -> int | None:
     """The line of the first bracket or, if none, of the string that is still open where `text` ends."""
     brackets: list[int] = []
     for token in _tokens(text):
@@ -69,19 +69,19 @@ def unclosed(text: str) -> int | None:
     return brackets[0] if brackets else None
 
 
-class Repeat(NamedTuple):
+class DuplicateKey(NamedTuple):
     """A key or table that a text defines twice, which tomllib refuses."""
 
     path: KeyPath
     first: int
-    again: int
+    second: int
 
 
-def repeated(text: str) -> Repeat | None:
+def find_duplicate(text: str) -> DuplicateKey | None:
     """The first key or table that is defined twice in `text`, which may end anywhere."""
     scanner = _Scanner(text)
     scanner.scan()
-    return scanner.repeat
+    return scanner.duplicate
 
 
 class _Token(NamedTuple):
@@ -104,13 +104,13 @@ def _tokens(text: str) -> Iterator[_Token]:
 class _Container:
     """An array or inline table that the scanner is inside of."""
 
-    __slots__ = ("fresh", "is_array", "path", "size")
+    __slots__ = ("expects_item", "is_array", "path", "size")
 
     def __init__(self, path: KeyPath, opening: str) -> None:
         self.path = path
         self.is_array = opening == "["
         self.size = 0
-        self.fresh = True  # what comes next begins an element, or a key with its value
+        self.expects_item = True  # what comes next begins an element, or a key with its value
 
 
 class _Scanner:
@@ -121,7 +121,7 @@ class _Scanner:
         self._lines: dict[KeyPath, int] = {}
         self._sizes: dict[KeyPath, int] = {}  # of arrays of tables
         self._defined: set[KeyPath] = set()  # by a key or a header of its own
-        self.repeat: Repeat | None = None
+        self.duplicate: DuplicateKey | None = None
 
     def scan(self) -> dict[KeyPath, int]:
         table: KeyPath = ()
@@ -130,13 +130,13 @@ class _Scanner:
                 table = self._header()
             elif token.text != "\n":
                 path = self._key(table, token)
-                self._pass_rest_of_line(self._value(path))
+                self._skip_rest_of_line(self._value(path))
         return self._lines
 
     def _next(self) -> _Token:
         return next(self._tokens, _Token("\n", 0))
 
-    def _pass_rest_of_line(self, token: _Token) -> None:
+    def _skip_rest_of_line(self, token: _Token) -> None:
         while token.text != "\n":
             token = self._next()
 
@@ -150,14 +150,14 @@ class _Scanner:
             token = self._next()
         line = token.line
         names = self._names(token, "]")
-        self._pass_rest_of_line(self._next())
+        self._skip_rest_of_line(self._next())
         path = (*self._descend((), names[:-1], line), *names[-1:])
         if not is_array:
             # What only the headers of others have spoken of may still get one of its own.
-            self._define(path, line, repeats=path in self._defined)
+            self._define(path, line, is_duplicate=path in self._defined)
             return path
         if path not in self._sizes:
-            self._define(path, line, repeats=path in self._lines)
+            self._define(path, line, is_duplicate=path in self._lines)
         index = self._sizes.get(path, 0)
         self._sizes[path] = index + 1
         path = (*path, index)
@@ -171,12 +171,12 @@ class _Scanner:
         # Tables that a dotted key speaks of are thereby defined, and get no header.
         self._defined.update(parent[:length] for length in range(len(table) + 1, len(parent) + 1))
         path = (*parent, *names[-1:])
-        self._define(path, first.line, repeats=path in self._lines)
+        self._define(path, first.line, is_duplicate=path in self._lines)
         return path
 
-    def _define(self, path: KeyPath, line: int, *, repeats: bool) -> None:
-        if repeats and self.repeat is None:
-            self.repeat = Repeat(path, self._lines[path], line)
+    def _define(self, path: KeyPath, line: int, *, is_duplicate: bool) -> None:
+        if is_duplicate and self.duplicate is None:
+            self.duplicate = DuplicateKey(path, self._lines[path], line)
         self._lines[path] = line
         self._defined.add(path)
 
@@ -204,20 +204,20 @@ class _Scanner:
     def _value(self, path: KeyPath) -> _Token:
         """Pass a value with all that is in it, or the first token of a plain one; the token that ended it."""
         token = self._next()
-        around: list[_Container] = []
+        containers: list[_Container] = []
         while True:
             if token.text in {"[", "{"}:
-                around.append(_Container(path, token.text))
-            elif token.text in {"]", "}"} and around:
-                around.pop()
-            if not around or not token.line:
+                containers.append(_Container(path, token.text))
+            elif token.text in {"]", "}"} and containers:
+                containers.pop()
+            if not containers or not token.line:
                 return token
             token = self._next()
-            inner = around[-1]
+            inner = containers[-1]
             if token.text == ",":
-                inner.fresh = True
-            elif inner.fresh and token.text not in {"\n", "]", "}"}:
-                inner.fresh = False
+                inner.expects_item = True
+            elif inner.expects_item and token.text not in {"\n", "]", "}"}:
+                inner.expects_item = False
                 if inner.is_array:
                     path = (*inner.path, inner.size)
                     inner.size += 1

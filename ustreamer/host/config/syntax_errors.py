@@ -9,7 +9,7 @@ import re
 import tomllib
 from typing import Any, Final
 
-from ustreamer.host.config.source_positions import KeyPath, repeated, unclosed
+from ustreamer.host.config.source_positions import KeyPath, find_duplicate, first_unclosed
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000,}")  # int() refuses more than 4300 digits, and says no line
@@ -59,7 +59,7 @@ _ADVICE: Final = [
 ]
 
 
-class Refusal(ValueError):
+class TomlSyntaxError(ValueError):
     """A text that is not TOML. `line` counts from 1, 0 if no line is to blame; `path` is () unless it is known."""
 
     def __init__(self, line: int, path: KeyPath, text: str, suggestion: str) -> None:
@@ -75,31 +75,33 @@ def parse(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _refusal(text, str(error)) from error
+        raise _syntax_error(text, str(error)) from error
     except ValueError as error:
         long = _LONG_NUMBER.search(text)
         line = text.count("\n", 0, long.start()) + 1 if long else 0
-        raise Refusal(line, (), "a number has too many digits", "put it in quotes") from error
+        raise TomlSyntaxError(line, (), "a number has too many digits", "put it in quotes") from error
     except RecursionError as error:
-        raise Refusal(0, (), "arrays or tables are nested too deeply", "") from error
+        raise TomlSyntaxError(0, (), "arrays or tables are nested too deeply", "") from error
 
 
-def _refusal(text: str, error: str) -> Refusal:
+def _syntax_error(text: str, error: str) -> TomlSyntaxError:
     reason = _PLACE.sub("", error)
     offset = _offset(text, error)
-    so_far = text[:offset]
-    line = so_far.count("\n") + 1
-    if _TWICE.match(reason) and (repeat := repeated(so_far)):
-        return Refusal(repeat.again, repeat.path, "is defined twice", f"the first is on line {repeat.first}")
+    text_before = text[:offset]
+    line = text_before.count("\n") + 1
+    if _TWICE.match(reason) and (duplicate := find_duplicate(text_before)):
+        return TomlSyntaxError(
+            duplicate.second, duplicate.path, "is defined twice", f"the first is on line {duplicate.first}"
+        )
     source = text[text.rfind("\n", 0, offset) + 1 :].partition("\n")[0]
     advice = _advice(reason, source, text[offset:].partition("\n")[0])
-    opened = unclosed(so_far)
+    opened = first_unclosed(text_before)
     if opened is not None:
         if reason == "Invalid value" and opened < line and _HEADER_OR_KEY.match(source):
-            return Refusal(opened, (), "Unclosed array", _advice("Unclosed array", "", ""))
+            return TomlSyntaxError(opened, (), "Unclosed array", _advice("Unclosed array", "", ""))
         if _OPEN.match(reason) and advice != _COMMA:
             line = opened
-    return Refusal(line, (), reason, advice)
+    return TomlSyntaxError(line, (), reason, advice)
 
 
 def _offset(text: str, error: str) -> int:
@@ -114,8 +116,8 @@ def _offset(text: str, error: str) -> int:
 
 
 def _advice(reason: str, line: str, rest: str) -> str:
-    for said, pattern, advice in _ADVICE:
-        if re.match(said, reason):
+    for reason_pattern, pattern, advice in _ADVICE:
+        if re.match(reason_pattern, reason):
             match = re.match(pattern.removeprefix("@"), rest if pattern.startswith("@") else line)
             if match and all(group.isprintable() for group in match.groups()):
                 return advice.format(*match.groups())

@@ -16,16 +16,16 @@ from msgspec import inspect
 
 from ustreamer.host.config.document import (
     ConfigError,
-    Document,
     Problem,
+    TomlDocument,
+    closest_name,
     did_you_mean,
-    listed,
-    nearest,
-    shown,
+    format_names,
+    format_path,
+    format_value,
     value_at,
-    written,
 )
-from ustreamer.host.config.section_schema import STEP, Schema
+from ustreamer.host.config.section_schema import PATH_STEP, SectionSchema
 from ustreamer.host.config.source_positions import KeyPath
 
 T = TypeVar("T")
@@ -66,14 +66,14 @@ Advice = Callable[[KeyPath], str]
 """The suggestion for an unknown key at a path, or ""."""
 
 
-class Findings:
+class Problems:
     """Collects what is wrong with one document."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: TomlDocument) -> None:
         self.document = document
         self.problems: list[Problem] = []
 
-    def note(self, path: KeyPath, text: str, suggestion: str = "") -> None:
+    def add_problem(self, path: KeyPath, text: str, suggestion: str = "") -> None:
         self.problems.append(self.document.problem(path, text, suggestion))
 
     def raise_if_any(self) -> None:
@@ -81,26 +81,26 @@ class Findings:
         if self.problems:
             raise ConfigError(self.problems)
 
-    def section(self, at: KeyPath, shape: type[T], advice: Advice = lambda _: "") -> T | None:
+    def convert_section(self, at: KeyPath, shape: type[T], advice: Advice = lambda _: "") -> T | None:
         """The section at `at` as a `shape`; None if something is wrong with it, all of which is then noted.
 
         A field of type `Path` is taken relative to the file. `__post_init__` of a Struct may raise ValueError; a text
         that begins with one of its fields and a colon ("sd.port: ...", "services[0]: ...") is noted there. `advice` is
         asked about an unknown key that resembles no known one.
         """
-        left = _Left(value_at(self.document.data, at), shape, self._path)
+        remaining = _RemainingSection(value_at(self.document.data, at), shape, self._convert_path)
         for _ in range(LIMIT_FAULTS):
-            error = left.error()
+            error = remaining.next_error()
             if error is None:
-                return None if left.gone else left.value
-            fault = left.locate(error)
-            if not left.follows_from_what_is_gone(fault):
-                self._note_fault(at, fault, left, advice)
-            if not left.take_out(fault):
+                return None if remaining.removed_paths else remaining.value
+            fault = remaining.locate(error)
+            if not remaining.is_caused_by_removal(fault):
+                self._add_fault(at, fault, remaining, advice)
+            if not remaining.remove_fault(fault):
                 break
         return None
 
-    def _path(self, shape: type, value: object) -> object:
+    def _convert_path(self, shape: type, value: object) -> object:
         if shape is not Path:
             raise TypeError(f"a configuration has no values of type {shape.__name__}")
         if not isinstance(value, str):
@@ -109,28 +109,33 @@ class Findings:
             raise ValueError(f"{value!r} is not a path")
         return self.document.base / value
 
-    def _note_fault(self, at: KeyPath, fault: "_Fault", left: "_Left", advice: Advice) -> None:
+    def _add_fault(
+        self, at: KeyPath, fault: "_Fault", remaining: "_RemainingSection", advice: Advice
+    ) -> None:
         path = (*at, *fault.path)
         if fault.unknown is not None:
             owner = fault.path[:-1]
-            names = left.schema.keys(owner)
-            meant = nearest(fault.unknown, names)
-            if meant is not None:
-                left.gone.add((*owner, meant))  # and not missing
-            suggestion = _suggested_key(at, owner, fault.unknown, left.schema) or advice(path)
-            self.note(path, f"unknown key (have: {listed(names)})", suggestion)
+            names = remaining.schema.keys_at(owner)
+            intended = closest_name(fault.unknown, names)
+            if intended is not None:
+                remaining.removed_paths.add((*owner, intended))  # and not missing
+            suggestion = _suggest_key(at, owner, fault.unknown, remaining.schema) or advice(path)
+            self.add_problem(path, f"unknown key (have: {format_names(names)})", suggestion)
         elif fault.missing is not None:
-            example = left.schema.example((*fault.path, fault.missing))
-            self.note((*path, fault.missing), "is missing", f"add {fault.missing} = {example}")
+            example = remaining.schema.example((*fault.path, fault.missing))
+            self.add_problem((*path, fault.missing), "is missing", f"add {fault.missing} = {example}")
         elif fault.of_key:
-            self.note(path, f"as a key: {fault.text}")
-        elif named := left.schema.named_field(fault.path, fault.text):
-            self.note((*path, *named[0]), named[1])
+            self.add_problem(path, f"as a key: {fault.text}")
+        elif named := remaining.schema.split_field_error(fault.path, fault.text):
+            self.add_problem((*path, *named[0]), named[1])
         else:
             value = value_at(self.document.data, path)
             as_hex = self.document.writes_hex(path)
-            self.note(
-                path, *_explained(fault.text, path, value, left.schema.nodes(fault.path), as_hex=as_hex)
+            self.add_problem(
+                path,
+                *_explain_type_error(
+                    fault.text, path, value, remaining.schema.types_at(fault.path), as_hex=as_hex
+                ),
             )
 
 
@@ -138,26 +143,30 @@ class _Fault(NamedTuple):
     """What msgspec objects to."""
 
     path: KeyPath  # in the section as it was read
-    path_left: KeyPath  # in what is left of it
+    remaining_path: KeyPath  # in what is left of it
     text: str
     unknown: str | None = None  # the last step of `path` is a key that the Struct has not
     missing: str | None = None  # a key that the Struct at `path` has not got
     of_key: bool = False  # the last step of `path` is a key of a map, and as such wrong
 
 
-class _Left:
+class _RemainingSection:
     """What is left of a section when what was wrong has been taken out. The section itself is never changed."""
 
     def __init__(self, section: Any, shape: Any, hook: Callable[[type, object], object]) -> None:
-        self.schema = Schema(shape, section)
+        self.schema = SectionSchema(shape, section)
         self.value: Any = None  # what has become of it, once there is no error
-        self.gone: set[KeyPath] = set()  # what has been taken out or was never there, but has been dealt with
+        self.removed_paths: set[KeyPath] = (
+            set()
+        )  # what has been taken out or was never there, but has been dealt with
         self._tree = section
         self._shape = shape
         self._hook = hook
-        self._kept: dict[KeyPath, list[int]] = {}  # by array: the indexes of its elements as they were read
+        self._original_indexes: dict[
+            KeyPath, list[int]
+        ] = {}  # by array: the indexes of its elements as they were read
 
-    def error(self) -> str | None:
+    def next_error(self) -> str | None:
         """What msgspec says about it; None if it is content."""
         try:
             self.value = msgspec.convert(self._tree, self._shape, dec_hook=self._hook)
@@ -169,13 +178,15 @@ class _Left:
         match = _MESSAGE.fullmatch(error)
         assert match is not None  # the pattern takes any text
         of_key = match["key"] is not None
-        path = self._path_of(STEP.findall(match["path"] or ""), of_key, error)
+        path = self._path_of(PATH_STEP.findall(match["path"] or ""), of_key, error)
         text = match["text"]
         if unknown := _UNKNOWN.fullmatch(text):
             path = (*path, unknown[1])
-            return _Fault(self._as_read(path), path, text, unknown=unknown[1])
+            return _Fault(self._original_path(path), path, text, unknown=unknown[1])
         missing = _MISSING.fullmatch(text)
-        return _Fault(self._as_read(path), path, text, missing=missing[1] if missing else None, of_key=of_key)
+        return _Fault(
+            self._original_path(path), path, text, missing=missing[1] if missing else None, of_key=of_key
+        )
 
     def _path_of(self, steps: list[tuple[str, str]], of_key: bool, error: str) -> KeyPath:
         """The path in what is left, from steps that are a key, an index, or neither: some entry of a map."""
@@ -187,50 +198,50 @@ class _Left:
             elif index:
                 path = (*path, int(index))
             else:
-                entry, tree = self._guilty_entry(tree, path, error)
+                entry, tree = self._find_invalid_entry(tree, path, error)
                 path = (*path, entry)
         return path
 
-    def _guilty_entry(self, tree: Any, path: KeyPath, error: str) -> tuple[str, Any]:
+    def _find_invalid_entry(self, tree: Any, path: KeyPath, error: str) -> tuple[str, Any]:
         """The key of the map at `path` that alone gives this very error, and the tree with no other there."""
         table = value_at(tree, path)
         assert isinstance(table, dict)
         for key, value in table.items():
             alone = _replaced(tree, path, {key: value})
-            trial = _Left(alone, self._shape, self._hook)
-            if trial.error() == error:
+            trial = _RemainingSection(alone, self._shape, self._hook)
+            if trial.next_error() == error:
                 return key, alone
         raise AssertionError(f"no entry of {table!r} gives {error!r}")
 
-    def _as_read(self, path: KeyPath) -> KeyPath:
+    def _original_path(self, path: KeyPath) -> KeyPath:
         read: KeyPath = ()
         for step in path:
-            kept = self._kept.get(read)
-            read = (*read, kept[step] if kept is not None and isinstance(step, int) else step)
+            indexes = self._original_indexes.get(read)
+            read = (*read, indexes[step] if indexes is not None and isinstance(step, int) else step)
         return read
 
-    def follows_from_what_is_gone(self, fault: _Fault) -> bool:
+    def is_caused_by_removal(self, fault: _Fault) -> bool:
         """Whether there would be no such fault had nothing been taken out."""
         if fault.unknown is not None:
             return False
         if fault.missing is not None:
-            return (*fault.path, fault.missing) in self.gone
+            return (*fault.path, fault.missing) in self.removed_paths
         depth = len(fault.path)
-        return any(len(path) > depth and path[:depth] == fault.path for path in self.gone)
+        return any(len(path) > depth and path[:depth] == fault.path for path in self.removed_paths)
 
-    def take_out(self, fault: _Fault) -> bool:
+    def remove_fault(self, fault: _Fault) -> bool:
         """Take out what is wrong; False if that is the whole section."""
-        if not fault.path_left:
+        if not fault.remaining_path:
             return False
-        *parents, step = fault.path_left
-        around = value_at(self._tree, tuple(parents))
-        assert isinstance(around, dict | list)
+        *parents, step = fault.remaining_path
+        container = value_at(self._tree, tuple(parents))
+        assert isinstance(container, dict | list)
         if isinstance(step, int):
-            self._kept.setdefault(fault.path[:-1], list(range(len(around)))).pop(step)
-        around = around.copy()
-        del around[step]  # type: ignore[arg-type]  # an index of a list or a key of a dict, as the path has it
-        self._tree = _replaced(self._tree, tuple(parents), around)
-        self.gone.add(fault.path)
+            self._original_indexes.setdefault(fault.path[:-1], list(range(len(container)))).pop(step)
+        container = container.copy()
+        del container[step]  # type: ignore[arg-type]  # an index of a list or a key of a dict, as the path has it
+        self._tree = _replaced(self._tree, tuple(parents), container)
+        self.removed_paths.add(fault.path)
         return True
 
 
@@ -246,41 +257,41 @@ def _replaced(tree: Any, path: KeyPath, value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------- words
 
 
-def move_up(key: str, table: KeyPath) -> str:
+def suggest_move_up(key: str, table: KeyPath) -> str:
     """The suggestion for a key that stands in a section below `table` and belongs into it."""
-    where = f"to [{written(table)}]" if table else "above the first [section]"
+    where = f"to [{format_path(table)}]" if table else "above the first [section]"
     return f"move {key} up {where}: a key belongs to the header above it"
 
 
-def _suggested_key(at: KeyPath, owner: KeyPath, word: str, schema: Schema) -> str:
+def _suggest_key(at: KeyPath, owner: KeyPath, word: str, schema: SectionSchema) -> str:
     """For an unknown key of the table at `owner`: it is in a table of that table, in one above, or misspelt."""
-    names = schema.keys(owner)
-    below = {f"{name}.{inner}": inner for name in names for inner in schema.keys((*owner, name))}
+    names = schema.keys_at(owner)
+    below = {f"{name}.{inner}": inner for name in names for inner in schema.keys_at((*owner, name))}
     for path, inner in below.items():
         if inner == word:
             return f"did you mean {path!r}?"
     for length in range(len(owner)):
-        if word in schema.keys(owner[:length]):
-            return move_up(word, (*at, *owner[:length]))
+        if word in schema.keys_at(owner[:length]):
+            return suggest_move_up(word, (*at, *owner[:length]))
     return did_you_mean(word, [*names, *below])
 
 
-def _explained(
+def _explain_type_error(
     text: str, path: KeyPath, value: object, nodes: list[inspect.Type], *, as_hex: bool
 ) -> tuple[str, str]:
     """msgspec's words about a value in words of TOML, and what to write instead."""
     if expected := _EXPECTED.fullmatch(text):
         wanted = [name for name in expected[1].split(" | ") if name != "null"]
-        words = " or ".join(_WANTED.get(name, name) for name in wanted)
-        found = f"{_FOUND.get(expected[2], '')}{shown(value, as_hex=as_hex)}"
-        return f"expected {words}, got {found}", _suggested_type(set(wanted), path, value)
+        expected_types = " or ".join(_WANTED.get(name, name) for name in wanted)
+        found = f"{_FOUND.get(expected[2], '')}{format_value(value, as_hex=as_hex)}"
+        return f"expected {expected_types}, got {found}", _suggest_type(set(wanted), path, value)
     if _RANGE.fullmatch(text):
-        return f"{shown(value, as_hex=as_hex)} is out of range", _suggested_range(nodes, as_hex=as_hex)
+        return f"{format_value(value, as_hex=as_hex)} is out of range", _suggest_range(nodes, as_hex=as_hex)
     if _ENUM.fullmatch(text):
         choices = [choice for node in nodes for choice in _choices(node)]
         names = [choice for choice in choices if isinstance(choice, str)]
         suggestion = did_you_mean(value, names) if isinstance(value, str) else ""
-        return f"{shown(value)} is not one of: {', '.join(map(shown, choices))}", suggestion
+        return f"{format_value(value)} is not one of: {', '.join(map(format_value, choices))}", suggestion
     return re.sub(r"`(\w+)`", lambda m: _WANTED.get(m[1], m[1]), text), ""
 
 
@@ -293,11 +304,13 @@ def _choices(node: inspect.Type) -> list[object]:
     return []
 
 
-def _suggested_range(nodes: list[inspect.Type], *, as_hex: bool) -> str:
+def _suggest_range(nodes: list[inspect.Type], *, as_hex: bool) -> str:
     for node in nodes:
         if isinstance(node, inspect.IntType | inspect.FloatType):
             if node.ge is not None and node.le is not None:
-                return f"choose {shown(node.ge, as_hex=as_hex)} to {shown(node.le, as_hex=as_hex)}"
+                return (
+                    f"choose {format_value(node.ge, as_hex=as_hex)} to {format_value(node.le, as_hex=as_hex)}"
+                )
             bounds = {
                 "at least": node.ge,
                 "more than": node.gt,
@@ -306,13 +319,15 @@ def _suggested_range(nodes: list[inspect.Type], *, as_hex: bool) -> str:
                 "a multiple of": node.multiple_of,
             }
             words = [
-                f"{word} {shown(bound, as_hex=as_hex)}" for word, bound in bounds.items() if bound is not None
+                f"{word} {format_value(bound, as_hex=as_hex)}"
+                for word, bound in bounds.items()
+                if bound is not None
             ]
             return f"choose {' and '.join(words)}"
     return ""
 
 
-def _suggested_type(wanted: set[str], path: KeyPath, value: object) -> str:
+def _suggest_type(wanted: set[str], path: KeyPath, value: object) -> str:
     """What to write for a value of a wrong type; "" if there is no telling."""
     key = next((step for step in reversed(path) if isinstance(step, str)), "")
     match value:
@@ -323,23 +338,23 @@ def _suggested_type(wanted: set[str], path: KeyPath, value: object) -> str:
         case float() if "int" in wanted and value.is_integer():
             return f"write {int(value)}"
         case [only] if not wanted & {"array", "object"} and not isinstance(only, dict | list):
-            return f"write {key} = {_toml(only)}"
+            return f"write {key} = {_format_toml(only)}"
         case [dict(), *_] if "object" in wanted:
-            return f"write [{written(path)}], with one bracket on each side"
+            return f"write [{format_path(path)}], with one bracket on each side"
         case dict() if "array" in wanted:
-            return f"write [[{written(path)}]], with two brackets on each side"
+            return f"write [[{format_path(path)}]], with two brackets on each side"
         case dict() | list():
             return ""
     if wanted == {"bool"}:
         return "write true or false"
     if "array" in wanted:
-        return f"write {key} = [{_toml(value)}]"
+        return f"write {key} = [{_format_toml(value)}]"
     if "str" in wanted:
-        return f'write "{shown(value)}", in quotes'
+        return f'write "{format_value(value)}", in quotes'
     if wanted == {"object"} and not any(isinstance(step, int) for step in path):
-        return f"write [{written(path)}] and its keys below"
+        return f"write [{format_path(path)}] and its keys below"
     return ""
 
 
-def _toml(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else shown(value)
+def _format_toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else format_value(value)

@@ -7,7 +7,7 @@ from typing import Final
 
 from ustreamer.core.routing.subscriptions import period_of
 from ustreamer.hooks import EndpointContext
-from ustreamer.host.demo.rates import Rate
+from ustreamer.host.demo.rates import RateMeter
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.transport import ZenohTransport
@@ -22,7 +22,7 @@ _MAX_FREQUENCY_TAG: Final = (
 )
 
 
-class App:
+class DemoApp:
     """One uEntity on a Zenoh network."""
 
     def __init__(self, name: str, address: UUri, connect: str, usubscription: UUri) -> None:
@@ -36,7 +36,7 @@ class App:
         self.transport = ZenohTransport(config, EndpointContext(name, address.authority_name, SYSTEM_CLOCK))
         self._rpc: RpcClient | None = None
         self._lock = Lock()
-        self._received: dict[UUri, Rate] = {}
+        self._received: dict[UUri, RateMeter] = {}
         self.requested: dict[UUri, float | None] = {}
 
     def start(self) -> None:
@@ -53,12 +53,14 @@ class App:
     def subscribe(self, topic: UUri, max_frequency: float | None = None) -> None:
         """Ask uSubscription for `topic`, at most `max_frequency` times a second."""
         self.transport.register_listener(topic, None, self._on_event)
-        asked = pb.SubscriptionRequest(topic=topic.to_pb())
+        request = pb.SubscriptionRequest(topic=topic.to_pb())
         if max_frequency is not None:
             period_of(max_frequency)  # refuses what is no frequency
-            asked.attributes.MergeFromString(_MAX_FREQUENCY_TAG + struct.pack("<d", max_frequency))
+            request.attributes.MergeFromString(_MAX_FREQUENCY_TAG + struct.pack("<d", max_frequency))
         self.call(
-            self._usubscription.with_resource(_SUBSCRIBE), asked.SerializeToString(), UPayloadFormat.PROTOBUF
+            self._usubscription.with_resource(_SUBSCRIBE),
+            request.SerializeToString(),
+            UPayloadFormat.PROTOBUF,
         )
         self.requested[topic] = max_frequency
 
@@ -71,15 +73,15 @@ class App:
     def _on_event(self, message: UMessage) -> None:
         now_ns = SYSTEM_CLOCK.monotonic_ns()
         with self._lock:
-            self._received.setdefault(message.attributes.source, Rate()).count(now_ns)
+            self._received.setdefault(message.attributes.source, RateMeter()).record_event(now_ns)
 
-    def forget_rates(self) -> None:
+    def reset_rates(self) -> None:
         with self._lock:
             self._received.clear()
 
-    def rate(self, topic: UUri) -> Rate:
+    def rate(self, topic: UUri) -> RateMeter:
         with self._lock:
-            return self._received.get(topic, Rate()).copy()
+            return self._received.get(topic, RateMeter()).copy()
 
     def close(self) -> None:
         self.transport.close()
@@ -88,7 +90,7 @@ class App:
 class ClimateControl:
     """Calls the climate method of the chassis through the streamer, over and over."""
 
-    def __init__(self, app: App, method: UUri) -> None:
+    def __init__(self, app: DemoApp, method: UUri) -> None:
         self._app = app
         self._method = method
         self._stop = Event()
@@ -104,10 +106,10 @@ class ClimateControl:
             wanted = struct.pack(">H", 200 + self.sent % 50)
             self.sent += 1
             try:
-                answer = self._app.call(self._method, wanted)
+                response = self._app.call(self._method, wanted)
             except UStatusError:
                 continue  # a missing answer shows in the difference of the two counters
-            self.answered += answer.payload == wanted
+            self.answered += response.payload == wanted
 
     def stop(self) -> None:
         self._stop.set()

@@ -7,7 +7,7 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.host.demo.rates import Rate
+from ustreamer.host.demo.rates import RateMeter
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.someip.protocol.codec import (
     MessageType,
@@ -42,10 +42,10 @@ class Chassis:
         self._socket.settimeout(0.2)
         self._streamer = streamer
         self._stop = Event()
-        self._quiet = Event()
+        self._publishing_stopped = Event()
         self._lock = Lock()
         self._sessions: dict[tuple[int, int], int] = {}
-        self.published: dict[tuple[int, int], Rate] = {}
+        self.published: dict[tuple[int, int], RateMeter] = {}
         self.calls = 0
         self._threads = [
             Thread(target=self._drive, name="chassis wheels", daemon=True),
@@ -59,45 +59,45 @@ class Chassis:
 
     def stop_publishing(self) -> None:
         """Send no more events; the climate service goes on."""
-        self._quiet.set()
+        self._publishing_stopped.set()
 
     def close(self) -> None:
-        self._quiet.set()
+        self._publishing_stopped.set()
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(2.0)
         self._socket.close()
 
-    def forget_rates(self) -> None:
+    def reset_rates(self) -> None:
         """Start counting anew."""
         with self._lock:
             self.published.clear()
 
-    def rate(self, service: int, event: int) -> Rate:
+    def rate(self, service: int, event: int) -> RateMeter:
         with self._lock:
-            return self.published.get((service, event), Rate()).copy()
+            return self.published.get((service, event), RateMeter()).copy()
 
     # --- what it says ---------------------------------------------------------------------------------------------------
 
     def _drive(self) -> None:
-        for tick in self._beats(WHEEL_HZ):
+        for tick in self._ticks(WHEEL_HZ):
             for number, event in enumerate(WHEEL_EVENTS.values()):
                 speed = 13.9 + 0.1 * number + (tick % 200) / 100
                 self._publish(WHEELS, event, struct.pack(">f", speed))
             self._publish(WHEELS, STEERING_EVENT, struct.pack(">h", tick % 200 - 100))
 
     def _open_doors(self) -> None:
-        for tick in self._beats(DOOR_HZ):
+        for tick in self._ticks(DOOR_HZ):
             self._publish(DOORS, DOOR_EVENT, struct.pack(">BB", tick % 4, tick // 4 % 2))
 
-    def _beats(self, hz: float) -> "Beats":
-        return Beats(hz, self._quiet)
+    def _ticks(self, hz: float) -> "PeriodicTicks":
+        return PeriodicTicks(hz, self._publishing_stopped)
 
     def _publish(self, service: int, event: int, payload: bytes) -> None:
         with self._lock:
             session = self._sessions[service, event] = next_session(self._sessions.get((service, event), 0))
-            self.published.setdefault((service, event), Rate()).count(SYSTEM_CLOCK.monotonic_ns())
+            self.published.setdefault((service, event), RateMeter()).record_event(SYSTEM_CLOCK.monotonic_ns())
         message = SomeIpMessage(
             service, event, 0, session, MAJOR, MessageType.NOTIFICATION, ReturnCode.E_OK, payload
         )
@@ -111,44 +111,44 @@ class Chassis:
                 datagram, sender = self._socket.recvfrom(65_536)
             except TimeoutError:
                 continue
-            for asked in split(datagram)[0]:
-                if asked.message_type == MessageType.REQUEST:
-                    self._socket.sendto(encode(self._answer(asked)), sender)
+            for request in split(datagram)[0]:
+                if request.message_type == MessageType.REQUEST:
+                    self._socket.sendto(encode(self._respond(request)), sender)
 
-    def _answer(self, asked: SomeIpMessage) -> SomeIpMessage:
+    def _respond(self, request: SomeIpMessage) -> SomeIpMessage:
         self.calls += 1
-        known = (asked.service, asked.method) == (CLIMATE, SET_TEMPERATURE)
+        known = (request.service, request.method) == (CLIMATE, SET_TEMPERATURE)
         return SomeIpMessage(
-            asked.service,
-            asked.method,
-            asked.client,
-            asked.session,
-            asked.interface_version,
+            request.service,
+            request.method,
+            request.client,
+            request.session,
+            request.interface_version,
             MessageType.RESPONSE if known else MessageType.ERROR,
             ReturnCode.E_OK if known else ReturnCode.E_UNKNOWN_METHOD,
-            asked.payload if known else b"",
+            request.payload if known else b"",
         )
 
 
-class Beats:
+class PeriodicTicks:
     """Counts up in the rhythm of `hz` until told to be quiet.
 
     A late beat does not shift those after it, and beats that were missed are left out, as a cyclic task of an ECU does.
     """
 
-    def __init__(self, hz: float, quiet: Event, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, hz: float, stop: Event, clock: Clock = SYSTEM_CLOCK) -> None:
         self._period_ns = round(_NS_PER_S / hz)
-        self._quiet = quiet
+        self._stop = stop
         self._now_ns = clock.monotonic_ns
         self._due_ns = self._now_ns()
         self._tick = -1
 
-    def __iter__(self) -> "Beats":
+    def __iter__(self) -> "PeriodicTicks":
         return self
 
     def __next__(self) -> int:
         left_s = (self._due_ns - self._now_ns()) / _NS_PER_S
-        if self._quiet.wait(max(0.0, left_s)):
+        if self._stop.wait(max(0.0, left_s)):
             raise StopIteration
         missed = max(0, (self._now_ns() - self._due_ns) // self._period_ns)
         self._due_ns += (missed + 1) * self._period_ns

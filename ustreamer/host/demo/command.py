@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ustreamer.host.demo.vehicle import Outcome, TargetRow, Vehicle
+from ustreamer.host.demo.vehicle import DemoOutcome, DemoVehicle, TargetRow
 from ustreamer.host.runtime import logs, process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
@@ -26,9 +26,9 @@ def run(*, seconds: float, as_json: bool, recordings: Path | None = None, web: i
 
     `recordings` is a directory in which what was recorded is kept; `web` the port of a page of live values, 0 for any.
     """
-    logs.set_up(json_lines=False, level="WARNING")
+    logs.configure_logging(json_lines=False, level="WARNING")
     process.tune_interpreter()
-    with Vehicle(recordings, web) as vehicle:
+    with DemoVehicle(recordings, web) as vehicle:
         if vehicle.page is not None:
             print(f"live values: {vehicle.page}", file=sys.stderr, flush=True)
         if as_json:
@@ -47,30 +47,30 @@ def run(*, seconds: float, as_json: bool, recordings: Path | None = None, web: i
     return 1 if outcome.problems else 0
 
 
-def _wait(seconds: float, tell: Callable[[float], None], *, every: float) -> None:
+def _wait(seconds: float, report: Callable[[float], None], *, every: float) -> None:
     """Let `seconds` pass and call `tell` with what is left, every so often and at the end."""
     began_ns = SYSTEM_CLOCK.monotonic_ns()
     pause = threading.Event()
-    beats = math.ceil(seconds / every) if seconds else 0
-    for beat in range(1, beats + 1):
-        passed = seconds if beat == beats else beat * every
+    steps = math.ceil(seconds / every) if seconds else 0
+    for step in range(1, steps + 1):
+        passed = seconds if step == steps else step * every
         end_ns = began_ns + round(passed * _NS_PER_S)
         while (left_ns := end_ns - SYSTEM_CLOCK.monotonic_ns()) > 0:
             pause.wait(left_ns / _NS_PER_S)
-        tell(seconds - passed)
+        report(seconds - passed)
 
 
-def _print_line(vehicle: Vehicle, left: float) -> None:
+def _print_line(vehicle: DemoVehicle, remaining_s: float) -> None:
     ledger = vehicle.streamer.ledger()
-    rates = "  ".join(f"{row.delivered_hz:6.1f}/{_wish(row)}" for row in vehicle.rows())
-    print(f"{left:5.1f} s left  Hz delivered/asked {rates}  received {ledger.received}", flush=True)
+    rates = "  ".join(f"{row.delivered_hz:6.1f}/{_format_requested_rate(row)}" for row in vehicle.rows())
+    print(f"{remaining_s:5.1f} s left  Hz delivered/asked {rates}  received {ledger.received}", flush=True)
 
 
-def _wish(row: TargetRow) -> str:
+def _format_requested_rate(row: TargetRow) -> str:
     return "all" if row.requested_hz is None else f"{row.requested_hz:g}"
 
 
-def _live(vehicle: Vehicle, seconds: float) -> Callable[[], None] | None:
+def _live(vehicle: DemoVehicle, seconds: float) -> Callable[[], None] | None:
     """A table that changes in place, if the terminal library is installed."""
     try:
         from rich.live import Live
@@ -84,32 +84,36 @@ def _live(vehicle: Vehicle, seconds: float) -> Callable[[], None] | None:
     return show
 
 
-def _table(rows: tuple[TargetRow, ...], left: float) -> "Table":
+def _table(rows: tuple[TargetRow, ...], remaining_s: float) -> "Table":
     from rich.table import Table
 
-    table = Table(title=f"SOME/IP chassis -> Zenoh applications, {left:.0f} s left")
+    table = Table(title=f"SOME/IP chassis -> Zenoh applications, {remaining_s:.0f} s left")
     table.add_column("topic")
     table.add_column("subscriber")
     for name in ("published Hz", "requested Hz", "delivered Hz"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
-            row.topic, row.subscriber, f"{row.published_hz:.1f}", _wish(row), f"{row.delivered_hz:.1f}"
+            row.topic,
+            row.subscriber,
+            f"{row.published_hz:.1f}",
+            _format_requested_rate(row),
+            f"{row.delivered_hz:.1f}",
         )
     return table
 
 
-def _summary(outcome: Outcome) -> str:
+def _summary(outcome: DemoOutcome) -> str:
     lines = [f"{'topic':<28} {'subscriber':<26} {'published':>9} {'requested':>9} {'delivered':>9}  Hz"]
     lines += [
-        f"{row.topic:<28} {row.subscriber:<26} {row.published_hz:9.2f} {_wish(row):>9} {row.delivered_hz:9.2f}"
+        f"{row.topic:<28} {row.subscriber:<26} {row.published_hz:9.2f} {_format_requested_rate(row):>9} {row.delivered_hz:9.2f}"
         for row in outcome.targets
     ]
-    books = msgspec.to_builtins(outcome.ledger)
+    counters = msgspec.to_builtins(outcome.ledger)
     lines += [
         "",
         f"calls of the climate method: {outcome.rpc.sent} sent, {outcome.rpc.answered} answered",
-        "ledger: " + " ".join(f"{name}={count}" for name, count in books.items()),
+        "ledger: " + " ".join(f"{name}={count}" for name, count in counters.items()),
         f"unaccounted: {outcome.unaccounted}",
         *(f"WRONG: {problem}" for problem in outcome.problems),
     ]

@@ -6,7 +6,7 @@ from typing import Final
 _NS_PER_S: Final = 1_000_000_000
 
 
-class Rate:
+class RateMeter:
     """Counts events and the time from the first to the last of them."""
 
     __slots__ = ("events", "first_ns", "last_ns")
@@ -16,7 +16,7 @@ class Rate:
         self.first_ns = first_ns
         self.last_ns = last_ns
 
-    def count(self, now_ns: int) -> None:
+    def record_event(self, now_ns: int) -> None:
         if not self.events:
             self.first_ns = now_ns
         self.events += 1
@@ -28,5 +28,5 @@ class Rate:
         span_ns = self.last_ns - self.first_ns
         return (self.events - 1) * _NS_PER_S / span_ns if span_ns > 0 else 0.0
 
-    def copy(self) -> "Rate":
-        return Rate(self.events, self.first_ns, self.last_ns)
+    def copy(self) -> "RateMeter":
+        return RateMeter(self.events, self.first_ns, self.last_ns)

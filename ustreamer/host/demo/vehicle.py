@@ -12,7 +12,7 @@ import msgspec
 
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.host.demo import chassis
-from ustreamer.host.demo.apps import App, ClimateControl
+from ustreamer.host.demo.apps import ClimateControl, DemoApp
 from ustreamer.host.demo.chassis import Chassis
 from ustreamer.host.runtime import process
 from ustreamer.uprotocol.uuri import UUri
@@ -104,7 +104,7 @@ page = true
 """
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DemoSubscription(msgspec.Struct, frozen=True):
     """One application's subscription; `max_frequency` in Hz, None for all there is."""
 
     app: str
@@ -113,13 +113,13 @@ class Wish(msgspec.Struct, frozen=True):
     max_frequency: float | None
 
 
-WISHES: Final = (
-    Wish("dashboard", chassis.WHEELS, 0x8001, None),
-    Wish("dashboard", chassis.WHEELS, 0x8002, 40.0),
-    Wish("dashboard", chassis.DOORS, chassis.DOOR_EVENT, None),
-    Wish("adas", chassis.WHEELS, 0x8003, 100.0),
-    Wish("adas", chassis.WHEELS, 0x8004, 77.0),
-    Wish("fleet", chassis.WHEELS, 0x8001, 10.0),
+SUBSCRIPTIONS: Final = (
+    DemoSubscription("dashboard", chassis.WHEELS, 0x8001, None),
+    DemoSubscription("dashboard", chassis.WHEELS, 0x8002, 40.0),
+    DemoSubscription("dashboard", chassis.DOORS, chassis.DOOR_EVENT, None),
+    DemoSubscription("adas", chassis.WHEELS, 0x8003, 100.0),
+    DemoSubscription("adas", chassis.WHEELS, 0x8004, 77.0),
+    DemoSubscription("fleet", chassis.WHEELS, 0x8001, 10.0),
 )
 
 
@@ -151,7 +151,7 @@ class RpcRow(msgspec.Struct, frozen=True):
     answered: int
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class DemoOutcome(msgspec.Struct, frozen=True):
     """What a demo run showed: the object that `--json` prints."""
 
     ledger: LedgerSnapshot
@@ -175,7 +175,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return found
 
 
-class Vehicle:
+class DemoVehicle:
     """All of it running: `with Vehicle() as vehicle`. Networks are loopback sockets, state is a temporary directory."""
 
     def __init__(self, recordings: Path | None = None, web: int | None = None) -> None:
@@ -197,9 +197,9 @@ class Vehicle:
         usubscription = UUri(AUTHORITY, 0, 3, 0)
         backbone, cloud = f"tcp/127.0.0.1:{ports['backbone']}", f"tcp/127.0.0.1:{ports['cloud']}"
         self.apps = {
-            "dashboard": App("dashboard", UUri(AUTHORITY, 0x10A1, 1, 0), backbone, usubscription),
-            "adas": App("adas", UUri(AUTHORITY, 0x10A2, 1, 0), backbone, usubscription),
-            "fleet": App("fleet", UUri("cloud", 0x20B1, 1, 0), cloud, usubscription),
+            "dashboard": DemoApp("dashboard", UUri(AUTHORITY, 0x10A1, 1, 0), backbone, usubscription),
+            "adas": DemoApp("adas", UUri(AUTHORITY, 0x10A2, 1, 0), backbone, usubscription),
+            "fleet": DemoApp("fleet", UUri("cloud", 0x20B1, 1, 0), cloud, usubscription),
         }
         climate = UUri("chassis", chassis.CLIMATE, chassis.MAJOR, chassis.SET_TEMPERATURE)
         self._climate = ClimateControl(self.apps["dashboard"], climate)
@@ -209,8 +209,8 @@ class Vehicle:
             self.streamer.start()
             for app in self.apps.values():
                 app.start()
-            for wish in WISHES:
-                self.apps[wish.app].subscribe(_topic(wish), wish.max_frequency)
+            for subscription in SUBSCRIPTIONS:
+                self.apps[subscription.app].subscribe(_topic(subscription), subscription.max_frequency)
             self.chassis.start()
             self._climate.start()
         except BaseException:
@@ -222,23 +222,23 @@ class Vehicle:
         """The rates so far."""
         return tuple(
             TargetRow(
-                topic=str(_topic(wish)),
-                subscriber=str(self.apps[wish.app].address),
-                published_hz=round(self.chassis.rate(wish.service, wish.event).hz, 3),
-                requested_hz=wish.max_frequency,
-                delivered_hz=round(self.apps[wish.app].rate(_topic(wish)).hz, 3),
+                topic=str(_topic(subscription)),
+                subscriber=str(self.apps[subscription.app].address),
+                published_hz=round(self.chassis.rate(subscription.service, subscription.event).hz, 3),
+                requested_hz=subscription.max_frequency,
+                delivered_hz=round(self.apps[subscription.app].rate(_topic(subscription)).hz, 3),
             )
-            for wish in WISHES
+            for subscription in SUBSCRIPTIONS
         )
 
-    def finish(self) -> Outcome:
+    def finish(self) -> DemoOutcome:
         """Stop publishing and calling, stop the streamer, which drains, and read the books."""
         self._climate.stop()
         self.chassis.stop_publishing()
         rows = self.rows()
         self.streamer.stop()
         ledger = self.streamer.ledger()
-        return Outcome(
+        return DemoOutcome(
             ledger=ledger,
             unaccounted=ledger.unaccounted,
             targets=rows,
@@ -259,8 +259,8 @@ class Vehicle:
         self._directory.cleanup()
 
 
-def _topic(wish: Wish) -> UUri:
-    return UUri("chassis", wish.service, chassis.MAJOR, wish.event)
+def _topic(subscription: DemoSubscription) -> UUri:
+    return UUri("chassis", subscription.service, chassis.MAJOR, subscription.event)
 
 
 def _free_ports() -> dict[str, int]:

@@ -2,7 +2,7 @@
 """A lane: the egress queue of one endpoint, its lock, and the thread that sends what waits in it.
 
 A message is sent on the caller's thread as long as nothing waits and the transport has room for it: what it says it takes
-without waiting (`EndpointTransport.room`). UDP always does; a Zenoh put may wait for seconds, but not while the kernel's
+without waiting (`EndpointTransport.send_window`). UDP always does; a Zenoh put may wait for seconds, but not while the kernel's
 buffers have room. All else is queued for the lane's own thread, so that only its own endpoint suffers. The two threads
 would hand the interpreter to each other for every message: 22-32 us of CPU per message from SOME/IP to Zenoh, and 9 without.
 """
@@ -16,39 +16,39 @@ from itertools import accumulate
 import msgspec
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import BulkTransmit, Delivery, Transmit
+from ustreamer.core.delivery.delivery import Delivery, SendBatch, SendOne
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.egress_queue import EgressQueue
-from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, Queued
-from ustreamer.core.egress.subscriber_queue import Sender
-from ustreamer.hooks import UNBOUNDED, EndpointTransport, SubscriberGone
-from ustreamer.host.egress.send_worker import Sending, Undelivered
-from ustreamer.uprotocol.batch import Run
+from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
+from ustreamer.core.egress.subscriber_queue import SubscriberQueue
+from ustreamer.hooks import UNBOUNDED, EndpointTransport, SubscriberEnded
+from ustreamer.host.egress.send_worker import OnUndelivered, SendWorker
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
-_CREDIT = 1 << 18  # bytes: some 1 000 small messages for one question of 5 us
+_MAX_CREDIT = 1 << 18  # bytes: some 1 000 small messages for one question of 5 us
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 
 
-class SubscriberLane(msgspec.Struct, frozen=True):
+class SubscriberQueueStatistics(msgspec.Struct, frozen=True):
     """What waits for one subscriber, and how often in a row it was UNAVAILABLE."""
 
     subscriber: UUri
     queued: int
     queued_bytes: int
-    parked: int
+    blocked: int
     failures: int
 
 
-class LaneStatistics(msgspec.Struct, frozen=True):
+class EndpointQueueStatistics(msgspec.Struct, frozen=True):
     """A lane at one moment. `retries` counts sends that were answered UNAVAILABLE.
 
-    Of those queued, `parked` wait for one of `closed_routes` and hold up nobody else.
+    Of those queued, `blocked` wait for one of `closed_routes` and hold up nobody else.
     """
 
     endpoint: str
@@ -58,19 +58,19 @@ class LaneStatistics(msgspec.Struct, frozen=True):
     dead_lettered: int
     expired: int
     retries: int
-    parked: int
+    blocked: int
     closed_routes: int
-    kept: int = 0
+    persisted: int = 0
     """Of those queued, how many are on disk."""
-    crowded_out: int = 0
+    evicted_subscriber_limit: int = 0
     """Messages that found no room in the bounds of their subscriber."""
     subscribers: int = 0
     """For how many subscribers something waits, each in a lane of its own."""
-    fullest: tuple[SubscriberLane, ...] = ()
+    fullest: tuple[SubscriberQueueStatistics, ...] = ()
     """Those of them with the most messages, three at most."""
 
 
-class Lane(Sending):
+class EndpointQueue(SendWorker):
     """The egress of one endpoint; implements `ustreamer.core.delivery.delivery.Egress`."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Lane(Sending):
         transport: EndpointTransport,
         limits: EgressLimits,
         clock: Clock,
-        undelivered: Undelivered,
+        on_undelivered: OnUndelivered,
         rng: Callable[[], float] = random.random,
         expiry: Expiry | None = None,
         queue: EgressQueue | None = None,
@@ -87,18 +87,18 @@ class Lane(Sending):
         """`expiry` is the streamer's, which remembers leaps of the clock; without one the lane has its own."""
         if queue is None:
             queue = EgressQueue(limits)
-        super().__init__(name, limits, clock, undelivered, rng, queue)
+        super().__init__(name, limits, clock, on_undelivered, rng, queue)
         self.unicast = transport.unicast
         self._transport = transport
         self._credit = 0  # bytes that may be sent on the caller's thread before the transport is asked again
-        self._ask_ns = 0
+        self._next_room_check_ns = 0
         self._expiry = expiry or Expiry(clock)
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         return self._transport.transmitter(subscriber)
 
-    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
-        return self._transport.bulk_transmitter(subscriber)
+    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
+        return self._transport.batch_transmitter(subscriber)
 
     # --- taking over ----------------------------------------------------------------------------------------------------
 
@@ -109,17 +109,17 @@ class Lane(Sending):
             size = len(message.payload) + OVERHEAD_BYTES
             queue = self._queue
             if (
-                not self._in_air
-                and (not queue.messages or queue.lets_pass(delivery, message))
-                and (self._credit >= size or self._has_room(size, now_ns))
-                and not (message.attributes.ttl and self._is_late(message))
+                not self._in_flight
+                and (not queue.messages or queue.may_bypass(delivery, message))
+                and (self._credit >= size or self._renew_credit(size, now_ns))
+                and not (message.attributes.ttl and self._is_expired(message))
             ):
                 self._credit -= size
                 refusal = self._transmit(delivery, message)
                 if refusal is None:
                     delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns, None, 1, now_ns)
                     return
-                if isinstance(refusal, SubscriberGone):
+                if isinstance(refusal, SubscriberEnded):
                     verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
                     delivery.settle(self.ledger, message, verdict, now_ns, now_ns, why, 1, now_ns)
                     return
@@ -128,54 +128,56 @@ class Lane(Sending):
                 self._retries += refusal.code is UCode.UNAVAILABLE
             max_age_ns = self._limits.max_age_ms * _NS_PER_MS
             deadline_ns = self._expiry.deadline_ns(message, now_ns, max_age_ns)
-            displaced = queue.push(delivery, message, now_ns, attempts, deadline_ns)
-            if self._idle and queue.has_turns():
+            evicted = queue.push(delivery, message, now_ns, attempts, deadline_ns)
+            if self._idle and queue.has_ready():
                 self._changed.notify()
-            for item in displaced:
-                self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._why_full(item))
-        for item in displaced:
-            self._undelivered(item, self._why_full(item))
+            for item in evicted:
+                self._settle(item, Verdict.DEAD_LETTERED, now_ns, self._full_status_for(item))
+        for item in evicted:
+            self._on_undelivered(item, self._full_status_for(item))
 
-    def offer_all(
+    def offer_batch(
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
     ) -> None:
         """As `offer` of each at its time; what can be sent at once is one sending."""
         with self._lock:
-            taken = self._sent_at_once(delivery, messages, times_ns, ageing=ageing)
+            taken = self._send_batch_inline(delivery, messages, times_ns, ageing=ageing)
         for message, at_ns in zip(messages[taken:], times_ns[taken:], strict=True):
             self.offer(delivery, message, at_ns)
 
-    def _sent_at_once(
+    def _send_batch_inline(
         self, delivery: Delivery, messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
     ) -> int:
         """Send those, from the first on, that may go first, have room, are not late and are taken; how many."""
-        if delivery.transmit_all is None or self._in_air:
+        if delivery.transmit_batch is None or self._in_flight:
             return 0
-        if self._queue.messages and not self._queue.is_clear(delivery.subscriber):
+        if self._queue.messages and not self._queue.is_empty_for(delivery.subscriber):
             return 0
-        size = self._size(messages)
+        size = self._size_of(messages)
         if self._credit < size:
-            self._has_room(min(size, _CREDIT), times_ns[-1])
+            self._renew_credit(min(size, _MAX_CREDIT), times_ns[-1])
         if self._credit >= size:
-            return self._sent_together(delivery, messages, times_ns, size, ageing=ageing)
+            return self._transmit_batch(delivery, messages, times_ns, size, ageing=ageing)
         taken = 0
-        while number := self._number_with_room(messages[taken:], times_ns[-1]):
+        while number := self._count_within_credit(messages[taken:], times_ns[-1]):
             end = taken + number
-            going = messages[taken:end]
-            sent = self._sent_together(delivery, going, times_ns[taken:end], self._size(going), ageing=ageing)
+            allowed = messages[taken:end]
+            sent = self._transmit_batch(
+                delivery, allowed, times_ns[taken:end], self._size_of(allowed), ageing=ageing
+            )
             taken += sent
             if sent < number:
                 break
         return taken
 
-    def _number_with_room(self, messages: Sequence[UMessage], now_ns: int) -> int:
+    def _count_within_credit(self, messages: Sequence[UMessage], now_ns: int) -> int:
         """How many of `messages` the credit is good for; a new one is asked for if it is none."""
-        sizes = list(accumulate(map(self._size, zip(messages))))
+        sizes = list(accumulate(map(self._size_of, zip(messages))))
         if sizes and self._credit < sizes[0]:
-            self._has_room(min(sizes[-1], _CREDIT), now_ns)
+            self._renew_credit(min(sizes[-1], _MAX_CREDIT), now_ns)
         return bisect_right(sizes, self._credit)
 
-    def _sent_together(
+    def _transmit_batch(
         self,
         delivery: Delivery,
         messages: Sequence[UMessage],
@@ -185,79 +187,81 @@ class Lane(Sending):
         ageing: bool,
     ) -> int:
         """Send those, from the first on, that are not late and are taken; how many."""
-        assert delivery.transmit_all is not None  # as a lane has one
-        going: Iterable[UMessage] = messages
+        assert delivery.transmit_batch is not None  # as a lane has one
+        unexpired: Iterable[UMessage] = messages
         if ageing:
-            going = self._expiry.in_time(messages)
+            unexpired = self._expiry.unexpired(messages)
         try:
-            taken = delivery.transmit_all(going)
+            taken = delivery.transmit_batch(unexpired)
         except Exception as error:  # noqa: BLE001  # as below; how many were sent, nobody knows: rather twice than lost
-            self._report(error)
+            self._log_error(error)
             return 0
         if taken < len(messages):
             messages, times_ns = messages[:taken], times_ns[:taken]
-            size = self._size(messages)
+            size = self._size_of(messages)
         if taken:
             self._credit -= size
             delivery.settle_delivered(self.ledger, messages, times_ns)
         return taken
 
     @staticmethod
-    def _size(messages: Sequence[UMessage]) -> int:
-        sizes = messages.sizes if type(messages) is Run else [len(each.payload) for each in messages]
+    def _size_of(messages: Sequence[UMessage]) -> int:
+        sizes = messages.sizes if type(messages) is MessageBatch else [len(each.payload) for each in messages]
         return sum(sizes) + OVERHEAD_BYTES * len(sizes)
 
-    def _why_full(self, item: Queued) -> UStatus:
+    def _full_status_for(self, item: QueuedMessage) -> UStatus:
         """Why `item` had to go."""
-        if not item.crowded_out:
-            return self._full
-        bounds = f"{self._queue.own_messages} messages or {self._queue.own_bytes} bytes"
+        if not item.evicted_by_subscriber_limit:
+            return self._full_status
+        bounds = (
+            f"{self._queue.subscriber_limit_messages} messages or {self._queue.subscriber_limit_bytes} bytes"
+        )
         text = f"egress queue of subscriber {item.delivery.subscriber} at endpoint {self.name!r} is full ({bounds})"
         return UStatus(UCode.RESOURCE_EXHAUSTED, text)
 
     @property
-    def _full(self) -> UStatus:
+    def _full_status(self) -> UStatus:
         bounds = f"{self._limits.queue_messages} messages or {self._limits.queue_bytes} bytes"
         return UStatus(UCode.RESOURCE_EXHAUSTED, f"egress queue of endpoint {self.name!r} is full ({bounds})")
 
-    def _has_room(self, size: int, now_ns: int) -> bool:
+    def _renew_credit(self, size: int, now_ns: int) -> bool:
         """Ask the transport anew what it takes without waiting; not more often than every ms where it said no."""
-        if now_ns < self._ask_ns:
+        if now_ns < self._next_room_check_ns:
             return False
-        room = self._transport.room()
+        room = self._transport.send_window()
         # Cut up, 64 messages of 1 kB from UDP to UDP cost 0.3 us more each: 2.1 in place of 1.8.
-        self._credit = room if room >= UNBOUNDED else min(room, _CREDIT)
+        self._credit = room if room >= UNBOUNDED else min(room, _MAX_CREDIT)
         if self._credit < size:
-            self._ask_ns = now_ns + _NS_PER_MS
+            self._next_room_check_ns = now_ns + _NS_PER_MS
             return False
         return True
 
-    def _is_late(self, message: UMessage) -> bool:
+    def _is_expired(self, message: UMessage) -> bool:
         """Whether the ttl ran out since the ingress looked at it: a filter may have held the message."""
         return self._expiry.is_expired(message.id.time_ms, message.attributes.ttl or 0)
 
     # --- what the transport and a reload tell ------------------------------------------------------------------------------
 
-    def route_open(self, route: Hashable) -> None:
+    def on_route_open(self, route: Hashable) -> None:
         """A route that a send was refused for is open again: what waits for it is tried at once. From any thread."""
         with self._lock:
-            if self._in_air:
-                self._opened.add(route)
-            if self._queue.open(route, self._clock.monotonic_ns()):
+            if self._in_flight:
+                self._reopened_routes.add(route)
+            if self._queue.retry_route(route, self._clock.monotonic_ns()):
                 self._changed.notify_all()
 
-    def use(self, limits: EgressLimits) -> None:
+    def set_limits(self, limits: EgressLimits) -> None:
         """Go by other limits from the next message on; what waits already stays, also if it is too much."""
         with self._lock:
             self._limits = limits
-            self._queue.use(limits)
+            self._queue.set_limits(limits)
 
-    def link_up(self) -> None:
+    def on_link_up(self) -> None:
         """The link came up: what waits for the next try is tried at once, and failures count anew. From any thread."""
         with self._lock:
             self._link_ups += 1
-            self._credit = self._ask_ns = 0  # of another connection
-            self._queue.link_up(self._clock.monotonic_ns())
+            self._credit = self._next_room_check_ns = 0  # of another connection
+            self._queue.on_link_up(self._clock.monotonic_ns())
             self._changed.notify_all()
 
     # --- stopping and reading -------------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ class Lane(Sending):
     def wait_sent(self, deadline_ns: int) -> bool:
         """As `wait_empty`, but not for what is parked: nobody is there to take it."""
         with self._lock:
-            while self._queue.waiting or self._in_air:
+            while self._queue.waiting or self._in_flight:
                 left_ns = deadline_ns - self._clock.monotonic_ns()
                 if left_ns <= 0:
                     return False
@@ -283,32 +287,32 @@ class Lane(Sending):
             return True
 
     @property
-    def parked(self) -> int:
+    def blocked(self) -> int:
         """Messages that wait for somebody to be there."""
-        return self._queue.parked
+        return self._queue.blocked
 
     @property
-    def owed(self) -> int:
+    def sendable(self) -> int:
         """Messages that a stop would have to wait for: those that could still be sent."""
-        return self.queued - self.parked
+        return self.queued - self.blocked
 
     @property
-    def kept(self) -> int:
+    def persisted(self) -> int:
         """Messages that wait on disk, where a stop leaves them."""
         return 0
 
-    def take_back(self, status: UStatus) -> list[Queued]:
+    def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
         """Make a dead letter of all that waits, but for what is in the air; the caller tells whom it concerns."""
         with self._lock:
-            given_up = self._queue.take_all()
-            for item in given_up:
+            abandoned = self._queue.pop_all()
+            for item in abandoned:
                 self._settle(item, Verdict.DEAD_LETTERED, self._clock.monotonic_ns(), status)
-        return given_up
+        return abandoned
 
-    def try_once(self, status: UStatus) -> None:
+    def no_more_retries(self, status: UStatus) -> None:
         """From now on what is not taken at the first try is a dead letter with `status`."""
         with self._lock:
-            self._over = status
+            self._no_retry_status = status
             self._queue.resume_all()
             self._changed.notify_all()
 
@@ -323,16 +327,16 @@ class Lane(Sending):
     @property
     def queued(self) -> int:
         """Messages that wait or are in the air."""
-        return len(self._queue) + self._in_air
+        return len(self._queue) + self._in_flight
 
     def counters(self) -> Mapping[str, int]:
         """What a lane counts beyond its statistics, under the names of its endpoint."""
         return {}
 
-    def statistics(self) -> LaneStatistics:
+    def statistics(self) -> EndpointQueueStatistics:
         with self._lock:
-            lanes = self._queue.lanes()
-            return LaneStatistics(
+            subscriber_queues = self._queue.subscriber_queues()
+            return EndpointQueueStatistics(
                 endpoint=self.name,
                 queued=self.queued,
                 queued_bytes=self._queue.bytes,
@@ -340,18 +344,23 @@ class Lane(Sending):
                 dead_lettered=self.ledger.settled[Verdict.DEAD_LETTERED],
                 expired=self.ledger.settled[Verdict.EXPIRED],
                 retries=self._retries,
-                parked=self._queue.parked,
+                blocked=self._queue.blocked,
                 closed_routes=self._queue.closed_routes,
-                kept=self.kept,
-                crowded_out=self._queue.crowded_out,
-                subscribers=len(lanes),
+                persisted=self.persisted,
+                evicted_subscriber_limit=self._queue.evicted_by_subscriber_limit,
+                subscribers=len(subscriber_queues),
                 fullest=tuple(
-                    map(_subscriber_lane, nlargest(_FULLEST, lanes, key=lambda each: each.messages))
+                    map(
+                        _subscriber_queue_statistics,
+                        nlargest(_FULLEST, subscriber_queues, key=lambda each: each.messages),
+                    )
                 ),
             )
 
 
-def _subscriber_lane(sender: Sender) -> SubscriberLane:
-    assert sender.subscriber is not None  # as all have but that of the endpoint
-    waiting, parked = sender.messages, sender.parked.messages
-    return SubscriberLane(sender.subscriber, waiting, sender.bytes, parked, sender.failures)
+def _subscriber_queue_statistics(subscriber_queue: SubscriberQueue) -> SubscriberQueueStatistics:
+    assert subscriber_queue.subscriber is not None  # as all have but that of the endpoint
+    waiting, blocked = subscriber_queue.messages, subscriber_queue.blocked.messages
+    return SubscriberQueueStatistics(
+        subscriber_queue.subscriber, waiting, subscriber_queue.bytes, blocked, subscriber_queue.failures
+    )

@@ -13,24 +13,24 @@ from threading import Condition, RLock, Thread
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.plugin_errors import said
+from ustreamer.core.delivery.plugin_errors import safe_str
 from ustreamer.core.egress.egress_queue import EgressQueue
-from ustreamer.core.egress.limits import NEVER_NS, EgressLimits, Queued, retry_delay_ns
-from ustreamer.core.egress.subscriber_queue import Sender
-from ustreamer.hooks import RouteUnavailable, SubscriberGone
+from ustreamer.core.egress.limits import NEVER_NS, EgressLimits, QueuedMessage, retry_delay_ns
+from ustreamer.core.egress.subscriber_queue import SubscriberQueue
+from ustreamer.hooks import RouteUnavailable, SubscriberEnded
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 
-log = logging.getLogger("ustreamer.lanes")
+log = logging.getLogger("ustreamer.egress")
 
 _BATCH = 64  # messages taken under one locking; the same in the air at most when a link dies
-_SWEEP_NS = 50_000_000  # between two looks at what is parked for what has grown too old
+_EXPIRY_SCAN_NS = 50_000_000  # between two looks at what is parked for what has grown too old
 _NS_PER_S = 1_000_000_000
 
-Undelivered = Callable[[Queued, UStatus], None]
+OnUndelivered = Callable[[QueuedMessage, UStatus], None]
 
 
-class Sending:
+class SendWorker:
     """What of a lane its thread needs, and what that does. The queue is guarded by `_lock`."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Sending:
         name: str,
         limits: EgressLimits,
         clock: Clock,
-        undelivered: Undelivered,
+        on_undelivered: OnUndelivered,
         rng: Callable[[], float],
         queue: EgressQueue,
     ) -> None:
@@ -46,21 +46,23 @@ class Sending:
         self.ledger = Ledger()
         self._limits = limits
         self._clock = clock
-        self._undelivered = undelivered
+        self._on_undelivered = on_undelivered
         self._rng = rng
         self._queue = queue
         # The methods of a Condition are Python: entering it costs 0.47 us, and its lock 0.15.
         self._lock = RLock()
         self._changed = Condition(self._lock)
-        self._in_air = 0
+        self._in_flight = 0
         self._idle = True
         self._closing = False
-        self._over: UStatus | None = None  # said of what is not sent at once, from `try_once` on
+        self._no_retry_status: UStatus | None = None  # said of what is not sent at once, from `try_once` on
         self._link_ups = 0
-        self._opened: set[Hashable] = set()  # routes that have opened since the send that is under way began
-        self._told_of_routes = False
+        self._reopened_routes: set[Hashable] = (
+            set()
+        )  # routes that have opened since the send that is under way began
+        self._route_warning_logged = False
         self._retries = 0
-        self._reported: set[type[Exception]] = set()
+        self._logged_errors: set[type[Exception]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
 
     def restore(self) -> None:
@@ -72,17 +74,17 @@ class Sending:
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
             if batch:
-                self._send_all(batch)
+                self._send_batch(batch)
             else:  # one at a time, and a turn in between: however many there are, they hold up nobody
-                self._look_after()
-                self._send_all(self._taken())
+                self._service_due()
+                self._send_batch(self._take_batch())
 
-    def _next_batch(self) -> list[Queued] | None:
+    def _next_batch(self) -> list[QueuedMessage] | None:
         """Wait for messages and take some out; none if a lane is to be looked after first, None when all is to close."""
         # In one go: to give the lock away in between costs a change of threads under load.
         with self._lock:
             queue = self._queue
-            queue.rest()
+            queue.end_turn()
             while not self._closing:
                 left_ns = queue.next_due_ns
                 if left_ns != NEVER_NS:
@@ -90,7 +92,7 @@ class Sending:
                     if left_ns <= 0:
                         self._idle = False
                         return []
-                if queue.has_turns() and (batch := self._taken()):
+                if queue.has_ready() and (batch := self._take_batch()):
                     self._idle = False
                     return batch
                 self._idle = True
@@ -98,69 +100,71 @@ class Sending:
                 self._changed.wait(None if left_ns == NEVER_NS else left_ns / _NS_PER_S)
             return None
 
-    def _taken(self) -> list[Queued]:
+    def _take_batch(self) -> list[QueuedMessage]:
         with self._lock:
-            batch = [] if self._closing else self._queue.take(_BATCH)
-            self._in_air = len(batch)
+            batch = [] if self._closing else self._queue.pop_batch(_BATCH)
+            self._in_flight = len(batch)
             return batch
 
-    def _send_all(self, batch: list[Queued]) -> None:
+    def _send_batch(self, batch: list[QueuedMessage]) -> None:
         """Send what was taken out of one lane."""
-        sender = self._queue.serving
+        subscriber_queue = self._queue.serving
         for position, item in enumerate(batch):
-            assert sender is not None
+            assert subscriber_queue is not None
             if self._closing:
-                self._keep(batch[position:])
+                self._requeue(batch[position:])
                 return
-            if sender.parked.messages and self._joined(sender, item):
+            if subscriber_queue.blocked.messages and self._enqueue_blocked(subscriber_queue, item):
                 continue
             link_ups = self._link_ups
             refusal = self._send(item)
             if refusal is None:
-                sender.failures = 0
+                subscriber_queue.failures = 0
             elif isinstance(refusal, RouteUnavailable):
-                self._park(sender, item, refusal, link_ups)
+                self._block(subscriber_queue, item, refusal, link_ups)
             elif refusal.code is UCode.UNAVAILABLE:
-                self._keep(batch[position:])
-                self._pause(sender, refusal.status, link_ups)
+                self._requeue(batch[position:])
+                self._pause(subscriber_queue, refusal.status, link_ups)
                 return
 
-    def _send(self, item: Queued) -> UStatusError | None:
+    def _send(self, item: QueuedMessage) -> UStatusError | None:
         """Send one message and settle it; if it is not delivered, why: UNAVAILABLE means that it is still ours."""
         now_ns = self._clock.monotonic_ns()
         if now_ns > item.deadline_ns:
             return self._expire(item)
-        if self._opened:
-            self._opened.clear()
+        if self._reopened_routes:
+            self._reopened_routes.clear()
         item.attempts += 1
         item.first_attempt_ns = item.first_attempt_ns or now_ns
         item.last_attempt_ns = now_ns
         refusal = self._transmit(item.delivery, item.message)
         if refusal is not None:
-            if isinstance(refusal, SubscriberGone):
+            if isinstance(refusal, SubscriberEnded):
                 with self._lock:
                     self._settle(item, Verdict.NO_SUBSCRIBER, self._clock.monotonic_ns(), refusal.status)
-                    self._in_air -= 1
+                    self._in_flight -= 1
             elif refusal.code is not UCode.UNAVAILABLE:
                 self._fail(item, Verdict.DEAD_LETTERED, refusal.status)
             return refusal
         with self._lock:
             self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)
-            self._in_air -= 1
+            self._in_flight -= 1
         return None
 
-    def _expire(self, item: Queued) -> UStatusError:
+    def _expire(self, item: QueuedMessage) -> UStatusError:
         error = UStatusError(UCode.DEADLINE_EXCEEDED, f"waited too long for {self.name!r}")
         self._fail(item, Verdict.EXPIRED, error.status)
         return error
 
-    def _fail(self, item: Queued, verdict: Verdict, status: UStatus) -> None:
-        self._undelivered(item, status)  # first, or `wait_empty` would not wait for the answer to a requester
+    def _fail(self, item: QueuedMessage, verdict: Verdict, status: UStatus) -> None:
+        self._on_undelivered(
+            item, status
+        )  # first, or `wait_empty` would not wait for the answer to a requester
         with self._lock:
             self._settle(item, verdict, self._clock.monotonic_ns(), status)
-            self._in_air -= 1
+            self._in_flight -= 1
 
-    def _settle(self, item: Queued, verdict: Verdict, now_ns: int, reason: UStatus | None) -> None:
+    def _settle(self, item: QueuedMessage, verdict: Verdict, now_ns: int, reason: UStatus | None) -> None:
         item.delivery.settle(
             self.ledger,
             item.message,
@@ -172,117 +176,129 @@ class Sending:
             item.first_attempt_ns,
         )
 
-    def _keep(self, unsent: list[Queued]) -> None:
+    def _requeue(self, unsent: list[QueuedMessage]) -> None:
         with self._lock:
-            over = self._over
-            if over is None:
-                self._queue.put_back(unsent)
-                self._in_air = 0
+            no_retry_status = self._no_retry_status
+            if no_retry_status is None:
+                self._queue.requeue(unsent)
+                self._in_flight = 0
                 return
         for item in unsent:
-            self._fail(item, Verdict.DEAD_LETTERED, over)
+            self._fail(item, Verdict.DEAD_LETTERED, no_retry_status)
 
     # --- lanes that pause -----------------------------------------------------------------------------------------------
 
-    def _pause(self, sender: Sender, status: UStatus, link_ups: int) -> None:
+    def _pause(self, subscriber_queue: SubscriberQueue, status: UStatus, link_ups: int) -> None:
         """The lane's receiver takes nothing now: nothing of it is sent for a time, longer each time in a row.
 
         `link_ups` is from before the refused send: if the link came up since then, it is tried again at once.
         """
         with self._lock:
             if not self._queue.is_failing:
-                log.warning("egress_unavailable", extra=self._named(sender, status))
+                log.warning("egress.unavailable", extra=self._log_fields(subscriber_queue, status))
             self._retries += 1
-            if link_ups != self._link_ups or self._over is not None:
+            if link_ups != self._link_ups or self._no_retry_status is not None:
                 return
-            sender.failures += 1
-            pause_ns = retry_delay_ns(self._limits, sender.failures, self._rng)
-            self._queue.pause(sender, self._clock.monotonic_ns() + pause_ns)
+            subscriber_queue.failures += 1
+            pause_ns = retry_delay_ns(self._limits, subscriber_queue.failures, self._rng)
+            self._queue.pause(subscriber_queue, self._clock.monotonic_ns() + pause_ns)
 
-    def _named(self, sender: Sender, status: UStatus) -> dict[str, str]:
-        named = {"endpoint": self.name, "reason": str(status)}
-        return named if sender.subscriber is None else named | {"subscriber": str(sender.subscriber)}
+    def _log_fields(self, subscriber_queue: SubscriberQueue, status: UStatus) -> dict[str, str]:
+        fields = {"endpoint": self.name, "reason": str(status)}
+        return (
+            fields
+            if subscriber_queue.subscriber is None
+            else fields | {"subscriber": str(subscriber_queue.subscriber)}
+        )
 
-    def _look_after(self) -> None:
+    def _service_due(self) -> None:
         """Do one thing for a lane whose time has come: try it or one of its routes, or end some that are too old."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
-            sender = self._queue.due(now_ns)
-            if sender is None:
+            subscriber_queue = self._queue.pop_due(now_ns)
+            if subscriber_queue is None:
                 return
-            if sender.resume_ns and now_ns >= sender.resume_ns:
-                self._queue.resume(sender)
-            sweeps = sender.parked.messages and now_ns >= sender.sweep_ns
-            routes = [] if sweeps or sender.resume_ns else sender.parked.due(now_ns)
-        if sweeps:
-            self._sweep(sender)
+            if subscriber_queue.paused_until_ns and now_ns >= subscriber_queue.paused_until_ns:
+                self._queue.resume(subscriber_queue)
+            scan_expired = subscriber_queue.blocked.messages and now_ns >= subscriber_queue.expiry_scan_ns
+            routes = (
+                []
+                if scan_expired or subscriber_queue.paused_until_ns
+                else subscriber_queue.blocked.due_routes(now_ns)
+            )
+        if scan_expired:
+            self._expire_blocked(subscriber_queue)
         elif routes:
-            self._try(sender, routes[0])
+            self._probe(subscriber_queue, routes[0])
         with self._lock:
-            self._queue.looked_after(sender)
+            self._queue.serviced(subscriber_queue)
 
     # --- routes that are closed -----------------------------------------------------------------------------------------
 
-    def _joined(self, sender: Sender, item: Queued) -> bool:
+    def _enqueue_blocked(self, subscriber_queue: SubscriberQueue, item: QueuedMessage) -> bool:
         """Whether `item` now waits behind others of its stream."""
         with self._lock:
-            joined = sender.parked.join(item)
-            self._in_air -= joined
-            return joined
+            blocked = subscriber_queue.blocked.enqueue_blocked(item)
+            self._in_flight -= blocked
+            return blocked
 
-    def _park(self, sender: Sender, item: Queued, refusal: RouteUnavailable, link_ups: int) -> None:
+    def _block(
+        self, subscriber_queue: SubscriberQueue, item: QueuedMessage, refusal: RouteUnavailable, link_ups: int
+    ) -> None:
         """Have `item` wait for its route; `link_ups` is from before the send: what has opened since is tried at once."""
         with self._lock:
-            if not self._told_of_routes:
-                self._told_of_routes = True
-                log.warning("route_unavailable", extra=self._named(sender, refusal.status))
+            if not self._route_warning_logged:
+                self._route_warning_logged = True
+                log.warning(
+                    "egress.route_unavailable", extra=self._log_fields(subscriber_queue, refusal.status)
+                )
             self._retries += 1
-            try_ns = self._clock.monotonic_ns()
-            if link_ups == self._link_ups and refusal.route not in self._opened:
-                failures = sender.parked.failed(refusal.route)
-                try_ns += retry_delay_ns(self._limits, failures, self._rng)
-            self._queue.park(sender, item, refusal.route, try_ns)
-            self._in_air -= 1
+            probe_ns = self._clock.monotonic_ns()
+            if link_ups == self._link_ups and refusal.route not in self._reopened_routes:
+                failures = subscriber_queue.blocked.count_failure(refusal.route)
+                probe_ns += retry_delay_ns(self._limits, failures, self._rng)
+            self._queue.block(subscriber_queue, item, refusal.route, probe_ns)
+            self._in_flight -= 1
 
-    def _sweep(self, sender: Sender) -> None:
+    def _expire_blocked(self, subscriber_queue: SubscriberQueue) -> None:
         """End what has grown too old at the head of a parked stream."""
         now_ns = self._clock.monotonic_ns()
         with self._lock:
-            over = sender.parked.take_over(lambda item: now_ns > item.deadline_ns, _BATCH)
-            self._in_air = len(over)
-            if len(over) < _BATCH:
-                ends = (item.deadline_ns + 1 for item in sender.parked.heads())
-                sender.sweep_ns = max(min(ends, default=NEVER_NS), now_ns + _SWEEP_NS)
-        for item in over:
+            expired = subscriber_queue.blocked.pop_expired(lambda item: now_ns > item.deadline_ns, _BATCH)
+            self._in_flight = len(expired)
+            if len(expired) < _BATCH:
+                ends = (item.deadline_ns + 1 for item in subscriber_queue.blocked.heads())
+                subscriber_queue.expiry_scan_ns = max(min(ends, default=NEVER_NS), now_ns + _EXPIRY_SCAN_NS)
+        for item in expired:
             self._expire(item)
 
-    def _try(self, sender: Sender, route: Hashable) -> None:
+    def _probe(self, subscriber_queue: SubscriberQueue, route: Hashable) -> None:
         """Try the first message that waits for `route`, and release the others if it is taken."""
         for _ in range(_BATCH):  # those that end otherwise
             with self._lock:
-                item = None if self._closing else sender.parked.head_of(route)
-                self._in_air = 0 if item is None else 1
+                item = None if self._closing else subscriber_queue.blocked.pop_head(route)
+                self._in_flight = 0 if item is None else 1
             if item is None:
                 return
             link_ups = self._link_ups
             refusal = self._send(item)
             if refusal is None:
                 with self._lock:
-                    self._queue.release(sender, route)
-                    self._told_of_routes = self._queue.closed_routes > 0
-                sender.failures = 0
+                    self._queue.release_route(subscriber_queue, route)
+                    self._route_warning_logged = self._queue.closed_routes > 0
+                subscriber_queue.failures = 0
                 return
             if isinstance(refusal, RouteUnavailable):
-                self._park(sender, item, refusal, link_ups)
+                self._block(subscriber_queue, item, refusal, link_ups)
                 return
             if refusal.code is UCode.UNAVAILABLE:
-                if self._over is not None:
-                    self._fail(item, Verdict.DEAD_LETTERED, self._over)
+                if self._no_retry_status is not None:
+                    self._fail(item, Verdict.DEAD_LETTERED, self._no_retry_status)
                     continue
                 with self._lock:
-                    self._queue.park(sender, item, route, self._clock.monotonic_ns())
-                    self._in_air = 0
-                self._pause(sender, refusal.status, link_ups)
+                    self._queue.block(subscriber_queue, item, route, self._clock.monotonic_ns())
+                    self._in_flight = 0
+                self._pause(subscriber_queue, refusal.status, link_ups)
                 return
 
     # --- the transport --------------------------------------------------------------------------------------------------
@@ -295,11 +311,11 @@ class Sending:
             return error
         # A mistake in a transport must end neither its lane nor somebody's ingress.
         except Exception as error:  # noqa: BLE001
-            self._report(error)
-            return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {said(error)}")
+            self._log_error(error)
+            return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")
         return None
 
-    def _report(self, error: Exception) -> None:
-        if type(error) not in self._reported:
-            self._reported.add(type(error))
-            log.error("egress_failed", exc_info=error, extra={"endpoint": self.name})
+    def _log_error(self, error: Exception) -> None:
+        if type(error) not in self._logged_errors:
+            self._logged_errors.add(type(error))
+            log.error("egress.failed", exc_info=error, extra={"endpoint": self.name})

@@ -4,29 +4,29 @@
 from collections.abc import Iterator
 from typing import Final
 
-from ustreamer.core.egress.limits import EgressLimits, Queued
+from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.uprotocol.uuri import UUri
 
-_NOTHING: Final = 0, 0
+_NO_MESSAGES: Final = 0, 0
 
 
-class Unwritten:
+class WriteBuffer:
     """Messages in order of arrival; no more than half of what may wait is for one subscriber. Not locked."""
 
     def __init__(self, limits: EgressLimits) -> None:
         self._limits = limits
         # By identity: a message may wait for two subscribers.
-        self._items: dict[int, Queued] = {}
+        self._items: dict[int, QueuedMessage] = {}
         self._bytes = 0
-        self._of_each: dict[UUri, tuple[int, int]] = {}
+        self._by_subscriber: dict[UUri, tuple[int, int]] = {}
 
-    def use(self, limits: EgressLimits) -> None:
+    def set_limits(self, limits: EgressLimits) -> None:
         self._limits = limits
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[Queued]:
+    def __iter__(self) -> Iterator[QueuedMessage]:
         return iter(self._items.values())
 
     def has_room(self, size: int) -> bool:
@@ -34,34 +34,34 @@ class Unwritten:
         limits = self._limits
         return len(self._items) < limits.queue_messages and self._bytes + size <= limits.queue_bytes
 
-    def has_room_for(self, subscriber: UUri | None, size: int) -> bool:
+    def has_room_for_subscriber(self, subscriber: UUri | None, size: int) -> bool:
         """Whether it has in the half of them that one subscriber may have."""
         if subscriber is None:
             return True
-        messages, waiting = self._of_each.get(subscriber, _NOTHING)
+        messages, waiting = self._by_subscriber.get(subscriber, _NO_MESSAGES)
         limits = self._limits
         return messages < max(1, limits.queue_messages // 2) and waiting + size <= max(
             1, limits.queue_bytes // 2
         )
 
-    def of(self, subscriber: UUri) -> int:
+    def message_count_for(self, subscriber: UUri) -> int:
         """How many messages for one subscriber wait."""
-        return self._of_each.get(subscriber, _NOTHING)[0]
+        return self._by_subscriber.get(subscriber, _NO_MESSAGES)[0]
 
-    def add(self, item: Queued) -> None:
+    def add_message(self, item: QueuedMessage) -> None:
         self._items[id(item)] = item
-        self._count(item, 1, item.size)
+        self._update_counts(item, 1, item.size)
 
-    def remove(self, item: Queued) -> bool:
+    def remove_message(self, item: QueuedMessage) -> bool:
         """Whether it was there."""
         if self._items.pop(id(item), None) is None:
             return False
-        self._count(item, -1, -item.size)
+        self._update_counts(item, -1, -item.size)
         return True
 
-    def first(self, limit: int, size: int) -> list[Queued]:
+    def peek_batch(self, limit: int, size: int) -> list[QueuedMessage]:
         """Those that have waited for longest: at most `limit`, and no more than come to `size` bytes, but one in any case."""
-        batch: list[Queued] = []
+        batch: list[QueuedMessage] = []
         for item in self._items.values():
             size -= item.size
             if len(batch) == limit or (batch and size < 0):
@@ -69,12 +69,12 @@ class Unwritten:
             batch.append(item)
         return batch
 
-    def _count(self, item: Queued, messages: int, size: int) -> None:
+    def _update_counts(self, item: QueuedMessage, messages: int, size: int) -> None:
         self._bytes += size
         subscriber = item.delivery.subscriber
         if subscriber is None:
             return
-        before, waiting = self._of_each.get(subscriber, _NOTHING)
-        self._of_each[subscriber] = before + messages, waiting + size
+        before, waiting = self._by_subscriber.get(subscriber, _NO_MESSAGES)
+        self._by_subscriber[subscriber] = before + messages, waiting + size
         if not before + messages:
-            del self._of_each[subscriber]
+            del self._by_subscriber[subscriber]

@@ -59,7 +59,7 @@ class _Reader:
         self.space()
         return self._text[self.at : self.at + 1]
 
-    def _take(self, pattern: re.Pattern[str]) -> str:
+    def _match(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._text, self.at)
         if found is None:
             return ""
@@ -76,10 +76,10 @@ class _Reader:
             return self._array(depth)
         if first in {'"', "'"}:
             return self._string(first)
-        word = self._take(_BARE)
+        word = self._match(_BARE)
         if word in _WORDS:
             return _WORDS[word]
-        number = "" if word else self._take(_NUMBER)
+        number = "" if word else self._match(_NUMBER)
         if not number:
             raise self.error(f"{word or first or 'the end'!r}: expected a value")
         if "x" in number.lower():
@@ -90,7 +90,7 @@ class _Reader:
         self.at += 1
         found: dict[str, Any] = {}
         while (first := self._next()) != "}":
-            key = self._string(first) if first in {'"', "'"} else self._take(_BARE)
+            key = self._string(first) if first in {'"', "'"} else self._match(_BARE)
             if not key:
                 raise self.error(f"{first or 'the end'!r}: expected a key or }}")
             if self._next() != ":":
@@ -126,7 +126,7 @@ class _Reader:
             elif first in {'"', "'"}:
                 parts.append(first)
                 self.at += 1
-            elif part := self._take(_PLAIN):
+            elif part := self._match(_PLAIN):
                 parts.append(part)
             else:
                 raise self.error("a string does not end on its line")

@@ -18,11 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer.host.importers.vsomeip_keys import EVENT, EVENTGROUP, SERVICE, TOP
-from ustreamer.host.importers.vsomeip_sd import discovery, multicasts
+from ustreamer.host.importers.vsomeip_sd import import_discovery, multicast_eventgroups
 from ustreamer.host.importers.vsomeip_tcp import endpoint_keys, event_protocol, has_cookies, protocol_of
-from ustreamer.host.importers.vsomeip_tp import segmented
+from ustreamer.host.importers.vsomeip_tp import tp_by_message_id
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 LIMIT_BYTES: Final = 4_000_000
 DEFAULT_MAJOR: Final = 0
@@ -32,18 +32,18 @@ DEFAULT_PORT: Final = 30_500
 _STRAY: Final = re.compile(r"[^\x20-\x7e]")
 
 
-class NotVsomeip(ValueError):
+class InvalidVsomeipJson(ValueError):
     """Nothing can be made of what stands at a place of the file."""
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportedEndpoint(msgspec.Struct, frozen=True):
     """An endpoint that `ustreamer check` accepts, and what of the file is not in it: one line each, with its place."""
 
     endpoint: SomeipEndpoint
     left_out: tuple[str, ...]
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class ImportOptions(msgspec.Struct, frozen=True):
     """What the file cannot know: our authority, that of its network, our address (None: the host is us), the version."""
 
     authority: str = "gateway"
@@ -52,7 +52,7 @@ class Wishes(msgspec.Struct, frozen=True):
     major: int = DEFAULT_MAJOR
 
 
-def import_file(path: Path, wishes: Wishes) -> Imported:
+def import_file(path: Path, options: ImportOptions) -> ImportedEndpoint:
     """Read the JSON at `path`. Raises UStatusError: NOT_FOUND, or INVALID_ARGUMENT if it is no vsomeip configuration."""
     try:
         with path.open("rb") as file:
@@ -60,96 +60,102 @@ def import_file(path: Path, wishes: Wishes) -> Imported:
     except OSError as error:
         raise UStatusError(UCode.NOT_FOUND, f"{path}: {error.strerror}") from error
     if len(raw) > LIMIT_BYTES:
-        raise invalid(f"{path}: more than {LIMIT_BYTES} bytes; a vsomeip configuration is not that long")
+        raise invalid_argument(
+            f"{path}: more than {LIMIT_BYTES} bytes; a vsomeip configuration is not that long"
+        )
     try:
         data = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise invalid(f"{path}: not JSON: {error}") from error
+        raise invalid_argument(f"{path}: not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise invalid(f"{path}: expected a JSON object, as vsomeip's configurations are")
+        raise invalid_argument(f"{path}: expected a JSON object, as vsomeip's configurations are")
     try:
-        return import_vsomeip(data, wishes)
+        return import_vsomeip(data, options)
     except ValueError as error:
-        raise invalid(f"{path}: {error}") from error
+        raise invalid_argument(f"{path}: {error}") from error
 
 
-def import_vsomeip(data: Mapping[str, Any], wishes: Wishes) -> Imported:
+def import_vsomeip(data: Mapping[str, Any], options: ImportOptions) -> ImportedEndpoint:
     """The endpoint for a decoded vsomeip configuration. Raises NotVsomeip where nothing can be made of it."""
-    return _Import(data, wishes).result()
+    return _Import(data, options).result()
 
 
 class _Import:
-    def __init__(self, data: Mapping[str, Any], wishes: Wishes) -> None:
+    def __init__(self, data: Mapping[str, Any], options: ImportOptions) -> None:
         self._data = data
-        self._wishes = wishes
+        self._options = options
         self._left_out: list[str] = []
         self._cookies = False
 
-    def result(self) -> Imported:
+    def result(self) -> ImportedEndpoint:
         data = self._data
         host = data.get("unicast")
         if not isinstance(host, str):
-            raise NotVsomeip(f'unicast: {_shown(host)}: expected the address of the host, such as "10.0.0.1"')
-        bind = self._wishes.bind or host
+            raise InvalidVsomeipJson(
+                f'unicast: {_format_value(host)}: expected the address of the host, such as "10.0.0.1"'
+            )
+        bind = self._options.bind or host
         sd = self._discovery(bind)
         services = list(self._services(host, bind, discovered=sd is not False))
         ports = sorted({port for service in services if service["offered"] and (port := service.pop("port"))})
         reliable = [port for each in services if (port := each.pop("port_tcp", None)) and each["offered"]]
         base: dict[str, Any] = {
             "transport": "someip",
-            "authorities": [self._wishes.network],
+            "authorities": [self._options.network],
             "bind": bind,
             "port": self._port(ports),
             "sd": sd,
-            **endpoint_keys(reliable, cookies=self._cookies, leave=self._leave),
+            **endpoint_keys(reliable, cookies=self._cookies, note_left_out=self._note_left_out),
         }
         for key in data:
             if key not in _CARRIED and not (key == "netmask" and sd is not False):
-                self._leave(key, TOP.get(key, "not known"))
+                self._note_left_out(key, TOP.get(key, "not known"))
         endpoint = self._endpoint(base, services)
-        return Imported(endpoint, tuple(self._left_out))
+        return ImportedEndpoint(endpoint, tuple(self._left_out))
 
-    def _leave(self, place: str, why: str) -> None:
+    def _note_left_out(self, place: str, why: str) -> None:
         self._left_out.append(_STRAY.sub("?", f"{place}: {why}"))
 
     # --- the endpoint -----------------------------------------------------------------------------------------------------
 
     def _port(self, ports: list[int]) -> int:
         if not ports:
-            self._leave("port", f"no service of ours has a UDP port; {DEFAULT_PORT} is as good as any")
+            self._note_left_out(
+                "port", f"no service of ours has a UDP port; {DEFAULT_PORT} is as good as any"
+            )
             return DEFAULT_PORT
         for other in ports[1:]:
-            self._leave(
+            self._note_left_out(
                 "port", f"an endpoint has one UDP port, {ports[0]}: what was offered at {other} is now there"
             )
         return ports[0]
 
     def _endpoint(self, base: dict[str, Any], services: list[dict[str, Any]]) -> SomeipEndpoint:
         """With every service that does not make it invalid."""
-        taken: list[dict[str, Any]] = []
-        endpoint = _tried({**base, "services": taken})
+        accepted: list[dict[str, Any]] = []
+        endpoint = _validated({**base, "services": accepted})
         for service in services:
             place = service.pop("place")
             service.pop("port", None)
             try:
-                endpoint = _tried({**base, "services": [*taken, service]})
+                endpoint = _validated({**base, "services": [*accepted, service]})
             except ValueError as error:
-                self._leave(place, f"left out: {error}")
+                self._note_left_out(place, f"left out: {error}")
             else:
-                taken.append(service)
+                accepted.append(service)
         return endpoint
 
     def _discovery(self, bind: str) -> dict[str, Any] | bool:
         found = self._data.get("service-discovery")
         if not isinstance(found, dict):
-            self._leave("service-discovery", "missing, so it is off; vsomeip's default is on")
+            self._note_left_out("service-discovery", "missing, so it is off; vsomeip's default is on")
             return False
         if not _true(found.get("enable", "true")):
             return False
         try:
-            return discovery(found, bind, self._data.get("netmask"), _number, self._leave)
+            return import_discovery(found, bind, self._data.get("netmask"), _number, self._note_left_out)
         except ValueError as error:
-            raise NotVsomeip(f"service-discovery.port: {error}") from error
+            raise InvalidVsomeipJson(f"service-discovery.port: {error}") from error
 
     # --- services ---------------------------------------------------------------------------------------------------------
 
@@ -159,7 +165,7 @@ class _Import:
             try:
                 found = self._service(place, raw, host, bind)
             except ValueError as error:
-                self._leave(place, f"left out: {error}")
+                self._note_left_out(place, f"left out: {error}")
                 continue
             seen.add((found["service"], found["instance"]))
             yield found
@@ -168,20 +174,22 @@ class _Import:
             try:
                 ids = (_number(raw.get("service")), _number(raw.get("instance", 1)))
             except ValueError as error:
-                self._leave(place, f"left out: {error}")
+                self._note_left_out(place, f"left out: {error}")
                 continue
             for key in sorted(set(raw) - {"service", "instance"}):
-                self._leave(f"{place}.{key}", "ports of callers are ours")
+                self._note_left_out(f"{place}.{key}", "ports of callers are ours")
             if ids in seen:
                 continue
             seen.add(ids)
             if discovered:
-                yield self._of_network(place, *ids)
+                yield self._network_service(place, *ids)
             else:
-                self._leave(place, "left out: where it is, only service discovery could tell")
+                self._note_left_out(place, "left out: where it is, only service discovery could tell")
 
-    def _of_network(self, place: str, service: int, instance: int) -> dict[str, Any]:
-        self._leave(f"{place}.events", "events and methods of a service are not in `clients`; add them")
+    def _network_service(self, place: str, service: int, instance: int) -> dict[str, Any]:
+        self._note_left_out(
+            f"{place}.events", "events and methods of a service are not in `clients`; add them"
+        )
         return {
             "place": place,
             "service": service,
@@ -199,11 +207,11 @@ class _Import:
         service, instance = _number(raw.get("service")), _number(raw.get("instance", 1))
         lives_at = raw.get("unicast", host)
         if not isinstance(lives_at, str):
-            raise NotVsomeip(f"unicast: {_shown(lives_at)}: expected an address")
+            raise InvalidVsomeipJson(f"unicast: {_format_value(lives_at)}: expected an address")
         if lives_at == "local":
             lives_at = host
         if raw.get("protocol", "someip") != "someip":
-            raise NotVsomeip(f"protocol {_shown(raw['protocol'])}: expected someip")
+            raise InvalidVsomeipJson(f"protocol {_format_value(raw['protocol'])}: expected someip")
         port = _port_of(raw.get("unreliable"))
         reliable = _port_of(raw.get("reliable"))
         self._cookies = self._cookies or has_cookies(raw.get("reliable"))
@@ -222,26 +230,28 @@ class _Import:
             "port": port,
             "port_tcp": reliable,
         }
-        self._in_segments(place, raw, found)
+        self._apply_tp(place, raw, found)
         if offered:
             found["eventgroups"] = list(
-                multicasts(
-                    self._objects(f"{place}.eventgroups", raw.get("eventgroups", [])), _number, self._leave
+                multicast_eventgroups(
+                    self._objects(f"{place}.eventgroups", raw.get("eventgroups", [])),
+                    _number,
+                    self._note_left_out,
                 )
             )
             ue_id = (instance << 16 if instance != 1 else 0) | service
-            found["provider"] = f"//{self._wishes.authority}/{ue_id:X}/{major:X}/0"
-            return self._explained(place, raw, found)
+            found["provider"] = f"//{self._options.authority}/{ue_id:X}/{major:X}/0"
+            return self._note_unknown_keys(place, raw, found)
         if port is not None:
             found["remote"] = f"{lives_at}:{port}"
         if reliable is not None:
             found["remote_tcp"] = f"{lives_at}:{reliable}"
-        return self._explained(place, raw, found)
+        return self._note_unknown_keys(place, raw, found)
 
-    def _explained(self, place: str, raw: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    def _note_unknown_keys(self, place: str, raw: dict[str, Any], service: dict[str, Any]) -> dict[str, Any]:
         for key, why in SERVICE.items():
             if key in raw:
-                self._leave(f"{place}.{key}", why)
+                self._note_left_out(f"{place}.{key}", why)
         known = {
             "service",
             "instance",
@@ -254,38 +264,40 @@ class _Import:
             "someip-tp",
         }
         for key in sorted(set(raw) - known - set(SERVICE) - _MAJOR_KEYS):
-            self._leave(f"{place}.{key}", "not known")
-        return found
+            self._note_left_out(f"{place}.{key}", "not known")
+        return service
 
     def _major(self, place: str, raw: dict[str, Any]) -> int:
         """vsomeip's files have no version; those of some tools around it have."""
         for key in ("major", "major_version"):
             if key in raw:
                 return _number(raw[key])
-        self._leave(f"{place}.major", f"not in the file: {self._wishes.major} is assumed (--major)")
-        return self._wishes.major
+        self._note_left_out(f"{place}.major", f"not in the file: {self._options.major} is assumed (--major)")
+        return self._options.major
 
     def _methods(self, place: str, raw: dict[str, Any]) -> list[int]:
         """A vsomeip file does not list methods. It names some, where they are large or bundled."""
         named = _named_methods(raw)
         known = ", ".join(f"{method:#06x}" for method in sorted(named))
-        self._leave(
+        self._note_left_out(
             f"{place}.methods",
             f"not in the file; {f'{known} are named in it' if named else 'none are named in it'}: add the others",
         )
         return sorted(named)
 
-    def _in_segments(self, place: str, raw: dict[str, Any], found: dict[str, Any]) -> None:
+    def _apply_tp(self, place: str, raw: dict[str, Any], service: dict[str, Any]) -> None:
         """Say `tp` of those events and methods that the file has sent in segments."""
-        where, offered = f"{place}.someip-tp", found["offered"]
-        ways = segmented(where, raw.get("someip-tp"), offered, _number, self._leave)
-        found["methods"] = [{"id": id, "tp": ways[id]} if id in ways else id for id in found["methods"]]
-        for event in found["events"] if offered else ():
-            if event["id"] in ways:
-                event["tp"] = ways[event["id"]]
-        known = {each if isinstance(each, int) else each["id"] for each in found["methods"]}
-        for id in sorted(set(ways) - known - {event["id"] for event in found["events"] if offered}):
-            self._leave(where, f"{id:#06x} is none of what we send of this service")
+        where, offered = f"{place}.someip-tp", service["offered"]
+        tp_by_id = tp_by_message_id(where, raw.get("someip-tp"), offered, _number, self._note_left_out)
+        service["methods"] = [
+            {"id": id, "tp": tp_by_id[id]} if id in tp_by_id else id for id in service["methods"]
+        ]
+        for event in service["events"] if offered else ():
+            if event["id"] in tp_by_id:
+                event["tp"] = tp_by_id[event["id"]]
+        known = {each if isinstance(each, int) else each["id"] for each in service["methods"]}
+        for id in sorted(set(tp_by_id) - known - {event["id"] for event in service["events"] if offered}):
+            self._note_left_out(where, f"{id:#06x} is none of what we send of this service")
 
     def _events(
         self,
@@ -299,48 +311,56 @@ class _Import:
         for where, group in self._objects(f"{place}.eventgroups", raw.get("eventgroups", [])):
             number = _number(group.get("eventgroup"))
             carried = {"eventgroup", "events", "is_multicast"} | (set(EVENTGROUP) if offered else set())
-            self._explain(where, group, EVENTGROUP, carried)
+            self._note_left_out_keys(where, group, EVENTGROUP, carried)
             for event in _list(group.get("events", [])):
                 groups.setdefault(_number(event), []).append(number)
         listed: dict[int, dict[str, Any]] = {}
         for where, event in self._objects(f"{place}.events", raw.get("events", [])):
             number = _number(event.get("event"))
-            listed[number] = {**event_protocol(event, where, protocol, ports, self._leave)}
-            self._explain(where, event, EVENT, {"event", "is_reliable", *(("is_field",) if offered else ())})
+            listed[number] = {**event_protocol(event, where, protocol, ports, self._note_left_out)}
+            self._note_left_out_keys(
+                where, event, EVENT, {"event", "is_reliable", *(("is_field",) if offered else ())}
+            )
             if offered and _true(event.get("is_field", "false")):
                 listed[number]["field"] = True
         for number in dict.fromkeys([*listed, *groups]):
-            of = list(dict.fromkeys(groups.get(number, [])))
-            group = {"eventgroup": of[0] if len(of) == 1 else of} if of else {}
+            eventgroups = list(dict.fromkeys(groups.get(number, [])))
+            group = (
+                {"eventgroup": eventgroups[0] if len(eventgroups) == 1 else eventgroups}
+                if eventgroups
+                else {}
+            )
             yield {"id": number, **group, **listed.get(number, {})}
 
-    def _explain(
+    def _note_left_out_keys(
         self, place: str, raw: dict[str, Any], reasons: Mapping[str, str], carried: set[str]
     ) -> None:
         for key, value in raw.items():
             if key in carried:
                 continue
             if key in reasons and (key != "is_field" or _true(value)):
-                self._leave(f"{place}.{key}", reasons[key])
+                self._note_left_out(f"{place}.{key}", reasons[key])
             elif key not in reasons:
-                self._leave(f"{place}.{key}", "not known")
+                self._note_left_out(f"{place}.{key}", "not known")
 
     def _objects(self, place: str, raw: object) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(raw, list):
-            self._leave(place, f"left out: {_shown(raw)}: expected an array")
+            self._note_left_out(place, f"left out: {_format_value(raw)}: expected an array")
             return
         for index, each in enumerate(raw):
             if isinstance(each, dict):
                 yield f"{place}[{index}]", each
             else:
-                self._leave(f"{place}[{index}]", f"left out: {_shown(each)}: expected an object")
+                self._note_left_out(
+                    f"{place}[{index}]", f"left out: {_format_value(each)}: expected an object"
+                )
 
 
 _CARRIED: Final = {"unicast", "services", "servicegroups", "service-discovery", "clients"}
 _MAJOR_KEYS: Final = {"major", "major_version"}
 
 
-def _tried(endpoint: dict[str, Any]) -> SomeipEndpoint:
+def _validated(endpoint: dict[str, Any]) -> SomeipEndpoint:
     return msgspec.convert(endpoint, SomeipEndpoint)
 
 
@@ -351,7 +371,7 @@ def _number(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"\s*(0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10})\s*", value):
         text = value.strip().lower()
         return int(text, 16) if text.startswith("0x") else int(text)
-    raise NotVsomeip(f'{_shown(value)}: expected a number, such as "0x1234" or "4660"')
+    raise InvalidVsomeipJson(f'{_format_value(value)}: expected a number, such as "0x1234" or "4660"')
 
 
 def _port_of(value: object) -> int | None:
@@ -370,7 +390,7 @@ def _true(value: object) -> bool:
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise NotVsomeip(f"{_shown(value)}: expected an array")
+        raise InvalidVsomeipJson(f"{_format_value(value)}: expected an array")
     return value
 
 
@@ -390,11 +410,11 @@ def _number_or_0(value: object) -> int:
     """0 for what is no number, of which is told where its list is read."""
     try:
         return _number(value)
-    except NotVsomeip:
+    except InvalidVsomeipJson:
         return 0
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
     return "missing" if value is None else repr(value)[:60]

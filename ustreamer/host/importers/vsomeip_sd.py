@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.transports.someip.config import Eventgroup
-from ustreamer.transports.someip.sd.settings import Timings
+from ustreamer.transports.someip.config import EventgroupConfig
+from ustreamer.transports.someip.sd.settings import SdTimings
 
 _TIMINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "initial_delay_min": ("initial_delay_min_ms",),
@@ -28,71 +28,71 @@ _REASONS: Final[Mapping[str, str]] = {
     "ttl_factor_offers": "the ttl of an Offer is taken as it is",
     "ttl_factor_subscriptions": "the ttl of a Subscribe is taken as it is",
 }
-_CARRIED: Final = {"enable", "multicast", "port", "protocol", *_TIMINGS}
+_IMPORTED_KEYS: Final = {"enable", "multicast", "port", "protocol", *_TIMINGS}
 
-Leave = Callable[[str, str], None]
-Number = Callable[[object], int]
+NoteLeftOut = Callable[[str, str], None]
+ParseNumber = Callable[[object], int]
 
 
-def discovery(
-    raw: Mapping[str, Any], bind: str, netmask: object, number: Number, leave: Leave
+def import_discovery(
+    raw: Mapping[str, Any], bind: str, netmask: object, parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> dict[str, Any]:
     """The table `sd` for a host at `bind`. What cannot be carried over is told to `leave`, with its place.
 
     Raises ValueError for a port that is none.
     """
     for key in raw:
-        if key not in _CARRIED:
-            leave(f"service-discovery.{key}", _REASONS.get(key, "not known"))
+        if key not in _IMPORTED_KEYS:
+            note_left_out(f"service-discovery.{key}", _REASONS.get(key, "not known"))
     sd: dict[str, Any] = {
         "multicast": str(raw.get("multicast", "224.224.224.0")),
-        "port": number(raw.get("port", 30_490)),
+        "port": parse_number(raw.get("port", 30_490)),
         "interface": bind,
     }
     if netmask is not None:
         try:
             sd["networks"] = [str(ipaddress.IPv4Network(f"{bind}/{netmask}", strict=False))]
         except ValueError:
-            leave("netmask", f"left out: {str(netmask)[:60]!r}: expected one such as 255.255.255.0")
-    timings = _timings(raw, number, leave)
+            note_left_out("netmask", f"left out: {str(netmask)[:60]!r}: expected one such as 255.255.255.0")
+    timings = _timings(raw, parse_number, note_left_out)
     if timings:
         sd["timings"] = timings
     return sd
 
 
-def _timings(raw: Mapping[str, Any], number: Number, leave: Leave) -> dict[str, int]:
+def _timings(raw: Mapping[str, Any], parse_number: ParseNumber, note_left_out: NoteLeftOut) -> dict[str, int]:
     timings: dict[str, int] = {}
     for key, ours in _TIMINGS.items():
         if key in raw:
             try:
-                timings |= dict.fromkeys(ours, number(raw[key]))
+                timings |= dict.fromkeys(ours, parse_number(raw[key]))
             except ValueError as error:
-                leave(f"service-discovery.{key}", f"left out: {error}")
+                note_left_out(f"service-discovery.{key}", f"left out: {error}")
     try:
-        msgspec.convert(timings, Timings)
+        msgspec.convert(timings, SdTimings)
     except ValueError as error:
-        leave("service-discovery", f"its timings are left out: {error}")
+        note_left_out("service-discovery", f"its timings are left out: {error}")
         return {}
     return timings
 
 
-def multicasts(
-    groups: Iterable[tuple[str, Mapping[str, Any]]], number: Number, leave: Leave
+def multicast_eventgroups(
+    groups: Iterable[tuple[str, Mapping[str, Any]]], parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> Iterator[dict[str, Any]]:
     """The event groups that go by multicast: in vsomeip, too, from `threshold` subscribers on, and never with 0."""
     for where, group in groups:
-        way, threshold = group.get("multicast"), number(group.get("threshold", 0))
-        if way is None or not threshold:
+        address, threshold = group.get("multicast"), parse_number(group.get("threshold", 0))
+        if address is None or not threshold:
             continue
         try:
-            host, port = way["address"], number(way["port"])
+            host, port = address["address"], parse_number(address["port"])
             ours = {
-                "id": number(group.get("eventgroup")),
+                "id": parse_number(group.get("eventgroup")),
                 "multicast": f"{host}:{port}",
                 "threshold": threshold,
             }
-            msgspec.convert(ours, Eventgroup)
+            msgspec.convert(ours, EventgroupConfig)
         except (KeyError, TypeError, ValueError) as error:
-            leave(f"{where}.multicast", f"left out: {error}")
+            note_left_out(f"{where}.multicast", f"left out: {error}")
         else:
             yield ours

@@ -6,64 +6,66 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.transports.someip.protocol.tp_config import Segmenting
+from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
 
-SENT: Final = {True: "service-to-client", False: "client-to-service"}
+SENT_DIRECTION: Final = {True: "service-to-client", False: "client-to-service"}
 """The direction in which we send, by whether the service is offered by us."""
 _KEYS: Final = {"max-segment-length": "segment_bytes", "separation-time": "separation_us"}
 
-Leave = Callable[[str, str], None]
-Number = Callable[[object], int]
+NoteLeftOut = Callable[[str, str], None]
+ParseNumber = Callable[[object], int]
 
 
-def segmented(
-    place: str, raw: object, offered: bool, number: Number, leave: Leave
+def tp_by_message_id(
+    place: str, raw: object, offered: bool, parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> Mapping[int, bool | dict[str, int]]:
     """Method or event id -> `tp` in our words. What cannot be carried over is told to `leave`, with its place."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        leave(place, "left out: expected an object")
+        note_left_out(place, "left out: expected an object")
         return {}
-    direction = SENT[offered]
+    direction = SENT_DIRECTION[offered]
     for key in raw:
-        if key in SENT.values() and key != direction:
-            leave(f"{place}.{key}", "what comes in segments is always read")
+        if key in SENT_DIRECTION.values() and key != direction:
+            note_left_out(f"{place}.{key}", "what comes in segments is always read")
         elif key != direction:
-            leave(f"{place}.{key}", "not known")
-    return dict(_entries(f"{place}.{direction}", raw.get(direction, []), number, leave))
+            note_left_out(f"{place}.{key}", "not known")
+    return dict(_entries(f"{place}.{direction}", raw.get(direction, []), parse_number, note_left_out))
 
 
 def _entries(
-    place: str, listed: object, number: Number, leave: Leave
+    place: str, listed: object, parse_number: ParseNumber, note_left_out: NoteLeftOut
 ) -> Iterator[tuple[int, bool | dict[str, int]]]:
     if not isinstance(listed, list):
-        leave(place, "left out: expected an array")
+        note_left_out(place, "left out: expected an array")
         return
     for index, each in enumerate(listed):
         where = f"{place}[{index}]"
         try:
             if isinstance(each, dict):
-                yield number(each.get("method")), _how(where, each, number, leave)
+                yield parse_number(each.get("method")), _tp_settings(where, each, parse_number, note_left_out)
             else:
-                yield number(each), True
+                yield parse_number(each), True
         except ValueError as error:
-            leave(where, f"left out: {error}")
+            note_left_out(where, f"left out: {error}")
 
 
-def _how(place: str, entry: dict[str, Any], number: Number, leave: Leave) -> bool | dict[str, int]:
+def _tp_settings(
+    place: str, entry: dict[str, Any], parse_number: ParseNumber, note_left_out: NoteLeftOut
+) -> bool | dict[str, int]:
     """vsomeip's separation time is in microseconds, and its segment length is that of the payload, as ours."""
     found: dict[str, int] = {}
     for key, value in entry.items():
         ours = _KEYS.get(key)
         if ours is None:
             if key != "method":
-                leave(f"{place}.{key}", "not known")
+                note_left_out(f"{place}.{key}", "not known")
             continue
         try:
-            msgspec.convert({ours: number(value)}, Segmenting)
+            msgspec.convert({ours: parse_number(value)}, TpSegmentation)
         except ValueError as error:
-            leave(f"{place}.{key}", f"left out: {error}")
+            note_left_out(f"{place}.{key}", f"left out: {error}")
         else:
-            found[ours] = number(value)
+            found[ours] = parse_number(value)
     return found or True

@@ -10,17 +10,17 @@ from typing import Any, Final
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.host.admin.server import (
     AdminError,
-    FetchPlugins,
-    FetchRoutes,
-    FetchStatistics,
-    Purge,
-    Redrive,
-    Reload,
-    Request,
-    Tap,
+    AdminRequest,
+    PluginsRequest,
+    PurgeRequest,
+    RedriveRequest,
+    ReloadRequest,
+    RoutesRequest,
+    StatisticsRequest,
+    TapRequest,
 )
 from ustreamer.host.admin.status import NotRedriven, Redriven, RedriveResult
-from ustreamer.host.admin.taps import Taps, Wish
+from ustreamer.host.admin.taps import TapFilter, Taps
 from ustreamer.host.config.config import ConfigError, StreamerConfig
 from ustreamer.host.runtime.plugins import PluginError
 from ustreamer.host.runtime.reload import ReloadRefused
@@ -29,15 +29,15 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
-MAX_NAMED: Final = 1_000
+MAX_LISTED: Final = 1_000
 """Letters that an answer names one by one."""
 _BATCH: Final = 100  # letters that are deleted in one commit, so as many may be sent twice if the power fails
 _CALLS: Final = (UMessageType.REQUEST, UMessageType.RESPONSE)
 
-log = logging.getLogger("ustreamer.operations")
+log = logging.getLogger("ustreamer.control")
 
 
-class Operations:
+class Control:
     """The operations of one streamer. From any thread; one reload at a time."""
 
     def __init__(self, streamer: Streamer, path: Path, load: Callable[[Path], StreamerConfig]) -> None:
@@ -46,25 +46,25 @@ class Operations:
         self._path = path
         self._load = load
         self._reloading = Lock()
-        self._ending = False
+        self._closing = False
         self._taps = Taps(streamer.dispatcher, streamer.decoder)
-        self._answers: Mapping[type[Request], Callable[[Any], object]] = {
-            Reload: lambda request: self.reload(Path(request.config)),
-            FetchRoutes: lambda _: streamer.routes(),
-            FetchStatistics: lambda _: streamer.statistics(),
-            FetchPlugins: lambda _: [name for name, _ in streamer.plugins.list_name_plugin()],
-            Redrive: self._redrive,
-            Purge: lambda request: streamer.dead_letters.store.delete(request.numbers),
-            Tap: lambda request: self._taps.open(_wish(request)),
+        self._handlers: Mapping[type[AdminRequest], Callable[[Any], object]] = {
+            ReloadRequest: lambda request: self.reload(Path(request.config)),
+            RoutesRequest: lambda _: streamer.routes(),
+            StatisticsRequest: lambda _: streamer.statistics(),
+            PluginsRequest: lambda _: [name for name, _ in streamer.plugins.list_name_plugin()],
+            RedriveRequest: self._redrive,
+            PurgeRequest: lambda request: streamer.dead_letter_writer.store.delete(request.numbers),
+            TapRequest: lambda request: self._taps.open_reader(_tap_filter(request)),
         }
 
-    def answer(self, request: Request) -> object:
+    def handle_request(self, request: AdminRequest) -> object:
         """Do what is asked. Raises UStatusError; AdminError with the problems of a configuration."""
-        return self._answers[type(request)](request)
+        return self._handlers[type(request)](request)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Do nothing more to a streamer that is about to stop; a redrive that goes on ends after its batch."""
-        self._ending = True
+        self._closing = True
 
     # --- reload -----------------------------------------------------------------------------------------------------------
 
@@ -75,20 +75,20 @@ class Operations:
         UStatusError for what a transport refuses; then nothing has changed.
         """
         with self._reloading:
-            if self._ending:
-                raise _refused(UCode.UNAVAILABLE, path, ["the streamer is about to stop"])
+            if self._closing:
+                raise _reload_error(UCode.UNAVAILABLE, path, ["the streamer is about to stop"])
             try:
                 changed = self._streamer.reload(self._load(path))
             except (ConfigError, PluginError) as error:
-                raise _refused(UCode.INVALID_ARGUMENT, path, str(error).splitlines()) from error
+                raise _reload_error(UCode.INVALID_ARGUMENT, path, str(error).splitlines()) from error
             except ReloadRefused as error:
-                raise _refused(UCode.FAILED_PRECONDITION, path, error.problems) from error
+                raise _reload_error(UCode.FAILED_PRECONDITION, path, error.problems) from error
             except UStatusError as error:
-                raise _refused(error.code, path, [error.message]) from error
+                raise _reload_error(error.code, path, [error.message]) from error
             self._path = path
             return changed
 
-    def reload_again(self) -> None:
+    def on_sighup(self) -> None:
         """Go on by what is now in the file that the streamer runs by; if it is no good, the log has said so."""
         try:
             self.reload(self._path)
@@ -97,37 +97,37 @@ class Operations:
 
     # --- dead letters -----------------------------------------------------------------------------------------------------
 
-    def _redrive(self, request: Redrive) -> RedriveResult:
-        store = self._streamer.dead_letters.store
+    def _redrive(self, request: RedriveRequest) -> RedriveResult:
+        store = self._streamer.dead_letter_writer.store
         numbers = store.numbers() if request.numbers is None else list(dict.fromkeys(request.numbers))
         done: list[Redriven] = []
         left: list[NotRedriven] = []
         for start in range(0, len(numbers), _BATCH):
-            if self._ending:
+            if self._closing:
                 left += [NotRedriven(number, "the streamer is about to stop") for number in numbers[start:]]
                 break
             batch = []
             for number in numbers[start : start + _BATCH]:
                 try:
                     if request.numbers is None:
-                        self._refuse_call(number)
+                        self._reject_call(number)
                     batch.append(self._streamer.redrive(number))
                 except UStatusError as error:
                     left.append(NotRedriven(number, error.message))
             store.delete(each.number for each in batch)
             done += batch
         log.info("dead_letters.redriven", extra={"redriven": len(done), "left": len(left)})
-        return RedriveResult(len(done), len(left), tuple(done[:MAX_NAMED]), tuple(left[:MAX_NAMED]))
+        return RedriveResult(len(done), len(left), tuple(done[:MAX_LISTED]), tuple(left[:MAX_LISTED]))
 
-    def _refuse_call(self, number: int) -> None:
-        kind = self._streamer.dead_letters.store.get(number).message.attributes.type
+    def _reject_call(self, number: int) -> None:
+        kind = self._streamer.dead_letter_writer.store.get(number).message.attributes.type
         if kind in _CALLS:
             # Its caller was told that it failed, and would not know the answer to another id.
             text = f"is a {kind.name}, which is redriven by its number only"
             raise UStatusError(UCode.FAILED_PRECONDITION, text)
 
 
-def _wish(request: Tap) -> Wish:
+def _tap_filter(request: TapRequest) -> TapFilter:
     """What is asked for. Raises UStatusError(INVALID_ARGUMENT)."""
     source, sink = (None if text is None else UUri.parse(text) for text in (request.source, request.sink))
     verdicts = {each.name.lower(): each for each in Verdict}
@@ -136,9 +136,9 @@ def _wish(request: Tap) -> Wish:
             UCode.INVALID_ARGUMENT, f"verdict {request.verdict!r}: expected one of {', '.join(verdicts)}"
         )
     verdict = None if request.verdict is None else verdicts[request.verdict]
-    return Wish(source, sink, verdict, request.payload, request.decode)
+    return TapFilter(source, sink, verdict, request.payload, request.decode)
 
 
-def _refused(code: UCode, path: Path, problems: "tuple[str, ...] | list[str]") -> AdminError:
-    log.error("reload_refused", extra={"config": str(path), "problems": list(problems)})
+def _reload_error(code: UCode, path: Path, problems: "tuple[str, ...] | list[str]") -> AdminError:
+    log.error("control.reload_refused", extra={"config": str(path), "problems": list(problems)})
     return AdminError(code, f"{path}: not reloaded, nothing has changed", tuple(problems))

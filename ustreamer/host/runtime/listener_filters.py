@@ -11,29 +11,33 @@ from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, any_at
 
 _REPLY_ADDRESSES: Final = ANY.with_resource(0)  # sources of requests, sinks of responses and notifications
 
-Filters = tuple[UUri, UUri | None]
+FilterPair = tuple[UUri, UUri | None]
 """Of source and sink, as `UTransport.register_listener` takes them."""
 
 
-def filters_of(endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]) -> list[Filters]:
+def listener_filters(
+    endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]
+) -> list[FilterPair]:
     """What to listen for at an endpoint: every publication, every request, and whatever else is for somebody elsewhere.
 
     `behind` has the authorities of all endpoints, `entities` are those that the streamer hosts. A request that leads nowhere
     is answered. No message matches two filters, so a transport with a subscription for each hands over each once.
     """
-    elsewhere = _elsewhere(endpoint, behind, entities)
+    elsewhere = _reply_patterns_elsewhere(endpoint, behind, entities)
     return [(ANY, None), (_REPLY_ADDRESSES, ANY), *((ANY, sink) for sink in elsewhere)]
 
 
-def _elsewhere(endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]) -> list[UUri]:
+def _reply_patterns_elsewhere(
+    endpoint: str, behind: Mapping[str, Sequence[str]], entities: Sequence[UUri]
+) -> list[UUri]:
     """Patterns of the reply addresses (resource 0) of everybody who does not live behind `endpoint`."""
-    here = behind[endpoint]
-    there = sorted({each for name, named in behind.items() if name != endpoint for each in named})
-    if endpoint == SELF or ANY_AUTHORITY in there:
+    local = behind[endpoint]
+    others = sorted({each for name, named in behind.items() if name != endpoint for each in named})
+    if endpoint == SELF or ANY_AUTHORITY in others:
         return [_REPLY_ADDRESSES]
     hosted = {
         msgspec.structs.replace(entity, ue_version_major=ANY.ue_version_major, resource_id=0)
         for entity in entities
-        if entity.authority_name in here or entity.authority_name not in there
+        if entity.authority_name in local or entity.authority_name not in others
     }
-    return [*(any_at(authority).with_resource(0) for authority in there), *sorted(hosted)]
+    return [*(any_at(authority).with_resource(0) for authority in others), *sorted(hosted)]

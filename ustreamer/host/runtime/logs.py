@@ -14,7 +14,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
-def _words(value: object) -> str:
+def _safe_text(value: object) -> str:
     """A value as text, also where its own words fail."""
     try:
         return str(value)
@@ -38,27 +38,27 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         fields = {f"{name}_" if name in line else name: value for name, value in _fields(record).items()}
-        return json.dumps(line | {name: _expressible(value) for name, value in fields.items()})
+        return json.dumps(line | {name: _to_json_value(value) for name, value in fields.items()})
 
 
-def _expressible(value: object) -> object:
+def _to_json_value(value: object) -> object:
     try:
-        return json.loads(json.dumps(value, default=_words, allow_nan=False))
+        return json.loads(json.dumps(value, default=_safe_text, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        return _words(value)
+        return _safe_text(value)
 
 
 class Console(logging.Formatter):
-    """`12:34:56.789 WARNING egress_unavailable endpoint=backbone`: for a serial console, without colour."""
+    """`12:34:56.789 WARNING egress.unavailable endpoint=backbone`: for a serial console, without colour."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
-        fields = "".join(f" {name}={_words(value)}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_safe_text(value)}" for name, value in _fields(record).items())
         line = f"{clock} {record.levelname} {record.getMessage()}{fields}".replace("\n", "\\n")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def set_up(*, json_lines: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
+def configure_logging(*, json_lines: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Send the log of everything under `ustreamer` to `stream` (stderr)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if json_lines else Console())

@@ -13,7 +13,7 @@ from ustreamer.hooks import PROJECT, Hooks, PluginContext, TransportKind
 from ustreamer.transports import BuiltinTransports
 
 GROUP: Final = "ustreamer"
-CALLED_ON_THE_CLASS: Final = ("ustreamer_transports", "ustreamer_commands")
+CLASS_HOOKS: Final = ("ustreamer_transports", "ustreamer_commands")
 
 
 class PluginError(Exception):
@@ -29,7 +29,7 @@ class PluginInfo(msgspec.Struct, frozen=True):
     hooks: tuple[str, ...]
 
 
-def installed() -> dict[str, EntryPoint]:
+def installed_plugins() -> dict[str, EntryPoint]:
     """The entry points of all plugins that are installed, by name; nothing is imported yet."""
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
@@ -52,7 +52,7 @@ def plugin_class(entry: EntryPoint) -> type[Any]:
         raise PluginError(
             f"plugin {entry.name!r}: {entry.value!r} is not a class with a msgspec.Struct named Config"
         )
-    for hook in CALLED_ON_THE_CLASS:
+    for hook in CLASS_HOOKS:
         if hasattr(loaded, hook) and not isinstance(inspect.getattr_static(loaded, hook), staticmethod):
             raise PluginError(
                 f"plugin {entry.name!r}: {hook} is called on the class; make it a static method"
@@ -60,11 +60,11 @@ def plugin_class(entry: EntryPoint) -> type[Any]:
     return loaded
 
 
-def usable() -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
+def load_plugin_classes() -> tuple[dict[str, type[Any]], dict[str, PluginError]]:
     """The classes of all installed plugins, and of those that have none to use, why: nobody else suffers for it."""
     classes: dict[str, type[Any]] = {}
     broken: dict[str, PluginError] = {}
-    for name, entry in installed().items():
+    for name, entry in installed_plugins().items():
         try:
             classes[name] = plugin_class(entry)
         except PluginError as error:
@@ -89,7 +89,7 @@ def hook_names() -> tuple[str, ...]:
     return tuple(name for name in vars(Hooks) if name.startswith("ustreamer_"))
 
 
-def _empty() -> pluggy.PluginManager:
+def _new_manager() -> pluggy.PluginManager:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
     return manager
@@ -103,9 +103,9 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
         raise PluginError(f"plugin {name!r}: {error}") from error
 
 
-def without_configuration(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManager:
+def class_plugin_manager(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManager:
     """For the hooks that are called on the class: transports and commands."""
-    manager = _empty()
+    manager = _new_manager()
     _register(manager, "builtin", BuiltinTransports())
     for name, cls in loaded.items():
         _register(manager, name, cls)
@@ -115,32 +115,34 @@ def without_configuration(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManag
 def transport_kinds(manager: pluggy.PluginManager) -> dict[str, TransportKind]:
     """All kinds of transport. Raises PluginError if two plugins offer one name."""
     kinds: dict[str, TransportKind] = {}
-    for offered in manager.hook.ustreamer_transports():
-        for name, kind in offered.items():
+    for provided in manager.hook.ustreamer_transports():
+        for name, kind in provided.items():
             if name in kinds:
                 raise PluginError(f"transport {name!r} is offered by two plugins")
             kinds[name] = kind
     return kinds
 
 
-def configured(
+def instance_plugin_manager(
     loaded: Mapping[str, type[Any]], configs: Mapping[str, msgspec.Struct], context: PluginContext
 ) -> pluggy.PluginManager:
     """One instance of each plugin, registered in the order of the configuration."""
-    manager = _empty()
+    manager = _new_manager()
     for name, config in configs.items():
-        _register(manager, name, _made(name, loaded[name], config, context))
+        _register(manager, name, _instantiate(name, loaded[name], config, context))
     return manager
 
 
-def _made(name: str, cls: type[Any], config: msgspec.Struct, context: PluginContext) -> object:
+def _instantiate(name: str, cls: type[Any], config: msgspec.Struct, context: PluginContext) -> object:
     try:
         return cls(config, context)
     except (TypeError, ValueError) as error:
         raise PluginError(f"plugin {name!r}: {error}") from error
 
 
-def reconfiguration(manager: pluggy.PluginManager, name: str, config: msgspec.Struct) -> Callable[[], None]:
+def prepare_reconfigure(
+    manager: pluggy.PluginManager, name: str, config: msgspec.Struct
+) -> Callable[[], None]:
     """What makes a plugin go on by another section of its. Raises ValueError with its reason if it cannot."""
     plugin = manager.get_plugin(name)
     reconfigure = getattr(plugin, "reconfigure", None)

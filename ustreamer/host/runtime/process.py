@@ -18,7 +18,7 @@ from ustreamer.host.config import config as configuration
 from ustreamer.host.config.config import StreamerConfig
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.control import Operations
+from ustreamer.host.runtime.control import Control
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage.state_lock import StateLock
 
@@ -44,12 +44,12 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def load(path: Path) -> Loaded:
     """Read and check a configuration file. Raises ConfigError with every problem found, or PluginError."""
-    classes, broken = plugins.usable()
+    classes, broken = plugins.load_plugin_classes()
     document = configuration.read(path)
     for name in document.data.get("plugins", {}):
         if name in broken:
             raise broken[name]
-    kinds = plugins.transport_kinds(plugins.without_configuration(classes))
+    kinds = plugins.transport_kinds(plugins.class_plugin_manager(classes))
     config = configuration.check(document, kinds, {name: cls.Config for name, cls in classes.items()})
     return Loaded(config, kinds, {name: classes[name] for name in config.plugins}, path.absolute())
 
@@ -60,8 +60,8 @@ class Signals:
     def __init__(self) -> None:
         # An Event would not do: its lock is not reentrant, and a signal may come while the main thread holds it.
         self._wake: SimpleQueue[int] = SimpleQueue()
-        self._asked = False
-        self._hung_up = False
+        self._stop_requested = False
+        self._reload_requested = False
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -69,21 +69,21 @@ class Signals:
         signal.signal(signal.SIGHUP, self._on_hangup)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._asked:
+        if self._stop_requested:
             raise SystemExit(128 + number)
-        self._asked = True
+        self._stop_requested = True
         self._wake.put(number)
 
     def _on_hangup(self, number: int, _: FrameType | None) -> None:
-        if not self._hung_up:  # many at once are one
-            self._hung_up = True
+        if not self._reload_requested:  # many at once are one
+            self._reload_requested = True
             self._wake.put(number)
 
     def wait(self, on_hangup: Callable[[], None] = lambda: None) -> None:
         """Wait for the first signal that ends us; call `on_hangup` after every SIGHUP until then."""
-        while not self._asked:
-            if self._hung_up:
-                self._hung_up = False
+        while not self._stop_requested:
+            if self._reload_requested:
+                self._reload_requested = False
                 on_hangup()
             with suppress(Empty):
                 self._wake.get(
@@ -106,16 +106,16 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None]) -> int:
     signals.install()
     tune_interpreter()
     streamer = loaded.streamer()
-    operations = Operations(streamer, loaded.path, lambda path: load(path).config)
+    control = Control(streamer, loaded.path, lambda path: load(path).config)
     with StateLock(loaded.config.state_dir):
-        server = AdminServer(loaded.config.state_dir, operations.answer, SYSTEM_CLOCK)
+        server = AdminServer(loaded.config.state_dir, control.handle_request, SYSTEM_CLOCK)
         try:
             server.open()
             streamer.start()
             server.start()
             ready()
-            signals.wait(operations.reload_again)
+            signals.wait(control.on_sighup)
         finally:
-            operations.end()
+            control.close()
             server.close(_ADMIN_JOIN_S)
         return streamer.stop(drain_s)

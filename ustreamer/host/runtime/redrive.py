@@ -13,7 +13,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 
 
-class Redrive:
+class Redriver:
     """Dispatches a dead letter as if it had come in just now where it came in; it stays in the store.
 
     It gets a new id with the time of now, or its ttl would be over, and who has it already would take it for the same.
@@ -33,16 +33,18 @@ class Redrive:
         """
         letter = self._store.get(number)
         if letter.payload is None:
-            what = f"its payload of {letter.payload_size} bytes was too large to be kept"
+            text = f"its payload of {letter.payload_size} bytes was too large to be kept"
         elif letter.ingress not in self._endpoints:
-            what = f"it came in at {letter.ingress!r} (have: {', '.join(self._endpoints)})"
-        elif self._dispatcher.ingress(letter.ingress).leaves(letter.message.attributes, letter.endpoint):
-            what = f"another streamer forwards its like to {letter.endpoint!r}, and does not hear this one"
+            text = f"it came in at {letter.ingress!r} (have: {', '.join(self._endpoints)})"
+        elif self._dispatcher.ingress(letter.ingress).defers_to_peer(
+            letter.message.attributes, letter.endpoint
+        ):
+            text = f"another streamer forwards its like to {letter.endpoint!r}, and does not hear this one"
         else:
             before = letter.message
             with self._lock:
                 id = self._ids.next()
-            again = UMessage(id, before.attributes, before.payload)
-            self._dispatcher.ingress(letter.ingress).dispatch(again)
+            message = UMessage(id, before.attributes, before.payload)
+            self._dispatcher.ingress(letter.ingress).dispatch(message)
             return Redriven(number, str(before.id), str(id))
-        raise UStatusError(UCode.FAILED_PRECONDITION, f"dead letter {number}: {what}")
+        raise UStatusError(UCode.FAILED_PRECONDITION, f"dead letter {number}: {text}")

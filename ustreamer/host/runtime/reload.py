@@ -11,11 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from ustreamer.hooks import TransportKind
-from ustreamer.host.config.config import StreamerConfig, named
+from ustreamer.host.config.config import StreamerConfig, configured_authorities
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 RESTART: Final = "needs a restart"
-_MAY_CHANGE: Final = frozenset({"access"})
+_RELOADABLE_KEYS: Final = frozenset({"access"})
 """Keys of any endpoint that routing reads and no transport does. `authorities` is one with conditions."""
 
 _Tree = dict[str, Any]
@@ -29,30 +29,32 @@ class ReloadRefused(Exception):
         super().__init__("\n".join(problems))
 
 
-def changes(old: StreamerConfig, new: StreamerConfig) -> list[str]:
+def changed_keys(old: StreamerConfig, new: StreamerConfig) -> list[str]:
     """The keys whose values differ, such as endpoints.cloud.authorities."""
     return sorted(_differing(_tree(old), _tree(new)))
 
 
-def refusals(old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, TransportKind]) -> list[str]:
+def keys_needing_restart(
+    old: StreamerConfig, new: StreamerConfig, kinds: Mapping[str, TransportKind]
+) -> list[str]:
     """What keeps a streamer that runs by `old` from running by `new`, but for what plugins have to say."""
-    found = [f"{key}: {RESTART}" for key in changes(old, new) if not _may_change(key)]
+    reasons = [f"{key}: {RESTART}" for key in changed_keys(old, new) if not _is_reloadable(key)]
     if set(old.plugins) == set(new.plugins) and list(old.plugins) != list(new.plugins):
-        found.append(f"plugins: another order {RESTART}")
+        reasons.append(f"plugins: another order {RESTART}")
     shared = old.endpoints.keys() & new.endpoints.keys()
     for name in sorted(shared):
         before, after = old.endpoints[name].authorities, new.endpoints[name].authorities
-        served = not kinds[old.endpoints[name].transport].brings_usubscription(old.endpoints[name])
-        if before != after and (why := _fixed(old.authority, before, after, served=served)):
-            found.append(f"endpoints.{name}.authorities: {why} {RESTART}")
-    gone = sorted(set(named(old)) - set(named(new)))
-    if gone and any(ANY_AUTHORITY in each.authorities for each in new.endpoints.values()):
+        served = not kinds[old.endpoints[name].transport].provides_usubscription(old.endpoints[name])
+        if before != after and (why := _restart_reason(old.authority, before, after, served=served)):
+            reasons.append(f"endpoints.{name}.authorities: {why} {RESTART}")
+    removed = sorted(set(configured_authorities(old)) - set(configured_authorities(new)))
+    if removed and any(ANY_AUTHORITY in each.authorities for each in new.endpoints.values()):
         # Plugins that trust a name because it is named would trust whoever claims it there.
-        found.append(f"endpoints: leaving {', '.join(map(repr, gone))} to '*' {RESTART}")
-    return found
+        reasons.append(f"endpoints: leaving {', '.join(map(repr, removed))} to '*' {RESTART}")
+    return reasons
 
 
-def plugins_that_change(old: StreamerConfig, new: StreamerConfig) -> dict[str, msgspec.Struct]:
+def changed_plugins(old: StreamerConfig, new: StreamerConfig) -> dict[str, msgspec.Struct]:
     """The new sections of plugins that have another one."""
     return {
         name: section
@@ -61,7 +63,7 @@ def plugins_that_change(old: StreamerConfig, new: StreamerConfig) -> dict[str, m
     }
 
 
-def _fixed(own: str, before: tuple[str, ...], after: tuple[str, ...], *, served: bool) -> str:
+def _restart_reason(own: str, before: tuple[str, ...], after: tuple[str, ...], *, served: bool) -> str:
     """What of a change of authorities only a restart can do; "" if nothing."""
     if served:
         # They are in the addresses of the transport's entities, and in the books of uSubscription.
@@ -75,7 +77,7 @@ def _fixed(own: str, before: tuple[str, ...], after: tuple[str, ...], *, served:
     return ""
 
 
-def _may_change(key: str) -> bool:
+def _is_reloadable(key: str) -> bool:
     section, _, rest = key.partition(".")
     match section:
         case "egress":
@@ -84,7 +86,7 @@ def _may_change(key: str) -> bool:
             return "." in rest  # what is in a section is the plugin's to say
         case "endpoints":
             name_and_key = rest.split(".")
-            return len(name_and_key) > 1 and name_and_key[1] in {*_MAY_CHANGE, "authorities"}
+            return len(name_and_key) > 1 and name_and_key[1] in {*_RELOADABLE_KEYS, "authorities"}
     return False
 
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timer thread: makes the calls of a `TimerQueue` when they are due."""
+"""The timer thread: makes the calls of a `DeadlineQueue` when they are due."""
 
 import logging
 from collections.abc import Callable
 from threading import Condition, Thread
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.deadline_queue import TimerQueue
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 
 log = logging.getLogger("ustreamer.timers")
 
 _NS_PER_S = 1_000_000_000
-_LONGEST_S = 3600  # a lock cannot wait until the year 9999, which is what some clients mean by never
+_MAX_WAIT_S = 3600  # a lock cannot wait until the year 9999, which is what some clients mean by never
 
 
 class TimerThread:
@@ -19,7 +19,7 @@ class TimerThread:
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic_ns = clock.monotonic_ns
-        self._timers = TimerQueue()
+        self._timers = DeadlineQueue()
         self._changed = Condition()
         self._closing = False
         self._thread = Thread(target=self._run, name="timers", daemon=True)
@@ -31,13 +31,13 @@ class TimerThread:
         """Have `action()` called at the monotonic time `when_ns`."""
         with self._changed:
             self._timers.schedule(when_ns, action)
-            if self._timers.next_ns == when_ns:
+            if self._timers.next_due_ns == when_ns:
                 self._changed.notify()
 
     def _run(self) -> None:
         while not self._closing:
             with self._changed:
-                actions = self._timers.due(self._monotonic_ns())
+                actions = self._timers.pop_due(self._monotonic_ns())
                 if not actions and not self._closing:
                     self._wait()
             for action in actions:
@@ -45,9 +45,9 @@ class TimerThread:
                     _call(action)
 
     def _wait(self) -> None:
-        next_ns = self._timers.next_ns
-        left_s = _LONGEST_S if next_ns is None else (next_ns - self._monotonic_ns()) / _NS_PER_S
-        self._changed.wait(min(max(0, left_s), _LONGEST_S))
+        next_ns = self._timers.next_due_ns
+        left_s = _MAX_WAIT_S if next_ns is None else (next_ns - self._monotonic_ns()) / _NS_PER_S
+        self._changed.wait(min(max(0, left_s), _MAX_WAIT_S))
 
     def close(self, timeout_s: float) -> None:
         """Make no further call; the one that is running ends."""
@@ -62,4 +62,6 @@ def _call(action: Callable[[], None]) -> None:
     try:
         action()
     except Exception:  # a plugin's mistake must not end everybody's timers; it is reported with its traceback
-        log.exception("timer_failed", extra={"action": getattr(action, "__qualname__", repr(action))})
+        log.exception(
+            "timers.callback_failed", extra={"action": getattr(action, "__qualname__", repr(action))}
+        )

@@ -5,7 +5,7 @@ A damaged data.mdb can end the process that reads it (a truncated one by SIGBUS,
 its parent believes only what comes out of this one:
 
     verify    LMDB's verifier, which reads every page, and then every record; for a store that nobody uses
-    beside    every record as they were at one moment, while a streamer may be writing
+    snapshot  every record as they were at one moment, while a streamer may be writing
 
 On stdout, for each record, the lengths of key and value in 4 bytes each, key and value; at the end two lengths of 0. Exit
 code 0; or 3 and one line on stderr that says what is wrong.
@@ -23,7 +23,7 @@ DAMAGED: Final = 3
 LENGTHS: Final = struct.Struct(">II")
 
 
-class Unreadable(Exception):
+class StoreVerifyFailed(Exception):
     """What LMDB's verifier says about the file."""
 
 
@@ -32,8 +32,8 @@ def main(mode: str, directory: str, out: IO[bytes]) -> int:
     try:
         if mode == "verify":
             _verify(directory)
-        _walk(out, directory, beside=mode == "beside")
-    except (lmdb.Error, Unreadable, OSError, ValueError) as error:
+        _walk(out, directory, snapshot=mode == "snapshot")
+    except (lmdb.Error, StoreVerifyFailed, OSError, ValueError) as error:
         print(str(error).replace("\n", "; "), file=sys.stderr)
         return DAMAGED
     out.write(LENGTHS.pack(0, 0))
@@ -47,15 +47,17 @@ def _verify(directory: str) -> None:
     try:
         problems: list[str] = verify.verify(directory)  # type: ignore[no-untyped-call]
     except verify.VerifyError as error:
-        raise Unreadable(str(error)) from error
+        raise StoreVerifyFailed(str(error)) from error
     if problems:
-        raise Unreadable(f"{problems[0]} (and {len(problems) - 1} more)" if problems[1:] else problems[0])
+        raise StoreVerifyFailed(
+            f"{problems[0]} (and {len(problems) - 1} more)" if problems[1:] else problems[0]
+        )
 
 
-def _walk(out: IO[bytes], directory: str, *, beside: bool) -> None:
+def _walk(out: IO[bytes], directory: str, *, snapshot: bool) -> None:
     with (
         # The lock is what keeps a writer from using pages anew that are being read.
-        lmdb.open(directory, readonly=True, lock=beside, create=False) as env,
+        lmdb.open(directory, readonly=True, lock=snapshot, create=False) as env,
         env.begin() as txn,
         txn.cursor() as cursor,
     ):

@@ -35,17 +35,17 @@ from ustreamer.uprotocol.wire import decode, encode
 
 DIRECTORY: Final = "dead-letters"
 """Below state_dir."""
-MAX_ASIDE: Final = 3
+MAX_QUARANTINED: Final = 3
 _VERSION: Final = 1
 _KEY: Final = struct.Struct(">Q")
-_HEAD: Final = struct.Struct(">BI")
+_HEADER: Final = struct.Struct(">BI")
 _NEXT: Final = 0
 """The number of the record that holds the next number."""
 _MAP_SLACK: Final = 64 << 20
 _MAP_FACTOR: Final = (
     4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
 )
-_LIMIT_S: Final = 20.0
+_BASE_TIMEOUT_S: Final = 20.0
 _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
 
 log = logging.getLogger("ustreamer.dead_letters")
@@ -59,14 +59,14 @@ class DeadLettersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     payload_bytes: Annotated[int, Meta(ge=0, le=1 << 30)] = 1_000_000
 
 
-class StoreDamaged(UStatusError):
+class DeadLetterStoreDamaged(UStatusError):
     """The file is not what was written; the message says where. DATA_LOSS."""
 
     def __init__(self, message: str) -> None:
         super().__init__(UCode.DATA_LOSS, message)
 
 
-class StoredLetter(msgspec.Struct, frozen=True, array_like=True):
+class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
     """A dead letter as it is stored. `payload` is None if it was larger than what is kept; times are ms since the epoch."""
 
     attributes: bytes
@@ -81,7 +81,7 @@ class StoredLetter(msgspec.Struct, frozen=True, array_like=True):
     last_attempt_ms: int
 
     @classmethod
-    def of(cls, letter: DeadLetter, payload_bytes: int) -> "StoredLetter":
+    def from_dead_letter(cls, letter: DeadLetter, payload_bytes: int) -> "StoredDeadLetter":
         message = letter.message
         return cls(
             encode(message.id, message.attributes),
@@ -103,40 +103,42 @@ class StoredLetter(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def status(self) -> UStatus:
-        return UStatus(UCode.of(self.code), self.reason)
+        return UStatus(UCode.from_number(self.code), self.reason)
 
 
-def record(number: int, letter: StoredLetter | int) -> tuple[bytes, bytes]:
+def encode_record(number: int, letter: StoredDeadLetter | int) -> tuple[bytes, bytes]:
     """Key and value of a letter or, with number 0, of the next number."""
     key, body = _KEY.pack(number), msgspec.msgpack.encode(letter)
-    return key, _HEAD.pack(_VERSION, zlib.crc32(key + body)) + body
+    return key, _HEADER.pack(_VERSION, zlib.crc32(key + body)) + body
 
 
-def _body(key: bytes, value: bytes) -> bytes:
-    if len(key) != _KEY.size or len(value) < _HEAD.size:
-        raise StoreDamaged(f"record {key.hex()}: {len(key)} and {len(value)} bytes are too few")
-    version, checksum = _HEAD.unpack_from(value)
-    body = value[_HEAD.size :]
+def _verified_body(key: bytes, value: bytes) -> bytes:
+    if len(key) != _KEY.size or len(value) < _HEADER.size:
+        raise DeadLetterStoreDamaged(f"record {key.hex()}: {len(key)} and {len(value)} bytes are too few")
+    version, checksum = _HEADER.unpack_from(value)
+    body = value[_HEADER.size :]
     if version != _VERSION:
-        raise StoreDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
+        raise DeadLetterStoreDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
     if checksum != zlib.crc32(key + body):
-        raise StoreDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
+        raise DeadLetterStoreDamaged(f"record {key.hex()}: checksum {checksum:08x} is wrong")
     return body
 
 
-def letter_in(key: bytes, value: bytes) -> tuple[int, StoredLetter]:
+def decode_letter(key: bytes, value: bytes) -> tuple[int, StoredDeadLetter]:
     """Number and letter of a record. Raises StoreDamaged."""
     try:
-        letter = msgspec.msgpack.decode(_body(key, value), type=StoredLetter)
+        letter = msgspec.msgpack.decode(_verified_body(key, value), type=StoredDeadLetter)
     except msgspec.MsgspecError as error:
-        raise StoreDamaged(f"record {key.hex()}: {error}") from error
+        raise DeadLetterStoreDamaged(f"record {key.hex()}: {error}") from error
     return _KEY.unpack(key)[0], letter
 
 
 # --- reading from outside -----------------------------------------------------------------------------------------------
 
 
-def read(directory: Path, mode: Literal["verify", "beside"] = "beside") -> Iterator[tuple[int, StoredLetter]]:
+def read_letters(
+    directory: Path, mode: Literal["verify", "snapshot"] = "snapshot"
+) -> Iterator[tuple[int, StoredDeadLetter]]:
     """All letters of a store, by number; none if there is no store. A child process does the reading.
 
     Takes at most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right.
@@ -145,38 +147,40 @@ def read(directory: Path, mode: Literal["verify", "beside"] = "beside") -> Itera
         return
     for key, value in _records(directory, mode):
         if key != _KEY.pack(_NEXT):
-            yield letter_in(key, value)
+            yield decode_letter(key, value)
 
 
-def _records(directory: Path, mode: Literal["verify", "beside"]) -> Iterator[tuple[bytes, bytes]]:
+def _records(directory: Path, mode: Literal["verify", "snapshot"]) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values, the number of the next record among them; the first one that is read."""
-    limit_s = _LIMIT_S + (directory / "data.mdb").stat().st_size / _BYTES_PER_S
+    limit_s = _BASE_TIMEOUT_S + (directory / "data.mdb").stat().st_size / _BYTES_PER_S
     child = subprocess.Popen(
         [sys.executable, "-m", reader.__name__, mode, directory],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    patience = Timer(limit_s, child.kill)
-    patience.start()
+    watchdog = Timer(limit_s, child.kill)
+    watchdog.start()
     try:
         assert child.stdout is not None
         assert child.stderr is not None
-        whole = False
-        while not whole:
+        complete = False
+        while not complete:
             lengths = child.stdout.read(reader.LENGTHS.size)
             if len(lengths) < reader.LENGTHS.size:
                 break
             key_size, value_size = reader.LENGTHS.unpack(lengths)
-            whole = not key_size
+            complete = not key_size
             if key_size:
                 yield child.stdout.read(key_size), child.stdout.read(value_size)
-        said = child.stderr.read().decode(errors="replace").strip()
+        error_line = child.stderr.read().decode(errors="replace").strip()
         code = child.wait()
-        if not whole or code:
-            raise StoreDamaged(f"store {directory}: {said or f'its reader ended with {code}'}")
+        if not complete or code:
+            raise DeadLetterStoreDamaged(
+                f"store {directory}: {error_line or f'its reader ended with {code}'}"
+            )
     finally:
-        patience.cancel()
+        watchdog.cancel()
         child.kill()
         child.communicate()
 
@@ -208,9 +212,9 @@ class DeadLetterStore:
         Raises UStatusError(UNAVAILABLE) where the directory cannot be used. May be repeated.
         """
         with self._lock:
-            self._opened()
+            self._ensure_open()
 
-    def _opened(self) -> lmdb.Environment:
+    def _ensure_open(self) -> lmdb.Environment:
         if self._env is None:
             try:
                 self._load()
@@ -227,31 +231,31 @@ class DeadLetterStore:
             return
         try:
             self._read_sizes()
-        except StoreDamaged as error:
+        except DeadLetterStoreDamaged as error:
             self._sizes.clear()
             self._bytes, self._next = 0, 1
-            aside = self._move_aside()
+            quarantine = self._quarantine()
             self.damaged += 1
-            extra = {"store": str(self.path), "reason": error.message, "moved_to": str(aside)}
+            extra = {"store": str(self.path), "reason": error.message, "moved_to": str(quarantine)}
             log.error("dead_letters.store_damaged", extra=extra)  # noqa: TRY400 - the reason says it all
 
     def _read_sizes(self) -> None:
         if not (self.path / "data.mdb").exists():
-            raise StoreDamaged(f"store {self.path}: data.mdb is missing")
+            raise DeadLetterStoreDamaged(f"store {self.path}: data.mdb is missing")
         found = _records(self.path, "verify")
         key, value = next(found, (b"", b""))
         if key != _KEY.pack(_NEXT):
-            raise StoreDamaged(f"store {self.path}: the record of the next number is missing")
+            raise DeadLetterStoreDamaged(f"store {self.path}: the record of the next number is missing")
         try:
-            self._next = msgspec.msgpack.decode(_body(key, value), type=int)
+            self._next = msgspec.msgpack.decode(_verified_body(key, value), type=int)
         except msgspec.MsgspecError as error:
-            raise StoreDamaged(f"store {self.path}: the next number: {error}") from error
+            raise DeadLetterStoreDamaged(f"store {self.path}: the next number: {error}") from error
         for each, content in found:
-            number, _ = letter_in(each, content)
+            number, _ = decode_letter(each, content)
             self._sizes[number] = len(content)
             self._bytes += len(content)
         if self._sizes and next(reversed(self._sizes)) >= self._next:
-            raise StoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
+            raise DeadLetterStoreDamaged(f"store {self.path}: the next number, {self._next}, is in use")
 
     def _open_env(self) -> lmdb.Environment:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -265,18 +269,20 @@ class DeadLetterStore:
             mode=0o600,
         )
         with env.begin(write=True) as txn:
-            txn.put(*record(_NEXT, self._next))
+            txn.put(*encode_record(_NEXT, self._next))
         return env
 
-    def _move_aside(self) -> Path:
+    def _quarantine(self) -> Path:
         named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
-        there = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        kept = sorted((int(match[1]), path) for match, path in there if match)
-        aside = self.path.with_name(f"{self.path.name}.damaged-{kept[-1][0] + 1 if kept else 1}")
-        self.path.rename(aside)
-        for _, old in [*kept, (0, aside)][:-MAX_ASIDE]:
+        candidates = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
+        quarantined = sorted((int(match[1]), path) for match, path in candidates if match)
+        quarantine = self.path.with_name(
+            f"{self.path.name}.damaged-{quarantined[-1][0] + 1 if quarantined else 1}"
+        )
+        self.path.rename(quarantine)
+        for _, old in [*quarantined, (0, quarantine)][:-MAX_QUARANTINED]:
             shutil.rmtree(old)
-        return aside
+        return quarantine
 
     def close(self) -> None:
         """Close the store; what was appended is on disk already. May be repeated."""
@@ -287,56 +293,56 @@ class DeadLetterStore:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def append(self, letters: Sequence[StoredLetter]) -> None:
+    def append(self, letters: Sequence[StoredDeadLetter]) -> None:
         """Keep letters, in one transaction; the oldest leave if there are too many.
 
         Raises UStatusError: RESOURCE_EXHAUSTED where map or disk is full, UNAVAILABLE where there can be no store.
         """
         with self._lock:
-            env = self._opened()
+            env = self._ensure_open()
             numbers = range(self._next, self._next + len(letters))
-            added = [record(number, letter) for number, letter in zip(numbers, letters, strict=True)]
+            added = [encode_record(number, letter) for number, letter in zip(numbers, letters, strict=True)]
             sizes = {number: len(value) for number, (_, value) in zip(numbers, added, strict=True)}
-            leaving = self._leaving(sizes)
+            evicted = self._evicted_by(sizes)
             self._write(
                 env,
                 [
-                    *((_KEY.pack(number), None) for number in leaving if number < self._next),
-                    *(each for number, each in zip(numbers, added, strict=True) if number not in leaving),
-                    record(_NEXT, self._next + len(letters)),
+                    *((_KEY.pack(number), None) for number in evicted if number < self._next),
+                    *(each for number, each in zip(numbers, added, strict=True) if number not in evicted),
+                    encode_record(_NEXT, self._next + len(letters)),
                 ],
             )
             self._next += len(letters)
             self._sizes.update(sizes)
             self._bytes += sum(sizes.values())
-            self._forget(leaving)
-            self.displaced += len(leaving)
+            self._remove_sizes(evicted)
+            self.displaced += len(evicted)
 
-    def _leaving(self, added: Mapping[int, int]) -> set[int]:
+    def _evicted_by(self, added: Mapping[int, int]) -> set[int]:
         """The oldest, so that what is left is within the limits."""
         count = len(self._sizes) + len(added)
         size = self._bytes + sum(added.values())
-        leaving = set()
+        evicted = set()
         for number, its_size in chain(self._sizes.items(), added.items()):
             if count <= self._limits.messages and size <= self._limits.bytes:
                 break
-            leaving.add(number)
+            evicted.add(number)
             count, size = count - 1, size - its_size
-        return leaving
+        return evicted
 
     def delete(self, numbers: Iterable[int] | None = None) -> int:
         """Delete these letters, or all; how many of them were there. Raises as `append`."""
         with self._lock:
             if not self._exists():
                 return 0
-            env = self._opened()
+            env = self._ensure_open()
             wanted = list(self._sizes) if numbers is None else dict.fromkeys(numbers)
-            gone = [number for number in wanted if number in self._sizes]
-            self._write(env, [(_KEY.pack(number), None) for number in gone])
-            self._forget(gone)
-        return len(gone)
+            present = [number for number in wanted if number in self._sizes]
+            self._write(env, [(_KEY.pack(number), None) for number in present])
+            self._remove_sizes(present)
+        return len(present)
 
-    def _forget(self, numbers: Iterable[int]) -> None:
+    def _remove_sizes(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self._bytes -= self._sizes.pop(number)
 
@@ -358,25 +364,25 @@ class DeadLetterStore:
         """The numbers of all letters, the oldest first. Raises UStatusError(UNAVAILABLE) as `open`."""
         with self._lock:
             if self._exists():
-                self._opened()
+                self._ensure_open()
             return list(self._sizes)
 
     def _exists(self) -> bool:
         return self._env is not None or self.path.exists()
 
-    def get(self, number: int) -> StoredLetter:
+    def get(self, number: int) -> StoredDeadLetter:
         """One letter. Raises UStatusError(NOT_FOUND) if there is none of this number, and StoreDamaged."""
         with self._lock:
             value = None
             try:
                 if self._exists():
-                    with self._opened().begin() as txn:
+                    with self._ensure_open().begin() as txn:
                         value = txn.get(_KEY.pack(number))
             except lmdb.Error as error:
-                raise StoreDamaged(f"store {self.path}: {error}") from error
+                raise DeadLetterStoreDamaged(f"store {self.path}: {error}") from error
         if value is None:
             raise UStatusError(UCode.NOT_FOUND, f"dead letter {number}: there is none of this number")
-        return letter_in(_KEY.pack(number), value)[1]
+        return decode_letter(_KEY.pack(number), value)[1]
 
     def statistics(self) -> Mapping[str, int]:
         """`stored` letters of `stored_bytes` now; `displaced` by newer ones, and `damaged` stores, so far."""
@@ -388,7 +394,7 @@ class DeadLetterStore:
         }
 
 
-def purge(path: Path, numbers: Iterable[int] | None) -> int:
+def purge_letters(path: Path, numbers: Iterable[int] | None) -> int:
     """Delete letters from a store that no streamer uses; how many there were. A damaged one is moved aside."""
     if not (path / "data.mdb").exists():
         return 0

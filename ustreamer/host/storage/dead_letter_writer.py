@@ -7,29 +7,29 @@ from threading import Condition, Thread
 from typing import Final
 
 from ustreamer.core.egress.dead_letter import DeadLetter
-from ustreamer.host.storage.dead_letter_store import DeadLettersConfig, DeadLetterStore, StoredLetter
+from ustreamer.host.storage.dead_letter_store import DeadLettersConfig, DeadLetterStore, StoredDeadLetter
 from ustreamer.uprotocol.ustatus import UStatusError
 
 log = logging.getLogger("ustreamer.dead_letters")
 
-MAX_WAITING: Final = 10_000
-MAX_WAITING_BYTES: Final = 16_000_000
+MAX_QUEUED: Final = 10_000
+MAX_QUEUED_BYTES: Final = 16_000_000
 _BATCH: Final = 500  # letters of one transaction
 
 
-class DeadLetterKeeper:
+class DeadLetterWriter:
     """Takes letters over without waiting, and appends them to a store in batches. What does not fit is counted."""
 
     def __init__(self, store: DeadLetterStore, limits: DeadLettersConfig) -> None:
         """With `limits.messages` 0 nothing is kept and the store is not touched."""
         self.store = store
         self._limits = limits
-        self._waiting: list[DeadLetter | StoredLetter] = []
-        self._waiting_bytes = 0
+        self._queued: list[DeadLetter | StoredDeadLetter] = []
+        self._queued_bytes = 0
         self._changed = Condition()
         self._writing = False
         self._closing = False
-        self._counts = {"kept": 0, "not_kept": 0}
+        self._counts = {"persisted": 0, "not_persisted": 0}
         self._failing = False
         self._thread = Thread(target=self._run, name="dead letters", daemon=True)
 
@@ -37,24 +37,24 @@ class DeadLetterKeeper:
         if self._limits.messages:
             self._thread.start()
 
-    def keep(self, letter: DeadLetter) -> None:
+    def enqueue_letter(self, letter: DeadLetter) -> None:
         """Take a letter over, in 1 us; the newest are not kept if the disk does not follow. Never waits for it."""
         if not self._limits.messages:
             return
         size = len(letter.message.payload)
-        waiting: DeadLetter | StoredLetter = letter
+        queued: DeadLetter | StoredDeadLetter = letter
         if size > self._limits.payload_bytes:
-            waiting, size = (
-                StoredLetter.of(letter, self._limits.payload_bytes),
+            queued, size = (
+                StoredDeadLetter.from_dead_letter(letter, self._limits.payload_bytes),
                 0,
             )  # which lets the payload go
         with self._changed:
-            if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + size > MAX_WAITING_BYTES:
-                self._counts["not_kept"] += 1
+            if len(self._queued) >= MAX_QUEUED or self._queued_bytes + size > MAX_QUEUED_BYTES:
+                self._counts["not_persisted"] += 1
                 return
-            self._waiting.append(waiting)
-            self._waiting_bytes += size
-            if len(self._waiting) == 1:
+            self._queued.append(queued)
+            self._queued_bytes += size
+            if len(self._queued) == 1:
                 self._changed.notify_all()
 
     def _run(self) -> None:
@@ -66,24 +66,22 @@ class DeadLetterKeeper:
                 self._writing = False
                 self._changed.notify_all()
 
-    def _next_batch(self) -> list[StoredLetter]:
+    def _next_batch(self) -> list[StoredDeadLetter]:
         """Wait for letters and take some; none when it is time to end."""
         with self._changed:
-            while not self._waiting and not self._closing:
+            while not self._queued and not self._closing:
                 self._changed.wait()
-            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-            self._waiting_bytes -= sum(
-                len(each.message.payload) for each in batch if type(each) is DeadLetter
-            )
+            batch, self._queued = self._queued[:_BATCH], self._queued[_BATCH:]
+            self._queued_bytes -= sum(len(each.message.payload) for each in batch if type(each) is DeadLetter)
             self._writing = bool(batch)
-        return [self._stored(each) for each in batch]
+        return [self._to_stored(each) for each in batch]
 
-    def _stored(self, letter: DeadLetter | StoredLetter) -> StoredLetter:
-        if isinstance(letter, StoredLetter):
+    def _to_stored(self, letter: DeadLetter | StoredDeadLetter) -> StoredDeadLetter:
+        if isinstance(letter, StoredDeadLetter):
             return letter
-        return StoredLetter.of(letter, self._limits.payload_bytes)
+        return StoredDeadLetter.from_dead_letter(letter, self._limits.payload_bytes)
 
-    def _append(self, batch: list[StoredLetter]) -> None:
+    def _append(self, batch: list[StoredDeadLetter]) -> None:
         try:
             if batch:
                 self.store.append(batch)
@@ -92,19 +90,19 @@ class DeadLetterKeeper:
         except (
             UStatusError
         ) as error:  # a full disk takes nothing more; the streamer goes on, and the books say so
-            self._counts["not_kept"] += len(batch)
+            self._counts["not_persisted"] += len(batch)
             if not self._failing:
                 extra = {"reason": error.message, "letters": len(batch)}
-                log.error("dead_letters.not_kept", extra=extra)  # noqa: TRY400 - the reason says it all
+                log.error("dead_letters.not_persisted", extra=extra)  # noqa: TRY400 - the reason says it all
             self._failing = True
             return
-        self._counts["kept"] += len(batch)
+        self._counts["persisted"] += len(batch)
         self._failing = False
 
     def wait_empty(self, timeout_s: float) -> bool:
         """Wait until all that was taken over is on disk; whether it is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._writing, timeout_s)
+            return self._changed.wait_for(lambda: not self._queued and not self._writing, timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Put on disk what waits, and close the store. May be repeated."""
@@ -117,5 +115,5 @@ class DeadLetterKeeper:
             self.store.close()
 
     def statistics(self) -> Mapping[str, int]:
-        """`kept` and `not_kept` since the start, `waiting` now, and what the store says."""
-        return {**self._counts, "waiting": len(self._waiting), **self.store.statistics()}
+        """`persisted` and `not_persisted` since the start, `waiting` now, and what the store says."""
+        return {**self._counts, "waiting": len(self._queued), **self.store.statistics()}

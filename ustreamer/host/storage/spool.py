@@ -30,36 +30,36 @@ import lmdb
 import msgspec
 
 from ustreamer.host.storage import spool_reader as reader
-from ustreamer.host.storage.spool_reader import Summary
+from ustreamer.host.storage.spool_reader import SpoolSummary
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
     LAYOUT_KEY,
     SpoolDamaged,
-    Spooled,
-    key_of,
-    place_of,
-    read,
-    value_of,
+    SpoolRecord,
+    decode_key,
+    decode_record,
+    encode_key,
+    encode_value,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
-MAX_ASIDE: Final = 3
+MAX_QUARANTINED: Final = 3
 """Damaged spools that are kept."""
 
 _PAGE: Final = 4096
 _GROWTH: Final = 4 << 20
 RESERVE: Final = 2 << 20
-"""Bytes in the file that only a removal may use: twice the pages that one of `_REMOVED_AT_ONCE` touches."""
-_REMOVED_AT_ONCE: Final = 128
+"""Bytes in the file that only a removal may use: twice the pages that one of `_DELETE_BATCH` touches."""
+_DELETE_BATCH: Final = 128
 _MAP_SLACK: Final = 64 << 20
 _MAP_FACTOR: Final = (
     4  # a value just above 2 KB takes a page of 4, and a page is free again two commits after it was
 )
-_LIMIT_S: Final = 20.0
+_BASE_TIMEOUT_S: Final = 20.0
 _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s
 _FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
 # LMDB reports a write that the file system cut short as EIO, whatever the reason was.
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 log = logging.getLogger("ustreamer.spool")
 
@@ -83,7 +83,7 @@ class Spool:
         self.bytes = 0
         self.lost = 0
         """Messages whose records were damaged and could not be read, as far as they can be counted."""
-        self.moved_aside = 0
+        self.quarantined = 0
         """Spools that were found damaged, and replaced by one with what could be read of them."""
         self.transactions = 0
         """Commits that succeeded."""
@@ -91,10 +91,10 @@ class Spool:
         self._map_size = _map_size(limits)
         self._env: lmdb.Environment | None = None
         self._next: list[int] = []
-        self._unremoved: dict[bytes, None] = {}
+        self._pending_deletes: dict[bytes, None] = {}
         self._failing = False
         self._lock: int | None = None
-        self._mapping = Lock()  # nobody may read while the map is made larger
+        self._map_lock = Lock()  # nobody may read while the map is made larger
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -107,11 +107,11 @@ class Spool:
         """
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            died = self._acquire()
+            was_killed = self._acquire()
             try:
-                found = self._prepared(verify=died)
+                found = self._prepare(verify=was_killed)
                 self._env = self._open_in(self.path)
-                self._drop([bytes.fromhex(key) for key in found.damaged])
+                self._delete_keys([bytes.fromhex(key) for key in found.damaged])
             except BaseException:
                 self._release(orderly=False)
                 raise
@@ -127,7 +127,7 @@ class Spool:
 
     def _acquire(self) -> bool:
         """Take the lock, which the kernel frees with its process; whether its last holder died with it."""
-        file = self._beside("lock")
+        file = self._sibling_path("lock")
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,13 +137,13 @@ class Spool:
                 UCode.UNAVAILABLE, f"{file} is held: expected no other streamer on this state_dir"
             ) from None
         self._lock = descriptor
-        died = os.fstat(descriptor).st_size > 0
+        was_killed = os.fstat(descriptor).st_size > 0
         with suppress(OSError):  # a full disk: what is stored can be sent all the same
             os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
-        return died
+        return was_killed
 
     def _release(self, *, orderly: bool) -> None:
-        with self._mapping:
+        with self._map_lock:
             env, self._env = self._env, None
             if env is not None:
                 env.close()
@@ -153,7 +153,7 @@ class Spool:
             os.close(self._lock)
             self._lock = None
 
-    def use(self, limits: SpoolLimits) -> None:
+    def set_limits(self, limits: SpoolLimits) -> None:
         """Go by other limits; what is stored stays, also if it is too much."""
         self._limits = limits
         if _map_size(limits) > self._map_size:
@@ -162,53 +162,59 @@ class Spool:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def commit(self, added: Sequence[tuple[int, Spooled]], removed: Iterable[bytes] = ()) -> list[bytes]:
+    def commit(
+        self, added: Sequence[tuple[int, SpoolRecord]], deleted_keys: Iterable[bytes] = ()
+    ) -> list[bytes]:
         """Add messages, each to its class, and remove others by their keys, in one transaction; the keys of those added.
 
         On return this survives a power cut. Raises UStatusError if nothing was added: RESOURCE_EXHAUSTED where the
         limits, the map or the disk are full, INTERNAL for any other refusal of LMDB. What is to be removed goes all the
         same, now or with the next call.
         """
-        self._unremoved |= dict.fromkeys(removed)
+        self._pending_deletes |= dict.fromkeys(deleted_keys)
         following = self._next.copy()
         records = []
         for rank, content in added:
-            key = key_of(rank, following[rank])
+            key = encode_key(rank, following[rank])
             following[rank] += 1
-            records.append((key, value_of(key, content)))
+            records.append((key, encode_value(key, content)))
         try:
             self._check_limits(records)
-            self._make_room(records)
-            gone = list(islice(self._unremoved, _REMOVED_AT_ONCE))
-            self._write(records, gone)
+            self._preallocate(records)
+            deletes = list(islice(self._pending_deletes, _DELETE_BATCH))
+            self._write(records, deletes)
         except UStatusError:
-            self._remove_all()
+            self._flush_deletes()
             raise
         except (lmdb.Error, OSError) as error:
-            self._remove_all()
-            raise self._refused(error, f"{len(added)} messages not added") from error
+            self._flush_deletes()
+            raise self._commit_error(error, f"{len(added)} messages not added") from error
         self._next = following
-        self._remove_all()
+        self._flush_deletes()
         return [key for key, _ in records]
 
-    def remove(self, keys: Iterable[bytes]) -> None:
+    def delete_messages(self, keys: Iterable[bytes]) -> None:
         """Remove messages; what the disk refuses now goes with the next call."""
-        self._unremoved |= dict.fromkeys(keys)
-        self._remove_all()
+        self._pending_deletes |= dict.fromkeys(keys)
+        self._flush_deletes()
 
-    def _remove_all(self) -> None:
+    def _flush_deletes(self) -> None:
         try:
-            while gone := list(islice(self._unremoved, _REMOVED_AT_ONCE)):
-                self._drop(gone)
+            while deletes := list(islice(self._pending_deletes, _DELETE_BATCH)):
+                self._delete_keys(deletes)
         except lmdb.Error as error:
             if not self._failing:
                 self._failing = True
-                extra = {"spool": str(self.path), "reason": str(error), "messages": len(self._unremoved)}
-                log.error("spool.not_removed", extra=extra)  # noqa: TRY400 - the reason says it all
+                extra = {
+                    "spool": str(self.path),
+                    "reason": str(error),
+                    "messages": len(self._pending_deletes),
+                }
+                log.error("spool.delete_failed", extra=extra)  # noqa: TRY400 - the reason says it all
             return
         self._failing = False
 
-    def _drop(self, keys: Sequence[bytes]) -> None:
+    def _delete_keys(self, keys: Sequence[bytes]) -> None:
         """Remove these in any case but that of a disk that fails: a full map is made larger for it."""
         if not keys:
             return
@@ -218,34 +224,34 @@ class Spool:
             with self._larger_map():
                 self._write((), keys)
 
-    def _write(self, records: Sequence[tuple[bytes, bytes]], gone: Sequence[bytes]) -> None:
-        left, left_bytes = 0, 0
-        with self._opened().begin(write=True) as txn:
-            for key in gone:
+    def _write(self, records: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]) -> None:
+        deleted, deleted_bytes = 0, 0
+        with self._require_env().begin(write=True) as txn:
+            for key in deletes:
                 value = txn.pop(key)
                 if value is not None:
-                    left, left_bytes = left + 1, left_bytes + len(key) + len(value)
+                    deleted, deleted_bytes = deleted + 1, deleted_bytes + len(key) + len(value)
             for key, value in records:
                 txn.put(key, value)
         self.transactions += 1
-        self.messages += len(records) - left
-        self.bytes += _size(records) - left_bytes
-        for key in gone:
-            self._unremoved.pop(key, None)
+        self.messages += len(records) - deleted
+        self.bytes += _size(records) - deleted_bytes
+        for key in deletes:
+            self._pending_deletes.pop(key, None)
 
     def _check_limits(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         limits = self._limits
-        messages = self.messages + len(records) - len(self._unremoved)
+        messages = self.messages + len(records) - len(self._pending_deletes)
         size = self.bytes + _size(records)
         if records and (messages > limits.messages or size > limits.bytes):
             bounds = f"{limits.messages} messages or {limits.bytes} bytes"
             raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"spool {self.path} is full ({bounds})")
 
-    def _make_room(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+    def _preallocate(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         """Have the file so large that these records leave `RESERVE` free in it. Raises OSError where the disk is full."""
         if not records:
             return
-        env = self._opened()
+        env = self._require_env()
         stat = env.stat()
         used = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         needed = (
@@ -273,63 +279,63 @@ class Spool:
             self._set_map_size(self._map_size)
 
     def _set_map_size(self, size: int) -> None:
-        with self._mapping:
-            self._opened().set_mapsize(size)
+        with self._map_lock:
+            self._require_env().set_mapsize(size)
 
-    def _refused(self, error: Exception, what: str) -> UStatusError:
+    def _commit_error(self, error: Exception, text: str) -> UStatusError:
         number = error.code if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
-        full = isinstance(error, _FULL) or number in _NO_ROOM
+        full = isinstance(error, _FULL) or number in _NO_SPACE_ERRNOS
         code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
-        return UStatusError(code, f"spool {self.path}: {what}: {error}")
+        return UStatusError(code, f"spool {self.path}: {text}: {error}")
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(
         self, rank: int, after: bytes | None, limit: int, size: int
-    ) -> list[tuple[bytes, Spooled | None]]:
+    ) -> list[tuple[bytes, SpoolRecord | None]]:
         """The oldest messages of a class behind the one at `after`, or of all; None for one that cannot be read.
 
         At most `limit`, and no more than come to `size` bytes, but one in any case. Raises SpoolDamaged where LMDB cannot
         go on.
         """
-        found: list[tuple[bytes, Spooled | None]] = []
-        start = key_of(rank, 0) if after is None else after + b"\0"
+        found: list[tuple[bytes, SpoolRecord | None]] = []
+        start = encode_key(rank, 0) if after is None else after + b"\0"
         try:
-            with self._opened().begin() as txn, txn.cursor() as cursor:
+            with self._require_env().begin() as txn, txn.cursor() as cursor:
                 records = cursor.iternext() if cursor.set_range(start) else iter(())
                 for key, value in records:
                     size -= len(value)
                     if key == LAYOUT_KEY or key[0] != rank or len(found) == limit or (found and size < 0):
                         break
-                    found.append((key, self._message(key, value)))
+                    found.append((key, self._decode_or_lose(key, value)))
         except lmdb.Error as error:
             raise SpoolDamaged(f"spool {self.path}: {error}") from error
         return found
 
-    def get(self, key: bytes) -> Spooled | None:
+    def get(self, key: bytes) -> SpoolRecord | None:
         """The message at a key, from any thread; None if it cannot be read. Waits for no commit. Raises UNAVAILABLE."""
-        with self._mapping:
+        with self._map_lock:
             try:
-                with self._opened().begin() as txn:
+                with self._require_env().begin() as txn:
                     value = txn.get(key)
             except lmdb.Error as error:
                 value, reason = None, str(error)
             else:
                 reason = f"record {key.hex()}: is missing"
         if value is None:
-            self._lose(1, reason)
+            self._report_lost(1, reason)
             return None
-        return self._message(key, value)
+        return self._decode_or_lose(key, value)
 
-    def _message(self, key: bytes, value: bytes) -> Spooled | None:
+    def _decode_or_lose(self, key: bytes, value: bytes) -> SpoolRecord | None:
         try:
-            place_of(key)
-            return read(key, value)
+            decode_key(key)
+            return decode_record(key, value)
         except SpoolDamaged as error:
-            self._lose(1, error.message)
+            self._report_lost(1, error.message)
             return None
 
-    def _lose(self, messages: int, reason: str) -> None:
+    def _report_lost(self, messages: int, reason: str) -> None:
         self.lost += messages
         extra = {"spool": str(self.path), "reason": reason, "messages": messages}
         log.error("spool.messages_lost", extra=extra)
@@ -340,7 +346,7 @@ class Spool:
             "spooled": self.messages,
             "spooled_bytes": self.bytes,
             "spool_lost": self.lost,
-            "spool_moved_aside": self.moved_aside,
+            "spool_quarantined": self.quarantined,
             "spool_transactions": self.transactions,
         }
 
@@ -357,85 +363,89 @@ class Spool:
             mode=0o600,
         )
 
-    def _prepared(self, *, verify: bool) -> Summary:
+    def _prepare(self, *, verify: bool) -> SpoolSummary:
         """Have a whole spool in place; what is in it."""
-        shutil.rmtree(self._beside("making"), ignore_errors=True)
+        shutil.rmtree(self._sibling_path("making"), ignore_errors=True)
         self._finish_replacement()
         if not self.path.exists():
             self._create()
-            return Summary()
+            return SpoolSummary()
         try:
-            found = self._looked_through("verify" if verify else "walk")
+            found = self._summarize("verify" if verify else "walk")
         except SpoolDamaged as error:
-            found = self._salvaged(error)
+            found = self._salvage(error)
         if found.damaged:
-            self._lose(
+            self._report_lost(
                 len(found.damaged), f"checksums are wrong, the first that of record {found.damaged[0]}"
             )
         return found
 
     def _create(self) -> None:
-        making = self._beside("making")
+        making = self._sibling_path("making")
         making.mkdir(mode=0o700)
         with lmdb.open(str(making), map_size=self._map_size, mode=0o600) as env, env.begin(write=True) as txn:
-            txn.put(LAYOUT_KEY, value_of(LAYOUT_KEY, LAYOUT))
+            txn.put(LAYOUT_KEY, encode_value(LAYOUT_KEY, LAYOUT))
         making.rename(self.path)
         _sync_directory(self.path)
         _sync_directory(self.path.parent)
 
-    def _looked_through(self, mode: Literal["walk", "verify"]) -> Summary:
+    def _summarize(self, mode: Literal["walk", "verify"]) -> SpoolSummary:
         if not (self.path / "data.mdb").exists():
             raise SpoolDamaged("data.mdb is missing")
-        said = self._child(mode, self.path)
+        output = self._run_reader(mode, self.path)
         try:
-            return msgspec.json.decode(said, type=Summary)
+            return msgspec.json.decode(output, type=SpoolSummary)
         except msgspec.MsgspecError as error:
-            raise SpoolDamaged(f"its reader said {said[:100]!r}") from error
+            raise SpoolDamaged(f"its reader said {output[:100]!r}") from error
 
-    def _salvaged(self, reason: SpoolDamaged) -> Summary:
+    def _salvage(self, reason: SpoolDamaged) -> SpoolSummary:
         """Put a new spool in place of this one, with what can be read of it."""
-        making, new, aside = self._beside("making"), self._beside("new"), self._aside()
+        making, new, quarantine = (
+            self._sibling_path("making"),
+            self._sibling_path("new"),
+            self._quarantine_path(),
+        )
         for mode in ("forward", "backward"):
             with suppress(SpoolDamaged):  # as far as it goes
-                self._child(mode, self.path, making)
+                self._run_reader(mode, self.path, making)
         if not (making / "data.mdb").exists():
             shutil.rmtree(making, ignore_errors=True)
-            self.path.rename(aside)
+            self.path.rename(quarantine)
             self._create()
-            found = Summary()
+            found = SpoolSummary()
         else:
             _sync_file(making / "data.mdb")
             making.rename(new)
-            self.path.rename(aside)
+            self.path.rename(quarantine)
             self._finish_replacement()
-            found = self._looked_through("walk")
-        self.moved_aside += 1
+            found = self._summarize("walk")
+        self.quarantined += 1
         extra = {
             "spool": str(self.path),
             "reason": reason.message,
             "salvaged": sum(found.messages),
-            "moved_to": str(aside),
+            "moved_to": str(quarantine),
         }
         log.error("spool.damaged", extra=extra)
-        for _, old in self._kept()[:-MAX_ASIDE]:
+        for _, old in self._quarantined_paths()[:-MAX_QUARANTINED]:
             shutil.rmtree(old)
         return found
 
     def _finish_replacement(self) -> None:
-        new = self._beside("new")
+        new = self._sibling_path("new")
         if new.exists() and not self.path.exists():
             new.rename(self.path)
             _sync_directory(self.path.parent)
         shutil.rmtree(new, ignore_errors=True)
 
-    def _child(self, *arguments: object) -> str:
+    def _run_reader(self, *arguments: object) -> str:
         """Run the reader; what it said. Raises SpoolDamaged if it does not come to a good end in time."""
         file = self.path / "data.mdb"
-        limit_s = _LIMIT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
+        limit_s = _BASE_TIMEOUT_S + (file.stat().st_size / _BYTES_PER_S if file.exists() else 0)
         command = [sys.executable, "-m", reader.__name__, *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -446,26 +456,28 @@ class Spool:
             )
         except subprocess.TimeoutExpired as error:
             raise SpoolDamaged(f"its reader took longer than {limit_s:.0f} s") from error
-        said = done.stderr.strip().rpartition("\n")[2]
-        if done.returncode == reader.TOO_NEW:
-            raise UStatusError(UCode.FAILED_PRECONDITION, f"spool {self.path}: {said}")
-        if done.returncode:
-            raise SpoolDamaged(said or f"its reader ended with {done.returncode}")
-        return done.stdout
+        error_line = result.stderr.strip().rpartition("\n")[2]
+        if result.returncode == reader.NEWER_LAYOUT:
+            raise UStatusError(UCode.FAILED_PRECONDITION, f"spool {self.path}: {error_line}")
+        if result.returncode:
+            raise SpoolDamaged(error_line or f"its reader ended with {result.returncode}")
+        return result.stdout
 
-    def _aside(self) -> Path:
+    def _quarantine_path(self) -> Path:
         """A name that is free; numbered, because the clock of an ECU may have been set back."""
-        return self._beside(f"damaged-{max((number for number, _ in self._kept()), default=0) + 1}")
+        return self._sibling_path(
+            f"damaged-{max((number for number, _ in self._quarantined_paths()), default=0) + 1}"
+        )
 
-    def _kept(self) -> list[tuple[int, Path]]:
+    def _quarantined_paths(self) -> list[tuple[int, Path]]:
         named = re.compile(rf"{re.escape(self.path.name)}\.damaged-(\d{{1,9}})")
-        there = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
-        return sorted((int(match[1]), path) for match, path in there if match)
+        candidates = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
+        return sorted((int(match[1]), path) for match, path in candidates if match)
 
-    def _beside(self, what: str) -> Path:
-        return self.path.with_name(f"{self.path.name}.{what}")
+    def _sibling_path(self, suffix: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{suffix}")
 
-    def _opened(self) -> lmdb.Environment:
+    def _require_env(self) -> lmdb.Environment:
         if self._env is None:
             raise UStatusError(UCode.UNAVAILABLE, f"spool {self.path}: not open")
         return self._env

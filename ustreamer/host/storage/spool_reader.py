@@ -27,19 +27,19 @@ from ustreamer.host.storage.spool_records import (
     LAYOUT,
     LAYOUT_KEY,
     SpoolDamaged,
-    check,
     check_layout,
-    place_of,
-    value_of,
+    decode_key,
+    encode_value,
+    verify_record,
 )
 from ustreamer.uprotocol.ustatus import UStatusError
 
 DAMAGED: Final = 3
-TOO_NEW: Final = 4
+NEWER_LAYOUT: Final = 4
 _BATCH: Final = 16  # records of one transaction: what a death in the middle costs at most
 
 
-class Summary(msgspec.Struct):
+class SpoolSummary(msgspec.Struct):
     """What is in a spool: messages, bytes of keys and values, and the last sequence of each class; the damaged keys, in hex."""
 
     messages: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
@@ -62,7 +62,7 @@ def main(mode: str, directory: Path, new: Path | None = None) -> int:
         return DAMAGED
     except UStatusError as error:
         print(error.message, file=sys.stderr)
-        return TOO_NEW
+        return NEWER_LAYOUT
     print(msgspec.json.encode(summary).decode())
     return 0
 
@@ -79,26 +79,26 @@ def _verify(directory: Path) -> None:
         raise SpoolDamaged(problems[0] + more)
 
 
-def _walk(directory: Path) -> Summary:
-    found = Summary(damaged=[])
-    with _reading(directory) as env, env.begin() as txn, txn.cursor() as cursor:
+def _walk(directory: Path) -> SpoolSummary:
+    summary = SpoolSummary(damaged=[])
+    with _open_readonly(directory) as env, env.begin() as txn, txn.cursor() as cursor:
         check_layout(txn.get(LAYOUT_KEY))
         for key, value in cursor:
             if key == LAYOUT_KEY:
                 continue
             try:
-                rank, sequence = place_of(key)
-                check(key, value)
+                rank, sequence = decode_key(key)
+                verify_record(key, value)
             except SpoolDamaged:
-                found.damaged.append(key.hex())
+                summary.damaged.append(key.hex())
                 continue
-            found.messages[rank] += 1
-            found.bytes[rank] += len(key) + len(value)
-            found.last[rank] = sequence
-    return found
+            summary.messages[rank] += 1
+            summary.bytes[rank] += len(key) + len(value)
+            summary.last[rank] = sequence
+    return summary
 
 
-def _reading(directory: Path) -> lmdb.Environment:
+def _open_readonly(directory: Path) -> lmdb.Environment:
     return lmdb.open(str(directory), readonly=True, lock=False, create=False)
 
 
@@ -107,16 +107,16 @@ def _copy(directory: Path, new: Path, *, backward: bool) -> None:
     new.mkdir(mode=0o700, exist_ok=True)
     with lmdb.open(str(new), map_size=size, sync=False, mode=0o600) as target:
         with target.begin(write=True) as txn:
-            txn.put(LAYOUT_KEY, value_of(LAYOUT_KEY, LAYOUT))
-        with _reading(directory) as env, env.begin() as reading, reading.cursor() as cursor:
+            txn.put(LAYOUT_KEY, encode_value(LAYOUT_KEY, LAYOUT))
+        with _open_readonly(directory) as env, env.begin() as reading, reading.cursor() as cursor:
             records = cursor.iterprev() if backward else iter(cursor)
-            whole = False
-            while not whole:
+            complete = False
+            while not complete:
                 with target.begin(write=True) as txn:
-                    whole = _copied(records, txn)
+                    complete = _copy_batch(records, txn)
 
 
-def _copied(records: Iterator[tuple[bytes, bytes]], target: lmdb.Transaction) -> bool:
+def _copy_batch(records: Iterator[tuple[bytes, bytes]], target: lmdb.Transaction) -> bool:
     """Copy some records; whether there are no more, or none that can be read."""
     for _ in range(_BATCH):
         try:
@@ -125,15 +125,15 @@ def _copied(records: Iterator[tuple[bytes, bytes]], target: lmdb.Transaction) ->
             return True
         if record is None:
             return True
-        if _is_right(*record):
+        if _is_valid(*record):
             target.put(*record)
     return False
 
 
-def _is_right(key: bytes, value: bytes) -> bool:
+def _is_valid(key: bytes, value: bytes) -> bool:
     try:
-        place_of(key)
-        check(key, value)
+        decode_key(key)
+        verify_record(key, value)
     except SpoolDamaged:
         return False
     return True

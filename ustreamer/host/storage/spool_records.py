@@ -20,7 +20,7 @@ LAYOUT: Final = 1
 LAYOUT_KEY: Final = b"layout"
 _VERSION: Final = 1
 _KEY: Final = struct.Struct(">BQ")
-_HEAD: Final = struct.Struct(">BI")
+_HEADER: Final = struct.Struct(">BI")
 
 
 class SpoolDamaged(UStatusError):
@@ -30,7 +30,7 @@ class SpoolDamaged(UStatusError):
         super().__init__(UCode.DATA_LOSS, message)
 
 
-class Spooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SpoolRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message as it is stored, with all that is needed to send it after a restart.
 
     `attributes` are as on the wire, the id among them. `topic` and `subscriber` are those of its delivery. Its times are
@@ -48,16 +48,16 @@ class Spooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deadline_ms: int
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Spooled).decode
+_encode_body: Final = msgspec.msgpack.Encoder().encode
+_decode_body: Final = msgspec.msgpack.Decoder(SpoolRecord).decode
 
 
-def key_of(rank: int, sequence: int) -> bytes:
+def encode_key(rank: int, sequence: int) -> bytes:
     """The key of a message; keys of a class are ordered as their sequences."""
     return _KEY.pack(rank, sequence)
 
 
-def place_of(key: bytes) -> tuple[int, int]:
+def decode_key(key: bytes) -> tuple[int, int]:
     """Class and sequence of a key. Raises SpoolDamaged for what is none."""
     if len(key) != _KEY.size or key[0] >= CLASSES:
         raise SpoolDamaged(f"record {key.hex()}: expected a class below {CLASSES} and 8 bytes of sequence")
@@ -65,18 +65,18 @@ def place_of(key: bytes) -> tuple[int, int]:
     return rank, sequence
 
 
-def value_of(key: bytes, content: Spooled | int) -> bytes:
+def encode_value(key: bytes, content: SpoolRecord | int) -> bytes:
     """The value of a message or, for the layout record, of its number."""
-    body = _encode(content)
-    return _HEAD.pack(_VERSION, zlib.crc32(body, zlib.crc32(key))) + body
+    body = _encode_body(content)
+    return _HEADER.pack(_VERSION, zlib.crc32(body, zlib.crc32(key))) + body
 
 
-def check(key: bytes, value: bytes) -> bytes:
+def verify_record(key: bytes, value: bytes) -> bytes:
     """The body of a record. Raises SpoolDamaged unless it is what was written under this very key."""
-    if len(value) < _HEAD.size:
-        raise SpoolDamaged(f"record {key.hex()}: {len(value)} bytes, expected at least {_HEAD.size}")
-    version, checksum = _HEAD.unpack_from(value)
-    body = value[_HEAD.size :]
+    if len(value) < _HEADER.size:
+        raise SpoolDamaged(f"record {key.hex()}: {len(value)} bytes, expected at least {_HEADER.size}")
+    version, checksum = _HEADER.unpack_from(value)
+    body = value[_HEADER.size :]
     if version != _VERSION:
         raise SpoolDamaged(f"record {key.hex()}: version {version}, expected {_VERSION}")
     if checksum != zlib.crc32(body, zlib.crc32(key)):
@@ -84,10 +84,10 @@ def check(key: bytes, value: bytes) -> bytes:
     return body
 
 
-def read(key: bytes, value: bytes) -> Spooled:
+def decode_record(key: bytes, value: bytes) -> SpoolRecord:
     """The message of a record. Raises SpoolDamaged."""
     try:
-        return _decode(check(key, value))
+        return _decode_body(verify_record(key, value))
     except msgspec.MsgspecError as error:
         raise SpoolDamaged(f"record {key.hex()}: {error}") from error
 
@@ -100,7 +100,7 @@ def check_layout(value: bytes | None) -> None:
     if value is None:
         raise SpoolDamaged("layout record: is missing")
     try:
-        layout = msgspec.msgpack.decode(check(LAYOUT_KEY, value), type=int)
+        layout = msgspec.msgpack.decode(verify_record(LAYOUT_KEY, value), type=int)
     except (SpoolDamaged, msgspec.MsgspecError) as error:
         raise SpoolDamaged(f"layout record: {error}") from error
     if layout > LAYOUT:

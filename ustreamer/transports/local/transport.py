@@ -23,7 +23,7 @@ from ustreamer.hooks import EndpointContext, EndpointTransport
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority, check_filters
 
@@ -37,7 +37,7 @@ class LocalNetwork:
     """A multicast domain: what one attachment sends reaches all others, at most `max_attachments` of them."""
 
     _named: ClassVar["WeakValueDictionary[str, LocalNetwork]"] = WeakValueDictionary()
-    _naming: ClassVar[Lock] = Lock()
+    _named_lock: ClassVar[Lock] = Lock()
 
     def __init__(self, name: str = "", max_attachments: int = MAX_ATTACHMENTS) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class LocalNetwork:
     @classmethod
     def named(cls, name: str) -> "LocalNetwork":
         """The network of this name, made at the first asking and forgotten when nobody holds it any more."""
-        with cls._naming:
+        with cls._named_lock:
             network = cls._named.get(name)
             if network is None:
                 network = cls._named[name] = cls(name)
@@ -80,7 +80,7 @@ class _Registration(NamedTuple):
     sink: UUri | None
     listener: Listener
 
-    def wants(self, attributes: UAttributes) -> bool:
+    def matches_sink(self, attributes: UAttributes) -> bool:
         """Whether the sink fits; that the source does is known from the sublist."""
         if attributes.type is UMessageType.PUBLISH or self.sink is None:
             return attributes.type is UMessageType.PUBLISH and self.sink is None
@@ -100,19 +100,19 @@ class LocalTransport(EndpointTransport):
         authority: str,
         max_listeners: int = MAX_LISTENERS,
         *,
-        refuses_unheard: bool = False,
+        refuses_requests_without_listener: bool = False,
     ) -> None:
-        """`refuses_unheard`: `send` raises UNIMPLEMENTED for a Request that no listener on the network hears.
+        """`refuses_requests_without_listener`: `send` raises UNIMPLEMENTED for a Request that no listener on the network hears.
 
         For a network on which everybody who could answer is known, as on the streamer's own.
         """
         if authority == ANY_AUTHORITY:
-            raise invalid("authority '*' of a LocalTransport: expected the name of one authority")
+            raise invalid_argument("authority '*' of a LocalTransport: expected the name of one authority")
         check_authority(authority, authority)
         self.network = network
         self.authority = authority
         self._max_listeners = max_listeners
-        self._refuses_unheard = refuses_unheard
+        self._refuses_requests_without_listener = refuses_requests_without_listener
         self._state: Literal["new", "open", "sending", "closed"] = "new"
         self._lock = Lock()
         self._registrations: dict[_Registration, None] = {}
@@ -145,19 +145,23 @@ class LocalTransport(EndpointTransport):
         message.check(strict=False)
         if self._state not in ("open", "sending"):
             raise self._unavailable("is not open")
-        arriving = self._addressed(message)
+        arriving = self._with_own_authority(message)
         with self._lock:
             self._counts["sent"] += 1
-        heard = False
+        has_listener = False
         for other in self.network.attached:
             if other is not self:
-                heard |= other._receive(arriving)  # noqa: SLF001 - another instance of this class
-        if self._refuses_unheard and not heard and message.attributes.type is UMessageType.REQUEST:
+                has_listener |= other._receive(arriving)  # noqa: SLF001 - another instance of this class
+        if (
+            self._refuses_requests_without_listener
+            and not has_listener
+            and message.attributes.type is UMessageType.REQUEST
+        ):
             raise UStatusError(
                 UCode.UNIMPLEMENTED, f"no service listens for calls of {message.attributes.sink}"
             )
 
-    def _addressed(self, message: UMessage) -> UMessage:
+    def _with_own_authority(self, message: UMessage) -> UMessage:
         """The message with our authority where it names none, as what is local here is not local there.
 
         A publication goes without the sink that a streamer may have put in (X-22), as on Zenoh.
@@ -208,17 +212,19 @@ class LocalTransport(EndpointTransport):
             return False
         attributes = message.attributes
         with self._lock:
-            matching = [each for each in self._by_source.match(attributes.source) if each.wants(attributes)]
+            matching = [
+                each for each in self._by_source.match(attributes.source) if each.matches_sink(attributes)
+            ]
             self._counts["received"] += bool(matching)
         called: set[Listener] = set()
         # Without the lock: a listener may send, register and unregister, here and on the other side.
         for registration in matching:
             if registration.listener not in called and registration in self._registrations:
                 called.add(registration.listener)
-                self._call(registration.listener, message)
+                self._call_listener(registration.listener, message)
         return bool(called)
 
-    def _call(self, listener: Listener, message: UMessage) -> None:
+    def _call_listener(self, listener: Listener, message: UMessage) -> None:
         try:
             listener(message)
         # Foreign code on the sender's thread, and not the sender's fault: said once, always counted.
@@ -248,6 +254,6 @@ class LocalTransport(EndpointTransport):
         )
 
 
-def make(config: LocalEndpoint, context: EndpointContext) -> LocalTransport:
+def make_local_transport(config: LocalEndpoint, context: EndpointContext) -> LocalTransport:
     """The streamer's own attachment to the network that its configuration names."""
     return LocalTransport(LocalNetwork.named(config.network), context.authority)

@@ -23,9 +23,9 @@ from ustreamer.transports.someip.protocol.addresses import (
     parse_address,
     parse_group,
 )
-from ustreamer.transports.someip.protocol.tcp_config import Tcp
-from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits, segmenting
-from ustreamer.transports.someip.sd.config import ServiceDiscovery
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation, resolve_segmentation
+from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
@@ -39,7 +39,7 @@ Protocol = Literal["udp", "tcp"]
 _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 
-class Event(Struct, frozen=True, forbid_unknown_fields=True):
+class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """An event or field notification. Without `eventgroup` the group has the number of the event (up-spec); several are a list.
 
     Without `protocol` it goes as its service does, and `tp` has it sent in segments where it is long; without that, what the service
@@ -49,21 +49,21 @@ class Event(Struct, frozen=True, forbid_unknown_fields=True):
     id: EventId
     eventgroup: Id | Annotated[tuple[Id, ...], Meta(min_length=1)] | None = None
     protocol: Protocol | None = None
-    tp: bool | Segmenting | None = None
+    tp: bool | TpSegmentation | None = None
     field: bool = False
 
     def __post_init__(self) -> None:
-        _distinct("eventgroup", [(group, f"event group {group:#06x}") for group in self.groups])
+        _check_distinct("eventgroup", [(group, f"event group {group:#06x}") for group in self.eventgroup_ids])
 
     @property
-    def groups(self) -> tuple[int, ...]:
+    def eventgroup_ids(self) -> tuple[int, ...]:
         """The event groups that it is in, each of which brings it to a subscriber."""
         if isinstance(self.eventgroup, tuple):
             return self.eventgroup
         return (self.id if self.eventgroup is None else self.eventgroup,)
 
 
-class Eventgroup(Struct, frozen=True, forbid_unknown_fields=True):
+class EventgroupConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """An event group that goes by multicast.
 
     By service discovery, as soon as it has `threshold` subscribers; 0 is never. Without, always, and in place of
@@ -78,7 +78,7 @@ class Eventgroup(Struct, frozen=True, forbid_unknown_fields=True):
         check_group("multicast", self.multicast)
 
 
-class Method(Struct, frozen=True, forbid_unknown_fields=True):
+class MethodConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A method of which there is more to say than its id; without `protocol` it goes as its service does.
 
     `tp` as for an event, of requests to it or of its responses. `no_return`: it is called with REQUEST_NO_RETURN, and nobody
@@ -87,11 +87,11 @@ class Method(Struct, frozen=True, forbid_unknown_fields=True):
 
     id: MethodId
     protocol: Protocol | None = None
-    tp: bool | Segmenting | None = None
+    tp: bool | TpSegmentation | None = None
     no_return: bool = False
 
 
-class Receiver(Struct, frozen=True, forbid_unknown_fields=True):
+class ReceiverConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Somebody who gets the events of an offered service without asking; `max_frequency` in Hz."""
 
     address: str
@@ -111,15 +111,15 @@ class Receiver(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 # An instance number tells receivers apart (see SomeipTransport.subscriptions), and 0xFFFF is a wildcard.
-Receivers = Annotated[tuple[Receiver, ...], Meta(max_length=0xFFFE)]
+Receivers = Annotated[tuple[ReceiverConfig, ...], Meta(max_length=0xFFFE)]
 
 
-class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A service of the network (`remote`: where it lives) or, if `offered`, one that we offer for `provider`.
 
     For an offered service without service discovery, `remote` and `receivers` are who gets its events. What goes over TCP
     goes to `remote_tcp`, or the same address as over UDP; events of ours over TCP to whichever port the receiver has called
-    from. What another streamer offers is this service only if it is `relayed`.
+    from. What another streamer offers is this service only if it is `accept_relayed`.
     """
 
     any_method: ClassVar[bool] = False
@@ -128,22 +128,22 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     service: Id
     instance: Id = 1
     major: Major
-    events: tuple[Event, ...] = ()
-    methods: tuple[MethodId | Method, ...] = ()
+    events: tuple[EventConfig, ...] = ()
+    methods: tuple[MethodId | MethodConfig, ...] = ()
     protocol: Protocol = "udp"
-    tp: bool | Segmenting = False
+    tp: bool | TpSegmentation = False
     remote: str | None = None
     remote_tcp: str | None = None
     receivers: Receivers = ()
     offered: bool = False
-    relayed: bool = False
+    accept_relayed: bool = False
     provider: str | None = None
     minor: Annotated[int, Meta(ge=0, le=0xFFFF_FFFE)] = 0
-    eventgroups: tuple[Eventgroup, ...] = ()
+    eventgroups: tuple[EventgroupConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        _distinct("events", [(event.id, f"event {event.id:#06x}") for event in self.events])
-        _distinct("methods", [(method, f"method {method:#06x}") for method in self.method_ids])
+        _check_distinct("events", [(event.id, f"event {event.id:#06x}") for event in self.events])
+        _check_distinct("methods", [(method, f"method {method:#06x}") for method in self.method_ids])
         for key, address in (("remote", self.remote), ("remote_tcp", self.remote_tcp)):
             if address is not None:
                 check_address(key, address)
@@ -153,8 +153,10 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for key in () if self.offered else ("provider", "receivers", "minor"):
             if getattr(self, key):
                 raise ValueError(f"{key}: only for a service with offered = true")
-        if self.offered and self.relayed:
-            raise ValueError("relayed: only for a service that is not offered: it says whose Offer is taken")
+        if self.offered and self.accept_relayed:
+            raise ValueError(
+                "accept_relayed: only for a service that is not offered: it says whose Offer is taken"
+            )
         for index, event in enumerate(() if self.offered else self.events):
             if event.tp is not None:
                 raise ValueError(
@@ -168,8 +170,10 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     )
 
     def _check_eventgroups(self) -> None:
-        groups = {group for event in self.events for group in event.groups}
-        _distinct("eventgroups", [(each.id, f"event group {each.id:#06x}") for each in self.eventgroups])
+        groups = {group for event in self.events for group in event.eventgroup_ids}
+        _check_distinct(
+            "eventgroups", [(each.id, f"event group {each.id:#06x}") for each in self.eventgroups]
+        )
         for index, group in enumerate(self.eventgroups):
             if group.id not in groups:
                 raise ValueError(
@@ -192,12 +196,12 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 "remote_tcp: only for a service that is not offered; its callers come to port_tcp"
             )
         addresses = [(parse_address(each.address), each.address) for each in self.static_receivers]
-        _distinct("receivers", addresses)
+        _check_distinct("receivers", addresses)
         if any(self.protocol_of(event) == "tcp" for event in self.events):
             over_tcp = [(host, f"{host} (over TCP a receiver is its host)") for (host, _), _ in addresses]
-            _distinct("receivers", over_tcp)
+            _check_distinct("receivers", over_tcp)
 
-    def protocol_of(self, what: Event | Method | int) -> Protocol:
+    def protocol_of(self, what: EventConfig | MethodConfig | int) -> Protocol:
         """How an event or a method of this service goes."""
         return self.protocol if isinstance(what, int) else what.protocol or self.protocol
 
@@ -215,16 +219,16 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         pairs = zip(self.method_ids, self.methods, strict=True)
         return frozenset(id for id, each in pairs if self.protocol_of(each) == "tcp")
 
-    def address_of(self, event: Event) -> Address | None:
+    def address_of(self, event: EventConfig) -> Address | None:
         """Where an event of a service that is not offered comes from; the port tells apart instances on one host only."""
         address = self.tcp_address if self.protocol_of(event) == "tcp" else self.remote_address
         return None if address is None else (address[0], address[1])
 
-    def host_of(self, event: Event) -> str | None:
+    def host_of(self, event: EventConfig) -> str | None:
         address = self.address_of(event)
         return None if address is None else address[0]
 
-    def uses(self, protocol: Protocol) -> bool:
+    def uses_protocol(self, protocol: Protocol) -> bool:
         """Whether anything of this service goes over `protocol`."""
         return any(self.protocol_of(each) == protocol for each in (*self.events, *self.methods))
 
@@ -234,26 +238,28 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         address = self.remote_tcp or self.remote
         return None if address is None else TcpAddress(*parse_address(address))
 
-    def segmenting(self, what: Event | Method | int) -> Segmenting | None:
+    def segmentation_of(self, what: EventConfig | MethodConfig | int) -> TpSegmentation | None:
         """How an event or method of this service is sent in segments; None: it is not."""
         if self.protocol_of(what) == "tcp":
             return None
-        return segmenting(None if isinstance(what, int) else what.tp, self.tp)
+        return resolve_segmentation(None if isinstance(what, int) else what.tp, self.tp)
 
-    def groups_of(self, event: Event) -> tuple[Address, ...]:
+    def multicast_groups_of(self, event: EventConfig) -> tuple[Address, ...]:
         """The multicast groups that an event goes to, by the configuration alone; each once."""
         if self.protocol_of(event) == "tcp":
             return ()
-        found = (each for each in self.eventgroups if each.id in event.groups and each.threshold)
+        found = (each for each in self.eventgroups if each.id in event.eventgroup_ids and each.threshold)
         return tuple(dict.fromkeys(parse_group(each.multicast) for each in found))
 
     @property
-    def groups(self) -> tuple[Address, ...]:
+    def multicast_groups(self) -> tuple[Address, ...]:
         """The multicast groups of its events, each once."""
-        return tuple(dict.fromkeys(group for event in self.events for group in self.groups_of(event)))
+        return tuple(
+            dict.fromkeys(group for event in self.events for group in self.multicast_groups_of(event))
+        )
 
     @property
-    def to_be_found(self) -> bool:
+    def needs_discovery(self) -> bool:
         """Whether only service discovery can tell where it is."""
         return not self.offered and self.remote is None and self.remote_tcp is None
 
@@ -266,9 +272,9 @@ class Service(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return None if self.provider is None else UUri.parse(self.provider)
 
     @property
-    def static_receivers(self) -> tuple[Receiver, ...]:
+    def static_receivers(self) -> tuple[ReceiverConfig, ...]:
         """Who gets the events of an offered service: `remote` first, then `receivers`."""
-        first = () if self.remote is None else (Receiver(self.remote),)
+        first = () if self.remote is None else (ReceiverConfig(self.remote),)
         return (*first, *self.receivers) if self.offered else ()
 
     @property
@@ -288,18 +294,18 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `request_ttl_ms`: how long a SOME/IP client's request may take.
     * `tp`: bounds of what comes and goes in segments.
     * `max_pending`: open requests, for each direction on its own; of those of SOME/IP clients one host has half at most.
-    * `neighbours`: with `sd`, other streamers on this network are looked for, and told of us. A list of own authorities also
+    * `peers`: with `sd`, other streamers on this network are looked for, and told of us. A list of own authorities also
       believes those that are seen nowhere else; False: neither.
-    * `other_streamers`: addresses of streamers that do not say that they are. What comes from there is not carried on.
+    * `peer_streamer_addresses`: addresses of streamers that do not say that they are. What comes from there is not carried on.
     * `receive_buffer`: bytes asked of the kernel, which caps them at net.core.rmem_max without a word.
     """
 
     bind: str
     port: Annotated[int, Meta(ge=0, le=0xFFFF)]
     port_tcp: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
-    tcp: Tcp = Tcp()
-    sd: ServiceDiscovery | bool = False
-    services: tuple[Service, ...] = ()
+    tcp: TcpConfig = TcpConfig()
+    sd: SdConfig | bool = False
+    services: tuple[ServiceConfig, ...] = ()
     clients: tuple[str, ...] | None = None
     client_version: Major = 1
     request_ttl_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
@@ -307,8 +313,8 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     # Below 0xFFFF: a request needs a session id that none of the open ones has.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304
-    neighbours: tuple[str, ...] | bool = True
-    other_streamers: tuple[str, ...] = ()
+    peers: tuple[str, ...] | bool = True
+    peer_streamer_addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.authorities or self.authorities[0] == ANY_AUTHORITY:
@@ -324,41 +330,41 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             )
         for index, network in enumerate(self.clients or ()):
             check_network(f"clients[{index}]", network)
-        self._check_streamers()
+        self._check_peers()
         contradiction = self.tp.contradiction()
         if contradiction is not None:
             raise ValueError(f"tp.{contradiction}")
-        _distinct("services", _claims(self))
+        _check_distinct("services", _identities(self))
         for index, service in enumerate(self.services):
             self._check_service(f"services[{index}]", service)
 
-    def _check_streamers(self) -> None:
-        names = () if isinstance(self.neighbours, bool) else self.neighbours
+    def _check_peers(self) -> None:
+        names = () if isinstance(self.peers, bool) else self.peers
         if names and self.sd is False:
             raise ValueError(
-                "neighbours: without sd no streamer is heard; expected their addresses in other_streamers"
+                "peers: without sd no streamer is heard; expected their addresses in peer_streamer_addresses"
             )
         for name in names:
             try:
                 check_authority(name, name)
             except UStatusError as error:
-                raise ValueError(f"neighbours: {error.message}") from error
+                raise ValueError(f"peers: {error.message}") from error
             if name == ANY_AUTHORITY:
-                raise ValueError("neighbours: '*' is nobody's own authority; expected names of streamers")
-        for index, host in enumerate(self.other_streamers):
-            check_ip(f"other_streamers[{index}]", host)
+                raise ValueError("peers: '*' is nobody's own authority; expected names of streamers")
+        for index, host in enumerate(self.peer_streamer_addresses):
+            check_ip(f"peer_streamer_addresses[{index}]", host)
             if host == self.bind and not ipaddress.IPv4Address(host).is_unspecified:
-                raise ValueError(f"other_streamers[{index}]: {host} is this endpoint's own bind")
+                raise ValueError(f"peer_streamer_addresses[{index}]: {host} is this endpoint's own bind")
         for index, service in enumerate(self.services):
             for address in () if service.offered else (service.remote, service.remote_tcp):
-                if address is not None and parse_address(address)[0] in self.other_streamers:
+                if address is not None and parse_address(address)[0] in self.peer_streamer_addresses:
                     raise ValueError(
-                        f"services[{index}]: {address} is a streamer's by other_streamers, and what comes from there is not taken"
+                        f"services[{index}]: {address} is a streamer's by peer_streamer_addresses, and what comes from there is not taken"
                     )
 
-    def _check_service(self, where: str, service: Service) -> None:
+    def _check_service(self, where: str, service: ServiceConfig) -> None:
         self._check_groups(where, service)
-        over_tcp_alone = service.remote_tcp is not None and not service.uses("udp")
+        over_tcp_alone = service.remote_tcp is not None and not service.uses_protocol("udp")
         if self.sd is False and not service.offered and service.remote is None and not over_tcp_alone:
             raise ValueError(
                 f'{where}.remote: missing; without sd a service needs its address, such as "10.0.0.2:30501"'
@@ -375,7 +381,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 "a service is offered for a uEntity behind another one"
             )
 
-    def _check_groups(self, where: str, service: Service) -> None:
+    def _check_groups(self, where: str, service: ServiceConfig) -> None:
         if self.sd is not False and service.eventgroups and not service.offered:
             raise ValueError(
                 f"{where}.eventgroups: only for a service with offered = true: with sd, the others say so themselves"
@@ -396,23 +402,23 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def listens_over_tcp(self) -> bool:
-        return any(each.offered and each.uses("tcp") for each in self.services)
+        return any(each.offered and each.uses_protocol("tcp") for each in self.services)
 
     def client_networks(self) -> tuple[ipaddress.IPv4Network, ...]:
         """Whose requests are accepted."""
         if self.clients is not None:
             return tuple(ipaddress.IPv4Network(each) for each in self.clients)
         own = ipaddress.IPv4Network(self.bind)
-        peers = sorted({host for service in self.services for host, _ in _peers(service)})
+        peers = sorted({host for service in self.services for host, _ in _remote_addresses(service)})
         return (_LOOPBACK if own.subnet_of(_LOOPBACK) else own, *map(ipaddress.IPv4Network, peers))
 
 
-def _peers(service: Service) -> list[Address]:
+def _remote_addresses(service: ServiceConfig) -> list[Address]:
     addresses = [service.remote, service.remote_tcp, *(each.address for each in service.receivers)]
     return [parse_address(address) for address in addresses if address is not None]
 
 
-def _claims(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
+def _identities(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
     """What no two services of an endpoint may have in common."""
     for service in config.services:
         name = f"service {service.service:#06x} version {service.major}"
@@ -431,9 +437,9 @@ def _claims(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
                 yield ("event", *address, service.service, service.major, event.id), what
 
 
-def _distinct(where: str, claims: Iterable[tuple[Hashable, str]]) -> None:
+def _check_distinct(where: str, identities: Iterable[tuple[Hashable, str]]) -> None:
     seen: set[Hashable] = set()
-    for claim, name in claims:
-        if claim in seen:
+    for identity, name in identities:
+        if identity in seen:
             raise ValueError(f"{where}: {name} is there twice")
-        seen.add(claim)
+        seen.add(identity)

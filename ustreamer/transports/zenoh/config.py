@@ -22,7 +22,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     for each listener filter; a full queue slows the sender down. What was sent within `replay_ms` before the subscribers of a
     route were lost is sent again when they are back, if it may have been lost with the link, but for requests that were
     answered; 0 is never. It should be longer than the lease of the nodes, after which an outage is noticed. `replay_messages` and `replay_bytes` bound what is
-    remembered for it. `neighbours` are the own authorities of streamers on this network that are believed to carry what
+    remembered for it. `peers` are the own authorities of streamers on this network that are believed to carry what
     they say even where they are not seen on the other side; False: neither look for others nor announce ourselves.
     """
 
@@ -35,7 +35,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     replay_messages: Annotated[int, msgspec.Meta(ge=1)] = 4_000
     replay_bytes: Annotated[int, msgspec.Meta(ge=1)] = 16_000_000
     queue: Annotated[int, msgspec.Meta(ge=1024, le=4096)] = 1024
-    neighbours: tuple[str, ...] | bool = True
+    peers: tuple[str, ...] | bool = True
 
     def __post_init__(self) -> None:
         for key, locators in (("listen", self.listen), ("connect", self.connect)):
@@ -44,16 +44,16 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
                     raise ValueError(
                         f"{key}: {locator!r} is no Zenoh endpoint; expected protocol/address, as tcp/127.0.0.1:7447"
                     )
-        for authority in () if isinstance(self.neighbours, bool) else self.neighbours:
-            _check_own(authority)
+        for authority in () if isinstance(self.peers, bool) else self.peers:
+            _check_peer_authority(authority)
         if self.config is None and not (self.listen or self.connect or self.scouting):
             raise ValueError("a Zenoh endpoint without config, listen, connect and scouting can reach nobody")
 
 
-def _check_own(authority: str) -> None:
+def _check_peer_authority(authority: str) -> None:
     try:
         check_authority(authority, authority)
     except UStatusError as error:
-        raise ValueError(f"neighbours: {error.message}") from error
+        raise ValueError(f"peers: {error.message}") from error
     if authority == ANY_AUTHORITY:
-        raise ValueError("neighbours: '*' is nobody's own authority; expected names of streamers")
+        raise ValueError("peers: '*' is nobody's own authority; expected names of streamers")

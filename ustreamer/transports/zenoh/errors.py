@@ -9,6 +9,6 @@ import zenoh
 _RAISED_AT: Final = re.compile(r"\s+at \S+\.rs:\d+\.?")
 
 
-def reason(error: zenoh.ZError) -> str:
+def zenoh_error_text(error: zenoh.ZError) -> str:
     """The text of `error` for people, on one line."""
     return " ".join(_RAISED_AT.sub("", str(error)).split())

@@ -10,7 +10,7 @@ ue_id) comes before the instance. Numbers are upper-case hex without leading zer
 import re
 from typing import Final
 
-from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.uprotocol.ustatus import invalid_argument
 from ustreamer.uprotocol.uuri import (
     ANY_INSTANCE,
     ANY_RESOURCE,
@@ -34,7 +34,9 @@ def filter_key(source: UUri, sink: UUri | None, authority: str) -> str:
 
     [impl->dsn~up-transport-zenoh-key-expr~1]
     """
-    return f"up/{_half(source, authority)}/{NO_SINK if sink is None else _half(sink, authority)}"
+    return (
+        f"up/{_format_uuri(source, authority)}/{NO_SINK if sink is None else _format_uuri(sink, authority)}"
+    )
 
 
 def message_key(source: UUri, sink: UUri | None, authority: str) -> str:
@@ -45,49 +47,55 @@ def message_key(source: UUri, sink: UUri | None, authority: str) -> str:
     for name, uuri in (("source", source), ("sink", sink)):
         wildcard = uuri and uuri.wildcard()
         if wildcard:
-            raise invalid(f"{name} {uuri}: the {wildcard} is a wildcard, expected the address of one entity")
+            raise invalid_argument(
+                f"{name} {uuri}: the {wildcard} is a wildcard, expected the address of one entity"
+            )
     return filter_key(source, sink, authority)
 
 
-def _half(uuri: UUri, authority: str) -> str:
+def _format_uuri(uuri: UUri, authority: str) -> str:
     return "/".join(
         (
             uuri.authority_name or authority,
-            _number(uuri.ue_type, ANY_TYPE),
-            _number(uuri.ue_instance, ANY_INSTANCE),
-            _number(uuri.ue_version_major, ANY_VERSION),
-            _number(uuri.resource_id, ANY_RESOURCE),
+            _format_number(uuri.ue_type, ANY_TYPE),
+            _format_number(uuri.ue_instance, ANY_INSTANCE),
+            _format_number(uuri.ue_version_major, ANY_VERSION),
+            _format_number(uuri.resource_id, ANY_RESOURCE),
         )
     )
 
 
-def _number(value: int, wildcard: int) -> str:
+def _format_number(value: int, wildcard: int) -> str:
     return "*" if value == wildcard else f"{value:X}"
 
 
-def read_key(key: str) -> tuple[UUri, UUri | None]:
+def parse_key(key: str) -> tuple[UUri, UUri | None]:
     """Source and sink of a key expression, the sink None for a publication; INVALID_ARGUMENT if it is none of ours.
 
     The inverse of `filter_key`: exactly one key expression is read as each pair.
     """
     match = _KEY.fullmatch(key)
     if match is None:
-        raise invalid(f"Zenoh key {key!r}: expected up/ and twice authority/type/instance/version/resource")
+        raise invalid_argument(
+            f"Zenoh key {key!r}: expected up/ and twice authority/type/instance/version/resource"
+        )
     source, sink = match.groups()[:5], match.groups()[5:]
-    return _read_half(key, source), None if sink[0] is None else _read_half(key, sink)
+    return _parse_uuri(key, source), None if sink[0] is None else _parse_uuri(key, sink)
 
 
-def _read_half(key: str, chunks: tuple[str, ...]) -> UUri:
+def _parse_uuri(key: str, chunks: tuple[str, ...]) -> UUri:
     authority, kind, instance, version, resource = chunks
     check_authority(authority, key)
-    ue_id = _value(key, instance, ANY_INSTANCE) << 16 | _value(key, kind, ANY_TYPE)
-    return UUri(authority, ue_id, _value(key, version, ANY_VERSION), _value(key, resource, ANY_RESOURCE))
+    ue_id = _parse_number(key, instance, ANY_INSTANCE) << 16 | _parse_number(key, kind, ANY_TYPE)
+    return UUri(
+        authority, ue_id, _parse_number(key, version, ANY_VERSION), _parse_number(key, resource, ANY_RESOURCE)
+    )
 
 
-def _value(key: str, chunk: str, wildcard: int) -> int:
+def _parse_number(key: str, chunk: str, wildcard: int) -> int:
     if chunk == "*":
         return wildcard
     value = int(chunk, 16)
     if value == wildcard:
-        raise invalid(f"Zenoh key {key!r}: {chunk} is a wildcard, expected * for it")
+        raise invalid_argument(f"Zenoh key {key!r}: {chunk} is a wildcard, expected * for it")
     return value

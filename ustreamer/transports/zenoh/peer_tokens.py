@@ -18,11 +18,11 @@ from typing import Final
 import zenoh
 from zenoh.handlers import FifoChannel
 
-from ustreamer.core.peers.election import Announcement, Role
-from ustreamer.core.peers.topic_advertisements import Put
-from ustreamer.transports.zenoh.errors import reason
-from ustreamer.transports.zenoh.token_keys import PREFIX, announcement_key, read_token
-from ustreamer.transports.zenoh.topic_tokens import PutTokens
+from ustreamer.core.peers.election import Announcement, AnnouncementRole
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.transports.zenoh.errors import zenoh_error_text
+from ustreamer.transports.zenoh.token_keys import PREFIX, announcement_key, parse_token
+from ustreamer.transports.zenoh.topic_tokens import TopicTokens
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 log = logging.getLogger("ustreamer.zenoh")
@@ -30,23 +30,23 @@ log = logging.getLogger("ustreamer.zenoh")
 MAX_ANNOUNCEMENTS: Final = 4096
 """Kept of one network; an honest streamer has as many as authorities in its configuration, and one."""
 
-_QUEUE: Final = 4096
+_QUEUE_TOKENS: Final = 4096
 """Tokens that wait to be read; while there are more, Zenoh reads nothing else from that link."""
-_PAUSE_S: Final = 0.02
+_NOTIFY_INTERVAL_S: Final = 0.02
 """Between two tellings: every change makes all plans anew, and a hostile node may come and go all the time."""
 _JOIN_S: Final = 5.0
 
 
-class Tokens:
+class PeerTokens:
     """The announcements of one session and those that it sees; `refused` those that say nothing, `crowded_out` those too many."""
 
-    def __init__(self, endpoint: str, vouched: Collection[str] = ()) -> None:
+    def __init__(self, endpoint: str, trusted_authorities: Collection[str] = ()) -> None:
         self.refused = 0
-        self.crowded_out = 0
-        self.puts = PutTokens(endpoint)
+        self.over_limit = 0
+        self.topic_tokens = TopicTokens(endpoint)
         self._endpoint = endpoint
-        self._vouched = frozenset(vouched)
-        self._changed: list[Callable[[frozenset[Announcement]], None]] = []
+        self._trusted_authorities = frozenset(trusted_authorities)
+        self._watchers: list[Callable[[frozenset[Announcement]], None]] = []
         self._present: dict[Announcement, None] = {}
         self._reported: set[type[Exception]] = set()
         self._session: zenoh.Session | None = None
@@ -56,17 +56,17 @@ class Tokens:
         self._thread: Thread | None = None
         self._closing = Event()
 
-    def watch(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+    def watch_announcements(self, on_change: Callable[[frozenset[Announcement]], None]) -> None:
         """Have `changed` called with all that is announced after every change, our own included. Before `start`."""
-        self._changed.append(changed)
+        self._watchers.append(on_change)
 
     def start(self, session: zenoh.Session) -> None:
         """Begin to look, if anybody watches, and be ready to announce."""
         self._session = session
-        self.puts.start(session)
-        if not self._changed:
+        self.topic_tokens.start(session)
+        if not self._watchers:
             return
-        channel: FifoChannel[zenoh.Sample] = FifoChannel(_QUEUE)
+        channel: FifoChannel[zenoh.Sample] = FifoChannel(_QUEUE_TOKENS)
         self._subscriber = session.liveliness().declare_subscriber(f"{PREFIX}/**", channel, history=True)
         name = f"zenoh {self._endpoint} neighbours"
         self._thread = Thread(target=self._run, args=(self._subscriber.handler,), name=name, daemon=True)
@@ -78,23 +78,23 @@ class Tokens:
         Who we are is said last and taken back first: in between, nobody counts on us.
         """
         with self._lock:
-            for each in sorted(self._declared.keys() - announcements, key=_is_last, reverse=True):
+            for each in sorted(self._declared.keys() - announcements, key=_is_announced_last, reverse=True):
                 with suppress(zenoh.ZError):  # the session has ended, and its tokens with it
                     self._declared.pop(each).undeclare()  # type: ignore[no-untyped-call]
             if self._session is None:
                 return
-            for each in sorted(announcements - self._declared.keys(), key=_is_last):
+            for each in sorted(announcements - self._declared.keys(), key=_is_announced_last):
                 try:
                     token = self._session.liveliness().declare_token(announcement_key(each))
                 except zenoh.ZError as error:
-                    text = f"endpoint {self._endpoint!r}: cannot announce {announcement_key(each)}: {reason(error)}"
+                    text = f"endpoint {self._endpoint!r}: cannot announce {announcement_key(each)}: {zenoh_error_text(error)}"
                     raise UStatusError(UCode.UNAVAILABLE, text) from error
                 self._declared[each] = token
 
     def close(self) -> None:
         """Take everything back and end the threads. May be repeated."""
         self.announce(frozenset())
-        self.puts.close()
+        self.topic_tokens.close()
         self._session = None
         self._closing.set()
         subscriber, self._subscriber = self._subscriber, None
@@ -107,23 +107,23 @@ class Tokens:
 
     def _run(self, samples: "zenoh.Handler[zenoh.Sample]") -> None:
         try:
-            while not self._closing.wait(_PAUSE_S):
-                news = self._take(samples.recv())
-                for sample in islice(iter(samples.try_recv, None), _QUEUE):
-                    news |= self._take(sample)
-                if news:
+            while not self._closing.wait(_NOTIFY_INTERVAL_S):
+                is_changed = self._on_token(samples.recv())
+                for sample in islice(iter(samples.try_recv, None), _QUEUE_TOKENS):
+                    is_changed |= self._on_token(sample)
+                if is_changed:
                     present = frozenset(self._present)
-                    for changed in self._changed:
-                        self._tell(partial(changed, present))
-                for tell in self.puts.news():
-                    self._tell(tell)
+                    for on_change in self._watchers:
+                        self._notify(partial(on_change, present))
+                for notify in self.topic_tokens.pending_notifications():
+                    self._notify(notify)
         except zenoh.ZError:  # undeclared, or the session is closed
             return
 
-    def _take(self, sample: zenoh.Sample) -> bool:
+    def _on_token(self, sample: zenoh.Sample) -> bool:
         """Note a token that came or went; whether that is news about who is there."""
         try:
-            announcement = read_token(str(sample.key_expr), self._vouched)
+            announcement = parse_token(str(sample.key_expr), self._trusted_authorities)
         except UStatusError as error:
             self.refused += 1
             if self.refused == 1:
@@ -131,30 +131,30 @@ class Tokens:
                     "zenoh.refused_announcement", extra={"endpoint": self._endpoint, "why": error.message}
                 )
             return False
-        if isinstance(announcement, Put):
-            self.puts.note(announcement, there=sample.kind == zenoh.SampleKind.PUT)
+        if isinstance(announcement, TopicAdvertisement):
+            self.topic_tokens.on_token(announcement, is_present=sample.kind == zenoh.SampleKind.PUT)
             return False
         if sample.kind == zenoh.SampleKind.DELETE:
             return self._present.pop(announcement, self) is None
         if announcement in self._present:
             return False
         if len(self._present) >= MAX_ANNOUNCEMENTS:
-            self.crowded_out += 1
-            if self.crowded_out == 1:
-                log.warning("zenoh.too_many_announcements", extra={"endpoint": self._endpoint})
+            self.over_limit += 1
+            if self.over_limit == 1:
+                log.warning("zenoh.announcement_limit", extra={"endpoint": self._endpoint})
             return False
         self._present[announcement] = None
         return True
 
-    def _tell(self, tell: Callable[[], None]) -> None:
+    def _notify(self, notify: Callable[[], None]) -> None:
         try:
-            tell()
+            notify()
         # Foreign code must not end the thread that notices who is there: said once per kind.
         except Exception as error:
             if type(error) not in self._reported:
                 self._reported.add(type(error))
-                log.exception("zenoh.neighbour_watcher_failed", extra={"endpoint": self._endpoint})
+                log.exception("zenoh.peer_watcher_failed", extra={"endpoint": self._endpoint})
 
 
-def _is_last(announcement: Announcement) -> bool:
-    return announcement.role is Role.IS
+def _is_announced_last(announcement: Announcement) -> bool:
+    return announcement.role is AnnouncementRole.IDENTITY

@@ -18,14 +18,20 @@ import msgspec
 import zenoh
 from zenoh.handlers import Callback
 
-from ustreamer.core.delivery.expiry import SOON_MS, Expiry
+from ustreamer.core.delivery.expiry import BATCH_SEND_MS, Expiry
 from ustreamer.hooks import EndpointContext, RouteUnavailable
-from ustreamer.transports.zenoh.decoder import VERSION_BYTE, Attachments
-from ustreamer.transports.zenoh.errors import reason
+from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
+from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.keys import message_key
-from ustreamer.transports.zenoh.link_monitor import Links
-from ustreamer.transports.zenoh.retransmit import HEAD, Answered, Memory, Origin, Replay
-from ustreamer.uprotocol.batch import Run
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor
+from ustreamer.transports.zenoh.retransmit import (
+    HEAD,
+    AnsweredRequests,
+    Origin,
+    RetransmitBuffer,
+    RetransmitConfig,
+)
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import (
     UAttributes,
     UMessageType,
@@ -35,7 +41,7 @@ from ustreamer.uprotocol.uattributes import (
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, around_reqid, encode_tail, reqid_field
+from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, encode_tail, reqid_field, split_around_reqid
 
 PRIORITIES: Final = {
     UPriority.UNSPECIFIED: zenoh.Priority.DATA_LOW,
@@ -50,144 +56,146 @@ PRIORITIES: Final = {
 """[impl->dsn~up-transport-zenoh-message-priority-mapping~1]"""
 
 MAX_PUBLISHERS: Final = 1024
-_HEADERS: Final = 8192
+_MAX_HEADERS: Final = 8192
 _VERSION_AND_TAGS: Final = (
     VERSION_BYTE + b"\x0a\x12\x09"
 )  # then the id's two halves, as in `ustreamer.uprotocol.wire`
-_TAILS: Final = 256
+_MAX_TAILS: Final = 256
 _POLL_S: Final = 0.005
 _NS_PER_MS: Final = 1_000_000
 
 
-Route = tuple[UUri, UUri | None, UPriority]
+ZenohRoute = tuple[UUri, UUri | None, UPriority]
 """Source, sink and priority."""
 
 
-class _Publisher:
+class _RoutePublisher:
     """A route. `open`: a subscriber matches, and it owes nothing of before."""
 
-    __slots__ = ("heard", "lost", "lost_ns", "open", "put", "route", "used", "zenoh")
+    __slots__ = ("last_used", "lost_ns", "open", "put", "route", "status_received", "to_retransmit", "zenoh")
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: ZenohRoute) -> None:
         self.route = route
         self.zenoh: zenoh.Publisher
         self.put: Callable[..., None]
         self.open = False
-        self.heard = False
-        self.used = 0
-        self.lost: list[tuple[int, UMessage]] = []
+        self.status_received = False
+        self.last_used = 0
+        self.to_retransmit: list[tuple[int, UMessage]] = []
         self.lost_ns = 0
 
 
-class _Header(msgspec.Struct, frozen=True, gc=False):
+class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
     """What all messages with the same attributes have in common: their route, and their attachment after the id.
 
     Answers have in common what they say besides their reqid: that stands between `tail` and `behind`.
     """
 
-    publisher: _Publisher
+    publisher: _RoutePublisher
     origin: Origin
     put: Callable[..., None]
     tail: bytes
-    behind: bytes | None = None
+    after_reqid: bytes | None = None
 
-    def told(self, attributes: UAttributes) -> tuple[bytes, bytes]:
+    def encode_for(self, attributes: UAttributes) -> tuple[bytes, bytes]:
         """What follows the id of a message with these, and of it what no other has: its reqid as a field, or nothing."""
-        if self.behind is None or attributes.reqid is None:
+        if self.after_reqid is None or attributes.reqid is None:
             return self.tail, b""
         reqid = reqid_field(attributes.reqid)
-        return self.tail + reqid + self.behind, reqid
+        return self.tail + reqid + self.after_reqid, reqid
 
-    def attachments(self, run: Run) -> Sequence[bytes]:
+    def attachments(self, run: MessageBatch) -> Sequence[bytes]:
         """Those of a run; as they came, if they say what we would."""
         ids, reqids, tail = run.ids, run.reqids, repeat(self.tail)
-        if type(ids) is Attachments and reqids is None and ids.tail == self.tail:
-            return ids.each
-        msbs, lsbs = ids.halves()
+        if type(ids) is AttachmentColumns and reqids is None and ids.tail == self.tail:
+            return ids.items
+        msbs, lsbs = ids.msb_lsb_columns()
         head = repeat(_VERSION_AND_TAGS), msbs, repeat(b"\x11"), lsbs
-        if reqids is None or self.behind is None:
-            return list(map(_attachment(len(self.tail)).pack, *head, tail))
-        pack = _answers_attachment(len(self.tail), len(self.behind)).pack
+        if reqids is None or self.after_reqid is None:
+            return list(map(_attachment_struct(len(self.tail)).pack, *head, tail))
+        pack = _response_attachment_struct(len(self.tail), len(self.after_reqid)).pack
         reqid = repeat(REQID_PREFIX), [id.msb for id in reqids], repeat(b"\x11"), [id.lsb for id in reqids]
-        return list(map(pack, *head, tail, *reqid, repeat(self.behind)))
+        return list(map(pack, *head, tail, *reqid, repeat(self.after_reqid)))
 
-    def kept(self, attachments: Sequence[bytes], payloads: Sequence[bytes]) -> Sequence[bytes]:
+    def remembered_payloads(self, attachments: Sequence[bytes], payloads: Sequence[bytes]) -> Sequence[bytes]:
         """The payloads of messages with these attachments as they are remembered: behind their reqid, if they have one."""
-        if self.behind is None:
+        if self.after_reqid is None:
             return payloads
         begin = HEAD.size + len(self.tail)
         reqid = slice(begin, begin + REQID.size)
         return [each[reqid] + payload for each, payload in zip(attachments, payloads, strict=True)]
 
 
-@lru_cache(_TAILS)
-def _attachment(tail: int) -> Struct:
+@lru_cache(_MAX_TAILS)
+def _attachment_struct(tail_bytes: int) -> Struct:
     """An attachment whose tail is so long."""
-    return Struct(f"{HEAD.format}{tail}s")
+    return Struct(f"{HEAD.format}{tail_bytes}s")
 
 
-@lru_cache(_TAILS)
-def _answers_attachment(tail: int, behind: int) -> Struct:
+@lru_cache(_MAX_TAILS)
+def _response_attachment_struct(tail_bytes: int, after_reqid: int) -> Struct:
     """An attachment with so much before its reqid and behind it."""
-    return Struct(f"{HEAD.format}{tail}s{REQID.format[1:]}{behind}s")
+    return Struct(f"{HEAD.format}{tail_bytes}s{REQID.format[1:]}{after_reqid}s")
 
 
-class Sender:
+class ZenohSender:
     """Puts messages on one session. Safe from any thread; a put that waits makes the other senders wait too."""
 
     def __init__(
         self,
         session: zenoh.Session,
-        links: Links,
+        link_monitor: LinkMonitor,
         context: EndpointContext,
-        replay: Replay,
-        answered: Answered,
-        opened: Callable[[Hashable], None] = lambda route: None,
+        retransmit: RetransmitConfig,
+        answered_requests: AnsweredRequests,
+        on_route_opened: Callable[[Hashable], None] = lambda route: None,
         max_publishers: int = MAX_PUBLISHERS,
     ) -> None:
         """`answered`: requests that need not be put again; `opened` is told, on the thread of `links`, which routes are open again."""
         self.sent = 0
         self.replayed = 0
-        self.unreplayed = 0
+        self.not_replayed = 0
         """What may have been lost and was not put again: its ttl was over, or its publisher had to go."""
         self._session = session
-        self._links = links
+        self._link_monitor = link_monitor
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._expiry = Expiry(context.clock)
-        self._memory = Memory(replay)
-        self._answered = answered
-        self._window_ns = replay.ms * _NS_PER_MS
-        self._opened = opened
+        self._retransmit_buffer = RetransmitBuffer(retransmit)
+        self._answered_requests = answered_requests
+        self._window_ns = retransmit.ms * _NS_PER_MS
+        self._on_route_opened = on_route_opened
         self._max_publishers = max_publishers
         # A publisher that one thread uses cannot be undeclared by another (RuntimeError: Already borrowed).
         self._lock = Lock()
         # What Zenoh's own threads wait for: never held for long, and never while Zenoh is called.
-        self._turning = Lock()
+        self._state_lock = Lock()
         self._closing = Event()
-        self._publishers: OrderedDict[Route, _Publisher] = OrderedDict()
-        self._headers: dict[UAttributes, _Header] = {}
-        self._headers_of_answers: dict[UAttributes, _Header] = {}
+        self._publishers: OrderedDict[ZenohRoute, _RoutePublisher] = OrderedDict()
+        self._headers: dict[UAttributes, _EncodedHeader] = {}
+        self._response_headers: dict[UAttributes, _EncodedHeader] = {}
         """By the attributes of the answers without their reqid."""
 
-    def put(self, message: UMessage) -> None:
+    def put_message(self, message: UMessage) -> None:
         """Put `message`; never waits for anybody to listen. Raises as `UTransport.send`, and RouteUnavailable."""
         with self._lock:
             attributes = message.attributes  # as `_known`, without a call: 2 us of a message that comes alone
-            known = self._headers.get(attributes) if attributes.reqid is None else self._known(attributes)
-            header = known or self._header(message)
+            known = (
+                self._headers.get(attributes) if attributes.reqid is None else self._cached_header(attributes)
+            )
+            header = known or self._new_header(message)
             id = message.id
             if id.msb & 0xF000 != 0x7000 or id.lsb >> 62 != 0b10:  # UUID.is_valid, 0.15 us less
                 message.check(strict=False)
-            if not self._links.up:
+            if not self._link_monitor.up:
                 name = self._context.name
                 raise UStatusError(UCode.UNAVAILABLE, f"endpoint {name!r}: no Zenoh node is connected")
             publisher = header.publisher
-            if not publisher.open and not self._links.multicast:
-                raise self._closed(publisher)
+            if not publisher.open and not self._link_monitor.multicast:
+                raise self._route_unavailable(publisher)
             self._put(header, message)
 
-    def put_all(self, messages: Iterable[UMessage]) -> int:
+    def put_batch(self, messages: Iterable[UMessage]) -> int:
         """As `put` of each valid message until one is refused; how many were not.
 
         In one go, so that Zenoh sends them together: put one by one, with other work in between, its sending thread woke up
@@ -196,25 +204,25 @@ class Sender:
         All are remembered as put when the last one was. What was put earlier may so be put again without need, but what a link
         has lost is not missed.
         """
-        if type(messages) is Run:
-            return self._put_run(messages)
-        header: _Header | None = None
+        if type(messages) is MessageBatch:
+            return self._put_column_batch(messages)
+        header: _EncodedHeader | None = None
         attributes: UAttributes | None = None
         tail = reqid = b""
         heads, payloads = list[bytes](), list[bytes]()  # of one run of the same header
         with self._lock:
-            before, links, pack = self.sent, self._links, HEAD.pack
+            before, links, pack = self.sent, self._link_monitor, HEAD.pack
             for message in messages:
                 if message.attributes is not attributes:
                     attributes = message.attributes
-                    found = self._ready(attributes)
+                    found = self._sendable_header(attributes)
                     if found is not header:
                         if header is not None:
-                            self._note(header, heads, payloads)
+                            self._remember(header, heads, payloads)
                             heads, payloads = [], []
                         header = found
                     if header is not None:
-                        tail, reqid = header.told(attributes)
+                        tail, reqid = header.encode_for(attributes)
                 if header is None or not links.up:  # a put may have waited until its link was given up
                     break
                 id, payload = message.id, message.payload
@@ -226,94 +234,94 @@ class Sender:
                 heads.append(head)
                 payloads.append(reqid + payload)  # which copies nothing where there is none
             if header is not None:
-                self._note(header, heads, payloads)
+                self._remember(header, heads, payloads)
             return self.sent - before
 
-    def _put_run(self, run: Run) -> int:
+    def _put_column_batch(self, run: MessageBatch) -> int:
         """As `put_all`, where nearly all is the same: between two puts there is nothing.
 
         The longer that is, the more often Zenoh's thread finds all sent, goes to sleep, and is woken by the next put.
         """
         # From here on: another sender may wait at a put with the lock.
-        soon_ns = self._monotonic_ns() + SOON_MS * _NS_PER_MS
+        soon_ns = self._monotonic_ns() + BATCH_SEND_MS * _NS_PER_MS
         with self._lock:
-            ageing, answers = bool(run.attributes.ttl), run.reqids is not None
-            header = self._sendable(
-                (self._headers_of_answers if answers else self._headers).get(run.attributes)
+            has_ttl, answers = bool(run.attributes.ttl), run.reqids is not None
+            header = self._if_sendable(
+                (self._response_headers if answers else self._headers).get(run.attributes)
             )
-            if header is None or (ageing and self._monotonic_ns() > soon_ns):
+            if header is None or (has_ttl and self._monotonic_ns() > soon_ns):
                 return 0
-            links, put, attachments = self._links, header.put, header.attachments(run)
-            left = zip(run.payloads, attachments, strict=True)
+            links, put, attachments = self._link_monitor, header.put, header.attachments(run)
+            remaining = zip(run.payloads, attachments, strict=True)
             failed = 0
             try:
-                for payload, attachment in left:
+                for payload, attachment in remaining:
                     put(payload, attachment=attachment)
                     # The put may have waited: until its link was given up, or the next message is too old.
-                    if not links.up or (ageing and self._monotonic_ns() > soon_ns):
+                    if not links.up or (has_ttl and self._monotonic_ns() > soon_ns):
                         break
             except zenoh.ZError:
                 failed = 1
-            taken = len(attachments) - failed - sum(1 for _ in left)
-            sent = attachments[:taken]
-            kept = header.kept(sent, run.payloads[:taken])
-            self._note(header, sent, kept, None if answers else run.sizes[:taken])
-            return taken
+            put_count = len(attachments) - failed - sum(1 for _ in remaining)
+            sent = attachments[:put_count]
+            remembered = header.remembered_payloads(sent, run.payloads[:put_count])
+            self._remember(header, sent, remembered, None if answers else run.sizes[:put_count])
+            return put_count
 
-    def _known(self, attributes: UAttributes) -> _Header | None:
+    def _cached_header(self, attributes: UAttributes) -> _EncodedHeader | None:
         """What was sent before with the same attributes or, of an answer, with another reqid."""
         reqid = attributes.reqid
         if reqid is None:
             return self._headers.get(attributes)
-        return self._headers_of_answers.get(_alike(attributes)) if reqid.is_valid else None
+        return self._response_headers.get(_without_reqid(attributes)) if reqid.is_valid else None
 
-    def _ready(self, attributes: UAttributes) -> _Header | None:
+    def _sendable_header(self, attributes: UAttributes) -> _EncodedHeader | None:
         """What was put before and can be put now."""
-        return self._sendable(self._known(attributes))
+        return self._if_sendable(self._cached_header(attributes))
 
-    def _sendable(self, header: _Header | None) -> _Header | None:
+    def _if_sendable(self, header: _EncodedHeader | None) -> _EncodedHeader | None:
         """A header, if there is one, with a link and somebody who listens."""
-        links = self._links
+        links = self._link_monitor
         if header is None or not links.up or not (header.publisher.open or links.multicast):
             return None
         return header
 
     def send(self, message: UMessage) -> None:
         """As `put`, for whoever has nowhere to keep it: waits for a subscriber while the links settle, and then does without."""
-        while self._refused_route(message):
-            if self._monotonic_ns() >= self._links.settled_ns or self._closing.wait(_POLL_S):
+        while self._is_route_closed(message):
+            if self._monotonic_ns() >= self._link_monitor.settled_ns or self._closing.wait(_POLL_S):
                 with self._lock:
-                    header = self._header(message)
+                    header = self._new_header(message)
                     self._put(header, message)
                 return
 
-    def _refused_route(self, message: UMessage) -> bool:
+    def _is_route_closed(self, message: UMessage) -> bool:
         """Put `message`; whether it was not, because nobody listens."""
         try:
-            self.put(message)
+            self.put_message(message)
         except RouteUnavailable:
             return True
         return False
 
-    def _put(self, header: _Header, message: UMessage) -> None:
+    def _put(self, header: _EncodedHeader, message: UMessage) -> None:
         now_ns = self._monotonic_ns()  # before: what a dying link keeps waiting belongs to it
         id, payload = message.id, message.payload
         head = HEAD.pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
         tail, reqid = header.tail, b""
-        if header.behind is not None:
-            tail, reqid = header.told(message.attributes)
+        if header.after_reqid is not None:
+            tail, reqid = header.encode_for(message.attributes)
         try:
             header.put(payload, attachment=head + tail)
         except zenoh.ZError as error:
-            raise self._refused(message.attributes, error) from error
+            raise self._put_error(message.attributes, error) from error
         self.sent += 1
-        header.publisher.used = self.sent
-        if self._memory.is_on:
-            self._memory.note_one(header.origin, now_ns, head, reqid + payload)
+        header.publisher.last_used = self.sent
+        if self._retransmit_buffer.is_enabled:
+            self._retransmit_buffer.append(header.origin, now_ns, head, reqid + payload)
 
-    def _note(
+    def _remember(
         self,
-        header: _Header,
+        header: _EncodedHeader,
         heads: Sequence[bytes],
         payloads: Sequence[bytes],
         sizes: Sequence[int] | None = None,
@@ -323,13 +331,13 @@ class Sender:
             return
         publisher = header.publisher
         self.sent += len(heads)
-        publisher.used = self.sent
-        if self._memory.is_on:
-            self._memory.note(header.origin, self._monotonic_ns(), heads, payloads, sizes)
+        publisher.last_used = self.sent
+        if self._retransmit_buffer.is_enabled:
+            self._retransmit_buffer.append_batch(header.origin, self._monotonic_ns(), heads, payloads, sizes)
 
     # --- publishers ---------------------------------------------------------------------------------------------------
 
-    def _header(self, message: UMessage) -> _Header:
+    def _new_header(self, message: UMessage) -> _EncodedHeader:
         """For attributes that are new or never come again; INVALID_ARGUMENT if they must not be sent."""
         attributes = message.attributes
         check_attributes(attributes)  # leniently: what a tolerated library sent is carried on
@@ -338,52 +346,56 @@ class Sender:
         publisher = self._publisher(attributes)
         tail = encode_tail(attributes)
         if attributes.reqid is not None:
-            return self._header_of_answers(publisher, message.attributes, tail)
-        header = _Header(publisher, Origin(publisher, message.attributes), publisher.put, tail)
-        if attributes.repeats:
-            if len(self._headers) >= _HEADERS:
+            return self._new_response_header(publisher, message.attributes, tail)
+        header = _EncodedHeader(publisher, Origin(publisher, message.attributes), publisher.put, tail)
+        if attributes.is_cacheable:
+            if len(self._headers) >= _MAX_HEADERS:
                 self._headers.clear()
             self._headers[message.attributes] = header
         return header
 
-    def _header_of_answers(self, publisher: _Publisher, attributes: UAttributes, tail: bytes) -> _Header:
-        alike = _alike(attributes)
-        around = around_reqid(tail, attributes.reqid) if attributes.reqid is not None else None
-        if around is None or not alike.repeats:
-            return _Header(publisher, Origin(publisher, attributes), publisher.put, tail)
-        header = _Header(publisher, Origin(publisher, alike, answers=True), publisher.put, *around)
-        if len(self._headers_of_answers) >= _HEADERS:
-            self._headers_of_answers.clear()
-        self._headers_of_answers[alike] = header
+    def _new_response_header(
+        self, publisher: _RoutePublisher, attributes: UAttributes, tail: bytes
+    ) -> _EncodedHeader:
+        common = _without_reqid(attributes)
+        around = split_around_reqid(tail, attributes.reqid) if attributes.reqid is not None else None
+        if around is None or not common.is_cacheable:
+            return _EncodedHeader(publisher, Origin(publisher, attributes), publisher.put, tail)
+        header = _EncodedHeader(
+            publisher, Origin(publisher, common, are_responses=True), publisher.put, *around
+        )
+        if len(self._response_headers) >= _MAX_HEADERS:
+            self._response_headers.clear()
+        self._response_headers[common] = header
         return header
 
-    def _publisher(self, attributes: UAttributes) -> _Publisher:
+    def _publisher(self, attributes: UAttributes) -> _RoutePublisher:
         # Not by header: whoever sends one topic with two ttls wants its messages in order.
         route = attributes.source, attributes.sink, attributes.priority
         publisher = self._publishers.get(route)
         if publisher is None:
             if len(self._publishers) >= self._max_publishers:
-                self._retire()
-            publisher = self._declare(attributes, route)
+                self._evict_publisher()
+            publisher = self._declare_publisher(attributes, route)
             self._publishers[route] = publisher
         return publisher
 
-    def _retire(self) -> None:
+    def _evict_publisher(self) -> None:
         """Let go of the publisher that was not used for longest, of those that owe nothing if there is one."""
-        oldest = min(self._publishers.values(), key=lambda each: (bool(each.lost), each.used))
-        self.unreplayed += len(oldest.lost)
-        oldest.lost = []
+        oldest = min(self._publishers.values(), key=lambda each: (bool(each.to_retransmit), each.last_used))
+        self.not_replayed += len(oldest.to_retransmit)
+        oldest.to_retransmit = []
         del self._publishers[oldest.route]
         self._headers.clear()
-        self._headers_of_answers.clear()
+        self._response_headers.clear()
         oldest.zenoh.undeclare()  # type: ignore[no-untyped-call]
 
-    def _declare(self, attributes: UAttributes, route: Route) -> _Publisher:
-        publisher = _Publisher(route)
-        publisher.used = self.sent
+    def _declare_publisher(self, attributes: UAttributes, route: ZenohRoute) -> _RoutePublisher:
+        publisher = _RoutePublisher(route)
+        publisher.last_used = self.sent
 
-        def turned(status: zenoh.MatchingStatus) -> None:
-            self._matching(publisher, status.matching)
+        def on_status(status: zenoh.MatchingStatus) -> None:
+            self._on_matching_status(publisher, status.matching)
 
         key = message_key(attributes.source, attributes.sink, self._context.authority)
         try:
@@ -395,59 +407,65 @@ class Sender:
                 allowed_destination=zenoh.Locality.REMOTE,
             )
             publisher.put = publisher.zenoh.put
-            publisher.zenoh.declare_matching_listener(Callback(turned, indirect=False))
-            matching = _matches(publisher.zenoh)
+            publisher.zenoh.declare_matching_listener(Callback(on_status, indirect=False))
+            matching = _has_subscriber(publisher.zenoh)
         except zenoh.ZError as error:
-            raise self._refused(attributes, error) from error
-        with self._turning:
-            if not publisher.heard:  # what the listener was told since is newer
+            raise self._put_error(attributes, error) from error
+        with self._state_lock:
+            if not publisher.status_received:  # what the listener was told since is newer
                 publisher.open = matching
         return publisher
 
     # --- who listens --------------------------------------------------------------------------------------------------
 
-    def _matching(self, publisher: _Publisher, matching: bool) -> None:
+    def _on_matching_status(self, publisher: _RoutePublisher, matching: bool) -> None:
         """Somebody listens to `publisher` now, or nobody any more. Called on a thread of Zenoh's."""
-        self._links.look()
+        self._link_monitor.sample()
         now_ns = self._monotonic_ns()
-        with self._turning:
-            publisher.heard = True
+        with self._state_lock:
+            publisher.status_received = True
             if not matching:
                 publisher.open = False  # at once; it is opened again by `_found` only
-        self._links.post(lambda: self._found(publisher) if matching else self._lost(publisher, now_ns))
+        self._link_monitor.run_on_monitor(
+            lambda: (
+                self._on_subscriber_found(publisher)
+                if matching
+                else self._on_subscribers_lost(publisher, now_ns)
+            )
+        )
 
-    def _lost(self, publisher: _Publisher, noticed_ns: int) -> None:
+    def _on_subscribers_lost(self, publisher: _RoutePublisher, noticed_ns: int) -> None:
         with self._lock:
-            publisher.lost = self._memory.of(publisher)
+            publisher.to_retransmit = self._retransmit_buffer.messages_of(publisher)
             publisher.lost_ns = noticed_ns
-            with self._turning:
+            with self._state_lock:
                 publisher.open = False  # `_found` may have opened it since, for those who have gone
 
-    def _found(self, publisher: _Publisher) -> None:
+    def _on_subscriber_found(self, publisher: _RoutePublisher) -> None:
         """Put once more what may have been lost, and open the route."""
         with self._lock:
             if self._publishers.get(publisher.route) is not publisher:
                 return  # retired meanwhile
-            lost, publisher.lost = publisher.lost, []
-            if lost:
-                self._put_again(publisher, lost)
-            with self._turning:
+            to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
+            if to_retransmit:
+                self._retransmit_lost(publisher, to_retransmit)
+            with self._state_lock:
                 publisher.open = True
-        self._opened(publisher.route)
+        self._on_route_opened(publisher.route)
 
-    def _put_again(self, publisher: _Publisher, lost: list[tuple[int, UMessage]]) -> None:
+    def _retransmit_lost(self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
         # What is remembered is no older than the window was at the last put; that may be long before the loss is noticed.
-        since_ns = self._links.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
-        for put_ns, message in lost:
+        since_ns = self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
+        for put_ns, message in to_retransmit:
             if put_ns < since_ns or self._is_answered(message):
                 continue
-            if not self._is_put_again(publisher, put_ns, message):
-                self.unreplayed += 1
+            if not self._retransmit(publisher, put_ns, message):
+                self.not_replayed += 1
 
     def _is_answered(self, message: UMessage) -> bool:
-        return message.attributes.type is UMessageType.REQUEST and message.id in self._answered
+        return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
 
-    def _is_put_again(self, publisher: _Publisher, put_ns: int, message: UMessage) -> bool:
+    def _retransmit(self, publisher: _RoutePublisher, put_ns: int, message: UMessage) -> bool:
         ttl = message.attributes.ttl
         if ttl and (
             # It had at most its ttl when it was put, whatever the wall clock has been set to since.
@@ -456,7 +474,7 @@ class Sender:
         ):
             return False
         try:
-            header = self._known(message.attributes) or self._header(message)
+            header = self._cached_header(message.attributes) or self._new_header(message)
             self._put(header, message)
         except UStatusError:  # the session has gone; there is nobody to tell
             return False
@@ -464,29 +482,29 @@ class Sender:
         self.replayed += 1
         return True
 
-    def _closed(self, publisher: _Publisher) -> RouteUnavailable:
-        if _matches(publisher.zenoh):
-            self._links.post(lambda: self._found(publisher))
+    def _route_unavailable(self, publisher: _RoutePublisher) -> RouteUnavailable:
+        if _has_subscriber(publisher.zenoh):
+            self._link_monitor.run_on_monitor(lambda: self._on_subscriber_found(publisher))
         source, sink, _ = publisher.route
         what = f"nobody listens to {source}" if sink is None else f"nobody listens at {sink} to {source}"
         return RouteUnavailable(publisher.route, f"endpoint {self._context.name!r}: {what}")
 
-    def _refused(self, attributes: UAttributes, error: zenoh.ZError) -> UStatusError:
+    def _put_error(self, attributes: UAttributes, error: zenoh.ZError) -> UStatusError:
         """What a failed put means: try again if the session has gone, else give this message up."""
         code = UCode.UNAVAILABLE if self._session.is_closed() else UCode.INTERNAL
         what = f"{attributes.type.name} from {attributes.source} to {attributes.sink}"
-        return UStatusError(code, f"endpoint {self._context.name!r}: {what}: {reason(error)}")
+        return UStatusError(code, f"endpoint {self._context.name!r}: {what}: {zenoh_error_text(error)}")
 
     def close(self) -> None:
         """Let go of a send that waits for a subscriber."""
         self._closing.set()
 
 
-def _alike(attributes: UAttributes) -> UAttributes:
+def _without_reqid(attributes: UAttributes) -> UAttributes:
     """What all answers say that differ in their reqid only."""
     return msgspec.structs.replace(attributes, reqid=None)
 
 
-def _matches(publisher: zenoh.Publisher) -> bool:
+def _has_subscriber(publisher: zenoh.Publisher) -> bool:
     # The stubs call the status a bool; it is an object, and always true.
     return bool(publisher.matching_status.matching)  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from ustreamer.uprotocol.wire import REQID
 
 OVERHEAD_BYTES: Final = 200
 """What a remembered message counts beside its payload."""
-_PART: Final = 64  # of every bound, at most: what is let go of at once
+_BLOCK_SHARE: Final = 64  # of every bound, at most: what is let go of at once
 _NS_PER_MS: Final = 1_000_000
 _NEVER_NS: Final = 1 << 62
 
@@ -31,7 +31,7 @@ HEAD: Final = Struct("<4sQcQ")
 """The part of an attachment that ends with the id: version byte and tags, msb, tag, lsb."""
 
 
-class Replay(msgspec.Struct, frozen=True):
+class RetransmitConfig(msgspec.Struct, frozen=True):
     """How much of what was put is remembered, to be put again after a loss; `ms` 0 is nothing."""
 
     ms: int = 15_000
@@ -39,43 +39,43 @@ class Replay(msgspec.Struct, frozen=True):
     bytes: int = 16_000_000
 
 
-class Answered:
+class AnsweredRequests:
     """Requests that have an answer, the last ones: they are not put again, as a method may not bear to be called twice.
 
     Safe from any thread.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, capacity: int) -> None:
         """So many are known at least, and three times as many at most; of 0 none."""
-        self._most = most
+        self._capacity = capacity
         # What was noted since somebody asked, of each id two numbers: 0.25 us an answer, and no objects that stay.
-        self._halves = array("Q")
+        self._unindexed = array("Q")
         self._ids: dict[UUID, None] = {}  # before that, oldest first
         self._lock = Lock()
 
-    def note(self, reqids: Sequence[UUID]) -> None:
+    def add_reqids(self, reqids: Sequence[UUID]) -> None:
         """Answers to these have come."""
-        if not self._most:
+        if not self._capacity:
             return
         halves = [half for id in reqids for half in (id.msb, id.lsb)]
         with self._lock:
-            self._halves.extend(halves)
-            if len(self._halves) > 4 * self._most:
-                del self._halves[: -2 * self._most]
+            self._unindexed.extend(halves)
+            if len(self._unindexed) > 4 * self._capacity:
+                del self._unindexed[: -2 * self._capacity]
 
     def __contains__(self, id: UUID) -> bool:
         """Asked of each request that a loss has taken, on every route that it has closed: so an answer is looked at once for all."""
         with self._lock:
-            if self._halves:
-                self._remember()
+            if self._unindexed:
+                self._index_new()
             return id in self._ids
 
-    def _remember(self) -> None:
-        for each in map(UUID, self._halves[::2], self._halves[1::2]):
+    def _index_new(self) -> None:
+        for each in map(UUID, self._unindexed[::2], self._unindexed[1::2]):
             self._ids.pop(each, None)  # or it would stay as old as it was
             self._ids[each] = None
-        del self._halves[:]
-        for each in list(islice(self._ids, max(0, len(self._ids) - self._most))):
+        del self._unindexed[:]
+        for each in list(islice(self._ids, max(0, len(self._ids) - self._capacity))):
             del self._ids[each]
 
 
@@ -87,30 +87,30 @@ class Origin(NamedTuple):
 
     publisher: Hashable
     attributes: UAttributes
-    answers: bool = False
+    are_responses: bool = False
 
-    def message(self, msb: int, lsb: int, kept: bytes) -> UMessage:
+    def message(self, msb: int, lsb: int, stored: bytes) -> UMessage:
         """One of them."""
-        if not self.answers:
-            return UMessage(UUID(msb, lsb), self.attributes, kept)
-        _, *reqid = REQID.unpack_from(kept)
+        if not self.are_responses:
+            return UMessage(UUID(msb, lsb), self.attributes, stored)
+        _, *reqid = REQID.unpack_from(stored)
         attributes = msgspec.structs.replace(self.attributes, reqid=UUID(reqid[0], reqid[2]))
-        return UMessage(UUID(msb, lsb), attributes, kept[REQID.size :])
+        return UMessage(UUID(msb, lsb), attributes, stored[REQID.size :])
 
 
-class _Part(NamedTuple):
+class _BlockPart(NamedTuple):
     """Some messages in a row, put at one time; their heads have a size, and what is behind the id there is in the origin, too."""
 
     origin: Origin
     put_ns: int
-    number: int
-    head: int
+    message_count: int
+    head_size: int
 
 
 class _Block(msgspec.Struct, frozen=True, gc=False):
     """Messages in the order of putting. `heads` and `payloads` are joined, `sizes` are those of the payloads."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[_BlockPart, ...]
     heads: bytes
     sizes: Sequence[int]
     payloads: bytes
@@ -123,45 +123,45 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     def newest_ns(self) -> int:
         return self.parts[-1].put_ns
 
-    def of(self, publisher: Hashable) -> Iterator[tuple[int, UMessage]]:
+    def messages_of(self, publisher: Hashable) -> Iterator[tuple[int, UMessage]]:
         at, payloads = 0, pairwise(accumulate(self.sizes, initial=0))
         for part in self.parts:
-            for begin, end in islice(payloads, part.number):
+            for begin, end in islice(payloads, part.message_count):
                 if part.origin.publisher is publisher:
                     _, msb, _, lsb = HEAD.unpack_from(self.heads, at)
                     yield part.put_ns, part.origin.message(msb, lsb, self.payloads[begin:end])
-                at += part.head
+                at += part.head_size
 
 
-class Memory:
+class RetransmitBuffer:
     """Not locked. Times of putting must not go back."""
 
-    def __init__(self, replay: Replay) -> None:
-        self.is_on = replay.ms > 0
-        self._window_ns = replay.ms * _NS_PER_MS
-        self._block_messages = max(1, replay.messages // _PART)
-        self._block_bytes = replay.bytes // _PART
+    def __init__(self, config: RetransmitConfig) -> None:
+        self.is_enabled = config.ms > 0
+        self._window_ns = config.ms * _NS_PER_MS
+        self._block_messages = max(1, config.messages // _BLOCK_SHARE)
+        self._block_bytes = config.bytes // _BLOCK_SHARE
         # In blocks; what may be there besides is less than a block.
-        self._most_messages = replay.messages - self._block_messages + 1
-        self._most_bytes = replay.bytes - (self._block_bytes if self._block_bytes >= OVERHEAD_BYTES else 0)
-        self._block_ns = self._window_ns // _PART
+        self._max_messages = config.messages - self._block_messages + 1
+        self._max_bytes = config.bytes - (self._block_bytes if self._block_bytes >= OVERHEAD_BYTES else 0)
+        self._block_ns = self._window_ns // _BLOCK_SHARE
         self._blocks: deque[_Block] = deque()
         self._messages = self._bytes = 0  # in blocks
-        self._until_ns = 0  # later messages are no part of the block that is begun
-        self._forget_ns = _NEVER_NS  # when the oldest block is too old
-        self._begin()
+        self._block_until_ns = 0  # later messages are no part of the block that is begun
+        self._evict_at_ns = _NEVER_NS  # when the oldest block is too old
+        self._begin_block()
 
-    def _begin(self) -> None:
-        self._parts: list[_Part] = []
+    def _begin_block(self) -> None:
+        self._parts: list[_BlockPart] = []
         self._heads: list[bytes] = []
         self._sizes = array("I")
         self._payloads: list[bytes] = []
-        self._fresh_bytes = 0
+        self._open_bytes = 0
 
     def __len__(self) -> int:
         return self._messages + len(self._sizes)
 
-    def note(
+    def append_batch(
         self,
         origin: Origin,
         put_ns: int,
@@ -173,65 +173,65 @@ class Memory:
 
         Each as its HEAD, with or without the tail behind it, but all the same; and as its payload, of one of `sizes`.
         """
-        self._begin_anew_if_old(put_ns)
-        self._parts.append(_Part(origin, put_ns, len(heads), len(heads[0])))
+        self._close_block_if_old(put_ns)
+        self._parts.append(_BlockPart(origin, put_ns, len(heads), len(heads[0])))
         self._heads += heads
         sizes = list(map(len, payloads)) if sizes is None else sizes
         self._sizes.extend(sizes)
         self._payloads += payloads
-        self._noted(put_ns, sum(sizes) + OVERHEAD_BYTES * len(sizes))
+        self._on_appended(put_ns, sum(sizes) + OVERHEAD_BYTES * len(sizes))
 
-    def note_one(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
+    def append(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
         """As `note`, of one."""
-        self._begin_anew_if_old(put_ns)
-        self._parts.append(_Part(origin, put_ns, 1, len(head)))
+        self._close_block_if_old(put_ns)
+        self._parts.append(_BlockPart(origin, put_ns, 1, len(head)))
         self._heads.append(head)
         self._sizes.append(len(payload))
         self._payloads.append(payload)
-        self._noted(put_ns, len(payload) + OVERHEAD_BYTES)
+        self._on_appended(put_ns, len(payload) + OVERHEAD_BYTES)
 
-    def _noted(self, now_ns: int, size: int) -> None:
-        self._fresh_bytes += size
-        if len(self._sizes) >= self._block_messages or self._fresh_bytes > self._block_bytes:
-            self._close()
-            self._forget(now_ns)
-        elif now_ns > self._forget_ns:
-            self._forget(now_ns)
+    def _on_appended(self, now_ns: int, size: int) -> None:
+        self._open_bytes += size
+        if len(self._sizes) >= self._block_messages or self._open_bytes > self._block_bytes:
+            self._close_block()
+            self._evict(now_ns)
+        elif now_ns > self._evict_at_ns:
+            self._evict(now_ns)
 
-    def _begin_anew_if_old(self, now_ns: int) -> None:
-        if now_ns > self._until_ns:
+    def _close_block_if_old(self, now_ns: int) -> None:
+        if now_ns > self._block_until_ns:
             if self._sizes:
-                self._close()
-            self._until_ns = now_ns + self._block_ns
+                self._close_block()
+            self._block_until_ns = now_ns + self._block_ns
 
-    def _close(self) -> None:
+    def _close_block(self) -> None:
         """Make a block of the newest."""
         block = _Block(tuple(self._parts), b"".join(self._heads), self._sizes, b"".join(self._payloads))
         self._blocks.append(block)
-        self._forget_ns = min(self._forget_ns, block.newest_ns + self._window_ns)
+        self._evict_at_ns = min(self._evict_at_ns, block.newest_ns + self._window_ns)
         self._messages += len(self._sizes)
         self._bytes += block.bytes
-        self._begin()
+        self._begin_block()
 
-    def _forget(self, now_ns: int) -> None:
+    def _evict(self, now_ns: int) -> None:
         """Let go of the oldest, as time and bounds have it; the newest is always remembered."""
         blocks = self._blocks
         while blocks and (
-            self._messages > self._most_messages
-            or self._bytes > self._most_bytes
+            self._messages > self._max_messages
+            or self._bytes > self._max_bytes
             or blocks[0].newest_ns < now_ns - self._window_ns
         ):
             if len(blocks) == 1 and not self._sizes:
-                self._forget_ns = -1  # it fills the bounds by itself: the next message takes its place
+                self._evict_at_ns = -1  # it fills the bounds by itself: the next message takes its place
                 return
             block = blocks.popleft()
             self._messages -= len(block.sizes)
             self._bytes -= block.bytes
-        self._forget_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
+        self._evict_at_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
 
-    def of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
+    def messages_of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
         """What is remembered of a publisher, each with the time when it was put, in order."""
         if self._sizes:
-            self._close()
-            self._forget_ns = -1  # with the next message that may be more than the bounds
-        return [each for block in self._blocks for each in block.of(publisher)]
+            self._close_block()
+            self._evict_at_ns = -1  # with the next message that may be more than the bounds
+        return [each for block in self._blocks for each in block.messages_of(publisher)]

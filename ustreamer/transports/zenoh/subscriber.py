@@ -14,66 +14,66 @@ from typing import Final, NamedTuple, cast
 import zenoh
 from zenoh.handlers import FifoChannel
 
-from ustreamer.transports.zenoh.decoder import InboundReader, Reason, Refusal
+from ustreamer.transports.zenoh.decoder import SampleDecoder, SampleRefusal, SampleRefusalReason
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
-from ustreamer.transports.zenoh.retransmit import Answered
-from ustreamer.uprotocol.batch import MANY, Run
-from ustreamer.uprotocol.struct_columns import FULL
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests
+from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
+from ustreamer.uprotocol.struct_columns import MAX_BATCH
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.utransport import Listener, for_many
+from ustreamer.uprotocol.utransport import Listener, batch_listener_of
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 log = logging.getLogger("ustreamer.zenoh")
 
-_HELPING: Final = FULL
-_KEPT: Final = 4_096  # sources and sinks of which it is remembered whether filters match them
+_MAX_SAMPLES: Final = MAX_BATCH
+_MAX_CACHED_MATCHES: Final = 4_096  # sources and sinks of which it is remembered whether filters match them
 _PUBLICATION: Final = f"/{NO_SINK}"
 
 
-class Filters(NamedTuple):
+class ListenerFilters(NamedTuple):
     """What a listener asks for; without a sink, publications."""
 
     source: UUri
     sink: UUri | None
 
-    def match(self, message: UMessage) -> bool:
+    def matches(self, message: UMessage) -> bool:
         sink = message.attributes.sink
         if self.sink is None or sink is None:
             return self.sink is sink and self.source.matches(message.attributes.source)
         return self.sink.matches(sink) and self.source.matches(message.attributes.source)
 
 
-class Given:
+class DeliveredFilters:
     """Filters of which a listener has already been given what they match: asked once per source and sink."""
 
-    __slots__ = ("_filters", "_known")
+    __slots__ = ("_cached", "_filters")
 
-    def __init__(self, filters: tuple[Filters, ...] = ()) -> None:
+    def __init__(self, filters: tuple[ListenerFilters, ...] = ()) -> None:
         self._filters = filters
-        self._known: dict[tuple[UUri, UUri | None], bool] = {}
+        self._cached: dict[tuple[UUri, UUri | None], bool] = {}
 
     def __len__(self) -> int:
         """How many filters."""
         return len(self._filters)
 
-    def has(self, message: UMessage) -> bool:
+    def is_delivered(self, message: UMessage) -> bool:
         """Whether one of them matches. For one thread, the receiving one."""
-        ends = message.attributes.source, message.attributes.sink
-        known = self._known.get(ends)
-        if known is None:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            known = self._known[ends] = any(each.match(message) for each in self._filters)
-        return known
+        route = message.attributes.source, message.attributes.sink
+        cached = self._cached.get(route)
+        if cached is None:
+            if len(self._cached) >= _MAX_CACHED_MATCHES:
+                self._cached.clear()
+            cached = self._cached[route] = any(each.matches(message) for each in self._filters)
+        return cached
 
-    def without(self, messages: Sequence[UMessage]) -> Sequence[UMessage]:
+    def undelivered(self, messages: Sequence[UMessage]) -> Sequence[UMessage]:
         """Those that have not been given."""
-        if type(messages) is Run:
-            return [] if self.has(messages[0]) else messages
-        return [each for each in messages if not self.has(each)]
+        if type(messages) is MessageBatch:
+            return [] if self.is_delivered(messages[0]) else messages
+        return [each for each in messages if not self.is_delivered(each)]
 
 
-class _Came(NamedTuple):
+class _SampleBatch(NamedTuple):
     """Samples that were taken out of the channel together: the key, attachment and payload of each; of a delete no payload."""
 
     keys: list[zenoh.KeyExpr]
@@ -81,7 +81,7 @@ class _Came(NamedTuple):
     payloads: list[bytes | None]
 
 
-def _columns(samples: Sequence[zenoh.Sample]) -> _Came:
+def _sample_batch(samples: Sequence[zenoh.Sample]) -> _SampleBatch:
     """A comprehension for each column: 0.2 us a sample less than one loop for all."""
     attachments = [each.attachment for each in samples]
     payloads: list[bytes | None] = [each.payload.to_bytes() for each in samples]
@@ -89,41 +89,46 @@ def _columns(samples: Sequence[zenoh.Sample]) -> _Came:
         for number, each in enumerate(samples):
             if each.kind == zenoh.SampleKind.DELETE:
                 payloads[number] = None
-    return _Came(
+    return _SampleBatch(
         [each.key_expr for each in samples],
         [None if each is None else each.to_bytes() for each in attachments],
         payloads,
     )
 
 
-class Call(NamedTuple):
+class ListenerEntry(NamedTuple):
     """A listener, and what it has already been given by other filters of its own."""
 
     listener: Listener
-    given: Given
+    delivered: DeliveredFilters
 
 
-class Reception:
+class ZenohSubscription:
     """The subscriber of one pair of filters. `received`, `refused` and `listener_errors` have one writer, its thread."""
 
     def __init__(
-        self, filters: Filters, endpoint: str, authority: str, queue: int, answered: Answered
+        self,
+        filters: ListenerFilters,
+        endpoint: str,
+        authority: str,
+        queue_samples: int,
+        answered_requests: AnsweredRequests,
     ) -> None:
         """`answered` is told of the answers that come."""
         self.filters = filters
-        self._answered = answered
+        self._answered_requests = answered_requests
         self.received = 0
         self.listener_errors = 0
-        self.refused = dict.fromkeys(Reason, 0)
-        self._calls: tuple[Call, ...] = ()
+        self.refused = dict.fromkeys(SampleRefusalReason, 0)
+        self._listeners: tuple[ListenerEntry, ...] = ()
         self._key = filter_key(filters.source, filters.sink, authority)
         # The chunks {} of a publication are matched by * like any other, and publications are somebody else's.
         self._skips_publications = filters.sink == ANY
         self._endpoint = endpoint
-        self._queue = queue
-        self._reader = InboundReader()
+        self._queue = queue_samples
+        self._decoder = SampleDecoder()
         self._reported: set[type[Exception]] = set()
-        self._calling = RLock()
+        self._delivery_lock = RLock()
         self._subscriber: zenoh.Subscriber[zenoh.Handler[zenoh.Sample]] | None = None
         self._thread: Thread | None = None
 
@@ -138,11 +143,11 @@ class Reception:
         self._thread = Thread(target=self._run, args=(self._subscriber.handler,), name=name, daemon=True)
         self._thread.start()
 
-    def use(self, calls: tuple[Call, ...]) -> None:
+    def set_listeners(self, listeners: tuple[ListenerEntry, ...]) -> None:
         """Make these calls from the next message on."""
-        self._calls = calls
+        self._listeners = listeners
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Undeclare the subscriber; the thread ends after what is queued. May be repeated."""
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
@@ -155,8 +160,8 @@ class Reception:
 
     def wait_call_done(self, timeout_s: float) -> None:
         """Wait for a call in progress on the receiving thread; called on it, return at once."""
-        if self._calling.acquire(timeout=timeout_s):
-            self._calling.release()
+        if self._delivery_lock.acquire(timeout=timeout_s):
+            self._delivery_lock.release()
 
     # --- on the receiving thread --------------------------------------------------------------------------------------
 
@@ -164,76 +169,78 @@ class Reception:
         recv, try_recv = samples.recv, samples.try_recv
         open = True
         while open:
-            came: list[zenoh.Sample] = []
+            received: list[zenoh.Sample] = []
             try:
-                came.append(recv())
-                came.extend(
-                    islice(iter(try_recv, None), _HELPING - 1)
+                received.append(recv())
+                received.extend(
+                    islice(iter(try_recv, None), _MAX_SAMPLES - 1)
                 )  # which keeps what it has got if it fails
             except zenoh.ZError:  # undeclared or session closed, and nothing left in the channel
                 open = False
-            columns = _columns(came)
-            self._deliver_all(self._run_of(columns) or self._messages(columns))
+            batch = _sample_batch(received)
+            self._deliver_batch(self._decode_batch(batch) or self._decode_each(batch))
 
-    def _run_of(self, came: "_Came") -> Run | None:
+    def _decode_batch(self, batch: "_SampleBatch") -> MessageBatch | None:
         """What samples are that are alike, without looking at each; None if they are not."""
-        keys, headers, payloads = came
-        if len(keys) < MANY or keys.count(keys[0]) < len(keys) or None in headers or None in payloads:
+        keys, headers, payloads = batch
+        if len(keys) < MIN_BATCH or keys.count(keys[0]) < len(keys) or None in headers or None in payloads:
             return None
         key = str(keys[0])
         if self._skips_publications and key.endswith(_PUBLICATION):
             return None
-        run = self._reader.run(key, cast("list[bytes]", headers), cast("list[bytes]", payloads))
-        if run is not None:
-            self.received += len(run)
-            if run.reqids is not None:
-                self._answered.note(run.reqids)
-        return run
+        message_batch = self._decoder.decode_batch(
+            key, cast("list[bytes]", headers), cast("list[bytes]", payloads)
+        )
+        if message_batch is not None:
+            self.received += len(message_batch)
+            if message_batch.reqids is not None:
+                self._answered_requests.add_reqids(message_batch.reqids)
+        return message_batch
 
-    def _messages(self, came: "_Came") -> list[UMessage]:
-        taken = map(self._take, map(str, came.keys), came.headers, came.payloads)
-        return [message for message in taken if message is not None]
+    def _decode_each(self, batch: "_SampleBatch") -> list[UMessage]:
+        decoded = map(self._decode, map(str, batch.keys), batch.headers, batch.payloads)
+        return [message for message in decoded if message is not None]
 
-    def _deliver_all(self, messages: Sequence[UMessage]) -> None:
-        calls = self._calls
-        if len(messages) > 1 and len(calls) == 1:
-            listener, given = calls[0]
-            take_all = for_many(listener)
-            if take_all is not None:
-                if given:
-                    messages = given.without(messages)
+    def _deliver_batch(self, messages: Sequence[UMessage]) -> None:
+        listeners = self._listeners
+        if len(messages) > 1 and len(listeners) == 1:
+            listener, delivered = listeners[0]
+            on_batch = batch_listener_of(listener)
+            if on_batch is not None:
+                if delivered:
+                    messages = delivered.undelivered(messages)
                     if not messages:
                         return
-                with self._calling:
+                with self._delivery_lock:
                     try:
-                        take_all(messages)
+                        on_batch(messages)
                     except Exception as error:  # noqa: BLE001  # as below; it should have raised nothing
                         self._listener_failed(messages[0], error)
                 return
         for message in messages:
             self._deliver(message)
 
-    def _take(self, key: str, header: bytes | None, payload: bytes | None) -> UMessage | None:
+    def _decode(self, key: str, header: bytes | None, payload: bytes | None) -> UMessage | None:
         """The message that a sample is, if it is one; a delete has no payload."""
         if self._skips_publications and key.endswith(_PUBLICATION):
             return None
-        message = self._reader.read(key, header, payload or b"")
-        if type(message) is Refusal:
+        message = self._decoder.decode(key, header, payload or b"")
+        if type(message) is SampleRefusal:
             self._refuse(message)
         elif payload is None:
-            self._refuse(Refusal(Reason.DELETE, f"a delete of {key!r}; messages are puts"))
+            self._refuse(SampleRefusal(SampleRefusalReason.DELETE, f"a delete of {key!r}; messages are puts"))
         else:
             self.received += 1
             reqid = message.attributes.reqid
             if reqid is not None:
-                self._answered.note((reqid,))
+                self._answered_requests.add_reqids((reqid,))
             return message
         return None
 
     def _deliver(self, message: UMessage) -> None:
-        with self._calling:
-            for listener, given in self._calls:
-                if given and given.has(message):
+        with self._delivery_lock:
+            for listener, delivered in self._listeners:
+                if delivered and delivered.is_delivered(message):
                     continue
                 try:
                     listener(message)
@@ -248,7 +255,7 @@ class Reception:
             extra = {"endpoint": self._endpoint, "key": self._key, "message_id": str(message.id)}
             log.error("zenoh.listener_failed", extra=extra, exc_info=error)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: SampleRefusal) -> None:
         self.refused[refusal.reason] += 1
         if self.refused[refusal.reason] == 1:
             extra = {
@@ -257,4 +264,4 @@ class Reception:
                 "reason": refusal.reason,
                 "why": refusal.text,
             }
-            log.warning("zenoh.refused", extra=extra)
+            log.warning("zenoh.sample_refused", extra=extra)

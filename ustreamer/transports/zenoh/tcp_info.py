@@ -34,9 +34,9 @@ class TcpState(NamedTuple):
     """Whether neither side's kernel has ended it."""
     acked: int
     """Bytes that the other side's kernel has acknowledged."""
-    waiting: int
+    unacked: int
     """Bytes that were written and are not acknowledged yet, whether they have been sent or not."""
-    heard_ms: int
+    received_ago_ms: int
     """Since the other side last sent something of its own."""
     received: int
     """Bytes that came in."""
@@ -48,17 +48,17 @@ class TcpLink(NamedTuple):
     fd: int
     ends: _Ends
 
-    def room(self) -> int:
+    def send_window(self) -> int:
         """Bytes that the kernel takes now without making the sender wait; 0 if the connection is no more."""
         try:
             borrowed = socket.socket(fileno=self.fd)
         except OSError:
             return 0
         try:
-            if not self._is(borrowed):
+            if not self._is_same(borrowed):
                 return 0
             size = borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # half of it is for bookkeeping
-            waiting = self._waiting()
+            waiting = self._unacked_bytes()
         except OSError:
             return 0
         finally:
@@ -72,9 +72,11 @@ class TcpLink(NamedTuple):
         except OSError:
             return None
         try:
-            if not self._is(borrowed):
+            if not self._is_same(borrowed):
                 return None
-            waiting = self._waiting()  # first: what is acknowledged in between counts twice, and not never
+            waiting = (
+                self._unacked_bytes()
+            )  # first: what is acknowledged in between counts twice, and not never
             info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except OSError:
             return None
@@ -86,13 +88,13 @@ class TcpLink(NamedTuple):
         numbers = (fields[_ACKED], waiting, fields[_LAST_RECEIVED_MS], fields[_RECEIVED])
         return TcpState(fields[0] == _ESTABLISHED, *numbers)
 
-    def _waiting(self) -> int:
+    def _unacked_bytes(self) -> int:
         """Bytes that were written and are not acknowledged yet."""
         waiting = array("i", [0])
         ioctl(self.fd, TIOCOUTQ, waiting)
         return waiting[0]
 
-    def _is(self, connection: socket.socket) -> bool:
+    def _is_same(self, connection: socket.socket) -> bool:
         """Whether it is still this one: of those that were accepted at one address, only the other end differs."""
         if _address_of(connection.getsockname()) != self.ends[0]:
             return False

@@ -12,80 +12,86 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import quote, unquote
 
-from ustreamer.core.peers.election import Announcement, Role
-from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.core.peers.election import Announcement, AnnouncementRole
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.subscriptions import MAX_PERIOD_NS
-from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.uprotocol.ustatus import invalid_argument
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
 PREFIX: Final = "up-streamer/1"
 
-_WHO: Final = rf"{PREFIX}/([0-9a-f]{{16}})/([a-z0-9_-]{{1,128}})/([^/]+)"
-_ANNOUNCEMENT: Final = re.compile(rf"{_WHO}/([a-z]+)/([^/]+)")
-_PUT: Final = re.compile(rf"{_WHO}/puts/([^/]+)/(0|[1-9][0-9]{{0,18}})")
+_ROUTER: Final = rf"{PREFIX}/([0-9a-f]{{16}})/([a-z0-9_-]{{1,128}})/([^/]+)"
+_ANNOUNCEMENT: Final = re.compile(rf"{_ROUTER}/([a-z]+)/([^/]+)")
+_ADVERTISEMENT: Final = re.compile(rf"{_ROUTER}/puts/([^/]+)/(0|[1-9][0-9]{{0,18}})")
 
 
 def announcement_key(announcement: Announcement) -> str:
     """The key of the token that says it."""
     each = announcement
-    return f"{_who(each)}/{each.role}/{quote(each.subject, safe='')}"
+    return f"{_router_prefix(each)}/{each.role}/{quote(each.subject, safe='')}"
 
 
-def put_key(put: Put) -> str:
+def advertisement_key(advertisement: TopicAdvertisement) -> str:
     """The key of the token that says it."""
-    return f"{_who(put)}/puts/{quote(str(put.topic), safe='')}/{put.period_ns}"
+    return f"{_router_prefix(advertisement)}/puts/{quote(str(advertisement.topic), safe='')}/{advertisement.period_ns}"
 
 
-def _who(each: Announcement | Put) -> str:
+def _router_prefix(each: Announcement | TopicAdvertisement) -> str:
     return f"{PREFIX}/{each.instance}/{each.endpoint}/{quote(each.authority, safe='')}"
 
 
-def read_token(key: str, vouched: Collection[str] = ()) -> Announcement | Put:
+def parse_token(key: str, trusted_authorities: Collection[str] = ()) -> Announcement | TopicAdvertisement:
     """What a token says; INVALID_ARGUMENT for any other key. Own authorities in `vouched` are vouched for."""
-    if match := _PUT.fullmatch(key):
-        *who, topic, period = match.groups()
-        return Put(*_speaker(key, *who), _topic(key, topic), _period(key, period))
+    if match := _ADVERTISEMENT.fullmatch(key):
+        *router, topic, period = match.groups()
+        return TopicAdvertisement(*_parse_router(key, *router), _topic(key, topic), _period(key, period))
     match = _ANNOUNCEMENT.fullmatch(key)
     if match is None:
-        raise invalid(f"token {key!r}: expected {PREFIX}/instance/endpoint/own authority/role/authority")
-    *who, role, subject = match.groups()
-    if role not in set(Role):
-        raise invalid(f"token {key!r}: role {role!r} (have: {', '.join(Role)})")
-    instance, endpoint, authority = _speaker(key, *who)
-    said = Role(role), _authority(key, subject)
-    return Announcement(instance, endpoint, authority, *said, vouched=authority in vouched)
+        raise invalid_argument(
+            f"token {key!r}: expected {PREFIX}/instance/endpoint/own authority/role/authority"
+        )
+    *router, role, subject = match.groups()
+    if role not in set(AnnouncementRole):
+        raise invalid_argument(f"token {key!r}: role {role!r} (have: {', '.join(AnnouncementRole)})")
+    instance, endpoint, authority = _parse_router(key, *router)
+    role_and_subject = AnnouncementRole(role), _authority(key, subject)
+    return Announcement(
+        instance, endpoint, authority, *role_and_subject, trusted=authority in trusted_authorities
+    )
 
 
-def _speaker(key: str, instance: str, endpoint: str, own: str) -> tuple[str, str, str]:
-    authority = _authority(key, own)
+def _parse_router(key: str, instance: str, endpoint: str, quoted_authority: str) -> tuple[str, str, str]:
+    authority = _authority(key, quoted_authority)
     if authority == ANY_AUTHORITY:
-        raise invalid(f"token {key!r}: '*' is nobody's own authority")
+        raise invalid_argument(f"token {key!r}: '*' is nobody's own authority")
     return instance, endpoint, authority
 
 
-def _decoded(key: str, chunk: str) -> str:
+def _percent_decoded(key: str, chunk: str) -> str:
     text = unquote(chunk, errors="replace")
     if quote(text, safe="") != chunk:
-        raise invalid(f"token {key!r}: {chunk!r} is not percent-encoded as expected")
+        raise invalid_argument(f"token {key!r}: {chunk!r} is not percent-encoded as expected")
     return text
 
 
 def _authority(key: str, chunk: str) -> str:
-    authority = _decoded(key, chunk)
+    authority = _percent_decoded(key, chunk)
     check_authority(authority, key)
     return authority
 
 
 def _topic(key: str, chunk: str) -> UUri:
-    text = _decoded(key, chunk)
+    text = _percent_decoded(key, chunk)
     topic = UUri.parse(text)
     if str(topic) != text or not topic.authority_name or not topic.is_topic or topic.wildcard() is not None:
-        raise invalid(f"token {key!r}: {text!r} is not the one way to write one topic of a named authority")
+        raise invalid_argument(
+            f"token {key!r}: {text!r} is not the one way to write one topic of a named authority"
+        )
     return topic
 
 
 def _period(key: str, digits: str) -> int:
     period_ns = int(digits)
     if period_ns > MAX_PERIOD_NS:
-        raise invalid(f"token {key!r}: a period of {digits} ns, expected {MAX_PERIOD_NS} at most")
+        raise invalid_argument(f"token {key!r}: a period of {digits} ns, expected {MAX_PERIOD_NS} at most")
     return period_ns

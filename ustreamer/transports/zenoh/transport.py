@@ -14,20 +14,25 @@ from typing import Final, NamedTuple
 
 import zenoh
 
-from ustreamer.core.delivery.delivery import BulkTransmit, Transmit
+from ustreamer.core.delivery.delivery import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement
-from ustreamer.core.peers.topic_advertisements import Put
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.hooks import EndpointContext, EndpointTransport
 from ustreamer.transports.zenoh.config import ZenohEndpoint
-from ustreamer.transports.zenoh.decoder import Reason
-from ustreamer.transports.zenoh.errors import reason
-from ustreamer.transports.zenoh.link_monitor import Links, lease_ms
-from ustreamer.transports.zenoh.peer_tokens import Tokens
-from ustreamer.transports.zenoh.publisher import Sender
-from ustreamer.transports.zenoh.retransmit import Answered, Replay
-from ustreamer.transports.zenoh.subscriber import Call, Filters, Given, Reception
+from ustreamer.transports.zenoh.decoder import SampleRefusalReason
+from ustreamer.transports.zenoh.errors import zenoh_error_text
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
+from ustreamer.transports.zenoh.peer_tokens import PeerTokens
+from ustreamer.transports.zenoh.publisher import ZenohSender
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
+from ustreamer.transports.zenoh.subscriber import (
+    DeliveredFilters,
+    ListenerEntry,
+    ListenerFilters,
+    ZenohSubscription,
+)
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, check_authority, check_filters
 
@@ -38,11 +43,13 @@ _RUNTIME: Final = "(rx: (worker_threads: 16))"
 """Zenoh reads the sockets of all sessions of a process on two threads. To close one whose peer has stopped reading blocks
 such a thread for up to 10 s (SO_LINGER), so two stalled peers made every endpoint deaf (measured: for 7.3 s)."""
 _TCP: Final = re.compile(r"tcp/(.+):(\d+)")
-_PATIENCE_S: Final = 5.0  # with listeners, which are to be quick, and may be stuck, or wait for each other
+_LISTENER_TIMEOUT_S: Final = (
+    5.0  # with listeners, which are to be quick, and may be stuck, or wait for each other
+)
 
 
 class _Registration(NamedTuple):
-    filters: Filters
+    filters: ListenerFilters
     listener: Listener
 
 
@@ -58,23 +65,25 @@ class ZenohTransport(EndpointTransport):
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
         check_authority(context.authority, f"authority of endpoint {context.name}")
         if context.authority == ANY_AUTHORITY:
-            raise invalid(f"endpoint {context.name!r}: authority '*', expected the name of one authority")
+            raise invalid_argument(
+                f"endpoint {context.name!r}: authority '*', expected the name of one authority"
+            )
         self._config = config
         self._context = context
         self._session: zenoh.Session | None = None
-        self._sender: Sender | None = None
-        self._links = Links(context)
-        self._answered = Answered(config.replay_messages if config.replay_ms else 0)
-        trusted = () if isinstance(config.neighbours, bool) else config.neighbours
-        self._tokens = Tokens(context.name, trusted)
+        self._sender: ZenohSender | None = None
+        self._link_monitor = LinkMonitor(context)
+        self._answered_requests = AnsweredRequests(config.replay_messages if config.replay_ms else 0)
+        trusted = () if isinstance(config.peers, bool) else config.peers
+        self._peer_tokens = PeerTokens(context.name, trusted)
         self._route_watchers: list[Callable[[Hashable], None]] = []
         self._receiving = True
         self._closed = False
         # Never held while a listener runs or is waited for: a listener may register another.
         self._lock = Lock()
         self._registrations: dict[_Registration, None] = {}
-        self._receptions: dict[Filters, Reception] = {}
-        self._retired = Counter[str]()
+        self._subscriptions: dict[ListenerFilters, ZenohSubscription] = {}
+        self._closed_counters = Counter[str]()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -84,10 +93,8 @@ class ZenohTransport(EndpointTransport):
             listen = json.loads(zenoh_config(self._config, self._context.name).get_json("listen/endpoints"))
         except UStatusError as error:
             return [error.message]
-        everywhere = (
-            listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
-        )
-        return [problem for locator in everywhere if (problem := _taken(locator))]
+        locators = listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
+        return [problem for locator in locators if (problem := _port_in_use(locator))]
 
     def open(self) -> None:
         """Open the session and declare what was registered.
@@ -102,35 +109,46 @@ class ZenohTransport(EndpointTransport):
         try:
             session = zenoh.open(config)
         except zenoh.ZError as error:
-            text = f"endpoint {self._context.name!r}: no Zenoh session, {_addresses(config)}: {reason(error)}"
+            text = f"endpoint {self._context.name!r}: no Zenoh session, {_describe_addresses(config)}: {zenoh_error_text(error)}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         # Python waits for no daemon thread at its end, and one that is inside Zenoh then aborts the process.
         atexit.register(self.close)
-        replay = Replay(self._config.replay_ms, self._config.replay_messages, self._config.replay_bytes)
-        self._sender = Sender(session, self._links, self._context, replay, self._answered, self._route_opened)
-        self._links.watch(
+        retransmit = RetransmitConfig(
+            self._config.replay_ms, self._config.replay_messages, self._config.replay_bytes
+        )
+        self._sender = ZenohSender(
+            session,
+            self._link_monitor,
+            self._context,
+            retransmit,
+            self._answered_requests,
+            self._on_route_opened,
+        )
+        self._link_monitor.start(
             session, lease_ms(config)
         )  # after the sender: who is told that the link is up sends at once
         # Before the first message is asked for: whose it is should be known by then.
-        self._tokens.start(session)
+        self._peer_tokens.start(session)
         with self._lock:
             self._session = session
-            for reception in self._receptions.values():
-                reception.start(session)
+            for subscription in self._subscriptions.values():
+                subscription.start(session)
 
     def stop_receiving(self) -> None:
         """Undeclare all subscribers; what has come in still goes to the listeners, for 5 s at most."""
-        self._tokens.announce(frozenset())  # and nothing in between: another streamer may take over at once
-        self._tokens.puts.end()
+        self._peer_tokens.announce(
+            frozenset()
+        )  # and nothing in between: another streamer may take over at once
+        self._peer_tokens.topic_tokens.stop()
         with self._lock:
             self._receiving = False
-            receptions = list(self._receptions.values())
-        for reception in receptions:
-            reception.end()
+            subscriptions = list(self._subscriptions.values())
+        for subscription in subscriptions:
+            subscription.stop()
         monotonic_ns = self._context.clock.monotonic_ns
-        until_ns = monotonic_ns() + round(_PATIENCE_S * 1e9)
-        for reception in receptions:
-            reception.join(max(0, until_ns - monotonic_ns()) / 1e9)
+        until_ns = monotonic_ns() + round(_LISTENER_TIMEOUT_S * 1e9)
+        for subscription in subscriptions:
+            subscription.join(max(0, until_ns - monotonic_ns()) / 1e9)
 
     def close(self) -> None:
         """End all threads and the session: at once, or within 20 s if a listener is stuck or a send waits."""
@@ -142,12 +160,14 @@ class ZenohTransport(EndpointTransport):
             return
         atexit.unregister(self.close)
         self._sender.close()
-        self._tokens.close()
-        self._links.close()
+        self._peer_tokens.close()
+        self._link_monitor.close()
         try:
             session.close()  # type: ignore[no-untyped-call]
         except zenoh.ZError as error:  # it waits 10 s for its own threads and then goes on without them
-            log.warning("zenoh.close", extra={"endpoint": self._context.name, "why": reason(error)})
+            log.warning(
+                "zenoh.close_failed", extra={"endpoint": self._context.name, "why": zenoh_error_text(error)}
+            )
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -158,57 +178,59 @@ class ZenohTransport(EndpointTransport):
             raise UStatusError(UCode.UNAVAILABLE, f"{self!r} is not open")
         sender.send(message)
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         sender = self._sender
-        return self._transmit if sender is None or self._closed else sender.put
+        return self._transmit if sender is None or self._closed else sender.put_message
 
-    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         sender = self._sender
-        return super().bulk_transmitter(subscriber) if sender is None or self._closed else sender.put_all
+        return super().batch_transmitter(subscriber) if sender is None or self._closed else sender.put_batch
 
-    def room(self) -> int:
+    def send_window(self) -> int:
         """What the kernel's buffers of all links have room for; 0 where one is not over TCP, or cannot be asked."""
-        return self._links.room()
+        return self._link_monitor.send_window()
 
     def _transmit(self, message: UMessage) -> None:
         """As `send`, and never waits: for whoever keeps what is refused, and is told when its route is open."""
         sender = self._sender
         if sender is None or self._closed:
             return self.send(message)  # which says so
-        sender.put(message)
+        sender.put_message(message)
         return None
 
     def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
         self._route_watchers.append(opened)
 
-    def _route_opened(self, route: Hashable) -> None:
+    def _on_route_opened(self, route: Hashable) -> None:
         for opened in self._route_watchers:
             opened(route)
 
     def watch_link(self, changed: Callable[[bool], None]) -> None:
         """As EndpointTransport says; the link is up while at least one Zenoh node is connected."""
-        self._links.tell(changed)
+        self._link_monitor.add_watcher(changed)
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
-        if self._config.neighbours is not False and self._receiving:
-            self._tokens.announce(announcements)
+        if self._config.peers is not False and self._receiving:
+            self._peer_tokens.announce(announcements)
 
-    def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
-        if self._config.neighbours is not False:
-            self._tokens.watch(changed)
+    def watch_peers(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+        if self._config.peers is not False:
+            self._peer_tokens.watch_announcements(changed)
 
-    def announce_puts(self, puts: frozenset[Put]) -> None:
-        if self._config.neighbours is not False and self._receiving:
-            self._tokens.puts.announce(puts)
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        if self._config.peers is not False and self._receiving:
+            self._peer_tokens.topic_tokens.advertise(advertisements)
 
-    def watch_puts(self, changed: Callable[[frozenset[Put], frozenset[Put]], None]) -> None:
-        if self._config.neighbours is not False:
-            self._tokens.puts.watch(changed)
+    def watch_topic_advertisements(
+        self, changed: Callable[[frozenset[TopicAdvertisement], frozenset[TopicAdvertisement]], None]
+    ) -> None:
+        if self._config.peers is not False:
+            self._peer_tokens.topic_tokens.watch_advertisements(changed)
 
     # --- listeners ----------------------------------------------------------------------------------------------------
 
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
-        registration = self._registration(source_filter, sink_filter, listener)
+        registration = self._new_registration(source_filter, sink_filter, listener)
         with self._lock:
             if registration in self._registrations:
                 return
@@ -217,93 +239,102 @@ class ZenohTransport(EndpointTransport):
                     UCode.RESOURCE_EXHAUSTED, f"{self!r}: {MAX_LISTENERS} listeners are the limit"
                 )
             filters = registration.filters
-            is_new = filters not in self._receptions
+            is_new = filters not in self._subscriptions
             if is_new:
                 name, authority = self._context.name, self._context.authority
-                self._receptions[filters] = Reception(
-                    filters, name, authority, self._config.queue, self._answered
+                self._subscriptions[filters] = ZenohSubscription(
+                    filters, name, authority, self._config.queue, self._answered_requests
                 )
             self._registrations[registration] = None
-            self._assign()
+            self._update_listeners()
             if is_new:
-                self._start(registration)
+                self._start_first(registration)
 
     def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
-        registration = self._registration(source_filter, sink_filter, listener)
+        registration = self._new_registration(source_filter, sink_filter, listener)
         with self._lock:
             if registration not in self._registrations:
                 raise UStatusError(
                     UCode.NOT_FOUND, f"{self!r}: no such listener for {source_filter}, {sink_filter}"
                 )
             del self._registrations[registration]
-            self._assign()
-            reception = self._receptions[registration.filters]
+            self._update_listeners()
+            subscription = self._subscriptions[registration.filters]
             unused = all(each.filters != registration.filters for each in self._registrations)
             if unused:
-                del self._receptions[registration.filters]
-        reception.wait_call_done(_PATIENCE_S)
+                del self._subscriptions[registration.filters]
+        subscription.wait_call_done(_LISTENER_TIMEOUT_S)
         if unused:
-            reception.end()
-            reception.join(_PATIENCE_S)
+            subscription.stop()
+            subscription.join(_LISTENER_TIMEOUT_S)
             with self._lock:
-                self._retired.update(_counts(reception))
+                self._closed_counters.update(_counters_of(subscription))
 
-    def _registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
+    def _new_registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
         check_filters(source, sink)
         for uuri in (source, sink):
             if uuri is not None:
                 uuri.check()
         own = self._context.authority
-        return _Registration(Filters(source.with_authority(own), sink and sink.with_authority(own)), listener)
+        return _Registration(
+            ListenerFilters(source.with_authority(own), sink and sink.with_authority(own)), listener
+        )
 
-    def _start(self, first: _Registration) -> None:
+    def _start_first(self, first: _Registration) -> None:
         """Receive what `first` is the first to ask for: after it was assigned, as what comes at once is not kept."""
         if self._session is None or not self._receiving:
             return
         filters = first.filters
         try:
-            self._receptions[filters].start(self._session)
+            self._subscriptions[filters].start(self._session)
         except zenoh.ZError as error:
-            del self._registrations[first], self._receptions[filters]
-            text = f"endpoint {self._context.name!r}: cannot listen for {filters}: {reason(error)}"
+            del self._registrations[first], self._subscriptions[filters]
+            text = f"endpoint {self._context.name!r}: cannot listen for {filters}: {zenoh_error_text(error)}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
 
-    def _assign(self) -> None:
+    def _update_listeners(self) -> None:
         """Tell each reception whom to call; a listener is given a message once, however many of its filters match."""
-        calls: dict[Filters, list[Call]] = {filters: [] for filters in self._receptions}
-        before: dict[Listener, list[Filters]] = {}
+        entries: dict[ListenerFilters, list[ListenerEntry]] = {filters: [] for filters in self._subscriptions}
+        before: dict[Listener, list[ListenerFilters]] = {}
         for filters, listener in self._registrations:
             earlier = before.setdefault(listener, [])
-            calls[filters].append(
-                Call(listener, Given(tuple(each for each in earlier if _overlap(each, filters))))
+            entries[filters].append(
+                ListenerEntry(
+                    listener, DeliveredFilters(tuple(each for each in earlier if _overlap(each, filters)))
+                )
             )
             earlier.append(filters)
-        for filters, reception in self._receptions.items():
-            reception.use(tuple(calls[filters]))
+        for filters, subscription in self._subscriptions.items():
+            subscription.set_listeners(tuple(entries[filters]))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
         """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.
 
-        Of what was sent, `replayed` was put again because it may have been lost, and `unreplayed` could not be. Of what other
-        streamers announce, `refused_announcement` could not be read, `refused_announcement_room` was too much, and so was
-        `refused_put_room` of what they say that they put. Of what we put, Zenoh would not say `undeclared_puts`.
+        Of what was sent, `replayed` was put again because it may have been lost, and `not_replayed` could not be. Of what other
+        streamers announce, `refused_announcement` could not be read, `refused_announcement_limit` was too much, and so was
+        `refused_advertisement_limit` of what they say that they put. Of what we put, Zenoh would not say `advertisements_failed`.
         """
         with self._lock:
-            counts = self._retired.copy()
-            for reception in self._receptions.values():
-                counts.update(_counts(reception))
+            counts = self._closed_counters.copy()
+            for subscription in self._subscriptions.values():
+                counts.update(_counters_of(subscription))
         sender = self._sender
-        out = {name: getattr(sender, name, 0) for name in ("sent", "replayed", "unreplayed")}
-        names = ("received", "listener_errors", *(f"refused_{each}" for each in Reason))
-        announced = {
-            "refused_announcement": self._tokens.refused,
-            "refused_announcement_room": self._tokens.crowded_out,
-            "refused_put_room": self._tokens.puts.crowded_out,
-            "undeclared_puts": self._tokens.puts.undeclared,
+        out = {name: getattr(sender, name, 0) for name in ("sent", "replayed", "not_replayed")}
+        names = ("received", "listener_errors", *(f"refused_{each}" for each in SampleRefusalReason))
+        peer_counters = {
+            "refused_announcement": self._peer_tokens.refused,
+            "refused_announcement_limit": self._peer_tokens.over_limit,
+            "refused_advertisement_limit": self._peer_tokens.topic_tokens.over_limit,
+            "advertisements_failed": self._peer_tokens.topic_tokens.failed,
         }
-        return {**out, "links": len(self._links), **{name: counts[name] for name in names}, **announced}
+        return {
+            **out,
+            "links": len(self._link_monitor),
+            **{name: counts[name] for name in names},
+            **peer_counters,
+        }
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "new" if self._sender is None else "open"
@@ -316,15 +347,15 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
     try:
         if config.config is not None:
             where = f"endpoint {endpoint!r}: Zenoh configuration '{config.config}'"
-            made = zenoh.Config.from_file(str(config.config))
+            zenoh_settings = zenoh.Config.from_file(str(config.config))
         else:
-            made = zenoh.Config()
+            zenoh_settings = zenoh.Config()
         for path, value in _settings(config).items():
             where = f"endpoint {endpoint!r}: Zenoh's {path} = {json.dumps(value)}"
-            made.insert_json5(path, json.dumps(value))
+            zenoh_settings.insert_json5(path, json.dumps(value))
     except zenoh.ZError as error:
-        raise invalid(f"{where}: {reason(error)}") from error
-    return made
+        raise invalid_argument(f"{where}: {zenoh_error_text(error)}") from error
+    return zenoh_settings
 
 
 def _settings(config: ZenohEndpoint) -> dict[str, object]:
@@ -339,7 +370,7 @@ def _settings(config: ZenohEndpoint) -> dict[str, object]:
     return {path: value for path, value in settings.items() if value is not None}
 
 
-def _taken(locator: str) -> str | None:
+def _port_in_use(locator: str) -> str | None:
     """Why a TCP locator such as tcp/127.0.0.1:7447 cannot be listened on; None if it can, or is of another protocol."""
     match = _TCP.match(locator)
     if match is None:
@@ -355,19 +386,19 @@ def _taken(locator: str) -> str | None:
     return None
 
 
-def _addresses(config: zenoh.Config) -> str:
+def _describe_addresses(config: zenoh.Config) -> str:
     mode, listen, connect = (
         config.get_json(path) for path in ("mode", "listen/endpoints", "connect/endpoints")
     )
     return f"mode {mode}, listening on {listen}, connecting to {connect}"
 
 
-def _counts(reception: Reception) -> dict[str, int]:
-    refused = {f"refused_{each}": count for each, count in reception.refused.items()}
-    return {"received": reception.received, "listener_errors": reception.listener_errors, **refused}
+def _counters_of(subscription: ZenohSubscription) -> dict[str, int]:
+    refused = {f"refused_{each}": count for each, count in subscription.refused.items()}
+    return {"received": subscription.received, "listener_errors": subscription.listener_errors, **refused}
 
 
-def _overlap(one: Filters, other: Filters) -> bool:
+def _overlap(one: ListenerFilters, other: ListenerFilters) -> bool:
     """Whether some message matches both."""
     if one.sink is None or other.sink is None:
         return one.sink is other.sink and _intersect(one.source, other.source)

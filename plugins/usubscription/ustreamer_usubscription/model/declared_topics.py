@@ -17,7 +17,7 @@ class TopicState(IntEnum):
     DEPRECATED = 2
 
 
-class Topics:
+class DeclaredTopics:
     """Declared topics and their states, in memory. Belongs to the writer's thread."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Topics:
     def __iter__(self) -> Iterator[UUri]:
         return iter(self._states)
 
-    def of_any_instance(self, pattern: UUri) -> Iterable[UUri]:
+    def instances_of(self, pattern: UUri) -> Iterable[UUri]:
         """The declared topics that differ from `pattern` in the instance only."""
         return self._by_pattern.get(pattern, ())
 
@@ -47,10 +47,10 @@ class Topics:
         for topic, state in changes.items():
             if state is not None:
                 self._states[topic] = state
-                self._by_pattern.setdefault(any_instance(topic), {})[topic] = None
+                self._by_pattern.setdefault(any_instance_pattern(topic), {})[topic] = None
 
 
-def any_instance(topic: UUri) -> UUri:
+def any_instance_pattern(topic: UUri) -> UUri:
     """The pattern of this topic of every instance of its entity."""
     return UUri(
         topic.authority_name,

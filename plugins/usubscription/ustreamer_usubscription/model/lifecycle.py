@@ -15,48 +15,48 @@ from typing import Final
 from ustreamer.core.routing.usubscription_codec import Status
 
 
-class Event(Enum):
+class LifecycleEvent(Enum):
     """What may happen to a topic."""
 
-    WANTED = auto()
+    CLIENT_SUBSCRIBED = auto()
     """A client subscribes, be it the first or another one."""
-    UNWANTED = auto()
+    LAST_CLIENT_LEFT = auto()
     """The last client has gone: unsubscribed, expired, or reset."""
-    GRANTED = auto()
+    REMOTE_SUBSCRIBED = auto()
     """The topic's own uSubscription answered SUBSCRIBED."""
-    DEFERRED = auto()
+    REMOTE_PENDING = auto()
     """The topic's own uSubscription answered SUBSCRIBE_PENDING: it waits for another one in turn."""
-    REFUSED = auto()
+    REMOTE_REFUSED = auto()
     """The topic's own uSubscription answered a Subscribe with UNSUBSCRIBED or with an error."""
-    RELEASED = auto()
+    REMOTE_UNSUBSCRIBED = auto()
     """The topic's own uSubscription answered an Unsubscribe, whatever it said."""
 
 
 _U, _S = Status.UNSUBSCRIBED, Status.SUBSCRIBED
 _SUB, _UNSUB = Status.SUBSCRIBE_PENDING, Status.UNSUBSCRIBE_PENDING
 
-LOCAL: Final[Mapping[tuple[Status, Event], Status]] = {
-    (_U, Event.WANTED): _S,
-    (_S, Event.UNWANTED): _U,
+LOCAL_TRANSITIONS: Final[Mapping[tuple[Status, LifecycleEvent], Status]] = {
+    (_U, LifecycleEvent.CLIENT_SUBSCRIBED): _S,
+    (_S, LifecycleEvent.LAST_CLIENT_LEFT): _U,
 }
 
 # [impl->req~usubscription-subscribe-remote-pending~1] [impl->req~usubscription-subscribe-remote-response~1]
 # [impl->req~usubscription-subscribe-unsubscribe-pending~1] [impl->req~usubscription-unsubscribe-subscribe-pending~1]
 # [impl->req~usubscription-unsubscribe-remote-unsubscribed~1]
-REMOTE: Final[Mapping[tuple[Status, Event], Status]] = {
-    (_U, Event.WANTED): _SUB,
-    (_SUB, Event.GRANTED): _S,
-    (_SUB, Event.REFUSED): _U,
-    (_SUB, Event.UNWANTED): _UNSUB,
-    (_S, Event.DEFERRED): _SUB,
-    (_S, Event.REFUSED): _U,
-    (_S, Event.UNWANTED): _UNSUB,
-    (_UNSUB, Event.WANTED): _SUB,
-    (_UNSUB, Event.RELEASED): _U,
+REMOTE_TRANSITIONS: Final[Mapping[tuple[Status, LifecycleEvent], Status]] = {
+    (_U, LifecycleEvent.CLIENT_SUBSCRIBED): _SUB,
+    (_SUB, LifecycleEvent.REMOTE_SUBSCRIBED): _S,
+    (_SUB, LifecycleEvent.REMOTE_REFUSED): _U,
+    (_SUB, LifecycleEvent.LAST_CLIENT_LEFT): _UNSUB,
+    (_S, LifecycleEvent.REMOTE_PENDING): _SUB,
+    (_S, LifecycleEvent.REMOTE_REFUSED): _U,
+    (_S, LifecycleEvent.LAST_CLIENT_LEFT): _UNSUB,
+    (_UNSUB, LifecycleEvent.CLIENT_SUBSCRIBED): _SUB,
+    (_UNSUB, LifecycleEvent.REMOTE_UNSUBSCRIBED): _U,
 }
 """What is not in here changes nothing: a further client of a topic, or an answer that came too late to matter."""
 
 
-def step(status: Status, event: Event, *, remote: bool) -> Status:
+def next_status(status: Status, event: LifecycleEvent, *, remote: bool) -> Status:
     """The state of a topic that had `status` when `event` came."""
-    return (REMOTE if remote else LOCAL).get((status, event), status)
+    return (REMOTE_TRANSITIONS if remote else LOCAL_TRANSITIONS).get((status, event), status)

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from ustreamer.uprotocol.uuri import ANY, UUri
-from ustreamer_usubscription.model.subscription import Observer, Pair
+from ustreamer_usubscription.model.subscription import Observer, TopicEntityPair
 
 
 class Observers:
@@ -14,11 +14,11 @@ class Observers:
         self._by_topic: dict[UUri, dict[UUri, Observer]] = {}
         self.count = 0
 
-    def find(self, pair: Pair) -> Observer | None:
+    def find(self, pair: TopicEntityPair) -> Observer | None:
         topic, entity = pair
         return self._by_topic.get(topic, {}).get(entity)
 
-    def of(self, topic: UUri) -> tuple[Observer, ...]:
+    def observers_of(self, topic: UUri) -> tuple[Observer, ...]:
         """Who registered for this topic, and who did for every one."""
         return (*self._by_topic.get(topic, {}).values(), *self._by_topic.get(ANY, {}).values())
 
@@ -30,7 +30,7 @@ class Observers:
         """Take over everything that a store holds."""
         self.apply({each.pair: each for each in observers})
 
-    def apply(self, changes: Mapping[Pair, Observer | None]) -> None:
+    def apply(self, changes: Mapping[TopicEntityPair, Observer | None]) -> None:
         """Put each registration in place of its predecessor; None ends it."""
         for (topic, entity), observer in changes.items():
             entities = self._by_topic.setdefault(topic, {})

@@ -7,7 +7,7 @@ from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
 
 
-class Remotes:
+class RemoteTopicStates:
     """Remote topics and their states, in memory; UNSUBSCRIBED ones are not kept. Belongs to the writer's thread."""
 
     def __init__(self) -> None:

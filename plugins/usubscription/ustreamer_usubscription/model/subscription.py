@@ -9,11 +9,11 @@ from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.uuri import UUri
 
-Pair: TypeAlias = tuple[UUri, UUri]
+TopicEntityPair: TypeAlias = tuple[UUri, UUri]
 """(topic, subscriber) or (topic, entity): what identifies a subscription or a registration."""
 
 
-class Tracked(Subscription, frozen=True, gc=False):
+class SubscriptionRecord(Subscription, frozen=True, gc=False):
     """A subscription with what routing does not ask for.
 
     `expire_ms` is wall-clock time since the epoch, None for ever. `details` is a protobuf SubscribeAttributes with the
@@ -26,10 +26,10 @@ class Tracked(Subscription, frozen=True, gc=False):
     version: int = 3
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> TopicEntityPair:
         return self.topic, self.subscriber
 
-    def expired(self, now_ms: int) -> bool:
+    def is_expired(self, now_ms: int) -> bool:
         """Whether `expire_ms` has passed: at that very millisecond the subscription still stands.
 
         [impl->req~usubscription-subscribe-no-expiration~1]
@@ -45,17 +45,17 @@ class Observer(msgspec.Struct, frozen=True, gc=False):
     version: int = 3
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> TopicEntityPair:
         return self.topic, self.entity
 
 
-class Changed(msgspec.Struct, frozen=True):
+class SubscriptionStatusChange(msgspec.Struct, frozen=True):
     """A change of a subscription, and who watched the topic when it came.
 
     `entry` is what stands now or, if `status` is UNSUBSCRIBED, what stood before; `why` is for people.
     """
 
-    entry: Tracked
+    entry: SubscriptionRecord
     status: Status
     observers: tuple[Observer, ...] = ()
-    why: str = ""
+    reason: str = ""

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ustreamer.core.base.links import Links
-from ustreamer.core.routing.subscriptions import fastest
-from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status, told_in
+from ustreamer.core.base.links import LinkStates
+from ustreamer.core.routing.subscriptions import fastest_period
+from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status, subscription_update_in
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request
@@ -22,47 +22,51 @@ from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import decode_status
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.model.lifecycle import Event
-from ustreamer_usubscription.model.subscription import Tracked
-from ustreamer_usubscription.remote.remote_calls import TIMEOUT_MS, Calls, Errand, Method
-from ustreamer_usubscription.requests.remote_codec import LANGUAGES, status_in, version_for
+from ustreamer_usubscription.model.lifecycle import LifecycleEvent
+from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.remote.remote_calls import CALL_TIMEOUT_MS, RemoteCall, RemoteCalls, RemoteMethod
+from ustreamer_usubscription.requests.remote_codec import (
+    CLIENT_CODECS,
+    interface_version_for,
+    subscribe_status_in,
+)
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
-from ustreamer_usubscription.store.transaction import Draft, State
+from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
 NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
 """What a dispatcher on the way may answer; every other code comes from the uSubscription and is its last word (X-26)."""
 
-MAX_REASON: Final = 256
+MAX_REMOTE_REASON: Final = 256
 """Characters of another device's words that are passed on, to everybody who subscribes the topic."""
 
-MAX_STRAYS: Final = 1_000
+MAX_ORPHAN_UNSUBSCRIBES: Final = 1_000
 """Calls under way above which nothing is unsubscribed that only the other side knows of."""
 
 _MS_PER_S: Final = 1000
-_WANTED: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
+_DESIRED_STATUSES: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
 
-_MEANING: Final[Mapping[Status, Event]] = {
-    Status.SUBSCRIBED: Event.GRANTED,
-    Status.SUBSCRIBE_PENDING: Event.DEFERRED,
-    Status.UNSUBSCRIBED: Event.REFUSED,
+_EVENT_OF_STATUS: Final[Mapping[Status, LifecycleEvent]] = {
+    Status.SUBSCRIBED: LifecycleEvent.REMOTE_SUBSCRIBED,
+    Status.SUBSCRIBE_PENDING: LifecycleEvent.REMOTE_PENDING,
+    Status.UNSUBSCRIBED: LifecycleEvent.REMOTE_REFUSED,
 }
-_OUTCOME: Final[Mapping[Event, Status]] = {
-    Event.GRANTED: Status.SUBSCRIBED,
-    Event.DEFERRED: Status.SUBSCRIBE_PENDING,
+_STATUS_AFTER_EVENT: Final[Mapping[LifecycleEvent, Status]] = {
+    LifecycleEvent.REMOTE_SUBSCRIBED: Status.SUBSCRIBED,
+    LifecycleEvent.REMOTE_PENDING: Status.SUBSCRIBE_PENDING,
 }
 """The state of a topic to which nothing but this answer has happened; none after all other answers."""
 
 log = logging.getLogger("ustreamer.usubscription")
 
 
-class Reply(NamedTuple):
+class RemoteReply(NamedTuple):
     """What an answer means: an event for the topic and why, or (None) that the call has to be made again."""
 
-    event: Event | None
-    why: str = ""
+    event: LifecycleEvent | None
+    reason: str = ""
 
 
-class _Hint(NamedTuple):
+class _StatusHint(NamedTuple):
     """What a notification said of a topic, and when."""
 
     status: Status
@@ -70,22 +74,29 @@ class _Hint(NamedTuple):
     jitter: float
 
 
-class Upstream:
+class RemoteTopics:
     """Keeps the uSubscriptions of other devices told of what is wanted here. Belongs to the service's thread.
 
     An answer is taken in in two steps, `hear` before the commit and `follow` after it: only what is on disk is done with.
     """
 
     def __init__(
-        self, state: State, authority: str, links: Links, ids: UuidSource, config: UsubscriptionConfig
+        self,
+        state: ServiceState,
+        authority: str,
+        links: LinkStates,
+        ids: UuidSource,
+        config: UsubscriptionConfig,
     ) -> None:
         self._state = state
         self._authority = authority
         self._ids = ids
         self._name_subscriber = config.legacy_subscriber_field  # (X-4)
-        self._calls = Calls(links.of, config.remote_refresh_s * _MS_PER_S)
-        self._heard: list[tuple[Errand, Reply, UUID]] = []
-        self._hints: dict[UUri, _Hint] = {}  # the last one for each topic about which a call is under way
+        self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S)
+        self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
+        self._hints: dict[
+            UUri, _StatusHint
+        ] = {}  # the last one for each topic about which a call is under way
         self._counts: Counter[str] = Counter()
 
     # --- what comes in ------------------------------------------------------------------------------------------------
@@ -93,194 +104,215 @@ class Upstream:
     def expects(self, message: UMessage) -> bool:
         """Whether a Response answers a call that is under way. Safe from any thread."""
         reqid = message.attributes.reqid
-        return reqid is not None and self._calls.is_open(reqid)
+        return reqid is not None and self._calls.is_pending(reqid)
 
-    def hear(self, message: UMessage, draft: Draft) -> None:
+    def on_response(self, message: UMessage, transaction: Transaction) -> None:
         """Draft what a Response to one of our calls changes, for everybody who subscribes the topic."""
         reqid, source = message.attributes.reqid, message.attributes.source
-        errand = None
-        if reqid is not None and _may_answer(message):
-            errand = self._calls.answered(reqid, source.authority_name)
-        if reqid is None or errand is None:
+        remote_call = None
+        if reqid is not None and _is_valid_responder(message):
+            remote_call = self._calls.on_response(reqid, source.authority_name)
+        if reqid is None or remote_call is None:
             self._counts["remote_late"] += 1
             return
         try:
-            reply = _meaning(errand, message)
+            reply = _decode_reply(remote_call, message)
         except UStatusError as error:
-            self._count_and_say("remote_unreadable", "usubscription.unreadable_answer", errand.topic, error)
-            reply = Reply(None)
-        self._heard.append((errand, reply, reqid))
+            self._count_and_log(
+                "remote_unreadable", "usubscription.unreadable_response", remote_call.topic, error
+            )
+            reply = RemoteReply(None)
+        self._responses.append((remote_call, reply, reqid))
         if reply.event is not None:
-            draft.hear(errand.topic, reply.event, reply.why)
+            transaction.apply_remote_event(remote_call.topic, reply.event, reply.reason)
 
-    def consider(self, message: UMessage, now_ns: int) -> None:
+    def on_notification(self, message: UMessage, now_ns: int) -> None:
         """Look at a notification from another device: where it says something else than we know, `follow` asks again.
 
         It is not taken at its word, for it may be older than the last answer, which came by another priority. What it can
         tell is that the other side was reset, ended our subscription, has got by now what it waited for, or has one of ours
         that nobody here wants.
         """
-        told = told_in(message)
-        if told is None or told.topic.authority_name != message.attributes.source.authority_name:
+        update = subscription_update_in(message)
+        if update is None or update.topic.authority_name != message.attributes.source.authority_name:
             return
-        if told.subscriber.with_resource(0) != self._own(version_for(told.topic)):
+        if update.subscriber.with_resource(0) != self._own_uuri(interface_version_for(update.topic)):
             return
-        if self._state.is_remote(told.topic):
-            self._hints[told.topic] = _Hint(told.status, now_ns, _jitter(message.id))
+        if self._state.is_remote(update.topic):
+            self._hints[update.topic] = _StatusHint(update.status, now_ns, _jitter(message.id))
 
     # --- what is to be said -------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load_stored(self) -> None:
         """After a start, say everything anew: pending work goes on, and what was granted is confirmed."""
-        for topic in self._state.remotes:
-            self._require(topic)
+        for topic in self._state.remote_states:
+            self._update_desired(topic)
 
-    def follow(self, draft: Draft, now_ns: int, *, committed: bool) -> None:
+    def on_transaction_end(self, transaction: Transaction, now_ns: int, *, committed: bool) -> None:
         """Take over what a draft has changed if it is `committed`, and be done with the answers that led to it."""
         if committed:
-            for topic in self._concerned(draft):
+            for topic in self._affected_topics(transaction):
                 # Whoever left and came back within one draft waits for an answer like anybody else.
-                self._require(topic, again=draft.remotes.changes.get(topic) is Status.SUBSCRIBE_PENDING)
-        for errand, reply, reqid in self._heard:
+                self._update_desired(
+                    topic, force=transaction.remote_states.changes.get(topic) is Status.SUBSCRIBE_PENDING
+                )
+        for remote_call, reply, reqid in self._responses:
             if committed and reply.event is not None:
-                pending, news = reply.event is Event.DEFERRED, errand.topic in draft.remotes.changes
-                self._calls.succeeded(errand, now_ns, _jitter(reqid), pending=pending, news=news)
+                pending, changed = (
+                    reply.event is LifecycleEvent.REMOTE_PENDING,
+                    remote_call.topic in transaction.remote_states.changes,
+                )
+                self._calls.on_success(remote_call, now_ns, _jitter(reqid), pending=pending, changed=changed)
                 # Whoever came or left in the draft of the answer has had none, though the draft may look unchanged.
-                if self._state.remotes.find(errand.topic) is not _OUTCOME.get(reply.event):
-                    self._require(errand.topic, again=True)
-                elif self._state.remotes.find(errand.topic) is None:
-                    self._calls.release(errand.topic)
+                if self._state.remote_states.find(remote_call.topic) is not _STATUS_AFTER_EVENT.get(
+                    reply.event
+                ):
+                    self._update_desired(remote_call.topic, force=True)
+                elif self._state.remote_states.find(remote_call.topic) is None:
+                    self._calls.clear_desired(remote_call.topic)
             else:
-                self._calls.failed(errand, now_ns, _jitter(reqid))
-        self._heard.clear()
-        self._follow_hints()
+                self._calls.on_failure(remote_call, now_ns, _jitter(reqid))
+        self._responses.clear()
+        self._check_hints()
 
-    def _follow_hints(self) -> None:
+    def _check_hints(self) -> None:
         """Ask again where a hint contradicts what we know by now.
 
         One that came during a call, or together with its answer, is compared with what is answered.
         """
-        for topic in [each for each in self._hints if not self._calls.awaits(each)]:
-            hint, known = self._hints.pop(topic), self._state.remotes.find(topic)
-            if known in _WANTED and known is not hint.status:
-                awaited = known is Status.SUBSCRIBE_PENDING
-                self._calls.doubt(topic, hint.now_ns, hint.jitter, awaited=awaited)
-            elif known is None and hint.status in _WANTED and self._calls.open < MAX_STRAYS:
+        for topic in [each for each in self._hints if not self._calls.in_flight(each)]:
+            hint, known = self._hints.pop(topic), self._state.remote_states.find(topic)
+            if known in _DESIRED_STATUSES and known is not hint.status:
+                while_pending = known is Status.SUBSCRIBE_PENDING
+                self._calls.suspect(topic, hint.now_ns, hint.jitter, while_pending=while_pending)
+            elif (
+                known is None
+                and hint.status in _DESIRED_STATUSES
+                and self._calls.in_flight_count < MAX_ORPHAN_UNSUBSCRIBES
+            ):
                 # A Subscribe that came late, after the Unsubscribe that was to undo it: two methods have no order.
-                self._calls.require(topic, None)
+                self._calls.set_desired(topic, None)
 
-    def _concerned(self, draft: Draft) -> Iterable[UUri]:
-        subscribed = (topic for topic, _ in draft.subscriptions.changes if self._state.is_remote(topic))
-        return dict.fromkeys([*draft.settled, *draft.remotes.changes, *subscribed])
+    def _affected_topics(self, transaction: Transaction) -> Iterable[UUri]:
+        subscribed = (topic for topic, _ in transaction.subscriptions.changes if self._state.is_remote(topic))
+        return dict.fromkeys(
+            [*transaction.reconciled_topics, *transaction.remote_states.changes, *subscribed]
+        )
 
-    def _require(self, topic: UUri, *, again: bool = False) -> None:
-        status = self._state.remotes.find(topic)
+    def _update_desired(self, topic: UUri, *, force: bool = False) -> None:
+        status = self._state.remote_states.find(topic)
         if status is None:
-            self._calls.release(topic)
-        elif status is Status.UNSUBSCRIBE_PENDING or not self._state.directory.exactly(topic):
+            self._calls.clear_desired(topic)
+        elif status is Status.UNSUBSCRIBE_PENDING or not self._state.directory.exact_subscriptions(topic):
             # A salvaged store may know of a topic and not of who subscribed it, until that is settled.
-            self._calls.require(topic, None, again=again)
+            self._calls.set_desired(topic, None, force=force)
         else:
-            self._calls.require(topic, self._wish(topic), again=again)
+            self._calls.set_desired(topic, self._desired_subscription(topic), force=force)
 
-    def _wish(self, topic: UUri) -> Tracked:
+    def _desired_subscription(self, topic: UUri) -> SubscriptionRecord:
         """What all who subscribe `topic` want together: the fastest rate, the latest end, the details of each.
 
         [impl->LIF-20]
         """
-        entries = self._state.directory.exactly(topic)
+        entries = self._state.directory.exact_subscriptions(topic)
         ends = [entry.expire_ms for entry in entries]
         details = b""
         for each in sorted({entry.details for entry in entries}):
             # To put two of them in a row is to merge them.
             details += each if len(details) + len(each) <= MAX_DETAILS else b""
-        return Tracked(
+        return SubscriptionRecord(
             topic,
-            self._own(version_for(topic)),
-            fastest(entry.period_ns for entry in entries),
+            self._own_uuri(interface_version_for(topic)),
+            fastest_period(entry.period_ns for entry in entries),
             None if None in ends else max(end for end in ends if end is not None),
             details,
         )
 
-    def _own(self, version: int) -> UUri:
+    def _own_uuri(self, version: int) -> UUri:
         return UUri(self._authority, USUBSCRIPTION, version, 0)
 
     # --- calling ------------------------------------------------------------------------------------------------------
 
-    def call(self, send: Callable[[UMessage], None], now_ns: int) -> None:
+    def send_due_calls(self, send: Callable[[UMessage], None], now_ns: int) -> None:
         """Make the calls that are due. `send` raises UStatusError.
 
         [impl->req~usubscription-subscribe-remote~1] [impl->req~usubscription-unsubscribe-last-remote~1]
         """
-        for errand in self._calls.due(now_ns):
-            message = self._request(errand)
-            self._hints.pop(errand.topic, None)  # it was said before we ask
-            self._calls.called(errand, message.id, now_ns)
+        for remote_call in self._calls.pop_due(now_ns):
+            message = self._encode_request(remote_call)
+            self._hints.pop(remote_call.topic, None)  # it was said before we ask
+            self._calls.begin_call(remote_call, message.id, now_ns)
             try:
                 send(message)
             except UStatusError as error:
-                self._count_and_say("remote_unsent", "usubscription.call_not_sent", errand.topic, error)
-                self._calls.failed(errand, now_ns, _jitter(message.id))
+                self._count_and_log("remote_unsent", "usubscription.call_not_sent", remote_call.topic, error)
+                self._calls.on_failure(remote_call, now_ns, _jitter(message.id))
 
-    def _request(self, errand: Errand) -> UMessage:
-        topic, wish = errand.topic, errand.wish
-        version = version_for(topic)
-        own, language = self._own(version), LANGUAGES[version]
-        asked = language.unsubscribe(topic) if wish is None else language.subscribe(wish)
-        if self._name_subscriber and isinstance(asked, pb.SubscriptionRequest | pb.UnsubscribeRequest):
-            asked.subscriber.uri.CopyFrom(own.to_pb())
-        sink = UUri(topic.authority_name, USUBSCRIPTION, version, errand.method)
-        payload = asked.SerializeToString()
-        return request(self._ids.next(), own, sink, payload, UPayloadFormat.PROTOBUF, ttl=TIMEOUT_MS)
+    def _encode_request(self, remote_call: RemoteCall) -> UMessage:
+        topic, desired = remote_call.topic, remote_call.desired
+        version = interface_version_for(topic)
+        own_uuri, codec = self._own_uuri(version), CLIENT_CODECS[version]
+        body = codec.encode_unsubscribe(topic) if desired is None else codec.encode_subscribe(desired)
+        if self._name_subscriber and isinstance(body, pb.SubscriptionRequest | pb.UnsubscribeRequest):
+            body.subscriber.uri.CopyFrom(own_uuri.to_pb())
+        sink = UUri(topic.authority_name, USUBSCRIPTION, version, remote_call.method)
+        payload = body.SerializeToString()
+        return request(
+            self._ids.next(), own_uuri, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TIMEOUT_MS
+        )
 
-    def link_turned(self) -> None:
+    def on_link_changed(self) -> None:
         """Some link has changed: `call` is to be asked. Safe from any thread."""
-        self._calls.link_turned()
+        self._calls.on_link_changed()
 
-    def next_ns(self) -> int | None:
+    def next_due_ns(self) -> int | None:
         """When something is due by the monotonic clock."""
-        return self._calls.next_ns()
+        return self._calls.next_due_ns()
 
     def statistics(self) -> Mapping[str, int]:
         """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` after a pause, `remote_late` answers.
 
         `remote_unsent` are calls that no transport took, `remote_unreadable` are answers that say nothing.
         """
-        return {**self._calls.counts, **self._counts, "remote_open": self._calls.open}
+        return {**self._calls.counts, **self._counts, "remote_open": self._calls.in_flight_count}
 
-    def _count_and_say(self, count: str, what: str, topic: UUri, error: UStatusError) -> None:
+    def _count_and_log(self, counter: str, event_name: str, topic: UUri, error: UStatusError) -> None:
         # Said once, always counted: there may be as many as there are remote topics.
-        if not self._counts[count]:
-            log.warning(what, extra={"topic": str(topic), "why": str(error)})
-        self._counts[count] += 1
+        if not self._counts[counter]:
+            log.warning(event_name, extra={"topic": str(topic), "why": str(error)})
+        self._counts[counter] += 1
 
 
-def _meaning(errand: Errand, answer: UMessage) -> Reply:
+def _decode_reply(remote_call: RemoteCall, response: UMessage) -> RemoteReply:
     """What an answer means; one from somebody on the way means nothing. INVALID_ARGUMENT if it says nothing.
 
     [impl->req~usubscription-remote-retry-indefinitely~1] [impl->LIF-19]
     """
-    code = answer.attributes.commstatus or UCode.OK
+    code = response.attributes.commstatus or UCode.OK
     if code in NOT_DELIVERED:
-        return Reply(None)
-    if errand.method is Method.UNSUBSCRIBE:
-        return Reply(Event.RELEASED)
-    who = f"core.usubscription of {errand.topic.authority_name!r}"
+        return RemoteReply(None)
+    if remote_call.method is RemoteMethod.UNSUBSCRIBE:
+        return RemoteReply(LifecycleEvent.REMOTE_UNSUBSCRIBED)
+    responder = f"core.usubscription of {remote_call.topic.authority_name!r}"
     if code is not UCode.OK:
-        return Reply(Event.REFUSED, f"{who}: {code.name}: {_text(answer)}")
-    event = _MEANING.get(status_in(answer, errand.topic))
-    return Reply(event, f"{who} answered UNSUBSCRIBED" if event is Event.REFUSED else "")
+        return RemoteReply(
+            LifecycleEvent.REMOTE_REFUSED, f"{responder}: {code.name}: {_status_text(response)}"
+        )
+    event = _EVENT_OF_STATUS.get(subscribe_status_in(response, remote_call.topic))
+    return RemoteReply(
+        event, f"{responder} answered UNSUBSCRIBED" if event is LifecycleEvent.REMOTE_REFUSED else ""
+    )
 
 
-def _may_answer(answer: UMessage) -> bool:
+def _is_valid_responder(response: UMessage) -> bool:
     """Whoever is on the way may say that a call was not delivered; the rest is for a uSubscription to say."""
-    attributes = answer.attributes
+    attributes = response.attributes
     return attributes.source.ue_id == USUBSCRIPTION or attributes.commstatus in NOT_DELIVERED
 
 
-def _text(answer: UMessage) -> str:
+def _status_text(response: UMessage) -> str:
     try:
-        return decode_status(answer.payload).message[:MAX_REASON]
+        return decode_status(response.payload).message[:MAX_REMOTE_REASON]
     except UStatusError:
         return "without a reason"
 

@@ -8,103 +8,103 @@ from typing import TypeAlias
 from google.protobuf.message import Message
 
 from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.model.declared_topics import TopicState
-from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
 from ustreamer_usubscription.requests.policy import is_producer
-from ustreamer_usubscription.requests.requests import Call
-from ustreamer_usubscription.store.transaction import Draft, State
+from ustreamer_usubscription.requests.requests import CallContext
+from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
-Change: TypeAlias = Callable[[Call, Draft], Message]
+MutationHandler: TypeAlias = Callable[[CallContext, Transaction], Message]
 """Drafts what the caller wants; the answer is true once the draft is committed. Raises UStatusError."""
 
-Question: TypeAlias = Callable[[Call, State, int], Message]
+QueryHandler: TypeAlias = Callable[[CallContext, ServiceState, int], Message]
 """Answers from what is committed, with at most so many records. Raises UStatusError."""
 
 log = logging.getLogger("ustreamer.usubscription")
 
 
-def subscribe(entry: Tracked, call: Call, draft: Draft) -> tuple[Status, str]:
+def subscribe(entry: SubscriptionRecord, call: CallContext, transaction: Transaction) -> tuple[Status, str]:
     """Let the caller's subscription become `entry`; its status then, and for people why it is not SUBSCRIBED.
 
     A remote topic is SUBSCRIBE_PENDING until its own uSubscription has agreed; for further clients then SUBSCRIBED.
     Raises UStatusError: PERMISSION_DENIED, FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED.
     """
     topic = entry.topic
-    call.policy.check_level(topic, call.permission_level)
+    call.policy.check_permission_level(topic, call.permission_level)
     if topic.authority_name in call.serves:  # what other devices have declared is their business (LIF-8)
-        _check_declared(topic, call, draft)
-    if entry.expired(draft.now_ms):
+        _check_declared(topic, call, transaction)
+    if entry.is_expired(transaction.now_ms):
         # As version 4 has it; version 3 does not say.
-        why = f"expire, {entry.expire_ms} ms, has passed"
-        draft.remove(entry.pair, why)
-        return Status.UNSUBSCRIBED, why
-    return draft.put(entry), ""
+        reason = f"expire, {entry.expire_ms} ms, has passed"
+        transaction.remove_subscription(entry.pair, reason)
+        return Status.UNSUBSCRIBED, reason
+    return transaction.put_subscription(entry), ""
 
 
-def register(observer: Observer, call: Call, draft: Draft) -> None:
+def register(observer: Observer, call: CallContext, transaction: Transaction) -> None:
     """Have an entity told of changes. Raises UStatusError: PERMISSION_DENIED, RESOURCE_EXHAUSTED."""
     call.policy.check_observer(observer.entity, observer.topic)
-    draft.register(observer)
+    transaction.register_observer(observer)
 
 
-def reset(call: Call, draft: Draft, reason: str) -> None:
+def reset(call: CallContext, transaction: Transaction, reason: str) -> None:
     """End all subscriptions and all registrations, for a caller that is a uSubscription; `reason` is for people.
 
     [impl->req~usubscription-reset~1]
     """
-    draft.clear(f"reset by {call.caller}")
+    transaction.remove_all(f"reset by {call.caller}")
     log.warning("usubscription.reset_requested", extra={"by": str(call.caller), "reason": reason})
 
 
-def check_peer(call: Call, *, is_usubscription: bool) -> None:
+def check_reset_caller(call: CallContext, *, is_usubscription: bool) -> None:
     """PERMISSION_DENIED unless the caller is a uSubscription, of a device that the configuration names."""
     if not is_usubscription:
-        why = f"only a uSubscription, ue_id {USUBSCRIPTION}, may reset another"
-    elif not call.policy.is_peer(call.caller.authority_name):
-        why = "only a device that the configuration names may reset this one"
+        reason = f"only a uSubscription, ue_id {USUBSCRIPTION}, may reset another"
+    elif not call.policy.is_known_authority(call.caller.authority_name):
+        reason = "only a device that the configuration names may reset this one"
     else:
         return
-    raise UStatusError(UCode.PERMISSION_DENIED, f"caller {call.caller}: {why}")
+    raise UStatusError(UCode.PERMISSION_DENIED, f"caller {call.caller}: {reason}")
 
 
 # --- topic lifecycle --------------------------------------------------------------------------------------------------
 
 
-def create_topic(topic: UUri, call: Call, draft: Draft) -> None:
+def create_topic(topic: UUri, call: CallContext, transaction: Transaction) -> None:
     """The caller's topic is ACTIVE from now on, whatever it was.
 
     [impl->LIF-1] [impl->LIF-3]
     """
     _check_producer(topic, call)
-    draft.declare(topic, TopicState.ACTIVE)
+    transaction.declare_topic(topic, TopicState.ACTIVE)
 
 
-def deprecate_topic(topic: UUri, call: Call, draft: Draft) -> None:
+def deprecate_topic(topic: UUri, call: CallContext, transaction: Transaction) -> None:
     """The caller's topic takes no new subscriptions from now on; those that stand are neither changed nor told.
 
     [impl->LIF-6] NOT_FOUND in mode `enforce` if the topic was never created; `track` takes it as ACTIVE (X-14).
     """
     _check_producer(topic, call)
-    if call.policy.lifecycle == "enforce" and draft.topics.find(topic) is None:
+    if call.policy.lifecycle == "enforce" and transaction.declared_topics.find(topic) is None:
         raise _never_created(topic)
-    draft.declare(topic, TopicState.DEPRECATED)
+    transaction.declare_topic(topic, TopicState.DEPRECATED)
 
 
-def _check_producer(topic: UUri, call: Call) -> None:
+def _check_producer(topic: UUri, call: CallContext) -> None:
     """[impl->LIF-5] PERMISSION_DENIED unless the caller's authority, entity and version are the topic's."""
     if not is_producer(call.caller, topic):
         raise UStatusError(
             UCode.PERMISSION_DENIED, f"topic {topic}: the caller is {call.caller}, expected its producer"
         )
     if topic.authority_name not in call.serves:
-        raise invalid(
+        raise invalid_argument(
             f"topic {topic}: authority {topic.authority_name!r} has a uSubscription of its own to tell"
         )
 
 
-def _check_declared(topic: UUri, call: Call, draft: Draft) -> None:
+def _check_declared(topic: UUri, call: CallContext, transaction: Transaction) -> None:
     """[impl->LIF-2] FAILED_PRECONDITION for a deprecated topic; NOT_FOUND, in `enforce`, for one never created (X-14).
 
     A topic of every instance may be had as long as one may, be it an instance that nobody has declared yet.
@@ -112,7 +112,7 @@ def _check_declared(topic: UUri, call: Call, draft: Draft) -> None:
     mode = call.policy.lifecycle
     if mode == "off":
         return
-    states = draft.topic_states(topic)
+    states = transaction.declared_states(topic)
     if TopicState.ACTIVE in states:
         return
     if mode == "track" and (not states or topic.ue_instance == ANY_INSTANCE):

@@ -18,26 +18,26 @@ from ustreamer.uprotocol.uuri import (
     ANY_VERSION,
     UUri,
 )
-from ustreamer_usubscription.config import Delivery, Lifecycle, UsubscriptionConfig
+from ustreamer_usubscription.config import DeliveryConfig, LifecycleMode, UsubscriptionConfig
 
 _STRING: Final = "type.googleapis.com/google.protobuf.StringValue"
 
 
-class Level(NamedTuple):
+class PermissionLevel(NamedTuple):
     """The permission level of the topics that a pattern covers."""
 
     topics: UUri
     level: int
 
 
-class Route(NamedTuple):
+class DeliveryRoute(NamedTuple):
     """How the topics that a pattern covers are consumed."""
 
     topics: UUri
     config: EventDeliveryConfig
 
 
-class Policy:
+class SubscriptionPolicy:
     """The configured rules, ready to be asked. In every list the first pattern that covers a topic holds."""
 
     def __init__(
@@ -52,30 +52,32 @@ class Policy:
         def pattern(text: str) -> UUri:
             return UUri.parse(text).with_authority(authority)
 
-        self.lifecycle: Lifecycle = config.topic_lifecycle
-        self._serves = frozenset({authority, *serves})
+        self.lifecycle: LifecycleMode = config.topic_lifecycle
+        self._served_authorities = frozenset({authority, *serves})
         self._peers = peers
         self._strict = config.register_policy == "strict"
         self._dispatchers = tuple(map(pattern, config.dispatchers))
-        self._most = config.permission_levels
-        self._levels = tuple(Level(pattern(each.topic), each.level) for each in config.permissions)
-        self._routes = tuple(Route(pattern(each.topic), _delivery(each)) for each in config.delivery)
+        self._highest_level = config.permission_levels
+        self._levels = tuple(PermissionLevel(pattern(each.topic), each.level) for each in config.permissions)
+        self._delivery_routes = tuple(
+            DeliveryRoute(pattern(each.topic), _delivery_config(each)) for each in config.delivery
+        )
 
     # --- permission -----------------------------------------------------------------------------------------------------
 
-    def check_level(self, topic: UUri, level: int | None) -> None:
+    def check_permission_level(self, topic: UUri, level: int | None) -> None:
         """PERMISSION_DENIED if a caller of `level` may not have `topic`; without a level, each counts as the highest."""
-        caller = self._most if level is None else level
-        wanted = self._level_of(topic)
-        if caller > wanted:
+        caller = self._highest_level if level is None else level
+        required = self._level_of(topic)
+        if caller > required:
             raise UStatusError(
                 UCode.PERMISSION_DENIED,
-                f"topic {topic}: permission_level {caller} of the caller, expected at most {wanted}",
+                f"topic {topic}: permission_level {caller} of the caller, expected at most {required}",
             )
 
     def _level_of(self, topic: UUri) -> int:
         """The strictest level of all that `topic`, which may have an instance wildcard, may turn out to be."""
-        strictest = self._most
+        strictest = self._highest_level
         for rule in self._levels:
             if rule.topics.matches(topic):
                 return min(strictest, rule.level)
@@ -83,9 +85,9 @@ class Policy:
                 strictest = min(strictest, rule.level)
         return strictest
 
-    def is_peer(self, authority: str) -> bool:
+    def is_known_authority(self, authority: str) -> bool:
         """Whether it is known behind which endpoint an authority lives, so that not just anybody can claim it."""
-        return authority in self._serves or authority in self._peers
+        return authority in self._served_authorities or authority in self._peers
 
     # --- registration ---------------------------------------------------------------------------------------------------
 
@@ -106,12 +108,12 @@ class Policy:
 
     # --- delivery -------------------------------------------------------------------------------------------------------
 
-    def delivery_of(self, topic: UUri) -> EventDeliveryConfig | None:
+    def delivery_config_of(self, topic: UUri) -> EventDeliveryConfig | None:
         """What a subscriber has to know to consume `topic`, where that is not the topic's own address.
 
         [impl->LIF-14]
         """
-        return next((route.config for route in self._routes if route.topics.matches(topic)), None)
+        return next((route.config for route in self._delivery_routes if route.topics.matches(topic)), None)
 
 
 def is_producer(caller: UUri, topic: UUri) -> bool:
@@ -133,7 +135,7 @@ def _overlap(first: UUri, second: UUri) -> bool:
     )
 
 
-def _delivery(section: Delivery) -> EventDeliveryConfig:
+def _delivery_config(section: DeliveryConfig) -> EventDeliveryConfig:
     config = EventDeliveryConfig(id=section.id, type=section.type)
     for name, text in section.attributes.items():
         value = StringValue(value=text).SerializeToString()

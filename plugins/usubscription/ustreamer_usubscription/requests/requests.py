@@ -10,20 +10,20 @@ from google.protobuf.message import Message
 from ustreamer.core.routing.usubscription_codec import (
     expire_ms_of,
     period_ns_of,
-    read,
-    sample_period_of,
+    sample_period_ms_of,
     timestamp_of,
+    unpack_payload,
 )
 from ustreamer.uprotocol.pb import uri
 from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes
 from ustreamer.uprotocol.uattributes import UPayloadFormat
-from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.uprotocol.ustatus import invalid_argument
 from ustreamer.uprotocol.uuri import FIRST_TOPIC, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.model.subscription import Tracked
-from ustreamer_usubscription.requests.policy import Policy
+from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.requests.policy import SubscriptionPolicy
 
-EVERYTHING: Final = Policy(UsubscriptionConfig(), "")
+DEFAULT_POLICY: Final = SubscriptionPolicy(UsubscriptionConfig(), "")
 """The policy of a configuration that says nothing."""
 
 M = TypeVar("M", bound=Message)
@@ -32,7 +32,7 @@ MAX_DETAILS: Final = 4096
 """Bytes that a subscriber may leave for the producer, which are kept with the subscription."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class CallContext(msgspec.Struct, frozen=True):
     """A request, and what is needed to understand it.
 
     `caller` is UAttributes.source. `authority` is the one at which the service was called, and stands in for an empty
@@ -45,24 +45,24 @@ class Call(msgspec.Struct, frozen=True):
     payload: bytes = b""
     payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED
     permission_level: int | None = None
-    policy: Policy = EVERYTHING
+    policy: SubscriptionPolicy = DEFAULT_POLICY
 
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
 
-def unpack(kind: type[M], call: Call) -> M:
+def unpack_request(kind: type[M], call: CallContext) -> M:
     """The request message in a call; INVALID_ARGUMENT if it is none.
 
     up-rust wraps requests in Any, up-python does not, and SOME/IP cannot say which: UNSPECIFIED is read as PROTOBUF.
     """
-    return read(kind, call.payload, call.payload_format)
+    return unpack_payload(kind, call.payload, call.payload_format)
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
-def specific(what: str, message: uri.UUri, call: Call) -> UUri:
+def specific_uuri(field: str, message: uri.UUri, call: CallContext) -> UUri:
     """The address of one entity or topic; INVALID_ARGUMENT naming the part that is malformed or a wildcard.
 
     [impl->dsn~usubscription-uri-version-major~1] [impl->LIF-9] A wildcard version is refused here, too.
@@ -70,13 +70,13 @@ def specific(what: str, message: uri.UUri, call: Call) -> UUri:
     address = UUri.from_pb(message).with_authority(call.authority)
     part = address.wildcard()
     if part is not None:
-        raise invalid(f"{what} {address}: its {part} is a wildcard, expected a specific one")
+        raise invalid_argument(f"{field} {address}: its {part} is a wildcard, expected a specific one")
     return address
 
 
-def topic_of(message: uri.UUri, call: Call) -> UUri:
+def topic_uuri(message: uri.UUri, call: CallContext) -> UUri:
     """The topic that a request names; INVALID_ARGUMENT naming the part that is not as it must be (X-17 to X-19)."""
-    topic = specific("topic", message, call)
+    topic = specific_uuri("topic", message, call)
     check_topic_resource(topic)
     return topic
 
@@ -84,7 +84,7 @@ def topic_of(message: uri.UUri, call: Call) -> UUri:
 def check_topic_resource(topic: UUri) -> None:
     """INVALID_ARGUMENT for the address of a method or of an entity (X-19)."""
     if not topic.is_topic:
-        raise invalid(
+        raise invalid_argument(
             f"topic {topic}: resource {topic.resource_id:X} is not a topic, expected {FIRST_TOPIC:X}..FFFE"
         )
 
@@ -92,22 +92,22 @@ def check_topic_resource(topic: UUri) -> None:
 # --- attributes of a subscription -------------------------------------------------------------------------------------
 
 
-def track(topic: UUri, subscriber: UUri, wish: SubscribeAttributes) -> Tracked:
+def subscription_record(topic: UUri, subscriber: UUri, attributes: SubscribeAttributes) -> SubscriptionRecord:
     """The subscription that is asked for; INVALID_ARGUMENT naming the attribute that makes no sense."""
-    expire_ms = expire_ms_of(wish.expire) if wish.HasField("expire") else None
-    return Tracked(topic, subscriber, period_ns_of(wish), expire_ms, _details(wish))
+    expire_ms = expire_ms_of(attributes.expire) if attributes.HasField("expire") else None
+    return SubscriptionRecord(topic, subscriber, period_ns_of(attributes), expire_ms, _details(attributes))
 
 
-def _details(wish: SubscribeAttributes) -> bytes:
-    if not wish.details:
+def _details(attributes: SubscribeAttributes) -> bytes:
+    if not attributes.details:
         return b""
-    details = SubscribeAttributes(details=wish.details).SerializeToString()
+    details = SubscribeAttributes(details=attributes.details).SerializeToString()
     if len(details) > MAX_DETAILS:
-        raise invalid(f"details: {len(details)} bytes, at most {MAX_DETAILS} are kept")
+        raise invalid_argument(f"details: {len(details)} bytes, at most {MAX_DETAILS} are kept")
     return details
 
 
-def attributes_of(entry: Tracked) -> SubscribeAttributes:
+def subscribe_attributes_of(entry: SubscriptionRecord) -> SubscribeAttributes:
     """What was asked for, in the words of today's interface.
 
     The period goes out as `sample_period_ms`; `max_frequency` is read and never written.
@@ -115,7 +115,7 @@ def attributes_of(entry: Tracked) -> SubscribeAttributes:
     attributes = SubscribeAttributes.FromString(entry.details)
     if entry.expire_ms is not None:
         attributes.expire.CopyFrom(timestamp_of(entry.expire_ms))
-    sample_period_ms = sample_period_of(entry.period_ns)
+    sample_period_ms = sample_period_ms_of(entry.period_ns)
     if sample_period_ms is not None:
         attributes.sample_period_ms = sample_period_ms
     return attributes

@@ -6,21 +6,26 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from ustreamer.core.routing.usubscription_codec import CHANGE, USUBSCRIPTION
+from ustreamer.core.routing.usubscription_codec import CHANGE_RESOURCE, USUBSCRIPTION
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.model.subscription import Changed
+from ustreamer_usubscription.model.subscription import SubscriptionStatusChange
 from ustreamer_usubscription.requests import v3, v4
 
-TTL_MS: Final = 10_000
+SUBSCRIBER_TTL_MS: Final = 10_000
 """How long a subscriber has to hear of its own subscription: it may begin to listen after it has subscribed, or never."""
 
-_WORDS: Final[Mapping[int, Callable[[Changed], Message]]] = {v3.VERSION: v3.update, v4.VERSION: v4.change}
+_ENCODERS: Final[Mapping[int, Callable[[SubscriptionStatusChange], Message]]] = {
+    v3.VERSION: v3.encode_update,
+    v4.VERSION: v4.encode_change,
+}
 
 
-def messages(changed: Changed, authority: str, next_id: Callable[[], UUID]) -> Iterator[UMessage]:
+def update_messages(
+    change: SubscriptionStatusChange, authority: str, next_id: Callable[[], UUID]
+) -> Iterator[UMessage]:
     """A Notification to the subscriber, one to each who registered, and a Publish of the same (X-7).
 
     A subscriber is told without having asked for it, and many do not listen: after `TTL_MS` that is old news and no dead letter.
@@ -32,14 +37,14 @@ def messages(changed: Changed, authority: str, next_id: Callable[[], UUID]) -> I
     [impl->req~usubscription-change-topic~1] [impl->LIF-10] [impl->LIF-11] [impl->LIF-13]
     [impl->dsn~usubscription-change-notification-update~1] [impl->req~usubscription-register-notifications~1]
     """
-    for version, words in _WORDS.items():
-        source = UUri(authority, USUBSCRIPTION, version, CHANGE)
-        payload = words(changed).SerializeToString()
+    for version, encode in _ENCODERS.items():
+        source = UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE)
+        payload = encode(change).SerializeToString()
         ttls: dict[UUri, int | None] = (
-            {changed.entry.subscriber: TTL_MS} if changed.entry.version == version else {}
+            {change.entry.subscriber: SUBSCRIBER_TTL_MS} if change.entry.version == version else {}
         )
         # One who subscribed and registered is told once.
-        ttls |= {each.entity: None for each in changed.observers if each.version == version}
+        ttls |= {each.entity: None for each in change.observers if each.version == version}
         for entity, ttl in ttls.items():
             yield notification(
                 next_id(),

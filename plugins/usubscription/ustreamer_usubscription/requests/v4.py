@@ -14,26 +14,26 @@ from ustreamer.core.routing.usubscription_codec import (
     USUBSCRIPTION,
     Status,
     expire_ms_of,
-    sample_period_of,
+    sample_period_ms_of,
     timestamp_of,
 )
 from ustreamer.uprotocol.pb import uri
 from ustreamer.uprotocol.pb import usubscription_v4 as pb
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuri import ANY, UUri
-from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.model.subscription import Changed, Observer, Tracked
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord, SubscriptionStatusChange
 from ustreamer_usubscription.requests import operations
-from ustreamer_usubscription.requests.operations import Change, Question
-from ustreamer_usubscription.requests.requests import Call, check_topic_resource, unpack
-from ustreamer_usubscription.store.transaction import Draft, State
+from ustreamer_usubscription.requests.operations import MutationHandler, QueryHandler
+from ustreamer_usubscription.requests.requests import CallContext, check_topic_resource, unpack_request
+from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
 VERSION: Final = 4
 
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def subscribe(call: Call, draft: Draft) -> pb.SubscribeResponse:
+def subscribe(call: CallContext, transaction: Transaction) -> pb.SubscribeResponse:
     """Method 1. The caller becomes a subscriber of the topic, or its subscription becomes what it now asks for.
 
     [impl->req~usubscription-subscribe-method_id~1] [impl->req~usubscription-subscribe-request-signature~1]
@@ -44,26 +44,28 @@ def subscribe(call: Call, draft: Draft) -> pb.SubscribeResponse:
     [impl->req~usubscription-subscribe~1] [impl->req~usubscription-subscribe-multiple~1]
     [impl->req~usubscription-subscribe-expiration-extension~1]
     """
-    request = unpack(pb.SubscribeRequest, call)
-    topic = _topic(request)
+    request = unpack_request(pb.SubscribeRequest, call)
+    topic = _requested_topic(request)
     expire_ms = expire_ms_of(request.expiration) if request.HasField("expiration") else None
-    entry = Tracked(topic, call.caller, request.sample_period * NS_PER_MS, expire_ms, b"", VERSION)
-    status, _ = operations.subscribe(entry, call, draft)
-    return pb.SubscribeResponse(topic=topic.to_pb(), status=_status(status))
+    entry = SubscriptionRecord(topic, call.caller, request.sample_period * NS_PER_MS, expire_ms, b"", VERSION)
+    status, _ = operations.subscribe(entry, call, transaction)
+    return pb.SubscribeResponse(topic=topic.to_pb(), status=_status_number(status))
 
 
-def unsubscribe(call: Call, draft: Draft) -> pb.UnsubscribeResponse:
+def unsubscribe(call: CallContext, transaction: Transaction) -> pb.UnsubscribeResponse:
     """Method 2. The caller is no subscriber of the topic any more; always succeeds.
 
     [impl->req~usubscription-unsubscribe-method_id~1] [impl->req~usubscription-unsubscribe-request-signature~1]
     [impl->req~usubscription-unsubscribe-response-signature~1]
     [impl->dsn~usubscription-unsubscribe-valid-topic-uuris~1] [impl->req~usubscription-unsubscribe~1]
     """
-    draft.remove((_topic(unpack(pb.UnsubscribeRequest, call)), call.caller))
+    transaction.remove_subscription(
+        (_requested_topic(unpack_request(pb.UnsubscribeRequest, call)), call.caller)
+    )
     return pb.UnsubscribeResponse()
 
 
-def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResponse:
+def register_for_notifications(call: CallContext, transaction: Transaction) -> pb.NotificationsResponse:
     """Method 4. The caller is told of every change of any subscription from now on.
 
     [impl->req~usubscription-register-notifications-method_id~1]
@@ -71,12 +73,12 @@ def register_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResp
     [impl->req~usubscription-register-notifications-response-signature~1]
     [impl->req~usubscription-register-notifications~1]
     """
-    unpack(pb.NotificationsRequest, call)
-    operations.register(Observer(ANY, call.caller, VERSION), call, draft)
+    unpack_request(pb.NotificationsRequest, call)
+    operations.register(Observer(ANY, call.caller, VERSION), call, transaction)
     return pb.NotificationsResponse()
 
 
-def unregister_for_notifications(call: Call, draft: Draft) -> pb.NotificationsResponse:
+def unregister_for_notifications(call: CallContext, transaction: Transaction) -> pb.NotificationsResponse:
     """Method 5. Undoes method 4; always succeeds.
 
     [impl->req~usubscription-unregister-notifications-method_id~1]
@@ -84,12 +86,12 @@ def unregister_for_notifications(call: Call, draft: Draft) -> pb.NotificationsRe
     [impl->req~usubscription-unregister-notifications-response-signature~1]
     [impl->req~usubscription-unregister-notifications~1]
     """
-    unpack(pb.NotificationsRequest, call)
-    draft.unregister((ANY, call.caller))
+    unpack_request(pb.NotificationsRequest, call)
+    transaction.unregister_observer((ANY, call.caller))
     return pb.NotificationsResponse()
 
 
-def reset(call: Call, draft: Draft) -> pb.ResetResponse:
+def reset(call: CallContext, transaction: Transaction) -> pb.ResetResponse:
     """Method 6. All subscriptions and then all registrations end, those of version 3 as well.
 
     [impl->req~usubscription-reset-method_id~1] [impl->req~usubscription-reset-request-signature~1]
@@ -98,19 +100,19 @@ def reset(call: Call, draft: Draft) -> pb.ResetResponse:
     Of the caller's ue_id only the type counts (X-20). That is believed as in version 3, with one exception: ue_id 0 at an
     authority that we serve is known to be us, while another instance of type 0 there is whoever claims to be it.
     """
-    unpack(pb.ResetRequest, call)
+    unpack_request(pb.ResetRequest, call)
     caller = call.caller
     of_type = caller.ue_type == USUBSCRIPTION
     known = caller.ue_id == USUBSCRIPTION or caller.authority_name not in call.serves
-    operations.check_peer(call, is_usubscription=of_type and known)
-    operations.reset(call, draft, "")
+    operations.check_reset_caller(call, is_usubscription=of_type and known)
+    operations.reset(call, transaction, "")
     return pb.ResetResponse()
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-def fetch_subscriptions(call: Call, state: State, limit: int) -> pb.FetchSubscriptionsResponse:
+def fetch_subscriptions(call: CallContext, state: ServiceState, limit: int) -> pb.FetchSubscriptionsResponse:
     """Method 3. The subscriptions that both filters match. More than `limit` of them are RESOURCE_EXHAUSTED.
 
     Version 4 has neither an offset nor a way to say that a list is incomplete, so none is.
@@ -122,9 +124,11 @@ def fetch_subscriptions(call: Call, state: State, limit: int) -> pb.FetchSubscri
     [impl->dsn~usubscription-fetch-subscriptions-invalid-topic-filter~1]
     [impl->dsn~usubscription-fetch-subscriptions-invalid-subscriber-filter~1]
     """
-    request = unpack(pb.FetchSubscriptionsRequest, call)
-    topics = _filter(request.topic_filter, call) if request.HasField("topic_filter") else ANY
-    subscribers = _filter(request.subscriber_filter, call) if request.HasField("subscriber_filter") else ANY
+    request = unpack_request(pb.FetchSubscriptionsRequest, call)
+    topics = _filter_pattern(request.topic_filter, call) if request.HasField("topic_filter") else ANY
+    subscribers = (
+        _filter_pattern(request.subscriber_filter, call) if request.HasField("subscriber_filter") else ANY
+    )
     matching = (
         each
         for each in _candidates(topics, subscribers, state.directory)
@@ -137,75 +141,77 @@ def fetch_subscriptions(call: Call, state: State, limit: int) -> pb.FetchSubscri
             f"more than {limit} subscriptions match, page_size; use narrower filters",
         )
     return pb.FetchSubscriptionsResponse(
-        subscriptions=[_subscription(each, state.status_of(each.topic)) for each in found]
+        subscriptions=[_subscription_message(each, state.status_of(each.topic)) for each in found]
     )
 
 
-def _candidates(topics: UUri, subscribers: UUri, directory: Directory) -> Iterable[Tracked]:
+def _candidates(
+    topics: UUri, subscribers: UUri, directory: InMemoryDirectory
+) -> Iterable[SubscriptionRecord]:
     if topics.wildcard() is None:
-        return directory.exactly(topics)
+        return directory.exact_subscriptions(topics)
     if subscribers.wildcard() is None:
         return directory.subscribed_by(subscribers)
     return directory
 
 
-CHANGES: Final[Mapping[tuple[int, int], Change]] = {
+MUTATIONS: Final[Mapping[tuple[int, int], MutationHandler]] = {
     (VERSION, 1): subscribe,
     (VERSION, 2): unsubscribe,
     (VERSION, 4): register_for_notifications,
     (VERSION, 5): unregister_for_notifications,
     (VERSION, 6): reset,
 }
-QUESTIONS: Final[Mapping[tuple[int, int], Question]] = {(VERSION, 3): fetch_subscriptions}
+QUERIES: Final[Mapping[tuple[int, int], QueryHandler]] = {(VERSION, 3): fetch_subscriptions}
 
 
 # --- changes, as they are told ----------------------------------------------------------------------------------------
 
 
-def change(changed: Changed) -> pb.Subscription:
+def encode_change(change: SubscriptionStatusChange) -> pb.Subscription:
     """What topic 0x8000 carries.
 
     [impl->req~usubscription-change-message-type~1]
     """
-    return _subscription(changed.entry, changed.status)
+    return _subscription_message(change.entry, change.status)
 
 
 # --- parts of requests and answers ------------------------------------------------------------------------------------
 
 
-def _topic(request: pb.SubscribeRequest | pb.UnsubscribeRequest) -> UUri:
+def _requested_topic(request: pb.SubscribeRequest | pb.UnsubscribeRequest) -> UUri:
     """The topic that a request names; INVALID_ARGUMENT naming the part that is not as it must be (X-16 to X-19)."""
     if not request.HasField("topic"):
-        raise invalid("topic: missing")
+        raise invalid_argument("topic: missing")
     topic = UUri.from_pb(request.topic)
     if not topic.authority_name:
-        raise invalid(f"topic {topic}: its authority is empty, expected a name")
+        raise invalid_argument(f"topic {topic}: its authority is empty, expected a name")
     one_instance = UUri(topic.authority_name, topic.ue_type, topic.ue_version_major, topic.resource_id)
     part = one_instance.wildcard()
     if part is not None:
-        raise invalid(f"topic {topic}: its {part} is a wildcard, expected a specific one")
+        raise invalid_argument(f"topic {topic}: its {part} is a wildcard, expected a specific one")
     check_topic_resource(topic)
     return topic
 
 
-def _filter(message: uri.UUri, call: Call) -> UUri:
+def _filter_pattern(message: uri.UUri, call: CallContext) -> UUri:
     return UUri.from_pb(message).with_authority(call.authority)
 
 
-def _status(status: Status) -> int:
+def _status_number(status: Status) -> int:
     return status + 1  # version 3 has no UNSPECIFIED
 
 
-def _subscription(entry: Tracked, status: Status) -> pb.Subscription:
+def _subscription_message(entry: SubscriptionRecord, status: Status) -> pb.Subscription:
     """A subscription, with the wishes of one that stands; a period below 1 ms is left out, as in version 3."""
     message = pb.Subscription(
-        topic=entry.topic.to_pb(), subscriber=entry.subscriber.to_pb(), status=_status(status)
+        topic=entry.topic.to_pb(), subscriber=entry.subscriber.to_pb(), status=_status_number(status)
     )
     if status is Status.UNSUBSCRIBED:
         return message
     if entry.expire_ms is not None:
         message.expiration.CopyFrom(timestamp_of(entry.expire_ms))
-    sample_period = sample_period_of(entry.period_ns)
+    sample_period = sample_period_ms_of(entry.period_ns)
     if sample_period is not None:
         message.sample_period = sample_period
     return message

@@ -5,71 +5,83 @@ from collections.abc import Iterable
 from typing import Final
 
 from ustreamer.uprotocol.ustatus import UStatus, UStatusError
-from ustreamer_usubscription.model.subscription import Changed, Pair
-from ustreamer_usubscription.store.history import Unwritten
+from ustreamer_usubscription.model.subscription import SubscriptionStatusChange, TopicEntityPair
+from ustreamer_usubscription.store.history import PendingEvents
 from ustreamer_usubscription.store.records import (
-    Change,
-    delete,
+    RecordChange,
     delete_observer,
     delete_remote,
-    put,
+    delete_subscription,
     put_observer,
     put_remote,
+    put_subscription,
     put_topic,
 )
-from ustreamer_usubscription.store.store import Store
-from ustreamer_usubscription.store.transaction import Draft
+from ustreamer_usubscription.store.store import SubscriptionStore
+from ustreamer_usubscription.store.transaction import Transaction
 
 
-class Writer:
+class Committer:
     """Commits drafts, and with them what memory has given up before the disk did. Belongs to the service's thread."""
 
-    def __init__(self, store: Store, history: int) -> None:
+    def __init__(self, store: SubscriptionStore, history: int) -> None:
         """`history` is how many events are kept at most."""
         self._store: Final = store
-        self._unsaved: set[Pair] = set()
-        self._unwritten = Unwritten(history)
+        self._pending_deletes: set[TopicEntityPair] = set()
+        self._pending_events = PendingEvents(history)
 
     @property
-    def is_behind(self) -> bool:
+    def has_pending_deletes(self) -> bool:
         """Whether the store still has subscriptions that have ended."""
-        return bool(self._unsaved)
+        return bool(self._pending_deletes)
 
-    def forget(self, ended: Iterable[Changed], now_ms: int) -> None:
+    def delete_with_next_commit(self, ended: Iterable[SubscriptionStatusChange], now_ms: int) -> None:
         """Have the next commit delete these subscriptions, which memory has dropped at once, whatever the disk says."""
-        for changed in ended:
-            self._unsaved.add(changed.entry.pair)
-            self._unwritten.note(changed, now_ms)
+        for change in ended:
+            self._pending_deletes.add(change.entry.pair)
+            self._pending_events.add_change(change, now_ms)
 
-    def save(self, draft: Draft) -> UStatus | None:
+    def commit_transaction(self, transaction: Transaction) -> UStatus | None:
         """Commit the draft, and with it what is still to be deleted; the reason if the draft is not on disk now."""
-        if draft.is_empty and not self._unsaved:
-            self._unwritten.keep(draft)
+        if transaction.is_empty and not self._pending_deletes:
+            self._pending_events.add_events_of(transaction)
             return None
         try:
-            self._store.commit(_records(draft, self._unsaved), self._unwritten.with_those_of(draft))
+            self._store.commit(
+                _record_changes(transaction, self._pending_deletes),
+                self._pending_events.with_events_of(transaction),
+            )
         except UStatusError as error:
-            if not draft.is_empty:
+            if not transaction.is_empty:
                 return error.status
-            self._unwritten.keep(draft)
+            self._pending_events.add_events_of(transaction)
             return None
-        self._unsaved.clear()
-        self._unwritten.clear()
+        self._pending_deletes.clear()
+        self._pending_events.clear()
         return None
 
 
-def _records(draft: Draft, unsaved: Iterable[Pair]) -> list[Change]:
+def _record_changes(
+    transaction: Transaction, pending_deletes: Iterable[TopicEntityPair]
+) -> list[RecordChange]:
     """The records to write for a draft and for what is still to be deleted."""
-    subscriptions = dict.fromkeys(unsaved) | draft.subscriptions.changes
+    subscriptions = dict.fromkeys(pending_deletes) | transaction.subscriptions.changes
     return [
-        *(delete(*pair) if entry is None else put(entry) for pair, entry in subscriptions.items()),
+        *(
+            delete_subscription(*pair) if entry is None else put_subscription(entry)
+            for pair, entry in subscriptions.items()
+        ),
         *(
             delete_observer(pair) if observer is None else put_observer(observer)
-            for pair, observer in draft.observers.changes.items()
+            for pair, observer in transaction.observers.changes.items()
         ),
         *(
             delete_remote(topic) if status is None else put_remote(topic, status)
-            for topic, status in draft.remotes.changes.items()
+            for topic, status in transaction.remote_states.changes.items()
         ),
-        *(put_topic(topic, state) for topic, state in draft.topics.changes.items() if state is not None),
+        *(
+            put_topic(topic, state)
+            for topic, state in transaction.declared_topics.changes.items()
+            if state is not None
+        ),
     ]

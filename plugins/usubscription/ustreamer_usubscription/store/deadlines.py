@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 _SLACK: Final = 1000
 
 
-class Deadlines(Generic[K]):
+class LazyDeadlineHeap(Generic[K]):
     """Times by which things are due, as a heap that forgets lazily.
 
     Whatever moves or goes leaves its old time behind; `current` tells those from the valid ones. When they outnumber the
@@ -18,34 +18,34 @@ class Deadlines(Generic[K]):
     """
 
     def __init__(
-        self, current: Callable[[K], int | None], every: Callable[[], Iterable[tuple[int, K]]]
+        self, deadline_of: Callable[[K], int | None], all_deadlines: Callable[[], Iterable[tuple[int, K]]]
     ) -> None:
         """`current` is when a thing is due now, `every` all that are; None is for one that is not due at all."""
-        self._current = current
-        self._every = every
+        self._deadline_of = deadline_of
+        self._all_deadlines = all_deadlines
         self._heap: list[tuple[int, int, K]] = []
         self._added = 0  # keeps the keys, which have no order, from being compared
-        self._bound = _SLACK
+        self._rebuild_size = _SLACK
 
-    def add(self, when: int, key: K) -> None:
+    def push_deadline(self, when: int, key: K) -> None:
         """Note that `key`, for which `current` says the same by now, is due at `when`."""
         self._added += 1
         heapq.heappush(self._heap, (when, self._added, key))
-        if len(self._heap) > self._bound:
-            self.load(self._every())
+        if len(self._heap) > self._rebuild_size:
+            self.replace_all(self._all_deadlines())
 
-    def load(self, every: Iterable[tuple[int, K]]) -> None:
+    def replace_all(self, deadlines: Iterable[tuple[int, K]]) -> None:
         """Keep these and forget all others."""
-        self._heap = [(when, number, key) for number, (when, key) in enumerate(every)]
+        self._heap = [(when, number, key) for number, (when, key) in enumerate(deadlines)]
         self._added = len(self._heap)
         heapq.heapify(self._heap)
-        self._bound = 2 * len(self._heap) + _SLACK
+        self._rebuild_size = 2 * len(self._heap) + _SLACK
 
-    def next(self) -> int | None:
+    def next_deadline(self) -> int | None:
         """When the next thing is due; None if nothing is."""
         while self._heap:
             when, _, key = self._heap[0]
-            if self._current(key) == when:
+            if self._deadline_of(key) == when:
                 return when
             heapq.heappop(self._heap)
         return None
@@ -55,7 +55,7 @@ class Deadlines(Generic[K]):
         due: dict[K, None] = {}
         while self._heap and self._heap[0][0] < now:
             _, _, key = heapq.heappop(self._heap)
-            when = self._current(key)
+            when = self._deadline_of(key)
             if when is not None and when < now:
                 due[key] = None
         return list(due)

@@ -36,14 +36,14 @@ class StoreLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = _pid(descriptor)
+            pid = _read_pid(descriptor)
             os.close(descriptor)
             raise StoreInUse(self.path, pid) from None
         self._descriptor = descriptor
-        died = os.fstat(descriptor).st_size > 0
+        holder_died = os.fstat(descriptor).st_size > 0
         with contextlib.suppress(OSError):  # a full disk: what is stored can be served all the same
             os.pwrite(descriptor, b"%-10d\n" % os.getpid(), 0)
-        return died
+        return holder_died
 
     def release(self, *, orderly: bool = True) -> None:
         """Let go; not `orderly`: as a process that dies would. May be repeated."""
@@ -54,7 +54,7 @@ class StoreLock:
             self._descriptor = None
 
 
-def holder(path: Path) -> int | None:
+def lock_holder(path: Path) -> int | None:
     """The process that holds the lock file now; None if nobody does."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -63,12 +63,12 @@ def holder(path: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _pid(descriptor) or 0
+        return _read_pid(descriptor) or 0
     finally:
         os.close(descriptor)
     return None
 
 
-def _pid(descriptor: int) -> int | None:
+def _read_pid(descriptor: int) -> int | None:
     text = os.pread(descriptor, 32, 0).strip()
     return int(text) if text.isdigit() else None

@@ -29,66 +29,66 @@ import lmdb
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_usubscription.events import Event
+from ustreamer_usubscription.events import SubscriptionEvent
 from ustreamer_usubscription.model.declared_topics import TopicState
-from ustreamer_usubscription.model.subscription import Observer, Tracked
+from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
 from ustreamer_usubscription.store import records, store_contents
-from ustreamer_usubscription.store.compact_index import Packed
-from ustreamer_usubscription.store.history import History, most
+from ustreamer_usubscription.store.compact_index import CompactIndex
+from ustreamer_usubscription.store.history import EventHistory, max_events
 from ustreamer_usubscription.store.lock import StoreInUse, StoreLock
 from ustreamer_usubscription.store.records import (
+    EVENT_PREFIX,
     LAYOUT,
     LAYOUT_KEY,
-    OBSERVER,
-    PAST,
-    REMOTE,
-    SUBSCRIPTION,
-    TOPIC,
-    Change,
-    StoreDamaged,
+    OBSERVER_PREFIX,
+    REMOTE_TOPIC_PREFIX,
+    SUBSCRIPTION_PREFIX,
+    TOPIC_PREFIX,
+    RecordChange,
     StoreTooNew,
-    delete,
+    SubscriptionStoreDamaged,
     delete_observer,
     delete_remote,
-    put,
+    delete_subscription,
     put_observer,
     put_remote,
+    put_subscription,
     put_topic,
 )
-from ustreamer_usubscription.store.store_contents import Contents
-from ustreamer_usubscription.store.verify_process import DATA
+from ustreamer_usubscription.store.store_contents import StoreContents
+from ustreamer_usubscription.store.verify_process import DATA_FILE
 
 __all__ = [
-    "Change",
-    "Store",
-    "StoreDamaged",
+    "RecordChange",
     "StoreInUse",
     "StoreTooNew",
-    "delete",
+    "SubscriptionStore",
+    "SubscriptionStoreDamaged",
     "delete_observer",
     "delete_remote",
-    "put",
+    "delete_subscription",
     "put_observer",
     "put_remote",
+    "put_subscription",
     "put_topic",
 ]
 
-MAX_ASIDE: Final = 3
+MAX_QUARANTINED: Final = 3
 """Damaged stores that are kept; likewise migrated ones."""
 
-_FULL: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
+_MAP_FULL_ERRORS: Final = (lmdb.MapFullError, lmdb.DiskError, lmdb.TxnFullError)
 # LMDB reports a write that the file system cut short as EIO, whatever the reason was.
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
-_IN_PLACE: Final = 2
+_IN_PLACE_LAYOUT: Final = 2
 """The layout of which nothing but its number differs from a store of today without a history."""
 
-_LAYOUT_RECORD: Final = Change(LAYOUT_KEY, records.layout_value())
+_LAYOUT_RECORD: Final = RecordChange(LAYOUT_KEY, records.layout_value())
 
 log = logging.getLogger("ustreamer.usubscription")
 
 
-class Store:
+class SubscriptionStore:
     """The LMDB environment in directory `path`. Constructing it touches nothing.
 
     `damaged` says what becomes of a store that is damaged: "refuse" leaves it alone; "quarantine" moves it aside and goes
@@ -111,10 +111,10 @@ class Store:
         self._map_size = map_size
         self._damaged = damaged
         self._wall_ms = wall_ms
-        self._lock = StoreLock(_beside(path, "lock"))
+        self._lock = StoreLock(_sibling(path, "lock"))
         self._env: lmdb.Environment | None = None
-        self._stored = Contents()
-        self._history = History(most(history, map_size))
+        self._contents = StoreContents()
+        self._history = EventHistory(max_events(history, map_size))
         names = ("store_quarantined", "store_salvaged", "store_lost", "store_migrated", "history_skipped")
         self._counts = dict.fromkeys(names, 0)
 
@@ -123,7 +123,7 @@ class Store:
     def open(self) -> None:
         """Open the store, or make an empty one.
 
-        A store whose last user died is verified page by page. Raises StoreDamaged (if it is to be refused), StoreTooNew,
+        A store whose last user died is verified page by page. Raises SubscriptionStoreDamaged (if it is to be refused), StoreTooNew,
         StoreInUse, or UStatusError: UNAVAILABLE where the directory cannot be used, RESOURCE_EXHAUSTED where there is
         no room to salvage or migrate into; then the old store stands where it stood.
         """
@@ -141,20 +141,20 @@ class Store:
 
     def _open(self, *, verify: bool) -> None:
         self._finish_replacement()
-        self._stored = Contents()
-        if not (self.path / DATA).exists() and not (self.path / "lock.mdb").exists():
+        self._contents = StoreContents()
+        if not (self.path / DATA_FILE).exists() and not (self.path / "lock.mdb").exists():
             self._create()
         else:
             try:
-                self._stored = self._read(verify=verify)
-            except StoreDamaged as error:
+                self._contents = self._read_contents(verify=verify)
+            except SubscriptionStoreDamaged as error:
                 if self._damaged == "refuse":
                     raise
-                self._stored = self._quarantine(error)
+                self._contents = self._quarantine(error)
         self._env = self._open_in(self.path)
-        self._history.load([key for key, _ in self._stored.of(PAST)])
-        if self._stored.layout == _IN_PLACE:
-            self._relabel()
+        self._history.load_stored([key for key, _ in self._contents.records_with_prefix(EVENT_PREFIX)])
+        if self._contents.layout == _IN_PLACE_LAYOUT:
+            self._upgrade_in_place()
 
     def close(self) -> None:
         """Close the store; what was committed is on disk already. May be repeated."""
@@ -168,43 +168,47 @@ class Store:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def take(self) -> Packed:
+    def take_subscriptions(self) -> CompactIndex:
         """The subscriptions that were there when the store was opened; once, the store does not keep them."""
-        stored, self._stored = self._stored, Contents()
+        stored, self._contents = self._contents, StoreContents()
         return stored.subscriptions
 
-    def load(self) -> Iterator[Tracked]:
-        """All subscriptions, by the text of topic and then of subscriber. Raises StoreDamaged at the first bad record."""
-        read = records.Reader().read
+    def load_subscriptions(self) -> Iterator[SubscriptionRecord]:
+        """All subscriptions, by the text of topic and then of subscriber. Raises SubscriptionStoreDamaged at the first bad record."""
+        read = records.SubscriptionReader().read_subscription
         try:
-            with self._opened().begin() as txn, txn.cursor() as cursor:
+            with self._environment().begin() as txn, txn.cursor() as cursor:
                 for key, value in cursor:
-                    if key.startswith(SUBSCRIPTION):
+                    if key.startswith(SUBSCRIPTION_PREFIX):
                         yield read(key, value)
                     else:
-                        records.check(key, value)
+                        records.check_record(key, value)
         except lmdb.Error as error:
-            raise StoreDamaged(f"store {self.path / DATA}: {error}") from error
+            raise SubscriptionStoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
 
-    def observers(self) -> Iterator[Observer]:
-        """All registrations for notifications, by topic and then by entity. Raises StoreDamaged at the first bad one."""
-        return (records.read_observer(key, value) for key, value in self._of_kind(OBSERVER))
+    def load_observers(self) -> Iterator[Observer]:
+        """All registrations for notifications, by topic and then by entity. Raises SubscriptionStoreDamaged at the first bad one."""
+        return (
+            records.read_observer(key, value) for key, value in self._records_with_prefix(OBSERVER_PREFIX)
+        )
 
-    def topics(self) -> Iterator[tuple[UUri, TopicState]]:
-        """All declared topics. Raises StoreDamaged at the first bad one."""
-        return (records.read_topic(key, value) for key, value in self._of_kind(TOPIC))
+    def load_declared_topics(self) -> Iterator[tuple[UUri, TopicState]]:
+        """All declared topics. Raises SubscriptionStoreDamaged at the first bad one."""
+        return (records.read_topic(key, value) for key, value in self._records_with_prefix(TOPIC_PREFIX))
 
-    def remotes(self) -> Iterator[tuple[UUri, Status]]:
-        """All remote topics. Raises StoreDamaged at the first bad one."""
-        return (records.read_remote(key, value) for key, value in self._of_kind(REMOTE))
+    def load_remote_states(self) -> Iterator[tuple[UUri, Status]]:
+        """All remote topics. Raises SubscriptionStoreDamaged at the first bad one."""
+        return (
+            records.read_remote(key, value) for key, value in self._records_with_prefix(REMOTE_TOPIC_PREFIX)
+        )
 
-    def _of_kind(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _records_with_prefix(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:
-            with self._opened().begin() as txn, txn.cursor() as cursor:
+            with self._environment().begin() as txn, txn.cursor() as cursor:
                 if cursor.set_range(kind):
                     yield from takewhile(lambda record: record[0].startswith(kind), cursor)
         except lmdb.Error as error:
-            raise StoreDamaged(f"store {self.path / DATA}: {error}") from error
+            raise SubscriptionStoreDamaged(f"store {self.path / DATA_FILE}: {error}") from error
 
     def statistics(self) -> Mapping[str, int]:
         """What opening it took: stores quarantined and migrated, records salvaged, records and pages lost; and what was
@@ -214,7 +218,7 @@ class Store:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
+    def commit(self, changes: Sequence[RecordChange], events: Sequence[SubscriptionEvent] = ()) -> None:
         """Make all of `changes`, or none, in one transaction; on return they survive a power cut.
 
         With them the last of `events` go into the history, and its oldest out. Where there is no room for that the changes
@@ -223,24 +227,24 @@ class Store:
         Raises UStatusError: RESOURCE_EXHAUSTED where map or disk is full (what is stored stays readable, and a full map
         does not keep anything from being deleted), INTERNAL for any other refusal of LMDB.
         """
-        told = self._history.changes(events)
+        history_changes = self._history.changes_for(events)
         try:
-            if told and self._fits([*changes, *told]):
-                self._history.written(events)
+            if history_changes and self._try_write([*changes, *history_changes]):
+                self._history.on_committed(events)
             else:
-                self._counts["history_skipped"] += len(events) if told else 0
-                if not self._fits(changes):
+                self._counts["history_skipped"] += len(events) if history_changes else 0
+                if not self._try_write(changes):
                     self._write_in_full_map(changes)
         except lmdb.Error as error:
-            raise self._refused(error, f"{len(changes)} changes not made") from error
+            raise self._write_error(error, f"{len(changes)} changes not made") from error
         self.transactions += 1
 
-    def _refused(self, error: lmdb.Error, what: str) -> UStatusError:
-        full = isinstance(error, _FULL) or error.code in _NO_ROOM
+    def _write_error(self, error: lmdb.Error, what: str) -> UStatusError:
+        full = isinstance(error, _MAP_FULL_ERRORS) or error.code in _NO_SPACE_ERRNOS
         code = UCode.RESOURCE_EXHAUSTED if full else UCode.INTERNAL
         return UStatusError(code, f"store {self.path}: {what}: {error}")
 
-    def _fits(self, changes: Sequence[Change]) -> bool:
+    def _try_write(self, changes: Sequence[RecordChange]) -> bool:
         """Make these changes, unless the map is full."""
         try:
             self._write(changes)
@@ -248,15 +252,15 @@ class Store:
             return False
         return True
 
-    def _write(self, changes: Sequence[Change]) -> None:
-        with self._opened().begin(write=True) as txn:
+    def _write(self, changes: Sequence[RecordChange]) -> None:
+        with self._environment().begin(write=True) as txn:
             for key, value in changes:
                 if value is None:
                     txn.delete(key)
                 else:
                     txn.put(key, value)
 
-    def _write_in_full_map(self, changes: Sequence[Change]) -> None:
+    def _write_in_full_map(self, changes: Sequence[RecordChange]) -> None:
         """Try again, with all that was freed, and for deletions with a map twice the size.
 
         LMDB copies each page that it changes before it frees any; to copy every page once is the worst case, and
@@ -273,22 +277,22 @@ class Store:
 
     @contextmanager
     def _larger_map(self) -> Iterator[None]:
-        env = self._opened()
-        env.set_mapsize(2 * max(self._map_size, (self.path / DATA).stat().st_size))
+        env = self._environment()
+        env.set_mapsize(2 * max(self._map_size, (self.path / DATA_FILE).stat().st_size))
         try:
             yield
         finally:
             env.set_mapsize(self._map_size)
 
-    def _relabel(self) -> None:
+    def _upgrade_in_place(self) -> None:
         """Make a store of layout 2 one of this layout; RESOURCE_EXHAUSTED where the disk has no room for it."""
         try:
-            if not self._fits([_LAYOUT_RECORD]):
+            if not self._try_write([_LAYOUT_RECORD]):
                 with self._larger_map():
                     self._write([_LAYOUT_RECORD])
         except lmdb.Error as error:
-            raise self._refused(error, f"not migrated to layout {LAYOUT}") from error
-        self._migrated(self._stored, self.path)
+            raise self._write_error(error, f"not migrated to layout {LAYOUT}") from error
+        self._log_migration(self._contents, self.path)
 
     # --- making and replacing -----------------------------------------------------------------------------------------
 
@@ -300,101 +304,101 @@ class Store:
 
     def _create(self) -> None:
         """Make an empty store that has its layout record from its first moment on."""
-        nursery = self.path / "new"
-        if nursery.exists():
-            shutil.rmtree(nursery)  # a creation that was killed
-        self._fill(nursery, Contents())
-        (nursery / DATA).rename(self.path / DATA)
-        shutil.rmtree(nursery)
+        staging = self.path / "new"
+        if staging.exists():
+            shutil.rmtree(staging)  # a creation that was killed
+        self._write_new_store(staging, StoreContents())
+        (staging / DATA_FILE).rename(self.path / DATA_FILE)
+        shutil.rmtree(staging)
         for directory in (self.path, self.path.parent):
             _sync_directory(directory)
 
-    def _fill(self, directory: Path, found: Contents) -> None:
+    def _write_new_store(self, directory: Path, found: StoreContents) -> None:
         """Make a whole store in a new directory."""
         directory.mkdir(parents=True)
         with self._open_in(directory) as env, env.begin(write=True) as txn, txn.cursor() as cursor:
             cursor.putmulti([(LAYOUT_KEY, records.layout_value())])
-            cursor.putmulti(found.records(), append=True)
+            cursor.putmulti(found.all_records(), append=True)
 
-    def _read(self, *, verify: bool) -> Contents:
-        if not (self.path / DATA).exists():
-            raise StoreDamaged(f"store {self.path / DATA}: is missing beside lock.mdb")
-        found = store_contents.read(self.path, "verify" if verify else "walk")
-        if found.layout not in {LAYOUT, _IN_PLACE}:
-            self._migrated(found, self._replace(found, f"layout{found.layout}"))
+    def _read_contents(self, *, verify: bool) -> StoreContents:
+        if not (self.path / DATA_FILE).exists():
+            raise SubscriptionStoreDamaged(f"store {self.path / DATA_FILE}: is missing beside lock.mdb")
+        found = store_contents.read_store(self.path, "verify" if verify else "walk")
+        if found.layout not in {LAYOUT, _IN_PLACE_LAYOUT}:
+            self._log_migration(found, self._replace_store(found, f"layout{found.layout}"))
         return found
 
-    def _migrated(self, found: Contents, before: Path) -> None:
+    def _log_migration(self, found: StoreContents, old_path: Path) -> None:
         """Say that these records are in a store of this layout now; `before` is where the older one is."""
         self._counts["store_migrated"] += 1
-        extra = {"store": str(self.path), "records": len(found), "before": str(before), "layout": LAYOUT}
+        extra = {"store": str(self.path), "records": len(found), "before": str(old_path), "layout": LAYOUT}
         log.info("usubscription.store_migrated", extra=extra)
 
-    def _quarantine(self, reason: StoreDamaged) -> Contents:
-        found = store_contents.salvage(self.path)
-        aside = self._replace(found, "damaged")
+    def _quarantine(self, reason: SubscriptionStoreDamaged) -> StoreContents:
+        found = store_contents.salvage_store(self.path)
+        quarantined = self._replace_store(found, "damaged")
         self._counts["store_quarantined"] += 1
         self._counts["store_salvaged"] += len(found)
-        self._counts["store_lost"] += found.lost
+        self._counts["store_lost"] += found.lost_total
         extra = {
             "store": str(self.path),
             "reason": reason.message,
             "salvaged": len(found),
             "lost_records": found.lost_records,
             "lost_pages": found.lost_pages,
-            "moved_to": str(aside),
+            "moved_to": str(quarantined),
         }
         log.error("usubscription.store_damaged", extra=extra)
         return found
 
-    def _replace(self, found: Contents, why: str) -> Path:
+    def _replace_store(self, found: StoreContents, label: str) -> Path:
         """Put a new store with these records in place of the old one; where that is now.
 
         At any moment either the old store or a whole new one is there; `_finish_replacement` does what was left to do.
         """
-        new, aside = _beside(self.path, "new"), self._aside(why)
+        new, quarantined = _sibling(self.path, "new"), self._quarantine_path(label)
         if new.exists():
             shutil.rmtree(new)
         try:
-            self._fill(new, found)
+            self._write_new_store(new, found)
         except lmdb.Error as error:
             shutil.rmtree(new)
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED, f"store {self.path}: no room to keep {len(found)} records: {error}"
             ) from error
         _sync_directory(new)
-        self.path.rename(aside)
+        self.path.rename(quarantined)
         self._finish_replacement()
-        for _, old in self._kept(why)[:-MAX_ASIDE]:
+        for _, old in self._quarantined(label)[:-MAX_QUARANTINED]:
             shutil.rmtree(old)
-        return aside
+        return quarantined
 
     def _finish_replacement(self) -> None:
-        new = _beside(self.path, "new")
+        new = _sibling(self.path, "new")
         if new.exists() and not self.path.exists():
             new.rename(self.path)
             _sync_directory(self.path.parent)
 
-    def _aside(self, why: str) -> Path:
+    def _quarantine_path(self, label: str) -> Path:
         """A name that is free. Numbered, because the clock of an ECU may have been set back."""
-        number = max((number for number, _ in self._kept(why)), default=0) + 1
+        number = max((number for number, _ in self._quarantined(label)), default=0) + 1
         when = datetime.fromtimestamp(self._wall_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-        return _beside(self.path, f"{why}-{number}-{when}")
+        return _sibling(self.path, f"{label}-{number}-{when}")
 
-    def _kept(self, why: str) -> list[tuple[int, Path]]:
+    def _quarantined(self, label: str) -> list[tuple[int, Path]]:
         """What has been moved aside, by its number."""
-        named = re.compile(rf"{re.escape(self.path.name)}\.{why}-(\d{{1,9}})-\w+")
+        named = re.compile(rf"{re.escape(self.path.name)}\.{label}-(\d{{1,9}})-\w+")
         found = ((named.fullmatch(path.name), path) for path in self.path.parent.iterdir())
         return sorted((int(match[1]), path) for match, path in found if match)
 
-    def _opened(self) -> lmdb.Environment:
+    def _environment(self) -> lmdb.Environment:
         if self._env is None:
             raise UStatusError(UCode.UNAVAILABLE, f"store {self.path}: not open")
         return self._env
 
 
-def _beside(path: Path, what: str) -> Path:
-    return path.with_name(f"{path.name}.{what}")
+def _sibling(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}.{suffix}")
 
 
 def _sync_directory(path: Path) -> None:

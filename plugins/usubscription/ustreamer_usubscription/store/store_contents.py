@@ -17,142 +17,142 @@ from typing import IO, Final, Literal, Self, TypeAlias
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_usubscription.store import records
-from ustreamer_usubscription.store.compact_index import BLOCK, Packed, unpack
-from ustreamer_usubscription.store.lock import holder
+from ustreamer_usubscription.store.compact_index import BLOCK_RECORDS, CompactIndex, unpack_block
+from ustreamer_usubscription.store.lock import lock_holder
 from ustreamer_usubscription.store.records import (
+    EVENT_PREFIX,
     LAYOUT,
     LAYOUT_KEY,
-    PAST,
-    SUBSCRIPTION,
-    StoreDamaged,
+    SUBSCRIPTION_PREFIX,
     StoreTooNew,
+    SubscriptionStoreDamaged,
 )
-from ustreamer_usubscription.store.verify_process import DATA, LENGTH
+from ustreamer_usubscription.store.verify_process import DATA_FILE, LENGTH_PREFIX
 
-_LIMIT_S: Final = 20.0
+_BASE_TIMEOUT_S: Final = 20.0
 _BYTES_PER_S: Final = 4 << 20  # LMDB's verifier does 40 MB/s here
-_PIPE: Final = 1 << 20  # the most that an unprivileged process may ask for
-_LONGEST: Final = 1 << 28  # bytes of one message
-_KIND: Final = len(SUBSCRIPTION)  # bytes by which a key says what kind of record it is
+_PIPE_BYTES: Final = 1 << 20  # the most that an unprivileged process may ask for
+_MAX_MESSAGE_BYTES: Final = 1 << 28  # bytes of one message
+_PREFIX_BYTES: Final = len(SUBSCRIPTION_PREFIX)  # bytes by which a key says what kind of record it is
 
-Chunk: TypeAlias = tuple[bytes, list[bytes], list[bytes]]
+RecordChunk: TypeAlias = tuple[bytes, list[bytes], list[bytes]]
 """What a reader sends at a time: as it came, and the keys and values in it."""
 
 
-class Contents:
+class StoreContents:
     """Records other than the layout record, in the order of their keys; and what was passed over in a salvage."""
 
     def __init__(self) -> None:
-        self.subscriptions = Packed()
-        self.others: list[tuple[bytes, bytes]] = []
+        self.subscriptions = CompactIndex()
+        self.other_records: list[tuple[bytes, bytes]] = []
         """Keys and values of the other kinds."""
         self.layout: int | None = None
         self.lost_records = 0
         self.lost_pages = 0
 
     def __len__(self) -> int:
-        return len(self.subscriptions) + len(self.others)
+        return len(self.subscriptions) + len(self.other_records)
 
-    def add(self, keys: list[bytes], values: list[bytes], block: bytes = b"") -> None:
-        """Take in what comes next, `block` as for `Packed`. Raises StoreDamaged if one of them is not right."""
+    def add_records(self, keys: list[bytes], values: list[bytes], block: bytes = b"") -> None:
+        """Take in what comes next, `block` as for `CompactIndex`. Raises SubscriptionStoreDamaged if one of them is not right."""
         if not keys:
             return
-        kind, last = keys[0][:_KIND], keys[-1][:_KIND]
+        kind, last = keys[0][:_PREFIX_BYTES], keys[-1][:_PREFIX_BYTES]
         if kind != last:
-            for _, run in groupby(zip(keys, values, strict=True), key=_kind):
-                some = list(run)
-                self.add([key for key, _ in some], [value for _, value in some])
-        elif kind == SUBSCRIPTION:
-            extremes = records.whole(keys, values)
+            for _, run in groupby(zip(keys, values, strict=True), key=_prefix_of):
+                chunk_records = list(run)
+                self.add_records([key for key, _ in chunk_records], [value for _, value in chunk_records])
+        elif kind == SUBSCRIPTION_PREFIX:
+            extremes = records.verify_subscriptions(keys, values)
             if extremes is None:
-                _check(keys, values)
-            may_expire = extremes is None or records.may_expire(*extremes)
-            self.subscriptions.add(keys, values, block, may_expire=may_expire)
+                _check_records(keys, values)
+            may_expire = extremes is None or records.values_may_expire(*extremes)
+            self.subscriptions.add_block(keys, values, block, may_expire=may_expire)
         else:
-            if kind != PAST or not records.whole_events(keys, values):
-                _check(keys, values)
-            self.others += zip(keys, values, strict=True)
+            if kind != EVENT_PREFIX or not records.verify_events(keys, values):
+                _check_records(keys, values)
+            self.other_records += zip(keys, values, strict=True)
 
-    def of(self, kind: bytes) -> list[tuple[bytes, bytes]]:
+    def records_with_prefix(self, kind: bytes) -> list[tuple[bytes, bytes]]:
         """Keys and values of the records whose keys begin with `kind`, which is none of subscriptions."""
-        return [record for record in self.others if record[0].startswith(kind)]
+        return [record for record in self.other_records if record[0].startswith(kind)]
 
-    def records(self) -> Iterator[tuple[bytes, bytes]]:
+    def all_records(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of all."""
-        after = bisect_left(self.others, (SUBSCRIPTION,))
-        return chain(self.others[:after], self.subscriptions.records(), self.others[after:])
+        after = bisect_left(self.other_records, (SUBSCRIPTION_PREFIX,))
+        return chain(self.other_records[:after], self.subscriptions.records(), self.other_records[after:])
 
     @property
-    def lost(self) -> int:
+    def lost_total(self) -> int:
         """Records and pages that could not be read, each counted as one."""
         return self.lost_records + self.lost_pages
 
 
-def _kind(record: tuple[bytes, bytes]) -> bytes:
-    return record[0][:_KIND]
+def _prefix_of(record: tuple[bytes, bytes]) -> bytes:
+    return record[0][:_PREFIX_BYTES]
 
 
-def _check(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+def _check_records(keys: Sequence[bytes], values: Sequence[bytes]) -> None:
     for key, value in zip(keys, values, strict=True):
-        records.check(key, value)
+        records.check_record(key, value)
 
 
-def read(directory: Path, mode: Literal["walk", "verify", "beside"]) -> Contents:
+def read_store(directory: Path, mode: Literal["walk", "verify", "snapshot"]) -> StoreContents:
     """All that a store of this layout or an older one holds; an older one's records in today's form.
 
-    "verify" has LMDB's verifier look at every page first; "beside" is for a store that a streamer may be using. Takes at
-    most 20 s and 1 s for each 4 MiB. Raises StoreDamaged unless all of it is right, and StoreTooNew.
+    "verify" has LMDB's verifier look at every page first; "snapshot" is for a store that a streamer may be using. Takes at
+    most 20 s and 1 s for each 4 MiB. Raises SubscriptionStoreDamaged unless all of it is right, and StoreTooNew.
     """
-    with _Child(mode, directory) as child:
-        return gathered(directory, child.chunks())
+    with _VerifyProcess(mode, directory) as child:
+        return contents_from_chunks(directory, child.chunks())
 
 
-def beside(directory: Path) -> Contents:
+def inspect_store(directory: Path) -> StoreContents:
     """What a store holds, for somebody who only looks; one that no streamer uses is verified as well. Raises as `read`."""
-    running = holder(directory.with_name(f"{directory.name}.lock")) is not None
-    return read(directory, "beside" if running else "verify")
+    running = lock_holder(directory.with_name(f"{directory.name}.lock")) is not None
+    return read_store(directory, "snapshot" if running else "verify")
 
 
-def gathered(directory: Path, chunks: Iterable[Chunk]) -> Contents:
+def contents_from_chunks(directory: Path, chunks: Iterable[RecordChunk]) -> StoreContents:
     """What came from a reader, if all of it is right; `directory` is for what is said if it is not."""
-    found = Contents()
+    found = StoreContents()
     for block, keys, values in chunks:
-        fresh = block
+        packed_block = block
         if found.layout is None:
-            found.layout = _layout(directory, keys, values)
-            fresh = b""
+            found.layout = _checked_layout(directory, keys, values)
+            packed_block = b""
             del keys[0], values[0]
         if found.layout == 1:
-            values[:] = [records.migrated(*record) for record in zip(keys, values, strict=True)]
-            fresh = b""
-        found.add(keys, values, fresh)
+            values[:] = [records.migrate_record(*record) for record in zip(keys, values, strict=True)]
+            packed_block = b""
+        found.add_records(keys, values, packed_block)
     if found.layout is None:
-        raise StoreDamaged(f"store {directory / DATA}: record {LAYOUT_KEY!r} is missing")
+        raise SubscriptionStoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
     return found
 
 
-def salvage(directory: Path) -> Contents:
+def salvage_store(directory: Path) -> StoreContents:
     """What can be read of a damaged store: each record by its checksum, none that has been deleted.
 
     Bounded as `read`. What cannot be read at all gives nothing.
     """
     found: dict[bytes, bytes] = {}
     lost_records = lost_pages = 0
-    with contextlib.suppress(StoreDamaged), _Child("salvage", directory) as child:
+    with contextlib.suppress(SubscriptionStoreDamaged), _VerifyProcess("salvage", directory) as child:
         for _, keys, values in child.chunks():
-            lost_records += salvaged(keys, values, found)
-        lost_pages = child.lost
-    result = Contents()
+            lost_records += salvage_records(keys, values, found)
+        lost_pages = child.lost_pages
+    result = StoreContents()
     keys = sorted(found)
-    for at in range(0, len(keys), BLOCK):
-        some = keys[at : at + BLOCK]
-        result.add(some, [found[key] for key in some])
+    for at in range(0, len(keys), BLOCK_RECORDS):
+        some = keys[at : at + BLOCK_RECORDS]
+        result.add_records(some, [found[key] for key in some])
     result.lost_records, result.lost_pages = lost_records, lost_pages
     result.layout = LAYOUT
     return result
 
 
-def salvaged(keys: Sequence[bytes], values: Sequence[bytes], found: dict[bytes, bytes]) -> int:
+def salvage_records(keys: Sequence[bytes], values: Sequence[bytes], found: dict[bytes, bytes]) -> int:
     """Put those records that are right into `found`; how many are not."""
     lost = 0
     for key, value in zip(keys, values, strict=True):
@@ -160,35 +160,35 @@ def salvaged(keys: Sequence[bytes], values: Sequence[bytes], found: dict[bytes, 
             continue
         try:
             if value[:1] == b"\x01":
-                found[key] = records.migrated(key, value)
+                found[key] = records.migrate_record(key, value)
             else:
-                records.check(key, value)
+                records.check_record(key, value)
                 found[key] = value
-        except StoreDamaged:
+        except SubscriptionStoreDamaged:
             lost += 1
     return lost
 
 
-def _layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
+def _checked_layout(directory: Path, keys: list[bytes], values: list[bytes]) -> int:
     if keys[0] != LAYOUT_KEY:  # no key of ours is less
-        records.check(keys[0], values[0])
-        raise StoreDamaged(f"store {directory / DATA}: record {LAYOUT_KEY!r} is missing")
+        records.check_record(keys[0], values[0])
+        raise SubscriptionStoreDamaged(f"store {directory / DATA_FILE}: record {LAYOUT_KEY!r} is missing")
     layout = records.layout_of(values[0])
     if layout > LAYOUT:
         raise StoreTooNew(f"store {directory}: layout {layout}, this program reads layout {LAYOUT}")
     return layout
 
 
-class _Child:
+class _VerifyProcess:
     """The process that reads. Leaving the context ends it, whatever it does."""
 
-    def __init__(self, mode: Literal["walk", "verify", "beside", "salvage"], directory: Path) -> None:
-        self.lost = 0
+    def __init__(self, mode: Literal["walk", "verify", "snapshot", "salvage"], directory: Path) -> None:
+        self.lost_pages = 0
         self._mode = mode
         self._directory = directory
 
     def __enter__(self) -> Self:
-        self._complaint = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()
         # -S: what the start of the interpreter would look for is on our path already, and looking takes 20 ms.
         command = [sys.executable, "-S", "-P", "-m", "ustreamer_usubscription.store.verify_process"]
         try:
@@ -197,60 +197,62 @@ class _Child:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=self._complaint,
-                bufsize=_PIPE,
+                stderr=self._stderr,
+                bufsize=_PIPE_BYTES,
             )
         except OSError as error:
-            self._complaint.close()
+            self._stderr.close()
             raise UStatusError(
                 UCode.UNAVAILABLE, f"store {self._directory}: {sys.executable} cannot read it: {error}"
             ) from error
         with contextlib.suppress(OSError):  # smaller is slower, no more
-            fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, _PIPE)
-        size = (self._directory / DATA).stat().st_size if (self._directory / DATA).exists() else 0
-        self._limit_s = _LIMIT_S + size / _BYTES_PER_S
-        self._alarm = Timer(self._limit_s, self._process.kill)
-        self._alarm.daemon = True
-        self._alarm.start()
+            fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        size = (self._directory / DATA_FILE).stat().st_size if (self._directory / DATA_FILE).exists() else 0
+        self._timeout_s = _BASE_TIMEOUT_S + size / _BYTES_PER_S
+        self._watchdog = Timer(self._timeout_s, self._process.kill)
+        self._watchdog.daemon = True
+        self._watchdog.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._alarm.cancel()
-        self._alarm.join()
+        self._watchdog.cancel()
+        self._watchdog.join()
         self._process.kill()
-        self._out.close()
+        self._stdout.close()
         self._process.wait()
-        self._complaint.close()
+        self._stderr.close()
 
     @property
-    def _out(self) -> IO[bytes]:
+    def _stdout(self) -> IO[bytes]:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def chunks(self) -> Iterator[Chunk]:
-        """Keys and values, some at a time. Raises StoreDamaged where the process does not come to a good end."""
-        while length := self._number():
-            data = self._out.read(length) if length <= _LONGEST else b""
+    def chunks(self) -> Iterator[RecordChunk]:
+        """Keys and values, some at a time. Raises SubscriptionStoreDamaged where the process does not come to a good end."""
+        while length := self._read_length():
+            data = self._stdout.read(length) if length <= _MAX_MESSAGE_BYTES else b""
             if len(data) < length:
                 raise self._failure()
-            yield data, *unpack(data)
-        lost = self._number()
-        if lost is None or self._process.wait():
+            yield data, *unpack_block(data)
+        lost_pages = self._read_length()
+        if lost_pages is None or self._process.wait():
             raise self._failure()
-        self.lost = lost
+        self.lost_pages = lost_pages
 
-    def _number(self) -> int | None:
-        data = self._out.read(LENGTH.size)
-        return LENGTH.unpack(data)[0] if len(data) == LENGTH.size else None
+    def _read_length(self) -> int | None:
+        data = self._stdout.read(LENGTH_PREFIX.size)
+        return LENGTH_PREFIX.unpack(data)[0] if len(data) == LENGTH_PREFIX.size else None
 
-    def _failure(self) -> StoreDamaged:
-        in_time = self._alarm.is_alive()
-        self._out.close()
+    def _failure(self) -> SubscriptionStoreDamaged:
+        in_time = self._watchdog.is_alive()
+        self._stdout.close()
         code = self._process.wait()
-        self._complaint.seek(0)
-        said = self._complaint.read(4096).decode(errors="replace").strip().rpartition("\n")[2]
+        self._stderr.seek(0)
+        detail = self._stderr.read(4096).decode(errors="replace").strip().rpartition("\n")[2]
         if not in_time:
-            said = f"took longer than {self._limit_s:.0f} s"
+            detail = f"took longer than {self._timeout_s:.0f} s"
         elif code < 0:
-            said = f"ended the process that read it with {signal.Signals(-code).name} {said}".strip()
-        return StoreDamaged(f"store {self._directory / DATA}: {said or f'its reader ended with {code}'}")
+            detail = f"ended the process that read it with {signal.Signals(-code).name} {detail}".strip()
+        return SubscriptionStoreDamaged(
+            f"store {self._directory / DATA_FILE}: {detail or f'its reader ended with {code}'}"
+        )

@@ -10,12 +10,17 @@ from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, ANY_INSTANCE, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
-from ustreamer_usubscription.directory import Directory
-from ustreamer_usubscription.model.declared_topics import Topics, TopicState
-from ustreamer_usubscription.model.lifecycle import Event, step
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.model.declared_topics import DeclaredTopics, TopicState
+from ustreamer_usubscription.model.lifecycle import LifecycleEvent, next_status
 from ustreamer_usubscription.model.observers import Observers
-from ustreamer_usubscription.model.remote_status import Remotes
-from ustreamer_usubscription.model.subscription import Changed, Observer, Pair, Tracked
+from ustreamer_usubscription.model.remote_status import RemoteTopicStates
+from ustreamer_usubscription.model.subscription import (
+    Observer,
+    SubscriptionRecord,
+    SubscriptionStatusChange,
+    TopicEntityPair,
+)
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -23,7 +28,7 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
 
-class Table(Protocol[K_contra, V_co]):
+class TableReader(Protocol[K_contra, V_co]):
     """What an `Overlay` lies on."""
 
     @property
@@ -32,31 +37,31 @@ class Table(Protocol[K_contra, V_co]):
     def find(self, key: K_contra, /) -> V_co | None: ...
 
 
-class State:
-    """Everything that is kept, in memory. One thread writes; what others may read, `Directory` says."""
+class ServiceState:
+    """Everything that is kept, in memory. One thread writes; what others may read, `InMemoryDirectory` says."""
 
-    def __init__(self, serves: Container[str], directory: Directory) -> None:
+    def __init__(self, served_authorities: Container[str], directory: InMemoryDirectory) -> None:
         """Topics of the authorities in `serves` are local, all others remote."""
         self.directory = directory
         self.observers = Observers()
-        self.topics = Topics()
-        self.remotes = Remotes()
-        self._serves = serves
+        self.declared_topics = DeclaredTopics()
+        self.remote_states = RemoteTopicStates()
+        self._served_authorities = served_authorities
 
     def is_remote(self, topic: UUri) -> bool:
         """Whether the topic is in the books of another uSubscription, too."""
-        return topic.authority_name not in self._serves
+        return topic.authority_name not in self._served_authorities
 
     def status_of(self, topic: UUri) -> Status:
         """What those who subscribed `topic` are to it."""
-        return self.remotes.find(topic) or Status.SUBSCRIBED
+        return self.remote_states.find(topic) or Status.SUBSCRIBED
 
-    def apply(self, draft: "Draft") -> None:
+    def apply(self, transaction: "Transaction") -> None:
         """Make a committed draft the state."""
-        self.directory.apply(draft.subscriptions.changes)
-        self.observers.apply(draft.observers.changes)
-        self.topics.apply(draft.topics.changes)
-        self.remotes.apply(draft.remotes.changes)
+        self.directory.apply(transaction.subscriptions.changes)
+        self.observers.apply(transaction.observers.changes)
+        self.declared_topics.apply(transaction.declared_topics.changes)
+        self.remote_states.apply(transaction.remote_states.changes)
 
 
 class Overlay(Generic[K, V]):
@@ -65,7 +70,7 @@ class Overlay(Generic[K, V]):
     `changes` has the last decision for each key, and none for one that would stay as it is.
     """
 
-    def __init__(self, table: Table[K, V], limit: int, noun: str) -> None:
+    def __init__(self, table: TableReader[K, V], limit: int, noun: str) -> None:
         """`limit` bounds the entries that there may be afterwards; the setting max_<noun> is where it comes from."""
         self.changes: dict[K, V | None] = {}
         self._table = table
@@ -76,7 +81,7 @@ class Overlay(Generic[K, V]):
     def find(self, key: K) -> V | None:
         return self.changes[key] if key in self.changes else self._table.find(key)
 
-    def check_room(self, key: K) -> None:
+    def check_limit(self, key: K) -> None:
         """RESOURCE_EXHAUSTED if something at `key` would be one too many."""
         if self._count >= self._limit and self.find(key) is None:
             raise UStatusError(
@@ -84,17 +89,17 @@ class Overlay(Generic[K, V]):
                 f"{self._count} {self._noun} are kept, max_{self._noun} is {self._limit}",
             )
 
-    def put(self, key: K, value: V) -> None:
+    def set_value(self, key: K, value: V) -> None:
         """Let `value` stand, whatever the limit: ask `check_room` before somebody gets something new."""
         self._count += self.find(key) is None
         self._set(key, value)
 
-    def remove(self, key: K) -> None:
+    def remove_value(self, key: K) -> None:
         """Let nothing stand at `key`."""
         self._count -= self.find(key) is not None
         self._set(key, None)
 
-    def standing(self, committed: Iterable[K]) -> Iterator[tuple[K, V]]:
+    def entries(self, committed: Iterable[K]) -> Iterator[tuple[K, V]]:
         """What stands; `committed` are the keys of the table, and come first."""
         for key in dict.fromkeys([*committed, *self.changes]):
             value = self.find(key)
@@ -108,59 +113,63 @@ class Overlay(Generic[K, V]):
             self.changes[key] = value
 
 
-class Draft:
+class Transaction:
     """Changes on top of a state, to be committed together.
 
     `events` has every step on the way, in order, also where a later one undoes it: each was answered, so each is told.
     """
 
-    def __init__(self, state: State, config: UsubscriptionConfig, now_ms: int) -> None:
+    def __init__(self, state: ServiceState, config: UsubscriptionConfig, now_ms: int) -> None:
         """`now_ms` is wall-clock time; `config` has the limits."""
         self.now_ms = now_ms
-        self.subscriptions: Overlay[Pair, Tracked] = Overlay(
+        self.subscriptions: Overlay[TopicEntityPair, SubscriptionRecord] = Overlay(
             state.directory, config.max_subscriptions, "subscriptions"
         )
-        self.observers: Overlay[Pair, Observer] = Overlay(
+        self.observers: Overlay[TopicEntityPair, Observer] = Overlay(
             state.observers, config.max_registrations, "registrations"
         )
-        self.topics: Overlay[UUri, TopicState] = Overlay(state.topics, config.max_topics, "topics")
-        self.remotes: Overlay[UUri, Status] = Overlay(
-            state.remotes, config.max_remote_topics, "remote_topics"
+        self.declared_topics: Overlay[UUri, TopicState] = Overlay(
+            state.declared_topics, config.max_topics, "topics"
         )
-        self.events: list[Changed] = []
-        self.settled: list[UUri] = []  # topics whose subscriptions changed without a draft
+        self.remote_states: Overlay[UUri, Status] = Overlay(
+            state.remote_states, config.max_remote_topics, "remote_topics"
+        )
+        self.subscription_changes: list[SubscriptionStatusChange] = []
+        self.reconciled_topics: list[UUri] = []  # topics whose subscriptions changed without a draft
         self._state = state
-        self._watching: dict[UUri, tuple[Observer, ...]] = {}  # of topics that had an event in this draft
-        self._clients: dict[
+        self._observers_by_topic: dict[
+            UUri, tuple[Observer, ...]
+        ] = {}  # of topics that had an event in this draft
+        self._client_counts: dict[
             UUri, int
         ] = {}  # how many subscribe a remote topic that this draft has to do with
 
     @property
     def is_empty(self) -> bool:
-        overlays = (self.subscriptions, self.observers, self.topics, self.remotes)
+        overlays = (self.subscriptions, self.observers, self.declared_topics, self.remote_states)
         return not any(each.changes for each in overlays)
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
-    def put(self, entry: Tracked) -> Status:
+    def put_subscription(self, entry: SubscriptionRecord) -> Status:
         """Let a subscription stand as `entry` says; its status then. RESOURCE_EXHAUSTED if it would be one too many.
 
         [impl->req~usubscription-subscribe-notifications~1] Told if it is new, and if anything about it has changed.
         """
         topic = entry.topic
-        self.subscriptions.check_room(entry.pair)
+        self.subscriptions.check_limit(entry.pair)
         if self._state.is_remote(topic):
-            self.remotes.check_room(topic)
+            self.remote_states.check_limit(topic)
         before = self.subscriptions.find(entry.pair)
         if before is None:
-            self._count(topic, +1)
-        self.subscriptions.put(entry.pair, entry)
-        status = self._step(topic, Event.WANTED)
+            self._count_clients(topic, +1)
+        self.subscriptions.set_value(entry.pair, entry)
+        status = self._apply_lifecycle_event(topic, LifecycleEvent.CLIENT_SUBSCRIBED)
         if before is None or replace(before, version=entry.version) != entry:
-            self._note(entry, status)
+            self._note_change(entry, status)
         return status
 
-    def remove(self, pair: Pair, why: str = "") -> None:
+    def remove_subscription(self, pair: TopicEntityPair, reason: str = "") -> None:
         """End a subscription, if there is one.
 
         [impl->req~usubscription-unsubscribe-notifications~1] Its end is told, to its subscriber too, as the sequence
@@ -170,114 +179,119 @@ class Draft:
         entry = self.subscriptions.find(pair)
         if entry is None:
             return
-        self._count(entry.topic, -1)
-        self.subscriptions.remove(pair)
-        self._note(entry, Status.UNSUBSCRIBED, why)
-        if not self._clients.get(entry.topic, 1):
-            self._step(entry.topic, Event.UNWANTED)
+        self._count_clients(entry.topic, -1)
+        self.subscriptions.remove_value(pair)
+        self._note_change(entry, Status.UNSUBSCRIBED, reason)
+        if not self._client_counts.get(entry.topic, 1):
+            self._apply_lifecycle_event(entry.topic, LifecycleEvent.LAST_CLIENT_LEFT)
 
     # --- remote topics ------------------------------------------------------------------------------------------------
 
     def status_of(self, topic: UUri) -> Status:
         """The state of a remote topic."""
-        return self.remotes.find(topic) or Status.UNSUBSCRIBED
+        return self.remote_states.find(topic) or Status.UNSUBSCRIBED
 
-    def hear(self, topic: UUri, event: Event, why: str = "") -> None:
+    def apply_remote_event(self, topic: UUri, event: LifecycleEvent, reason: str = "") -> None:
         """What the uSubscription of a remote topic answered holds for all its clients, and is told to each.
 
         [impl->req~usubscription-subscribe-remote-response~1] `why` is for people.
         """
         before = self.status_of(topic)
-        after = self._step(topic, event)
+        after = self._apply_lifecycle_event(topic, event)
         if after is before:
             return
-        for entry in self._standing_at(topic):
+        for entry in self._subscriptions_at(topic):
             if after is Status.UNSUBSCRIBED:
-                self._count(topic, -1)
-                self.subscriptions.remove(entry.pair)
-            self._note(entry, after, why)
+                self._count_clients(topic, -1)
+                self.subscriptions.remove_value(entry.pair)
+            self._note_change(entry, after, reason)
 
-    def settle(self, topic: UUri) -> None:
+    def reconcile_topic(self, topic: UUri) -> None:
         """Let the state of a topic follow from who subscribes it: for what changed without a draft."""
         if not self._state.is_remote(topic):
-            self.remotes.remove(topic)  # of the time before the configuration made it local
+            self.remote_states.remove_value(topic)  # of the time before the configuration made it local
         else:
-            self._count(topic, 0)
-            self._step(topic, Event.WANTED if self._clients[topic] else Event.UNWANTED)
-        self.settled.append(topic)
+            self._count_clients(topic, 0)
+            self._apply_lifecycle_event(
+                topic,
+                LifecycleEvent.CLIENT_SUBSCRIBED
+                if self._client_counts[topic]
+                else LifecycleEvent.LAST_CLIENT_LEFT,
+            )
+        self.reconciled_topics.append(topic)
 
-    def _step(self, topic: UUri, event: Event) -> Status:
+    def _apply_lifecycle_event(self, topic: UUri, event: LifecycleEvent) -> Status:
         if not self._state.is_remote(topic):
-            return step(Status.SUBSCRIBED, event, remote=False)
-        status = step(self.status_of(topic), event, remote=True)
+            return next_status(Status.SUBSCRIBED, event, remote=False)
+        status = next_status(self.status_of(topic), event, remote=True)
         if status is Status.UNSUBSCRIBED:
-            self.remotes.remove(topic)
+            self.remote_states.remove_value(topic)
         else:
-            self.remotes.put(topic, status)
+            self.remote_states.set_value(topic, status)
         return status
 
-    def _count(self, topic: UUri, change: int) -> None:
+    def _count_clients(self, topic: UUri, change: int) -> None:
         if self._state.is_remote(topic):
-            known = self._clients.get(topic)
-            self._clients[topic] = (
-                len(self._state.directory.exactly(topic)) if known is None else known
+            known = self._client_counts.get(topic)
+            self._client_counts[topic] = (
+                len(self._state.directory.exact_subscriptions(topic)) if known is None else known
             ) + change
 
-    def _standing_at(self, topic: UUri) -> list[Tracked]:
+    def _subscriptions_at(self, topic: UUri) -> list[SubscriptionRecord]:
         """Who subscribes just this topic: O(its subscriptions + changes drafted)."""
-        committed = [entry.pair for entry in self._state.directory.exactly(topic)]
-        drafted = [pair for pair in self.subscriptions.changes if pair[0] == topic]
-        found = (self.subscriptions.find(pair) for pair in dict.fromkeys([*committed, *drafted]))
+        committed = [entry.pair for entry in self._state.directory.exact_subscriptions(topic)]
+        pending = [pair for pair in self.subscriptions.changes if pair[0] == topic]
+        found = (self.subscriptions.find(pair) for pair in dict.fromkeys([*committed, *pending]))
         return [entry for entry in found if entry is not None]
 
     # --- registrations and topics -------------------------------------------------------------------------------------
 
-    def register(self, observer: Observer) -> None:
+    def register_observer(self, observer: Observer) -> None:
         """Have an entity told of changes; RESOURCE_EXHAUSTED if it would be one too many."""
-        self.observers.check_room(observer.pair)
-        self.observers.put(observer.pair, observer)
-        self._watching.clear()
+        self.observers.check_limit(observer.pair)
+        self.observers.set_value(observer.pair, observer)
+        self._observers_by_topic.clear()
 
-    def unregister(self, pair: Pair) -> None:
+    def unregister_observer(self, pair: TopicEntityPair) -> None:
         """Have an entity told of nothing more, if it was.
 
         [impl->req~usubscription-unregister-notifications~1]
         """
-        self.observers.remove(pair)
-        self._watching.clear()
+        self.observers.remove_value(pair)
+        self._observers_by_topic.clear()
 
-    def declare(self, topic: UUri, state: TopicState) -> None:
+    def declare_topic(self, topic: UUri, state: TopicState) -> None:
         """Let a topic be in this state; RESOURCE_EXHAUSTED if it would be one too many."""
-        self.topics.check_room(topic)
-        self.topics.put(topic, state)
+        self.declared_topics.check_limit(topic)
+        self.declared_topics.set_value(topic, state)
 
-    def clear(self, why: str) -> None:
+    def remove_all(self, reason: str) -> None:
         """End all subscriptions, then all registrations: in this order, so that those who watch learn of it.
 
         What producers have declared stays: it is no subscription, and they would not know that they have to say it again.
         [impl->req~usubscription-reset~1]
         """
-        for pair, _ in self.subscriptions.standing(entry.pair for entry in self._state.directory):
-            self.remove(pair, why)
-        for pair, _ in self.observers.standing(each.pair for each in self._state.observers):
-            self.unregister(pair)
+        for pair, _ in self.subscriptions.entries(entry.pair for entry in self._state.directory):
+            self.remove_subscription(pair, reason)
+        for pair, _ in self.observers.entries(each.pair for each in self._state.observers):
+            self.unregister_observer(pair)
 
-    def topic_states(self, topic: UUri) -> set[TopicState]:
+    def declared_states(self, topic: UUri) -> set[TopicState]:
         """The states of the declared topics that `topic`, which may have an instance wildcard, stands for."""
         topics: Iterable[UUri] = [topic]
         if topic.ue_instance == ANY_INSTANCE:
-            drafted = [each for each in self.topics.changes if topic.matches(each)]
-            topics = [*self._state.topics.of_any_instance(topic), *drafted]
-        return {state for each in topics if (state := self.topics.find(each)) is not None}
+            pending = [each for each in self.declared_topics.changes if topic.matches(each)]
+            topics = [*self._state.declared_topics.instances_of(topic), *pending]
+        return {state for each in topics if (state := self.declared_topics.find(each)) is not None}
 
-    def _note(self, entry: Tracked, status: Status, why: str = "") -> None:
-        watching = self._watching.get(entry.topic)
-        if watching is None:
-            watching = self._watching[entry.topic] = self._observers_of(entry.topic)
-        self.events.append(Changed(entry, status, watching, why))
+    def _note_change(self, entry: SubscriptionRecord, status: Status, reason: str = "") -> None:
+        observers = self._observers_by_topic.get(entry.topic)
+        if observers is None:
+            observers = self._observers_by_topic[entry.topic] = self._observers_of(entry.topic)
+        self.subscription_changes.append(SubscriptionStatusChange(entry, status, observers, reason))
 
     def _observers_of(self, topic: UUri) -> tuple[Observer, ...]:
-        found = {each.pair: each for each in self._state.observers.of(topic)}
+        found = {each.pair: each for each in self._state.observers.observers_of(topic)}
         for pair, observer in self.observers.changes.items():
             if observer is None:
                 found.pop(pair, None)

@@ -7,7 +7,7 @@ SIGSEGV) or keep it busy for ever. So this process reads it, and its parent beli
     walk      every record, through LMDB; then that every page of the tree is the one it says it is and none is a former
               one, and that they are of the last transaction and as many as it left
     verify    the same after LMDB's own verifier, which reads every page, the list of free pages included
-    beside    every record, through LMDB, as they were at one moment, while a streamer may be writing
+    snapshot    every record, through LMDB, as they were at one moment, while a streamer may be writing
     salvage   what the tree still leads to, page by page and without LMDB
 
 On stdout, each after its length in 4 bytes: MessagePack [[key, key, ...], [value, value, ...]]; at the end length 0 and, in 4
@@ -28,133 +28,139 @@ from typing import IO, Final, NamedTuple
 import lmdb
 import msgspec
 
-DAMAGED: Final = 3
+EXIT_DAMAGED: Final = 3
 """Exit code."""
-LENGTH: Final = struct.Struct(">I")
-DATA: Final = "data.mdb"
+LENGTH_PREFIX: Final = struct.Struct(">I")
+DATA_FILE: Final = "data.mdb"
 
-_CHUNK: Final = 1024  # records; about 100 KiB
+_CHUNK_RECORDS: Final = 1024  # records; about 100 KiB
 _KEY: Final = itemgetter(0)
 _VALUE: Final = itemgetter(1)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Unreadable(Exception):
+class DataFileDamaged(Exception):
     """What LMDB's engine or its verifier says about the file."""
 
 
 def main(mode: str, directory: str, out: IO[bytes]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to die of what it reads is what this process is for
-    lost = 0
+    lost_pages = 0
     try:
         if mode == "salvage":
-            tree = Tree(_mapped(directory))
-            count = _send(out, tree.records())
-            lost = tree.lost or int(count < tree.entries)
+            tree = LmdbTree(_map_file(directory))
+            count = _send_records(out, tree.records())
+            lost_pages = tree.lost_pages or int(count < tree.entries)
         else:
             if mode == "verify":
-                _verify(directory)
-            count = _walk(out, directory, beside=mode == "beside")
-            if mode != "beside":
+                _run_lmdb_verifier(directory)
+            count = _walk_records(out, directory, snapshot=mode == "snapshot")
+            if mode != "snapshot":
                 # Afterwards, while the parent is still busy with what it got; what LMDB does, it does to this process.
-                _check(directory, count)
-    except (lmdb.Error, Unreadable, OSError, ValueError) as error:
+                _check_tree(directory, count)
+    except (lmdb.Error, DataFileDamaged, OSError, ValueError) as error:
         print(str(error).replace("\n", "; "), file=sys.stderr)
-        return DAMAGED
-    out.write(LENGTH.pack(0) + LENGTH.pack(lost))
+        return EXIT_DAMAGED
+    out.write(LENGTH_PREFIX.pack(0) + LENGTH_PREFIX.pack(lost_pages))
     out.flush()
     return 0
 
 
-def _mapped(directory: str) -> mmap:
-    with open(f"{directory}/{DATA}", "rb") as file:  # noqa: PTH123 (pathlib takes 9 ms to import)
+def _map_file(directory: str) -> mmap:
+    with open(f"{directory}/{DATA_FILE}", "rb") as file:  # noqa: PTH123 (pathlib takes 9 ms to import)
         return mmap(file.fileno(), 0, prot=PROT_READ)
 
 
-def _check(directory: str, count: int) -> None:
+def _check_tree(directory: str, count: int) -> None:
     """Find what LMDB passes over, and what would give former data, each record of which is whole; `count` it had."""
     # LMDB believes the number that a page says it has, and puts that page on the list of free ones when it copies this one.
-    tree = Tree(_mapped(directory))
-    used = tree.used()
-    if tree.lost:
-        raise Unreadable(f"{tree.lost} pages of its tree are none")
-    if tree.missing:
-        raise Unreadable(f"its last {tree.missing} pages are missing")
-    if wrong := tree.wrong_transactions():
-        raise Unreadable(wrong)
+    tree = LmdbTree(_map_file(directory))
+    used = tree.used_pages()
+    if tree.lost_pages:
+        raise DataFileDamaged(f"{tree.lost_pages} pages of its tree are none")
+    if tree.missing_pages:
+        raise DataFileDamaged(f"its last {tree.missing_pages} pages are missing")
+    if wrong := tree.transaction_error():
+        raise DataFileDamaged(wrong)
     if count != tree.entries:
-        raise Unreadable(f"{count} records, and its meta page says {tree.entries}")
-    if former := used & tree.free():
-        raise Unreadable(f"{len(former)} pages of its tree, the first of them {min(former)}, are free ones")
-    if tree.lost:
-        raise Unreadable(f"{tree.lost} pages of its list of free ones are none")
+        raise DataFileDamaged(f"{count} records, and its meta page says {tree.entries}")
+    if stale_pages := used & tree.free_pages():
+        raise DataFileDamaged(
+            f"{len(stale_pages)} pages of its tree, the first of them {min(stale_pages)}, are free ones"
+        )
+    if tree.lost_pages:
+        raise DataFileDamaged(f"{tree.lost_pages} pages of its list of free ones are none")
 
 
-def _verify(directory: str) -> None:
+def _run_lmdb_verifier(directory: str) -> None:
     from lmdb import verify
 
     try:
         problems: list[str] = verify.verify(directory)  # type: ignore[no-untyped-call]
     except verify.VerifyError as error:
-        raise Unreadable(str(error)) from error
+        raise DataFileDamaged(str(error)) from error
     if problems:
-        raise Unreadable(f"{problems[0]} (and {len(problems) - 1} more)" if problems[1:] else problems[0])
+        raise DataFileDamaged(
+            f"{problems[0]} (and {len(problems) - 1} more)" if problems[1:] else problems[0]
+        )
 
 
-def _walk(out: IO[bytes], directory: str, *, beside: bool) -> int:
+def _walk_records(out: IO[bytes], directory: str, *, snapshot: bool) -> int:
     """Send every record; how many there are."""
     with (
         # The lock is what keeps a writer from using pages anew that are being read.
-        lmdb.open(directory, readonly=True, lock=beside, create=False) as env,
+        lmdb.open(directory, readonly=True, lock=snapshot, create=False) as env,
         env.begin() as txn,
         txn.cursor() as cursor,
     ):
-        return _send(out, cursor, ordered=True)
+        return _send_records(out, cursor, ordered=True)
 
 
-def _send(out: IO[bytes], records: Iterable[tuple[bytes, bytes]], *, ordered: bool = False) -> int:
+def _send_records(out: IO[bytes], records: Iterable[tuple[bytes, bytes]], *, ordered: bool = False) -> int:
     rest = iter(records)
     last, count = b"", 0
-    while chunk := list(islice(rest, _CHUNK)):
+    while chunk := list(islice(rest, _CHUNK_RECORDS)):
         keys, values = list(map(_KEY, chunk)), list(map(_VALUE, chunk))
         if ordered and not (last < keys[0] and all(map(lt, keys, keys[1:]))):
             after, key = next(pair for pair in pairwise([last, *keys]) if pair[0] >= pair[1])
-            raise Unreadable(f"record {key!r} comes after {after!r}")
+            raise DataFileDamaged(f"record {key!r} comes after {after!r}")
         last = keys[-1]
         data = _encode((keys, values))
-        out.write(LENGTH.pack(len(data)) + data)
+        out.write(LENGTH_PREFIX.pack(len(data)) + data)
         count += len(chunk)
     return count
 
 
 # --- the tree, without LMDB ---------------------------------------------------------------------------------------------
 
-_META: Final = struct.Struct("=IIQQ")  # magic, version, address, size of the map
-_DB: Final = struct.Struct("=IHHQQQQQ")  # pad, flags, depth, branch, leaf and overflow pages, entries, root
-_TAIL: Final = struct.Struct("=QQ")  # last page, transaction
-_PAGE: Final = struct.Struct("=QHHHH")  # number, pad, flags, lower, upper
-_NODE: Final = struct.Struct("=HHHH")  # size or page: low, high; flags; size of the key
+_META_HEADER: Final = struct.Struct("=IIQQ")  # magic, version, address, size of the map
+_DB_HEADER: Final = struct.Struct(
+    "=IHHQQQQQ"
+)  # pad, flags, depth, branch, leaf and overflow pages, entries, root
+_META_TAIL: Final = struct.Struct("=QQ")  # last page, transaction
+_PAGE_HEADER: Final = struct.Struct("=QHHHH")  # number, pad, flags, lower, upper
+_NODE_HEADER: Final = struct.Struct("=HHHH")  # size or page: low, high; flags; size of the key
 _NUMBER: Final = struct.Struct("=Q")
-_METAS: Final = 2
-_DEEPEST: Final = 32  # pages above each other
+_META_PAGE_COUNT: Final = 2
+_MAX_DEPTH: Final = 32  # pages above each other
 _MAGIC: Final = 0xBEEF_C0DE
 _BRANCH, _LEAF, _META_PAGE = 0x01, 0x02, 0x08
-_BIG: Final = 0x01
-_NONE: Final = (1 << 64) - 1
+_OVERFLOW_FLAG: Final = 0x01
+_NO_PAGE: Final = (1 << 64) - 1
 
 
-class Meta(NamedTuple):
+class MetaPage(NamedTuple):
     """What a meta page says: one of two, which transactions write in turn."""
 
     transaction: int
     root: int
     free_root: int
-    last: int
+    last_page: int
     """The number of the last page."""
     entries: int
 
 
-class Tree:
+class LmdbTree:
     """The tree in a file of LMDB 0.9 (64 bit, this machine's byte order), without what makes no sense.
 
     It follows the newest tree from its root and nothing else: pages that lie about in the file hold records of former
@@ -167,166 +173,184 @@ class Tree:
 
     def __init__(self, data: bytes | mmap) -> None:
         self._data = data
-        self._size = 4096
-        self._seen: set[int] = set()
-        self._former: set[int] = set()
-        self.lost = 0
-        self._metas = self._all_metas()
+        self._page_size = 4096
+        self._visited_pages: set[int] = set()
+        self._stale_pages: set[int] = set()
+        self.lost_pages = 0
+        self._meta_pages = self._read_meta_pages()
 
     @property
-    def missing(self) -> int:
+    def missing_pages(self) -> int:
         """Pages behind the end of the file."""
-        last = self._metas[0].last if self._metas else 0
-        return max(last + 1 - len(self._data) // self._size, 0)
+        last = self._meta_pages[0].last_page if self._meta_pages else 0
+        return max(last + 1 - len(self._data) // self._page_size, 0)
 
     @property
     def entries(self) -> int:
         """How many records there should be."""
-        return self._metas[0].entries if self._metas else 0
+        return self._meta_pages[0].entries if self._meta_pages else 0
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values as they stand there; whether their bytes are right is for the checksums to say.
 
         A page on the list of free ones is a former one, to which a damaged number leads.
         """
-        self._former = self.free()
-        return self._records(self.leaves())
+        self._stale_pages = self.free_pages()
+        return self._records(self.leaf_offsets())
 
     def _records(self, leaves: Iterable[int]) -> Iterator[tuple[bytes, bytes]]:
         for at in leaves:
             yield from filter(None, [self._record(at, node) for node in self._nodes(at)])
 
-    def used(self) -> set[int]:
+    def used_pages(self) -> set[int]:
         """The numbers of the pages with records and above, those of large values apart."""
-        for _ in self.leaves():
+        for _ in self.leaf_offsets():
             pass
-        return set(self._seen)
+        return set(self._visited_pages)
 
-    def free(self) -> set[int]:
+    def free_pages(self) -> set[int]:
         """The numbers of the pages that the next transactions may write to."""
         found: set[int] = set()
-        for key, value in self._records(self._leaves(self._metas[0].free_root)) if self._metas else ():
+        for key, value in (
+            self._records(self._leaf_offsets(self._meta_pages[0].free_root)) if self._meta_pages else ()
+        ):
             if len(key) != _NUMBER.size or len(value) % _NUMBER.size:
-                self.lost += 1
+                self.lost_pages += 1
             else:
                 found.update(struct.unpack(f"={len(value) // _NUMBER.size}Q", value)[1:])
         return found
 
-    def wrong_transactions(self) -> str:
+    def transaction_error(self) -> str:
         """What is wrong with the numbers of the last two transactions; empty if nothing is."""
-        numbers = [meta.transaction for meta in self._metas]
-        if len(numbers) != _METAS or abs(numbers[0] - numbers[1]) != 1:
+        numbers = [meta.transaction for meta in self._meta_pages]
+        if len(numbers) != _META_PAGE_COUNT or abs(numbers[0] - numbers[1]) != 1:
             return f"its meta pages are of transactions {numbers}, which do not follow each other"
-        for meta in self._metas:
-            freed = self._freed_last(meta)
+        for meta in self._meta_pages:
+            freed = self._last_freeing_transaction(meta)
             if freed not in {None, meta.transaction}:
                 return f"its meta page of transaction {meta.transaction} is that of {freed}"
         return ""
 
-    def _all_metas(self) -> list[Meta]:
+    def _read_meta_pages(self) -> list[MetaPage]:
         """What can be read of them, the newest first."""
         for size in (4096, 8192, 16384, 32768, 65536):
-            found = [meta for at in (0, size) if (meta := self._meta(at, size))]
+            found = [meta for at in (0, size) if (meta := self._read_meta_page(at, size))]
             if found:
-                self._size = size
-                return max((found, found[::-1]), key=self._credible)
+                self._page_size = size
+                return max((found, found[::-1]), key=self._credibility)
         return []
 
-    def _credible(self, metas: Sequence[Meta]) -> tuple[int, int]:
+    def _credibility(self, metas: Sequence[MetaPage]) -> tuple[int, int]:
         """To be compared: how well it goes together that the first of these is the newest, and the other one before."""
-        freed = [self._freed_last(meta) for meta in metas]
-        said = {metas[0].transaction, *filter(None, freed[:1])}
+        freed = [self._last_freeing_transaction(meta) for meta in metas]
+        claimed = {metas[0].transaction, *filter(None, freed[:1])}
 
-        def doubts(newest: int) -> int:
+        def contradictions(newest: int) -> int:
             numbers = zip(metas, freed, range(newest, newest - 2, -1), strict=False)
             return sum((meta.transaction != is_) + (last not in {None, is_}) for meta, last, is_ in numbers)
 
-        return -min(map(doubts, said)), freed[0] or metas[0].transaction
+        return -min(map(contradictions, claimed)), freed[0] or metas[0].transaction
 
-    def _freed_last(self, meta: Meta) -> int | None:
+    def _last_freeing_transaction(self, meta: MetaPage) -> int | None:
         """The last transaction that freed pages, for which every one but the first has reason; None if that is not known."""
         number = meta.free_root
-        for _ in range(_DEEPEST):
-            at = number * self._size
-            if number == _NONE or at + self._size > len(self._data):
+        for _ in range(_MAX_DEPTH):
+            at = number * self._page_size
+            if number == _NO_PAGE or at + self._page_size > len(self._data):
                 return None
-            own, _, flags, lower, upper = _PAGE.unpack_from(self._data, at)
-            if own != number or flags not in {_BRANCH, _LEAF} or not _PAGE.size < lower <= self._size:
+            own, _, flags, lower, upper = _PAGE_HEADER.unpack_from(self._data, at)
+            if (
+                own != number
+                or flags not in {_BRANCH, _LEAF}
+                or not _PAGE_HEADER.size < lower <= self._page_size
+            ):
                 return None
-            nodes = struct.unpack_from(f"={(lower - _PAGE.size) // 2}H", self._data, at + _PAGE.size)
+            nodes = struct.unpack_from(
+                f"={(lower - _PAGE_HEADER.size) // 2}H", self._data, at + _PAGE_HEADER.size
+            )
             node = nodes[-1]
-            if min(nodes) != upper or node + _NODE.size + _NUMBER.size > self._size:
+            if min(nodes) != upper or node + _NODE_HEADER.size + _NUMBER.size > self._page_size:
                 return None
             if flags == _LEAF:
-                freed: int = _NUMBER.unpack_from(self._data, at + node + _NODE.size)[0]
+                freed: int = _NUMBER.unpack_from(self._data, at + node + _NODE_HEADER.size)[0]
                 return freed
             number = self._child(at + node)
         return None
 
-    def _meta(self, at: int, size: int) -> Meta | None:
+    def _read_meta_page(self, at: int, size: int) -> MetaPage | None:
         """A meta page for pages of `size` bytes."""
         if at + 152 > len(self._data):
             return None
-        own, _, flags, _, _ = _PAGE.unpack_from(self._data, at)
-        magic, version, _, _ = _META.unpack_from(self._data, at + 16)
-        pad, _, _, _, _, _, _, free_root = _DB.unpack_from(self._data, at + 40)
+        own, _, flags, _, _ = _PAGE_HEADER.unpack_from(self._data, at)
+        magic, version, _, _ = _META_HEADER.unpack_from(self._data, at + 16)
+        pad, _, _, _, _, _, _, free_root = _DB_HEADER.unpack_from(self._data, at + 40)
         # LMDB opens no file in which one of these is wrong; to salvage from it, the rest will do: the other meta page knows
         # nothing of the last transaction.
         signs = (own * size == at, flags == _META_PAGE, magic == _MAGIC, version == 1, pad == size)
         if sum(signs) < len(signs) - 1:
             return None
-        _, _, _, _, _, _, entries, root = _DB.unpack_from(self._data, at + 88)
-        last, transaction = _TAIL.unpack_from(self._data, at + 136)
-        return Meta(transaction, root, free_root, last, entries)
+        _, _, _, _, _, _, entries, root = _DB_HEADER.unpack_from(self._data, at + 88)
+        last, transaction = _META_TAIL.unpack_from(self._data, at + 136)
+        return MetaPage(transaction, root, free_root, last, entries)
 
-    def leaves(self) -> Iterator[int]:
+    def leaf_offsets(self) -> Iterator[int]:
         """Where the pages with records begin, in the order of their keys: 2 us each."""
-        self.lost += len(self._metas) < _METAS
-        return self._leaves(self._metas[0].root) if self._metas else iter(())
+        self.lost_pages += len(self._meta_pages) < _META_PAGE_COUNT
+        return self._leaf_offsets(self._meta_pages[0].root) if self._meta_pages else iter(())
 
-    def _leaves(self, root: int) -> Iterator[int]:
-        todo = [] if root == _NONE else [root]
-        while todo:
-            number = todo.pop()
-            at = number * self._size
-            if number in self._seen or number in self._former or at + self._size > len(self._data):
-                self.lost += 1
+    def _leaf_offsets(self, root: int) -> Iterator[int]:
+        pending_pages = [] if root == _NO_PAGE else [root]
+        while pending_pages:
+            number = pending_pages.pop()
+            at = number * self._page_size
+            if (
+                number in self._visited_pages
+                or number in self._stale_pages
+                or at + self._page_size > len(self._data)
+            ):
+                self.lost_pages += 1
                 continue
-            self._seen.add(number)
-            own, _, flags, lower, _ = _PAGE.unpack_from(self._data, at)
-            if own != number or flags not in {_BRANCH, _LEAF} or not _PAGE.size <= lower <= self._size:
-                self.lost += 1
+            self._visited_pages.add(number)
+            own, _, flags, lower, _ = _PAGE_HEADER.unpack_from(self._data, at)
+            if (
+                own != number
+                or flags not in {_BRANCH, _LEAF}
+                or not _PAGE_HEADER.size <= lower <= self._page_size
+            ):
+                self.lost_pages += 1
             elif flags == _LEAF:
                 yield at
             else:
-                todo += [self._child(at + node) for node in reversed(self._nodes(at))]
+                pending_pages += [self._child(at + node) for node in reversed(self._nodes(at))]
 
     def _nodes(self, at: int) -> tuple[int, ...]:
         """Where on a page its nodes are, in the order of their keys."""
-        _, _, _, lower, upper = _PAGE.unpack_from(self._data, at)
-        nodes = struct.unpack_from(f"={(lower - _PAGE.size) // 2}H", self._data, at + _PAGE.size)
+        _, _, _, lower, upper = _PAGE_HEADER.unpack_from(self._data, at)
+        nodes = struct.unpack_from(
+            f"={(lower - _PAGE_HEADER.size) // 2}H", self._data, at + _PAGE_HEADER.size
+        )
         if not nodes:
             return nodes
-        self.lost += len(set(nodes)) < len(nodes)
-        if max(nodes) + _NODE.size > self._size or min(nodes) < upper:
-            self.lost += 1
+        self.lost_pages += len(set(nodes)) < len(nodes)
+        if max(nodes) + _NODE_HEADER.size > self._page_size or min(nodes) < upper:
+            self.lost_pages += 1
             # In the gap before `upper` lie nodes that have been deleted.
-            return tuple(node for node in nodes if upper <= node <= self._size - _NODE.size)
+            return tuple(node for node in nodes if upper <= node <= self._page_size - _NODE_HEADER.size)
         return nodes
 
     def _child(self, at: int) -> int:
-        low, high, top, _ = _NODE.unpack_from(self._data, at)
+        low, high, top, _ = _NODE_HEADER.unpack_from(self._data, at)
         return int(low | high << 16 | top << 32)
 
     def _record(self, page: int, node: int) -> tuple[bytes, bytes] | None:
-        low, high, flags, key_size = _NODE.unpack_from(self._data, page + node)
-        start = page + node + _NODE.size
+        low, high, flags, key_size = _NODE_HEADER.unpack_from(self._data, page + node)
+        start = page + node + _NODE_HEADER.size
         key, at = self._data[start : start + key_size], start + key_size
-        if flags & _BIG:
+        if flags & _OVERFLOW_FLAG:
             try:
-                at = _NUMBER.unpack_from(self._data, at)[0] * self._size + _PAGE.size
+                at = _NUMBER.unpack_from(self._data, at)[0] * self._page_size + _PAGE_HEADER.size
             except struct.error:  # it would stand behind the end
-                self.lost += 1
+                self.lost_pages += 1
                 return None
         return key, self._data[at : at + (low | high << 16)]
 

@@ -16,29 +16,29 @@ import msgspec
 
 from ustreamer_wamp import errors
 from ustreamer_wamp.codec import Serializer
-from ustreamer_wamp.connections.outbox import Outbox, OutboxLimits
-from ustreamer_wamp.events import Event, Wire
+from ustreamer_wamp.connections.outbox import OutboxLimits, SessionOutbox
+from ustreamer_wamp.events import WampEvent, WireFormat
 from ustreamer_wamp.messages import Reply
 from ustreamer_wamp.realm import Realm
 from ustreamer_wamp.session import Session
 
 log = logging.getLogger("ustreamer.wamp")
 
-BUFFERED: Final = 65_536
+WRITE_HIGH_WATER_BYTES: Final = 65_536
 """Bytes that asyncio may hold for a socket before the outbox is told to wait."""
 
 
-class Terms(msgspec.Struct, frozen=True):
+class ConnectionContext(msgspec.Struct, frozen=True):
     """What all connections of a server go by. Times in ns."""
 
     realms: Mapping[str, Realm]
     monotonic_ns: Callable[[], int]
     outbox: OutboxLimits
     max_message_bytes: int
-    hello_ns: int
-    ping_ns: int
-    pong_ns: int
-    closing_ns: int
+    hello_timeout_ns: int
+    ping_interval_ns: int
+    pong_timeout_ns: int
+    close_timeout_ns: int
     counts: Counter[str]
 
 
@@ -46,69 +46,69 @@ class Connection(asyncio.Protocol):
     """The base of both framings. `arrived` and `left` are called once: when the connection is made, and when it is gone."""
 
     framing: ClassVar[str]
-    event: Callable[[Event], None]
+    send_event: Callable[[WampEvent], None]
     """The outbox's own, from `_begin` on. No method, which would cost a call, and a slower look-up, for each event."""
 
     def __init__(
         self,
-        terms: Terms,
+        context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        arrived: Callable[["Connection"], None],
-        left: Callable[["Connection"], None],
+        on_connected: Callable[["Connection"], None],
+        on_closed: Callable[["Connection"], None],
         *,
         private: bool,
     ) -> None:
         self.address = ""
         self.session: Session | None = None
-        self.refused = ""
+        self.refusal_reason = ""
         """Why nobody is let in here; "" if somebody is."""
-        self._terms = terms
+        self._context = context
         self._loop = loop
-        self._arrived = arrived
-        self._left = left
+        self._on_connected = on_connected
+        self._on_closed = on_closed
         self._private = private
         self._transport: asyncio.Transport | None = None
-        self._outbox: Outbox | None = None
+        self._outbox: SessionOutbox | None = None
         self._paused = False
         self._reading = True
-        self._heard_ns = terms.monotonic_ns()
-        self._pinged = False
+        self._last_received_ns = context.monotonic_ns()
+        self._ping_sent = False
         self._closing: tuple[int, str] | None = None
-        self._said_goodbye = False
-        self._over_ns: int | None = self._heard_ns + terms.hello_ns
+        self._close_sent = False
+        self._deadline_ns: int | None = self._last_received_ns + context.hello_timeout_ns
 
     # --- asyncio's side -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # of a stream server
         self._transport = transport
-        transport.set_write_buffer_limits(high=BUFFERED)
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.address = str(peer[0])
             self._private = self._private or is_loopback(self.address)
-        self._terms.counts["connections"] += 1
-        self._arrived(self)
+        self._context.counts["connections"] += 1
+        self._on_connected(self)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_ns = self._terms.monotonic_ns()
-        self._pinged = False
-        self._take(data)
-        if self._outbox is not None and self._outbox.is_behind and self._reading:
+        self._last_received_ns = self._context.monotonic_ns()
+        self._ping_sent = False
+        self._on_data(data)
+        if self._outbox is not None and self._outbox.has_reply_backlog and self._reading:
             # It asks and asks and does not read the answers: then nothing more is asked.
             self._reading = False
-            self._transport_or_none("pause_reading")
+            self._call_transport("pause_reading")
 
     def eof_received(self) -> bool:
-        self._ended()
+        self._end_session()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._ended()
+        self._end_session()
         if self._outbox is not None:
             self._outbox.clear()
         self._transport = None
-        self._left(self)
+        self._on_closed(self)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -122,45 +122,47 @@ class Connection(asyncio.Protocol):
             # Not from within a `write`, which is where this may come from.
             self._loop.call_soon(self._flush)
 
-    # --- the session's side (`ustreamer_wamp.realm.Outlet`) -----------------------------------------------------------
+    # --- the session's side (`ustreamer_wamp.realm.FrameSink`) -----------------------------------------------------------
 
-    def reply(self, message: Reply) -> None:
+    def send_reply(self, message: Reply) -> None:
         assert self._outbox is not None  # made before the session
-        self._outbox.reply(message)
+        self._outbox.enqueue_reply(message)
 
     def close(self, code: int, reason: str) -> None:
         if self._closing is None:
             self._closing = (code, reason)
-            self._over_ns = self._terms.monotonic_ns() + self._terms.closing_ns
+            self._deadline_ns = self._context.monotonic_ns() + self._context.close_timeout_ns
             self._loop.call_soon(self._flush)
 
     # --- what framings use --------------------------------------------------------------------------------------------
 
-    def _begin(self, wire: Wire, serializer: Serializer) -> None:
+    def _start_session(self, wire: WireFormat, serializer: Serializer) -> None:
         """The framing is agreed upon: let the session begin."""
-        outbox = Outbox(wire, self._terms.outbox, self._write, self._wake, self._terms.counts)
+        outbox = SessionOutbox(
+            wire, self._context.outbox, self._write, self._schedule_flush, self._context.counts
+        )
         if self._paused:
             outbox.pause()
         self._outbox = outbox
-        self.event = outbox.event
-        self._over_ns = None
+        self.send_event = outbox.enqueue_event
+        self._deadline_ns = None
         self.session = Session(
-            self._terms.realms,
+            self._context.realms,
             serializer,
             self,
-            self._terms.monotonic_ns(),
+            self._context.monotonic_ns(),
             peer=self.address,
             private=self._private,
         )
-        self._terms.counts["sessions"] += 1
+        self._context.counts["sessions"] += 1
 
-    def _take(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it reads")
 
-    def _ping(self) -> None:
+    def _send_ping(self) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it pings")
 
-    def _say_goodbye(self, code: int, reason: str) -> None:
+    def _send_close(self, code: int, reason: str) -> None:
         """Close the connection in the words of its framing; all else is out."""
         raise TypeError(f"{type(self).__name__} does not say how it closes")
 
@@ -168,7 +170,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _hang_up(self) -> None:
+    def _close_after_write(self) -> None:
         """Close the connection when what was written is out."""
         if self._transport is not None:
             self._transport.close()
@@ -180,7 +182,7 @@ class Connection(asyncio.Protocol):
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def _schedule_flush(self) -> None:
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -188,47 +190,47 @@ class Connection(asyncio.Protocol):
         if outbox is None or self._transport is None:
             return
         outbox.flush()
-        if outbox.overrun and self.session is not None and self._closing is None:
-            self._terms.counts["sessions_too_slow"] += 1
+        if outbox.is_overrun and self.session is not None and self._closing is None:
+            self._context.counts["sessions_too_slow"] += 1
             self.session.kill(errors.KILLED, "events came faster than they were read")
-        if not self._reading and not outbox.is_behind:
+        if not self._reading and not outbox.has_reply_backlog:
             self._reading = True
-            self._transport_or_none("resume_reading")
-        if self._closing is not None and outbox.is_empty and not self._said_goodbye:
-            self._said_goodbye = True
-            self._say_goodbye(*self._closing)
+            self._call_transport("resume_reading")
+        if self._closing is not None and outbox.is_empty and not self._close_sent:
+            self._close_sent = True
+            self._send_close(*self._closing)
 
-    def _transport_or_none(self, method: str) -> None:
+    def _call_transport(self, method: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
             getattr(self._transport, method)()
 
-    def _ended(self) -> None:
+    def _end_session(self) -> None:
         if self.session is not None:
-            self.session.lost()
+            self.session.on_connection_lost()
 
     def tick(self, now_ns: int) -> None:
         """Look at the clock: deadlines of the session, of the close, and whether anybody is there."""
-        if self._over_ns is not None and now_ns >= self._over_ns:
-            self._terms.counts["deadlines"] += 1
+        if self._deadline_ns is not None and now_ns >= self._deadline_ns:
+            self._context.counts["deadlines"] += 1
             self.abort()
             return
         if self.session is None:
             return
         self.session.tick(now_ns)
-        silent_ns = now_ns - self._heard_ns
-        if silent_ns >= self._terms.ping_ns + self._terms.pong_ns:
-            self._terms.counts["silent"] += 1
+        silent_ns = now_ns - self._last_received_ns
+        if silent_ns >= self._context.ping_interval_ns + self._context.pong_timeout_ns:
+            self._context.counts["ping_timeouts"] += 1
             self.abort()
-        elif silent_ns >= self._terms.ping_ns and not self._pinged and self._closing is None:
-            self._pinged = True
-            self._ping()
+        elif silent_ns >= self._context.ping_interval_ns and not self._ping_sent and self._closing is None:
+            self._ping_sent = True
+            self._send_ping()
 
-    def leave(self, reason: str) -> None:
+    def shut_down(self, reason: str) -> None:
         """The router stops."""
         if self.session is None:
             self.abort()
         else:
-            self.session.leave(reason)
+            self.session.send_goodbye(reason)
 
     def __repr__(self) -> str:
         state = "no session" if self.session is None else self.session.state.value

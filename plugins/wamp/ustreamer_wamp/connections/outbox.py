@@ -13,16 +13,16 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from ustreamer_wamp.events import Event, Wire
+from ustreamer_wamp.events import WampEvent, WireFormat
 from ustreamer_wamp.messages import Reply
 
-Policy: TypeAlias = Literal["conflate", "drop_oldest", "drop_newest", "close"]
+OverflowPolicy: TypeAlias = Literal["conflate", "drop_oldest", "drop_newest", "close"]
 
-_AT_ONCE: Final = 128
+_MAX_BATCHED_FRAMES: Final = 128
 """Frames that are collected at most before they are handed over: a turn of the loop may bring any number."""
-PIECE: Final = 65_536
+CHUNK_BYTES: Final = 65_536
 """Bytes that are handed over at once of what has waited."""
-_MANY_REPLIES: Final = 64
+_MAX_WAITING_REPLIES: Final = 64
 
 
 class OutboxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,96 +34,98 @@ class OutboxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     events: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096
     bytes: Annotated[int, Meta(ge=1024, le=1 << 30)] = 262_144
-    policy: Policy = "conflate"
+    policy: OverflowPolicy = "conflate"
 
 
-class Outbox:
+class SessionOutbox:
     """The frames for one connection. `write` takes bytes and may call `pause` while it does."""
 
     def __init__(
         self,
-        wire: Wire,
+        wire: WireFormat,
         limits: OutboxLimits,
         write: Callable[[bytes], None],
-        wake: Callable[[], None],
+        request_flush: Callable[[], None],
         counts: Counter[str],
     ) -> None:
         """`wake` is called when there is something to `flush`, or `overrun` to be looked at. `counts` is what is counted."""
         self._wire = wire
         self._limits = limits
         self._write = write
-        self._wake = wake
+        self._request_flush = request_flush
         self._counts = counts
         self._ready: list[bytes] = []
         self._paused = False
         # What waits while the client does not read: replies under numbers, events under their keys, in order.
-        self._waiting: dict[Hashable, bytes | Event] = {}
+        self._waiting: dict[Hashable, bytes | WampEvent] = {}
         self._sizes: dict[Hashable, int] = {}  # of the events among them
         self._bytes = 0
-        self._numbers = 0
-        self._replies = 0
+        self._last_key = 0
+        self._waiting_replies = 0
         self._dropped = 0  # since the client was last told
-        self._holding = (
+        self._is_congested = (
             False  # paused, or something waits, or was dropped: one look for each event instead of three
         )
-        self.overrun = False
+        self.is_overrun = False
         """Whether the policy asks for the end of the session."""
 
     # --- filling ------------------------------------------------------------------------------------------------------
 
-    def reply(self, message: Reply) -> None:
+    def enqueue_reply(self, message: Reply) -> None:
         """Take a reply, which will be sent."""
-        self._put(self._wire.message(message))
+        self._enqueue(self._wire.encode_message(message))
 
-    def raw(self, frame: bytes) -> None:
+    def enqueue_frame(self, frame: bytes) -> None:
         """Take bytes that are a frame already, such as a pong."""
-        self._put(frame)
+        self._enqueue(frame)
 
-    def _put(self, frame: bytes) -> None:
+    def _enqueue(self, frame: bytes) -> None:
         if self._paused or self._waiting:
-            self._numbers += 1
-            self._replies += 1
-            self._waiting[self._numbers] = frame
+            self._last_key += 1
+            self._waiting_replies += 1
+            self._waiting[self._last_key] = frame
         else:
             self._ready.append(frame)
             if len(self._ready) == 1:
-                self._wake()
+                self._request_flush()
 
-    def event(self, event: Event) -> None:
+    def enqueue_event(self, event: WampEvent) -> None:
         """Take an event, or drop one: this or another."""
-        if self._holding:
-            self._hold(event)
+        if self._is_congested:
+            self._enqueue_waiting(event)
             return
         # As `event.on`, which costs another call: 0.05 us of the 0.3 that an event takes for one of many subscribers.
         frame = event.frames.get(self._wire)
         if frame is None:
-            frame = event.on(self._wire)
+            frame = event.frame_for(self._wire)
         ready = self._ready
         if not ready:
-            self._wake()
+            self._request_flush()
         ready.append(frame)
-        if len(ready) >= _AT_ONCE:
-            self._hand_over()
+        if len(ready) >= _MAX_BATCHED_FRAMES:
+            self._write_ready()
 
-    def _hold(self, event: Event) -> None:
+    def _enqueue_waiting(self, event: WampEvent) -> None:
         if not self._paused and not self._waiting:
             dropped, self._dropped = self._dropped, 0
-            self._holding = False
-            self._put(event.after_drops(self._wire, dropped) if dropped else event.on(self._wire))
+            self._is_congested = False
+            self._enqueue(
+                event.frame_after_drops(self._wire, dropped) if dropped else event.frame_for(self._wire)
+            )
             return
-        key: Hashable = event.key
+        key: Hashable = event.conflation_key
         if self._limits.policy != "conflate":
-            self._numbers += 1
-            key = self._numbers
+            self._last_key += 1
+            key = self._last_key
         elif key in self._waiting:
             self._remove(key)
             self._counts["events_conflated"] += 1
-        size = len(event.on(self._wire))
+        size = len(event.frame_for(self._wire))
         if self._limits.policy in ("drop_newest", "close") and not self._fits(size):
             self._drop()
-            if self._limits.policy == "close" and not self.overrun:
-                self.overrun = True
-                self._wake()
+            if self._limits.policy == "close" and not self.is_overrun:
+                self.is_overrun = True
+                self._request_flush()
             return
         while self._sizes and not self._fits(size):
             self._remove(next(iter(self._sizes)))
@@ -144,7 +146,7 @@ class Outbox:
 
     def _drop(self) -> None:
         self._dropped += 1
-        self._holding = True
+        self._is_congested = True
         self._counts["events_dropped"] += 1
 
     # --- emptying -----------------------------------------------------------------------------------------------------
@@ -152,36 +154,36 @@ class Outbox:
     def flush(self) -> None:
         """Hand over what can be, in pieces, until the client stops reading or there is no more."""
         if self._ready:
-            self._hand_over()
+            self._write_ready()
         while self._waiting and not self._paused:
-            self._write(self._piece())
-        self._holding = bool(self._paused or self._waiting or self._dropped)
+            self._write(self._next_chunk())
+        self._is_congested = bool(self._paused or self._waiting or self._dropped)
 
-    def _hand_over(self) -> None:
+    def _write_ready(self) -> None:
         frames, self._ready = self._ready, []
         self._write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def _piece(self) -> bytes:
+    def _next_chunk(self) -> bytes:
         frames, size = [], 0
-        while self._waiting and size < PIECE:
+        while self._waiting and size < CHUNK_BYTES:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
-            if isinstance(waiting, Event):
+            if isinstance(waiting, WampEvent):
                 self._bytes -= self._sizes.pop(key)
                 if self._dropped:
-                    waiting = waiting.after_drops(self._wire, self._dropped)
+                    waiting = waiting.frame_after_drops(self._wire, self._dropped)
                     self._dropped = 0
                 else:
-                    waiting = waiting.on(self._wire)
+                    waiting = waiting.frame_for(self._wire)
             else:
-                self._replies -= 1
+                self._waiting_replies -= 1
             frames.append(waiting)
             size += len(waiting)
         return b"".join(frames)
 
     def pause(self) -> None:
         """The client does not read at present."""
-        self._paused = self._holding = True
+        self._paused = self._is_congested = True
 
     def resume(self) -> None:
         """It does again: `flush` is to be called."""
@@ -192,17 +194,17 @@ class Outbox:
         self._ready.clear()
         self._waiting.clear()
         self._sizes.clear()
-        self._bytes = self._replies = 0
-        self._holding = self._paused
+        self._bytes = self._waiting_replies = 0
+        self._is_congested = self._paused
 
     @property
     def is_empty(self) -> bool:
         return not self._ready and not self._waiting
 
     @property
-    def is_behind(self) -> bool:
+    def has_reply_backlog(self) -> bool:
         """Whether so many replies wait that no more requests should be read."""
-        return self._replies >= _MANY_REPLIES
+        return self._waiting_replies >= _MAX_WAITING_REPLIES
 
     def __repr__(self) -> str:
         state = "paused" if self._paused else "open"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.connection import Connection, Terms
-from ustreamer_wamp.events import Event, Wire
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext
+from ustreamer_wamp.events import WampEvent, WireFormat
 
 MAGIC: Final = 0x7F
 _UNSUPPORTED: Final = 0x10
@@ -24,14 +24,14 @@ _LONGEST: Final = 1 << 24
 _HEADER: Final = struct.Struct("!I")
 
 
-def frame(payload: bytes, kind: int = _MESSAGE) -> bytes:
+def encode_frame(payload: bytes, kind: int = _MESSAGE) -> bytes:
     """A frame; its length has 24 bits, and one more for just 2^24. What is longer nobody can take."""
     size = len(payload)
     return _HEADER.pack(kind << 24 | (size >= _LONGEST) << 27 | size & 0xFF_FFFF) + payload
 
 
-WIRES: Final[Mapping[int, Wire]] = {
-    each.rawsocket: Wire(f"rawsocket {each.name}", each, frame) for each in SERIALIZERS
+WIRE_FORMATS: Final[Mapping[int, WireFormat]] = {
+    each.rawsocket: WireFormat(f"rawsocket {each.name}", each, encode_frame) for each in SERIALIZERS
 }
 
 
@@ -47,22 +47,22 @@ class RawSocketConnection(Connection):
 
     def __init__(
         self,
-        terms: Terms,
+        context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        arrived: Callable[[Connection], None],
-        left: Callable[[Connection], None],
+        on_connected: Callable[[Connection], None],
+        on_closed: Callable[[Connection], None],
         *,
         private: bool,
     ) -> None:
-        super().__init__(terms, loop, arrived, left, private=private)
+        super().__init__(context, loop, on_connected, on_closed, private=private)
         self._buffer = bytearray()
-        self._longest_out = _LONGEST
+        self._max_message_out = _LONGEST
         # What is announced, not what is configured: the handshake knows powers of two only.
-        self._longest_in = 1 << (9 + _length_code(terms.max_message_bytes))
+        self._max_message_in = 1 << (9 + _length_code(context.max_message_bytes))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         if self._closing is not None:
             return
         self._buffer += data
@@ -71,27 +71,27 @@ class RawSocketConnection(Connection):
                 return
             hello = bytes(self._buffer[:4])
             del self._buffer[:4]
-            if not self._shake_hands(hello):
-                self._terms.counts["refused_handshake"] += 1
-                self._hang_up()
+            if not self._handshake(hello):
+                self._context.counts["refused_handshake"] += 1
+                self._close_after_write()
                 return
         at, buffer = 0, self._buffer
         while len(buffer) - at >= 4 and self._closing is None:
             (header,) = _HEADER.unpack_from(buffer, at)
             size = header & 0xFF_FFFF | (header >> 27 & 1) << 24
-            if header >> 24 & 0xF0 or size > self._longest_in:
-                self._refuse_frame(header, size)
+            if header >> 24 & 0xF0 or size > self._max_message_in:
+                self._reject_frame(header, size)
                 return
             if len(buffer) - at - 4 < size:
                 break
             payload = bytes(buffer[at + 4 : at + 4 + size])
             at += 4 + size
-            self._frame(header >> 24 & 0x07, payload)
+            self._on_frame(header >> 24 & 0x07, payload)
         del buffer[:at]
 
-    def _shake_hands(self, hello: bytes) -> bool:
+    def _handshake(self, hello: bytes) -> bool:
         assert self._transport is not None  # data comes over one
-        wire = WIRES.get(hello[1] & 0x0F)
+        wire = WIRE_FORMATS.get(hello[1] & 0x0F)
         error = 0
         if hello[0] != MAGIC:
             return False
@@ -99,50 +99,50 @@ class RawSocketConnection(Connection):
             error = _RESERVED
         elif wire is None:
             error = _UNSUPPORTED
-        elif self.refused:
+        elif self.refusal_reason:
             error = _TOO_MANY
         if error or wire is None:
             self._write(bytes([MAGIC, error, 0, 0]))
             return False
-        self._longest_out = 1 << (9 + (hello[1] >> 4))
-        mine = _length_code(self._terms.max_message_bytes) << 4
+        self._max_message_out = 1 << (9 + (hello[1] >> 4))
+        mine = _length_code(self._context.max_message_bytes) << 4
         self._write(bytes([MAGIC, mine | wire.serializer.rawsocket, 0, 0]))
-        self._begin(wire, wire.serializer)
+        self._start_session(wire, wire.serializer)
         self._wire = wire
-        self._give = self.event
-        self.event = self._event_if_short
+        self._enqueue_event = self.send_event
+        self.send_event = self._send_event_if_fits
         return True
 
-    def _frame(self, kind: int, payload: bytes) -> None:
+    def _on_frame(self, kind: int, payload: bytes) -> None:
         assert self.session is not None  # the handshake is done
         assert self._outbox is not None
         if kind == _MESSAGE:
-            self.session.receive(payload)
+            self.session.on_message(payload)
         elif kind == _PING:
-            self._outbox.raw(frame(payload, _PONG))
+            self._outbox.enqueue_frame(encode_frame(payload, _PONG))
         elif kind != _PONG:
-            self._refuse_frame(kind << 24, len(payload))
+            self._reject_frame(kind << 24, len(payload))
 
-    def _refuse_frame(self, header: int, size: int) -> None:
+    def _reject_frame(self, header: int, size: int) -> None:
         assert self.session is not None
-        self._terms.counts["refused_frame"] += 1
+        self._context.counts["refused_frame"] += 1
         self._buffer.clear()
-        self.session.violation(
-            f"a frame of type {header >> 24} and {size} bytes: expected type 0, 1 or 2 and at most {self._longest_in}"
+        self.session.abort_protocol_violation(
+            f"a frame of type {header >> 24} and {size} bytes: expected type 0, 1 or 2 and at most {self._max_message_in}"
         )
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _event_if_short(self, event: Event) -> None:
+    def _send_event_if_fits(self, event: WampEvent) -> None:
         """A client says how much it takes at once."""
-        if len(event.on(self._wire)) - 4 > self._longest_out:
-            self._terms.counts["events_too_long"] += 1
+        if len(event.frame_for(self._wire)) - 4 > self._max_message_out:
+            self._context.counts["events_too_long"] += 1
         else:
-            self._give(event)
+            self._enqueue_event(event)
 
-    def _ping(self) -> None:
+    def _send_ping(self) -> None:
         if self._outbox is not None:
-            self._outbox.raw(frame(b"", _PING))
+            self._outbox.enqueue_frame(encode_frame(b"", _PING))
 
-    def _say_goodbye(self, code: int, reason: str) -> None:
-        self._hang_up()
+    def _send_close(self, code: int, reason: str) -> None:
+        self._close_after_write()

@@ -16,10 +16,10 @@ from typing import Final, ParamSpec
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_wamp import errors
-from ustreamer_wamp.config import Listen, Tls, WampConfig
-from ustreamer_wamp.connections.connection import Connection, Terms
+from ustreamer_wamp.config import ListenAddress, Tls, WampConfig
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
-from ustreamer_wamp.connections.websocket import Door, WebSocketConnection
+from ustreamer_wamp.connections.websocket import HttpGate, WebSocketConnection
 from ustreamer_wamp.realm import Realm
 
 log = logging.getLogger("ustreamer.wamp")
@@ -27,14 +27,14 @@ log = logging.getLogger("ustreamer.wamp")
 P = ParamSpec("P")
 
 _TICK_S: Final = 0.25
-_CERTIFICATES_NS: Final = 2 * 10**9  # so often the certificate's files are looked at
+_CERTIFICATE_CHECK_NS: Final = 2 * 10**9  # so often the certificate's files are looked at
 _GOODBYE_S: Final = 2.0
 _JOIN_S: Final = 5.0
 _BACKLOG: Final = 128
 _NS_PER_S: Final = 10**9
 
 
-class Server:
+class WampServer:
     """All listeners of one section. `open`, then sessions come and go, then `close`; not reusable."""
 
     def __init__(
@@ -50,20 +50,20 @@ class Server:
 
         time four times a second.
         """
-        self._ticked = tick
+        self._on_tick = tick
         self._config = config
         self._monotonic_ns = monotonic_ns
         self._pages = pages
         self._counts = counts
-        self._terms = Terms(
+        self._context = ConnectionContext(
             realms=realms,
             monotonic_ns=monotonic_ns,
             outbox=config.outbox,
             max_message_bytes=config.max_message_bytes,
-            hello_ns=config.hello_s * _NS_PER_S,
-            ping_ns=config.ping_s * _NS_PER_S,
-            pong_ns=config.pong_s * _NS_PER_S,
-            closing_ns=5 * _NS_PER_S,
+            hello_timeout_ns=config.hello_timeout_s * _NS_PER_S,
+            ping_interval_ns=config.ping_interval_s * _NS_PER_S,
+            pong_timeout_ns=config.pong_timeout_s * _NS_PER_S,
+            close_timeout_ns=5 * _NS_PER_S,
             counts=counts,
         )
         self._loop = asyncio.new_event_loop()
@@ -73,7 +73,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._tls: _Certificates | None = None
         self._accepting = True
-        self._empty: asyncio.Event | None = None
+        self._all_closed: asyncio.Event | None = None
         self.urls: list[str] = []
         """Where it listens, with the port that it got where 0 was asked for."""
 
@@ -81,11 +81,11 @@ class Server:
 
     def open(self) -> None:
         """Listen everywhere and start the thread. Raises UStatusError(UNAVAILABLE) naming what could not be had."""
-        bound: list[tuple[Listen, socket.socket]] = []
+        bound: list[tuple[ListenAddress, socket.socket]] = []
         try:
             if self._config.tls is not None and any(each.tls for each in self._config.listeners):
                 self._tls = _Certificates(self._config.tls)
-            bound.extend((listen, _bound(listen)) for listen in self._config.listeners)
+            bound.extend((listen, _listening_socket(listen)) for listen in self._config.listeners)
         except UStatusError:
             for _, each in bound:
                 each.close()
@@ -102,7 +102,7 @@ class Server:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    async def _serve(self, bound: list[tuple[Listen, socket.socket]]) -> None:
+    async def _serve(self, bound: list[tuple[ListenAddress, socket.socket]]) -> None:
         for listen, each in bound:
             context = self._tls.context if self._tls is not None and listen.tls else None
             server = await self._loop.create_server(
@@ -114,7 +114,7 @@ class Server:
 
     def stop_accepting(self) -> None:
         """Let nobody in any more; sessions go on."""
-        self.call(self._stop_accepting)
+        self.run_on_loop(self._stop_accepting)
 
     def _stop_accepting(self) -> None:
         self._accepting = False
@@ -135,7 +135,7 @@ class Server:
                 self._loop.close()
             return
         with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result(_JOIN_S)
+            asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(_JOIN_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_JOIN_S)
         self._loop.close()
@@ -143,15 +143,15 @@ class Server:
             if listen.socket:
                 Path(listen.socket).unlink(missing_ok=True)
 
-    async def _leave(self) -> None:
+    async def _shut_down(self) -> None:
         self._stop_accepting()
-        self._empty = asyncio.Event()
+        self._all_closed = asyncio.Event()
         await asyncio.sleep(0)
         for connection in list(self._connections):
-            connection.leave(errors.SYSTEM_SHUTDOWN)
+            connection.shut_down(errors.SYSTEM_SHUTDOWN)
         if self._connections:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), _GOODBYE_S)
+                await asyncio.wait_for(self._all_closed.wait(), _GOODBYE_S)
         # What was accepted last is a task of asyncio's until it is a connection.
         coming = asyncio.all_tasks() - {asyncio.current_task()}
         if coming:
@@ -160,7 +160,7 @@ class Server:
             connection.abort()
         await asyncio.sleep(0)  # the sockets of those are closed in the next turn
 
-    def call(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
+    def run_on_loop(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Have a call made on the loop's thread, from any other; False if the loop is over."""
         try:
             self._loop.call_soon_threadsafe(partial(function, *args, **kwargs))
@@ -168,7 +168,7 @@ class Server:
             return False
         return True
 
-    def later(self, seconds: float, function: Callable[[], None]) -> None:
+    def run_after(self, seconds: float, function: Callable[[], None]) -> None:
         """Have a call made after a while. On the loop's thread only."""
         self._loop.call_later(seconds, function)
 
@@ -185,54 +185,58 @@ class Server:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def _accept(self, listen: Listen) -> Connection:
+    def _accept(self, listen: ListenAddress) -> Connection:
         private = listen.tls or bool(listen.socket)
-        arrived, left = self._arrived, self._gone
+        on_connected, on_closed = self._on_connected, self._on_closed
         connection: Connection
         if listen.websocket:
-            door = Door(listen.path, self._config.origins, self._pages(listen.path))
-            connection = WebSocketConnection(self._terms, self._loop, arrived, left, door, private=private)
+            http_gate = HttpGate(listen.path, self._config.origins, self._pages(listen.path))
+            connection = WebSocketConnection(
+                self._context, self._loop, on_connected, on_closed, http_gate, private=private
+            )
         else:
-            connection = RawSocketConnection(self._terms, self._loop, arrived, left, private=private)
+            connection = RawSocketConnection(
+                self._context, self._loop, on_connected, on_closed, private=private
+            )
         return connection
 
-    def _arrived(self, connection: Connection) -> None:
+    def _on_connected(self, connection: Connection) -> None:
         """Count a connection that is made, and say if it is one too many."""
         config, address = self._config, connection.address
         if not self._accepting:
-            connection.refused = "the router stops"
+            connection.refusal_reason = "the router stops"
         elif len(self._connections) >= config.max_sessions:
-            connection.refused = f"max_sessions: there are {config.max_sessions} already"
+            connection.refusal_reason = f"max_sessions: there are {config.max_sessions} already"
         elif address and self._by_address[address] >= config.max_sessions_per_address:
             most = config.max_sessions_per_address
-            connection.refused = f"max_sessions_per_address: there are {most} of {address} already"
+            connection.refusal_reason = f"max_sessions_per_address: there are {most} of {address} already"
         self._connections[connection] = None
         self._by_address[address] += 1
-        if connection.refused:
+        if connection.refusal_reason:
             self._counts["refused_too_many"] += 1
         if len(self._connections) > 2 * config.max_sessions:
             connection.abort()  # it would be told why, but so many cannot be
 
-    def _gone(self, connection: Connection) -> None:
+    def _on_closed(self, connection: Connection) -> None:
         if self._connections.pop(connection, self) is self:
             return
         self._by_address[connection.address] -= 1
         if not self._by_address[connection.address]:
             del self._by_address[connection.address]
-        if not self._connections and self._empty is not None:
-            self._empty.set()
+        if not self._connections and self._all_closed is not None:
+            self._all_closed.set()
 
     def _tick(self) -> None:
         now_ns = self._monotonic_ns()
         for connection in list(self._connections):
             connection.tick(now_ns)
-        self._ticked(now_ns)
+        self._on_tick(now_ns)
         if self._tls is not None:
-            self._tls.look(now_ns)
+            self._tls.reload_if_changed(now_ns)
         self._loop.call_later(_TICK_S, self._tick)
 
     @property
-    def connections(self) -> int:
+    def connection_count(self) -> int:
         return len(self._connections)
 
 
@@ -241,11 +245,11 @@ class _Certificates:
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
-        self._looked_ns = 0
+        self._checked_ns = 0
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            self._seen = self._stamp()
+            self._loaded_stamp = self._stamp()
             self.context.load_cert_chain(tls.certificate, tls.key)
             if tls.client_ca is not None:
                 self.context.load_verify_locations(tls.client_ca)
@@ -258,14 +262,14 @@ class _Certificates:
         found = [path.stat() for path in (self._tls.certificate, self._tls.key)]
         return tuple((each.st_mtime_ns, each.st_ino) for each in found)
 
-    def look(self, now_ns: int) -> None:
+    def reload_if_changed(self, now_ns: int) -> None:
         """Load the files again if they have changed; if they do not fit, stay with what there was and say so once."""
-        if now_ns - self._looked_ns < _CERTIFICATES_NS:
+        if now_ns - self._checked_ns < _CERTIFICATE_CHECK_NS:
             return
-        self._looked_ns = now_ns
+        self._checked_ns = now_ns
         try:
             stamp = self._stamp()
-            if stamp == self._seen:
+            if stamp == self._loaded_stamp:
                 return
             # Into a context of their own first: one that fails half-way has a certificate without its key.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._tls.certificate, self._tls.key)
@@ -273,18 +277,18 @@ class _Certificates:
         except (OSError, ssl.SSLError) as error:
             log.warning("wamp.certificate_not_loaded", extra={"reason": str(error)})
             return
-        self._seen = stamp
+        self._loaded_stamp = stamp
         log.info("wamp.certificate_loaded", extra={"certificate": str(self._tls.certificate)})
 
 
-def _bound(listen: Listen) -> socket.socket:
+def _listening_socket(listen: ListenAddress) -> socket.socket:
     try:
-        return _bound_unix(listen.socket) if listen.socket else _bound_network(listen)
+        return _listening_unix_socket(listen.socket) if listen.socket else _listening_network_socket(listen)
     except OSError as error:
         raise UStatusError(UCode.UNAVAILABLE, f"listen {listen.url}: {error}") from error
 
 
-def _bound_network(listen: Listen) -> socket.socket:
+def _listening_network_socket(listen: ListenAddress) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(
         listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -298,7 +302,7 @@ def _bound_network(listen: Listen) -> socket.socket:
     return bound
 
 
-def _bound_unix(path: str) -> socket.socket:
+def _listening_unix_socket(path: str) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
@@ -324,7 +328,7 @@ def _remove_stale(path: str) -> None:
         raise FileExistsError(f"somebody listens at {path}")
 
 
-def _url(listen: Listen, bound: socket.socket) -> str:
+def _url(listen: ListenAddress, bound: socket.socket) -> str:
     if listen.socket:
         return listen.url
     scheme = ("ws" if listen.websocket else "rs") + "s" * listen.tls

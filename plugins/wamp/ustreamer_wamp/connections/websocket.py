@@ -23,8 +23,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.connection import Connection, Terms
-from ustreamer_wamp.events import Wire
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext
+from ustreamer_wamp.events import WireFormat
 
 # What websockets logs of a connection is either told the client or counted here.
 _log = logging.getLogger("ustreamer.wamp.websocket")
@@ -50,15 +50,15 @@ def _framer(opcode: Opcode) -> Callable[[bytes], bytes]:
     return frame
 
 
-WIRES: Final[Mapping[str, Wire]] = {
-    each.subprotocol: Wire(
+WIRE_FORMATS: Final[Mapping[str, WireFormat]] = {
+    each.subprotocol: WireFormat(
         f"websocket {each.name}", each, _framer(Opcode.TEXT if each.is_text else Opcode.BINARY)
     )
     for each in SERIALIZERS
 }
 
 
-class Door:
+class HttpGate:
     """Who may come in by WebSocket: at which path, from which pages, and what a plain GET is answered."""
 
     def __init__(
@@ -74,10 +74,10 @@ class Door:
 
     def page(self, request: Request) -> tuple[str, bytes] | None:
         """What a GET that is no handshake is answered; None if there is nothing."""
-        make = self._pages.get(urlsplit(request.path).path)
-        return None if make is None else make()
+        make_page = self._pages.get(urlsplit(request.path).path)
+        return None if make_page is None else make_page()
 
-    def refusal(self, request: Request) -> tuple[HTTPStatus, str] | None:
+    def handshake_refusal(self, request: Request) -> tuple[HTTPStatus, str] | None:
         """Why a handshake is refused; None if it is not."""
         path = urlsplit(request.path).path
         if self._path and path != self._path:
@@ -85,18 +85,18 @@ class Door:
         origins = request.headers.get_all("Origin")
         if len(origins) > 1:
             return HTTPStatus.BAD_REQUEST, "more than one Origin"
-        if origins and not self._is_allowed(origins[0], request.headers):
+        if origins and not self._is_origin_allowed(origins[0], request.headers):
             return HTTPStatus.FORBIDDEN, f"origin {origins[0][:200]!r} is not among `origins`"
         return None
 
-    def _is_allowed(self, origin: str, headers: Headers) -> bool:
+    def _is_origin_allowed(self, origin: str, headers: Headers) -> bool:
         # Without an Origin it is no browser, and needs no protection from pages of others.
         if origin in self._origins:
             return True
-        return bool(self._pages) and origin != "null" and _is_own(origin, headers)
+        return bool(self._pages) and origin != "null" and _is_same_origin(origin, headers)
 
 
-def _is_own(origin: str, headers: Headers) -> bool:
+def _is_same_origin(origin: str, headers: Headers) -> bool:
     """Whether a page came from here: from the very host and port that is called, if that is an address and not a name.
 
     A name may be made to point here by whoever owns it, and with it any page of theirs (DNS rebinding).
@@ -121,95 +121,95 @@ class WebSocketConnection(Connection):
 
     def __init__(
         self,
-        terms: Terms,
+        context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        arrived: Callable[[Connection], None],
-        left: Callable[[Connection], None],
-        door: Door,
+        on_connected: Callable[[Connection], None],
+        on_closed: Callable[[Connection], None],
+        http_gate: HttpGate,
         *,
         private: bool,
     ) -> None:
-        super().__init__(terms, loop, arrived, left, private=private)
-        self._door = door
+        super().__init__(context, loop, on_connected, on_closed, private=private)
+        self._http_gate = http_gate
         self._protocol = ServerProtocol(
-            select_subprotocol=_select, max_size=terms.max_message_bytes, logger=_log
+            select_subprotocol=_select, max_size=context.max_message_bytes, logger=_log
         )
-        self._is_asked = False  # the handshake is whole
-        self._before = b""  # its last bytes so far
+        self._handshake_received = False  # the handshake is whole
+        self._handshake_tail = b""  # its last bytes so far
         self._fragments: list[bytes] = []
         self._is_text = False
         self._expects_text = False
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> None:
-        if self._is_asked:
-            self._read(data)
+    def _on_data(self, data: bytes) -> None:
+        if self._handshake_received:
+            self._feed(data)
             return
         # What stands behind a handshake waits for its answer. The protocol would read on, and for a connection that has failed
         # by then, or was refused, an answer is one too many.
-        known = self._before + data
+        known = self._handshake_tail + data
         end = known.find(_HEAD_END)
         if end < 0:
-            self._before = known[-len(_HEAD_END) + 1 :]
-            self._read(data)
+            self._handshake_tail = known[-len(_HEAD_END) + 1 :]
+            self._feed(data)
             return
-        self._is_asked = True
+        self._handshake_received = True
         rest = known[end + len(_HEAD_END) :]
-        self._read(data[: len(data) - len(rest)])
+        self._feed(data[: len(data) - len(rest)])
         if rest and self.session is not None:
-            self._read(rest)
+            self._feed(rest)
 
-    def _read(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> None:
         protocol = self._protocol
         if protocol.reader.eof:
             return
         protocol.receive_data(data)
         for event in protocol.events_received():
             if isinstance(event, Request):
-                self._answer(event)
+                self._on_request(event)
             elif isinstance(event, Frame):
-                self._frame(event)
-        self._pass_on()
+                self._on_frame(event)
+        self._send_pending()
         if protocol.handshake_exc is not None and self.session is None:
-            self._terms.counts["refused_handshake"] += 1
-            self._hang_up()
+            self._context.counts["refused_handshake"] += 1
+            self._close_after_write()
         elif protocol.parser_exc is not None and self.session is not None:
-            self._terms.counts["refused_frame"] += 1
-            self.session.lost()
-            self._hang_up()
+            self._context.counts["refused_frame"] += 1
+            self.session.on_connection_lost()
+            self._close_after_write()
 
-    def _answer(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         protocol = self._protocol
         upgrades = any("websocket" in each.lower() for each in request.headers.get_all("Upgrade"))
-        page = None if upgrades else self._door.page(request)
+        page = None if upgrades else self._http_gate.page(request)
         if page is not None:
-            protocol.send_response(_page(*page))
+            protocol.send_response(_page_response(*page))
             return
-        refusal = self._door.refusal(request)
-        if self.refused:
-            refusal = HTTPStatus.SERVICE_UNAVAILABLE, self.refused
+        refusal = self._http_gate.handshake_refusal(request)
+        if self.refusal_reason:
+            refusal = HTTPStatus.SERVICE_UNAVAILABLE, self.refusal_reason
         if refusal is not None:
-            self._terms.counts["refused_handshake"] += 1
+            self._context.counts["refused_handshake"] += 1
             protocol.send_response(protocol.reject(refusal[0], f"{refusal[1]}\n"))
             return
         response = protocol.accept(request)
         protocol.send_response(response)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            self._pass_on()  # before whatever the session says
+            self._send_pending()  # before whatever the session says
             assert protocol.subprotocol is not None  # `_select` has seen to it
             serializer = _BY_NAME[protocol.subprotocol]
             self._expects_text = serializer.is_text
-            self._begin(WIRES[serializer.subprotocol], serializer)
+            self._start_session(WIRE_FORMATS[serializer.subprotocol], serializer)
 
-    def _frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
             self._fragments = [bytes(frame.data)]
             self._is_text = frame.opcode is Opcode.TEXT
         elif frame.opcode is Opcode.CONT:
             self._fragments.append(bytes(frame.data))
         elif frame.opcode is Opcode.CLOSE:
-            self._ended()
+            self._end_session()
             return
         else:
             return
@@ -217,33 +217,35 @@ class WebSocketConnection(Connection):
             return
         data, self._fragments = b"".join(self._fragments), []
         if self._is_text is self._expects_text:
-            self.session.receive(data)
+            self.session.on_message(data)
         else:
             got, expected = ("text", "binary") if self._is_text else ("binary", "text")
-            self.session.violation(f"a {got} frame: {self._protocol.subprotocol} has {expected} frames")
+            self.session.abort_protocol_violation(
+                f"a {got} frame: {self._protocol.subprotocol} has {expected} frames"
+            )
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _pass_on(self) -> None:
+    def _send_pending(self) -> None:
         """Send what the protocol has to say: behind what the session has said before, so that no frame is torn."""
         for data in self._protocol.data_to_send():
             if not data:
                 if self._outbox is not None:
                     self._outbox.flush()
-                self._hang_up()
+                self._close_after_write()
             elif self._outbox is None:
                 self._write(data)
             else:
-                self._outbox.raw(data)
+                self._outbox.enqueue_frame(data)
 
-    def _ping(self) -> None:
+    def _send_ping(self) -> None:
         if self._protocol.state is State.OPEN:
             self._protocol.send_ping(b"")
-            self._pass_on()
+            self._send_pending()
 
-    def _say_goodbye(self, code: int, reason: str) -> None:
+    def _send_close(self, code: int, reason: str) -> None:
         if self._protocol.state is not State.OPEN:
-            self._hang_up()
+            self._close_after_write()
             return
         self._protocol.send_close(code, reason.encode()[:120].decode(errors="ignore"))
         for data in self._protocol.data_to_send():
@@ -262,7 +264,7 @@ def _select(protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprot
 _TOKEN: Final = re.compile(r"[\w/+.;= -]+")
 
 
-def _page(media_type: str, body: bytes) -> Response:
+def _page_response(media_type: str, body: bytes) -> Response:
     assert _TOKEN.fullmatch(media_type)  # ours, and no way to inject a header
     headers = Headers(
         [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between a realm and the vehicle: sessions as uEntities, their subscriptions as wishes, messages as events.
 
-Runs on the loop's thread, but for `Patterns`, which routing asks.
+Runs on the loop's thread, but for `PatternDirectory`, which routing asks.
 """
 
 import logging
@@ -15,40 +15,40 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_wamp import errors
-from ustreamer_wamp.errors import Refusal
-from ustreamer_wamp.events import Event, Publication
-from ustreamer_wamp.realm import Done, Member, Realm
+from ustreamer_wamp.errors import WampRefusal
+from ustreamer_wamp.events import Publication, WampEvent
+from ustreamer_wamp.realm import JoinedSession, Realm, SubscribeCallback
 from ustreamer_wamp.uri import Match
 from ustreamer_wamp.vehicle.mapping import (
     SCHEME,
     Decode,
-    Form,
+    WampEventTemplate,
     may_name_topics,
     message_of,
     topic_of,
     uuri_of,
 )
-from ustreamer_wamp.vehicle.pattern_subscriptions import Reach
-from ustreamer_wamp.vehicle.patterns import Pattern, Patterns
-from ustreamer_wamp.vehicle.usubscription_client import ENTITY_TYPE, Wishes
+from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
+from ustreamer_wamp.vehicle.patterns import Pattern, PatternDirectory
+from ustreamer_wamp.vehicle.usubscription_client import ENTITY_TYPE, UsubscriptionClient
 
 log = logging.getLogger("ustreamer.wamp")
 
-_FORMS: Final = 4096
+_MAX_TEMPLATES: Final = 4096
 _LAST_INSTANCE: Final = 0xFFFE
-_NOT_THERE: Final = "topics of others are published by others"
+_OTHERS_TOPICS: Final = "topics of others are published by others"
 
 
-class Vehicle:
-    """The `ustreamer_wamp.realm.Gate` of a realm on a streamer."""
+class VehicleBridge:
+    """The `ustreamer_wamp.realm.Backend` of a realm on a streamer."""
 
     def __init__(
         self,
         authority: str,
         ids: UuidSource,
-        wishes: Wishes,
-        reach: Reach,
-        patterns: Patterns,
+        usubscription: UsubscriptionClient,
+        pattern_subscriptions: PatternSubscriptions,
+        patterns: PatternDirectory,
         inject: Callable[[UMessage], None],
         decoder: Callable[[UUri], Decode | None],
         counts: Counter[str],
@@ -56,131 +56,137 @@ class Vehicle:
         """`authority` is that of the sessions. `inject` hands a message to the streamer; `decoder` makes payloads readable."""
         self._authority = authority
         self._ids = ids
-        self.wishes = wishes
-        wishes.ended = self._ended
-        self.reach = reach
+        self.usubscription = usubscription
+        usubscription.on_subscription_ended = self._on_subscription_ended
+        self.pattern_subscriptions = pattern_subscriptions
         self._patterns = patterns
         self._inject = inject
         self._decoder = decoder
         self._counts = counts
-        self._entities: dict[Member, UUri] = {}
-        self.members: dict[UUri, Member] = {}
+        self._entities: dict[JoinedSession, UUri] = {}
+        self.sessions: dict[UUri, JoinedSession] = {}
         """The sessions that have subscribed something, by their uEntity. Other threads may look whether one is there."""
         self._last_instance = 0
-        self._forms: dict[UAttributes, Form] = {}
+        self._templates: dict[UAttributes, WampEventTemplate] = {}
 
     # --- the gate -----------------------------------------------------------------------------------------------------
 
-    def open(self, member: Member, topic: str, match: Match, period_ns: int, done: Done) -> None:
+    def open_subscription(
+        self, session: JoinedSession, topic: str, match: Match, period_ns: int, done: SubscribeCallback
+    ) -> None:
         if match != "exact":
             if may_name_topics(topic, match):
-                pattern = Pattern(self._entity(member), topic, match)
-                self._patterns.put(pattern, period_ns)
-                self.reach.put(pattern, period_ns)
+                pattern = Pattern(self._entity(session), topic, match)
+                self._patterns.add_pattern(pattern, period_ns)
+                self.pattern_subscriptions.add_pattern(pattern, period_ns)
             done(None)
             return
         uuri = uuri_of(topic)
         if uuri is None:  # a topic of the realm and not of the vehicle
             done(None)
         else:
-            self.reach.want(self._entity(member), uuri, period_ns, done)
+            self.pattern_subscriptions.subscribe(self._entity(session), uuri, period_ns, done)
 
-    def close(self, member: Member, topic: str, match: Match) -> None:
-        entity = self._entities.get(member)
+    def close_subscription(self, session: JoinedSession, topic: str, match: Match) -> None:
+        entity = self._entities.get(session)
         if entity is None:
             return
         if match != "exact":
-            self._patterns.remove(Pattern(entity, topic, match))
-            self.reach.remove(Pattern(entity, topic, match))
+            self._patterns.remove_pattern(Pattern(entity, topic, match))
+            self.pattern_subscriptions.remove_pattern(Pattern(entity, topic, match))
         elif (uuri := uuri_of(topic)) is not None:
-            self.reach.forget(entity, uuri)
+            self.pattern_subscriptions.unsubscribe(entity, uuri)
 
-    def left(self, member: Member) -> None:
-        entity = self._entities.pop(member, None)
+    def on_session_closed(self, session: JoinedSession) -> None:
+        entity = self._entities.pop(session, None)
         if entity is not None:
-            del self.members[entity]
-            self.reach.forget_all(entity)  # also what is not answered yet
+            del self.sessions[entity]
+            self.pattern_subscriptions.unsubscribe_all(entity)  # also what is not answered yet
 
-    def _ended(self, entity: UUri, topic: UUri, why: str) -> None:
-        self.reach.ended(entity, topic)
-        member = self.members.get(entity)
-        if member is not None:
-            member.revoked(topic_of(topic), why)
+    def _on_subscription_ended(self, entity: UUri, topic: UUri, why: str) -> None:
+        self.pattern_subscriptions.on_subscription_ended(entity, topic)
+        session = self.sessions.get(entity)
+        if session is not None:
+            session.on_subscription_revoked(topic_of(topic), why)
 
-    def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Refusal | None:
+    def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
         """Into the vehicle, as what it is there: a publication of an entity behind this endpoint."""
         if not topic.startswith(SCHEME):
             return None
         uuri = uuri_of(topic)
         if uuri is None:
-            return Refusal(errors.INVALID_URI, f"{topic!r}: what begins with {SCHEME!r} is a uProtocol topic")
+            return WampRefusal(
+                errors.INVALID_URI, f"{topic!r}: what begins with {SCHEME!r} is a uProtocol topic"
+            )
         if uuri.authority_name != self._authority:
             self._counts["refused_source"] += 1
-            text = f"{topic!r}: only topics of {self._authority!r} may be published here; {_NOT_THERE}"
-            return Refusal(errors.NOT_AUTHORIZED, text)
+            text = f"{topic!r}: only topics of {self._authority!r} may be published here; {_OTHERS_TOPICS}"
+            return WampRefusal(errors.NOT_AUTHORIZED, text)
         try:
             message = message_of(self._ids.next(), uuri, list(args), dict(kwargs))
         except UStatusError as error:
-            return Refusal(errors.INVALID_ARGUMENT, error.message)
+            return WampRefusal(errors.INVALID_ARGUMENT, error.message)
         self._inject(message)
         return None
 
-    def _entity(self, member: Member) -> UUri:
+    def _entity(self, session: JoinedSession) -> UUri:
         """The uEntity that a session is, from its first subscription on; numbers are used again as late as possible."""
-        entity = self._entities.get(member)
+        entity = self._entities.get(session)
         while entity is None:
             self._last_instance = self._last_instance % _LAST_INSTANCE + 1
             found = UUri(self._authority, self._last_instance << 16 | ENTITY_TYPE, 1, 0)
-            if found not in self.members and not self.wishes.is_known(found):
+            if found not in self.sessions and not self.usubscription.has_subscriptions(found):
                 entity = found
-                self._entities[member], self.members[entity] = entity, member
+                self._entities[session], self.sessions[entity] = entity, session
         return entity
 
     # --- what comes from the vehicle ----------------------------------------------------------------------------------
 
-    def deliver(self, realm: Realm, batch: Iterable[tuple[UUri, UMessage]]) -> None:
+    def deliver_events(self, realm: Realm, batch: Iterable[tuple[UUri, UMessage]]) -> None:
         """Send each message to the session that it is for. Those of one message share its frames."""
-        made: dict[int, tuple[Publication, dict[int, Event]]] = {}
+        event_cache: dict[int, tuple[Publication, dict[int, WampEvent]]] = {}
         for entity, message in batch:
-            member = self.members.get(entity)
-            if member is None:
-                self._counts["events_for_nobody"] += 1
+            session = self.sessions.get(entity)
+            if session is None:
+                self._counts["events_no_subscriber"] += 1
                 continue
-            known = made.get(id(message))
+            known = event_cache.get(id(message))
             if known is None:
                 publication = self._publication(realm, message)
-                known = made[id(message)] = publication, {}
+                known = event_cache[id(message)] = publication, {}
                 if realm.broker.matching(publication.topic):  # or nobody renews it, and nothing ends it
-                    realm.retained.keep(publication)
+                    realm.retained.retain(publication)
             publication, events = known
             wanted = False
             for subscription in realm.broker.matching(publication.topic):
-                if member in subscription.holders:
+                if session in subscription.subscribers:
                     wanted = True
                     event = events.get(subscription.id)
                     if event is None:
-                        event = Event(publication, subscription.id, subscription.match)
+                        event = WampEvent(publication, subscription.id, subscription.match)
                         events[subscription.id] = event
-                    member.outlet.event(event)
+                    session.frame_sink.send_event(event)
             if not wanted:  # it has unsubscribed while this was on its way
-                self._counts["events_for_nobody"] += 1
+                self._counts["events_no_subscriber"] += 1
 
     def _publication(self, realm: Realm, message: UMessage) -> Publication:
-        form = self._form(message.attributes)
-        args, failed = form.args(message)
+        template = self._template_of(message.attributes)
+        args, failed = template.args(message)
         self._counts["not_decoded"] += failed
         size = len(message.payload) + 1024
-        return Publication(realm.new_id(), form.topic, args, form.kwargs(message), size=size, live=True)
+        return Publication(
+            realm.new_id(), template.topic, args, template.kwargs(message), size=size, live=True
+        )
 
-    def _form(self, attributes: UAttributes) -> Form:
-        form = self._forms.get(attributes)
-        if form is None:
-            form = Form(attributes, self._decoder_of(attributes.source))
-            if attributes.repeats:
-                if len(self._forms) >= _FORMS:
-                    self._forms.clear()
-                self._forms[attributes] = form
-        return form
+    def _template_of(self, attributes: UAttributes) -> WampEventTemplate:
+        template = self._templates.get(attributes)
+        if template is None:
+            template = WampEventTemplate(attributes, self._decoder_of(attributes.source))
+            if attributes.is_cacheable:
+                if len(self._templates) >= _MAX_TEMPLATES:
+                    self._templates.clear()
+                self._templates[attributes] = template
+        return template
 
     def _decoder_of(self, topic: UUri) -> Decode | None:
         try:
@@ -190,15 +196,15 @@ class Vehicle:
             log.exception("wamp.decoder_failed", extra={"topic": str(topic)})
             return None
 
-    def answered(self, message: UMessage) -> None:
+    def on_addressed_message(self, message: UMessage) -> None:
         """What is addressed to a session as a uEntity: answers to its calls, and what uSubscription tells. Else: ignored."""
         if message.attributes.type is UMessageType.RESPONSE:
-            self.wishes.answered(message)
-        elif self.wishes.is_update(message):
-            self.wishes.changed(message)
+            self.usubscription.on_response(message)
+        elif self.usubscription.is_subscription_update(message):
+            self.usubscription.on_subscription_update(message)
         else:
             self._counts["notifications_ignored"] += 1
 
     def tick(self, now_ns: int) -> None:
-        self.wishes.tick(now_ns)
-        self.reach.tick(now_ns)
+        self.usubscription.tick(now_ns)
+        self.pattern_subscriptions.tick(now_ns)

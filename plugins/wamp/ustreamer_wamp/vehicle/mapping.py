@@ -17,7 +17,7 @@ import msgspec
 
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish
-from ustreamer.uprotocol.ustatus import UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UStatusError, invalid_argument
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_INSTANCE, UUri, check_authority
 from ustreamer_wamp.codec import checked
@@ -93,7 +93,7 @@ def instances_of(pattern: str, match: Match) -> UUri | None:
 # --- messages as events -------------------------------------------------------------------------------------------------
 
 
-class Form:
+class WampEventTemplate:
     """How every message of the same attributes looks as an event; made once, and then used for all of them."""
 
     __slots__ = ("_decode", "_format", "_kwargs", "topic")
@@ -148,19 +148,19 @@ def message_of(id: UUID, topic: UUri, args: list[Any], kwargs: dict[str, Any]) -
     Raises UStatusError(INVALID_ARGUMENT) naming what is wrong.
     """
     if len(args) > 1:
-        raise invalid(f"{len(args)} arguments: expected one, the payload, or none")
+        raise invalid_argument(f"{len(args)} arguments: expected one, the payload, or none")
     payload, made = _payload(args[0]) if args else (b"", UPayloadFormat.UNSPECIFIED)
     wanted = kwargs.get("format")
     if wanted is not None and wanted not in _FORMATS:
-        raise invalid(f"format {wanted!r}: expected one of {', '.join(_FORMATS)}")
+        raise invalid_argument(f"format {wanted!r}: expected one of {', '.join(_FORMATS)}")
     if wanted is not None and not isinstance(args[0] if args else b"", bytes):
-        raise invalid("format: only for a payload of bytes")
+        raise invalid_argument("format: only for a payload of bytes")
     priority = kwargs.get("priority", "CS1")
     if priority not in _PRIORITIES:
-        raise invalid(f"priority {priority!r}: expected one of {', '.join(_PRIORITIES)}")
+        raise invalid_argument(f"priority {priority!r}: expected one of {', '.join(_PRIORITIES)}")
     ttl = kwargs.get("ttl")
     if ttl is not None and (type(ttl) is not int or not 0 < ttl < 2**32):
-        raise invalid(f"ttl {ttl!r}: expected ms, an integer of 1 to {2**32 - 1}")
+        raise invalid_argument(f"ttl {ttl!r}: expected ms, an integer of 1 to {2**32 - 1}")
     form = made if wanted is None else _FORMATS[wanted]
     return publish(id, topic, payload, form, priority=_PRIORITIES[priority], ttl=ttl)
 

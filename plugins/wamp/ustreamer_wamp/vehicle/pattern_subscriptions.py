@@ -14,234 +14,238 @@ from typing import Final
 
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_wamp.broker import Broker, matches
-from ustreamer_wamp.errors import Refusal
-from ustreamer_wamp.realm import Done
+from ustreamer_wamp.errors import WampRefusal
+from ustreamer_wamp.realm import SubscribeCallback
 from ustreamer_wamp.vehicle.mapping import INSTANCE, instances_of, topic_of
 from ustreamer_wamp.vehicle.patterns import Pattern
-from ustreamer_wamp.vehicle.usubscription_client import Wishes
+from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 
-SEEN: Final = 4_096
+MAX_OBSERVED_TOPICS: Final = 4_096
 """Topics that are remembered because they came by, the latest ones; who sends chooses how many there are."""
-AGAIN: Final = 256
+MAX_RETRY_TOPICS: Final = 256
 """Topics of one session that could not be had, or were one too many, and are tried again."""
-_AGAIN_NS: Final = 60_000_000_000
+_RETRY_INTERVAL_NS: Final = 60_000_000_000
 
 
-class _Named:
+class _NamedSubscription:
     """A topic that a session has subscribed by its name: at which rate, and at which it wants to."""
 
-    __slots__ = ("asked", "granted")
+    __slots__ = ("granted_ns", "requested_ns")
 
     def __init__(self) -> None:
-        self.asked: int | None = None
-        self.granted: int | None = None
+        self.requested_ns: int | None = None
+        self.granted_ns: int | None = None
 
     @property
     def period_ns(self) -> int | None:
-        return self.granted if self.asked is None else self.asked
+        return self.granted_ns if self.requested_ns is None else self.requested_ns
 
 
-class Reach:
+class PatternSubscriptions:
     """The subscriptions of all sessions, topic by topic. Belongs to one thread, but for `is_news`."""
 
-    def __init__(self, wishes: Wishes, limit: int, serves: Collection[str]) -> None:
+    def __init__(
+        self, usubscription: UsubscriptionClient, limit: int, local_authorities: Collection[str]
+    ) -> None:
         """`limit` topics are subscribed at most for the patterns of one session; `serves` are authorities of no concern."""
-        self._wishes = wishes
-        self._serves = frozenset(serves)
+        self._usubscription = usubscription
+        self._local_authorities = frozenset(local_authorities)
         self._limit = limit
         self._patterns: Broker[UUri] = Broker()
         self._periods: dict[Pattern, int] = {}
-        self._named: dict[UUri, dict[UUri, _Named]] = {}
-        self._held: dict[UUri, dict[UUri, int]] = {}  # what patterns have subscribed, and at which rate
+        self._named: dict[UUri, dict[UUri, _NamedSubscription]] = {}
+        self._pattern_topics: dict[
+            UUri, dict[UUri, int]
+        ] = {}  # what patterns have subscribed, and at which rate
         self._configured: dict[UUri, str] = {}
-        self._seen: OrderedDict[UUri, str] = OrderedDict()
-        self._again: dict[UUri, dict[UUri, None]] = {}
-        self._again_ns = 0
+        self._observed: OrderedDict[UUri, str] = OrderedDict()
+        self._retries: dict[UUri, dict[UUri, None]] = {}
+        self._next_retry_ns = 0
 
     # --- topics ---------------------------------------------------------------------------------------------------------
 
     def configure(self, topics: Iterable[UUri]) -> None:
         """Know these, as far as they are of other devices, from the start and for ever."""
         for topic in topics:
-            if topic.authority_name not in self._serves:
+            if topic.authority_name not in self._local_authorities:
                 self._configured[topic] = topic_of(topic)
-                self._spread(topic, self._configured[topic])
+                self._subscribe_matching(topic, self._configured[topic])
 
-    def is_news(self, topic: UUri) -> bool:
+    def is_unknown(self, topic: UUri) -> bool:
         """Whether `topic` is of another device and not known. From any thread."""
         return (
-            topic not in self._seen
+            topic not in self._observed
             and topic not in self._configured
-            and topic.authority_name not in self._serves
+            and topic.authority_name not in self._local_authorities
         )
 
-    def learn(self, topic: UUri) -> None:
+    def observe(self, topic: UUri) -> None:
         """Know a topic, which has come by, if it is of another device."""
-        if not self.is_news(topic):
+        if not self.is_unknown(topic):
             return
-        name = self._seen[topic] = topic_of(topic)
-        if len(self._seen) > SEEN:
-            self._seen.popitem(last=False)
-        self._spread(topic, name)
+        name = self._observed[topic] = topic_of(topic)
+        if len(self._observed) > MAX_OBSERVED_TOPICS:
+            self._observed.popitem(last=False)
+        self._subscribe_matching(topic, name)
 
-    def _spread(self, topic: UUri, name: str) -> None:
+    def _subscribe_matching(self, topic: UUri, name: str) -> None:
         for pattern in self._patterns.matching(name):
-            for entity in list(pattern.holders):
-                self._settle(entity, topic, name)
+            for entity in list(pattern.subscribers):
+                self._reconcile(entity, topic, name)
 
     # --- by name --------------------------------------------------------------------------------------------------------
 
-    def want(self, entity: UUri, topic: UUri, period_ns: int, done: Done) -> None:
-        """Have `entity` subscribe `topic`, as `Wishes.want`."""
-        named = self._named.setdefault(entity, {}).setdefault(topic, _Named())
-        named.asked = period_ns
+    def subscribe(self, entity: UUri, topic: UUri, period_ns: int, done: SubscribeCallback) -> None:
+        """Have `entity` subscribe `topic`, as `Wishes.subscribe`."""
+        named = self._named.setdefault(entity, {}).setdefault(topic, _NamedSubscription())
+        named.requested_ns = period_ns
 
-        def answered(refusal: Refusal | None) -> None:
+        def answered(refusal: WampRefusal | None) -> None:
             # All who wait for a topic are answered at once, so what was asked last is what this is about.
-            if refusal is None and named.asked is not None:
-                named.granted = named.asked
-            named.asked = None
-            if refusal is not None and named.granted is None:
-                self._forget_name(entity, topic, named)
+            if refusal is None and named.requested_ns is not None:
+                named.granted_ns = named.requested_ns
+            named.requested_ns = None
+            if refusal is not None and named.granted_ns is None:
+                self._remove_named(entity, topic, named)
             done(refusal)
 
-        held = self._held.get(entity, {}).get(topic)
-        self._wishes.want(entity, topic, _fastest(period_ns, held), answered)
+        held = self._pattern_topics.get(entity, {}).get(topic)
+        self._usubscription.subscribe(entity, topic, _fastest(period_ns, held), answered)
 
-    def _forget_name(self, entity: UUri, topic: UUri, named: _Named | None) -> None:
+    def _remove_named(self, entity: UUri, topic: UUri, named: _NamedSubscription | None) -> None:
         topics = self._named.get(entity, {})
         if named is None or topics.get(topic) is named:
             topics.pop(topic, None)
             if not topics:
                 self._named.pop(entity, None)
 
-    def forget(self, entity: UUri, topic: UUri) -> None:
+    def unsubscribe(self, entity: UUri, topic: UUri) -> None:
         """Undo `want`; whoever waits for it is called. If a pattern of `entity` stands for the topic, it goes on for that."""
-        self._forget_name(entity, topic, None)
-        held = self._held.get(entity, {}).get(topic)
+        self._remove_named(entity, topic, None)
+        held = self._pattern_topics.get(entity, {}).get(topic)
         if held is None:
-            self._wishes.forget(entity, topic)
+            self._usubscription.unsubscribe(entity, topic)
         else:
-            self._wishes.keep(entity, topic, held)
+            self._usubscription.subscribe_nowait(entity, topic, held)
 
     # --- by patterns ----------------------------------------------------------------------------------------------------
 
-    def put(self, pattern: Pattern, period_ns: int) -> None:
+    def add_pattern(self, pattern: Pattern, period_ns: int) -> None:
         """Have `pattern.entity` subscribe all known topics that the pattern stands for, from now on."""
         if self._periods.get(pattern) == period_ns:
             return
         self._periods[pattern] = period_ns
         self._patterns.subscribe(pattern.entity, pattern.topic, pattern.match, 0)
         every_instance = instances_of(pattern.topic, pattern.match)
-        if every_instance is not None and every_instance.authority_name not in self._serves:
-            self._settle(pattern.entity, every_instance, pattern.topic)
-        for known in (self._configured, self._seen):
+        if every_instance is not None and every_instance.authority_name not in self._local_authorities:
+            self._reconcile(pattern.entity, every_instance, pattern.topic)
+        for known in (self._configured, self._observed):
             for topic, name in known.items():
                 if matches(pattern.topic, pattern.match, name):
-                    self._settle(pattern.entity, topic, name)
+                    self._reconcile(pattern.entity, topic, name)
 
-    def remove(self, pattern: Pattern) -> None:
+    def remove_pattern(self, pattern: Pattern) -> None:
         """Undo `put`; what other patterns stand for as well goes on for those."""
         if self._periods.pop(pattern, None) is None:
             return
         subscription = self._patterns.find(pattern.topic, pattern.match)
         if subscription is not None:
             self._patterns.unsubscribe(pattern.entity, subscription.id)
-        for topic in list(self._held.get(pattern.entity, ())):
+        for topic in list(self._pattern_topics.get(pattern.entity, ())):
             name = _name_of(topic)
             if matches(pattern.topic, pattern.match, name):
-                self._settle(pattern.entity, topic, name)
+                self._reconcile(pattern.entity, topic, name)
 
     def _period(self, entity: UUri, topic: UUri, name: str) -> int | None:
         """The shortest of those patterns of `entity` that stand for the topic; None if none does."""
         found = [
             self._periods[Pattern(entity, each.topic, each.match)]
             for each in self._patterns.matching(name)
-            if entity in each.holders and (topic.ue_instance != ANY_INSTANCE or each.topic == name)
+            if entity in each.subscribers and (topic.ue_instance != ANY_INSTANCE or each.topic == name)
         ]
         return min(found, default=None)
 
-    def _settle(self, entity: UUri, topic: UUri, name: str) -> None:
+    def _reconcile(self, entity: UUri, topic: UUri, name: str) -> None:
         """Have uSubscription told what the patterns of `entity` come to for one topic, if that has changed."""
         period_ns = self._period(entity, topic, name)
-        held = self._held.setdefault(entity, {})
+        held = self._pattern_topics.setdefault(entity, {})
         before = held.get(topic)
         if period_ns != before:
             if period_ns is None:
                 del held[topic]
-                self._let_go(entity, topic)
+                self._release(entity, topic)
             elif before is None and len(held) >= self._limit:
-                self._try_again(entity, topic)
+                self._schedule_retry(entity, topic)
             else:
                 held[topic] = period_ns
-                self._ask(entity, topic, period_ns)
+                self._subscribe_for_pattern(entity, topic, period_ns)
         if not held:
-            self._held.pop(entity, None)
+            self._pattern_topics.pop(entity, None)
 
-    def _let_go(self, entity: UUri, topic: UUri) -> None:
+    def _release(self, entity: UUri, topic: UUri) -> None:
         named = self._named.get(entity, {}).get(topic)
         period_ns = None if named is None else named.period_ns
         if period_ns is None:
-            self._wishes.forget(entity, topic)
+            self._usubscription.unsubscribe(entity, topic)
         else:
-            self._wishes.want(entity, topic, period_ns, lambda refusal: None)
+            self._usubscription.subscribe(entity, topic, period_ns, lambda refusal: None)
 
-    def _ask(self, entity: UUri, topic: UUri, period_ns: int) -> None:
-        def answered(refusal: Refusal | None) -> None:
+    def _subscribe_for_pattern(self, entity: UUri, topic: UUri, period_ns: int) -> None:
+        def answered(refusal: WampRefusal | None) -> None:
             if refusal is not None:
-                self._lost(entity, topic)
+                self._retry_lost(entity, topic)
 
         named = self._named.get(entity, {}).get(topic)
-        self._wishes.want(
+        self._usubscription.subscribe(
             entity, topic, _fastest(period_ns, None if named is None else named.period_ns), answered
         )
 
-    def _lost(self, entity: UUri, topic: UUri) -> None:
-        held = self._held.get(entity, {})
+    def _retry_lost(self, entity: UUri, topic: UUri) -> None:
+        held = self._pattern_topics.get(entity, {})
         if held.pop(topic, None) is not None:
-            self._try_again(entity, topic)
+            self._schedule_retry(entity, topic)
             if not held:
-                self._held.pop(entity, None)
+                self._pattern_topics.pop(entity, None)
 
-    def _try_again(self, entity: UUri, topic: UUri) -> None:
-        topics = self._again.setdefault(entity, {})
-        if len(topics) < AGAIN:
+    def _schedule_retry(self, entity: UUri, topic: UUri) -> None:
+        topics = self._retries.setdefault(entity, {})
+        if len(topics) < MAX_RETRY_TOPICS:
             topics[topic] = None
 
     # --- what ends ------------------------------------------------------------------------------------------------------
 
-    def ended(self, entity: UUri, topic: UUri) -> None:
+    def on_subscription_ended(self, entity: UUri, topic: UUri) -> None:
         """A subscription has ended without our doing. Patterns try it again some time."""
-        self._forget_name(entity, topic, None)
-        self._lost(entity, topic)
+        self._remove_named(entity, topic, None)
+        self._retry_lost(entity, topic)
 
-    def forget_all(self, entity: UUri) -> None:
+    def unsubscribe_all(self, entity: UUri) -> None:
         """Undo all that `entity` wants."""
-        for ended in self._patterns.drop(entity):
+        for ended in self._patterns.remove_subscriber(entity):
             self._periods.pop(Pattern(entity, ended.topic, ended.match), None)
-        for each in (self._named, self._held, self._again):
+        for each in (self._named, self._pattern_topics, self._retries):
             each.pop(entity, None)
-        self._wishes.forget_all(entity)
+        self._usubscription.unsubscribe_all(entity)
 
     def tick(self, now_ns: int) -> None:
         """Try again what could not be had, once a minute."""
-        if now_ns < self._again_ns:
+        if now_ns < self._next_retry_ns:
             return
-        self._again_ns = now_ns + _AGAIN_NS
-        again, self._again = self._again, {}
-        for entity, topics in again.items():
+        self._next_retry_ns = now_ns + _RETRY_INTERVAL_NS
+        retries, self._retries = self._retries, {}
+        for entity, topics in retries.items():
             for topic in topics:
-                self._settle(entity, topic, _name_of(topic))
+                self._reconcile(entity, topic, _name_of(topic))
 
     @property
-    def topics(self) -> int:
+    def topic_count(self) -> int:
         """How many topics are subscribed for patterns, each session's counted by itself. From any thread."""
-        return sum(map(len, list(self._held.values())))
+        return sum(map(len, list(self._pattern_topics.values())))
 
     @property
-    def waiting(self) -> int:
+    def waiting_topic_count(self) -> int:
         """How many more would be, but were refused, or are more than the limit. From any thread."""
-        return sum(map(len, list(self._again.values())))
+        return sum(map(len, list(self._retries.values())))
 
 
 def _fastest(one: int, other: int | None) -> int:

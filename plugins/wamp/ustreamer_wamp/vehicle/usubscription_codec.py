@@ -9,7 +9,14 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from ustreamer.core.routing.usubscription_codec import VERSION_3, VERSION_4, Status, read, status_in, told_in
+from ustreamer.core.routing.usubscription_codec import (
+    VERSION_3,
+    VERSION_4,
+    Status,
+    status_in,
+    subscription_update_in,
+    unpack_payload,
+)
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.umessage import UMessage
@@ -17,7 +24,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer.uprotocol.wire import decode_status
 from ustreamer_wamp import errors
-from ustreamer_wamp.errors import Refusal
+from ustreamer_wamp.errors import WampRefusal
 
 _NS_PER_MS: Final = 1_000_000
 _LONGEST_MS: Final = 2**32 - 1
@@ -28,9 +35,9 @@ def version_for(topic: UUri) -> int:
     return VERSION_4 if topic.ue_instance == ANY_INSTANCE else VERSION_3
 
 
-def subscribe(topic: UUri, period_ns: int) -> bytes:
+def encode_subscribe(topic: UUri, period_ns: int) -> bytes:
     if version_for(topic) == VERSION_4:
-        return _subscribe_4(topic, period_ns)
+        return _encode_subscribe_4(topic, period_ns)
     payload: bytes = pb.SubscriptionRequest(topic=topic.to_pb()).SerializeToString()
     if period_ns:
         # SubscribeAttributes.max_frequency, a double of number 3: ours is a parser that has sample_period_ms there, which
@@ -40,7 +47,7 @@ def subscribe(topic: UUri, period_ns: int) -> bytes:
     return payload
 
 
-def _subscribe_4(topic: UUri, period_ns: int) -> bytes:
+def _encode_subscribe_4(topic: UUri, period_ns: int) -> bytes:
     request = pb4.SubscribeRequest(topic=topic.to_pb())
     if period_ns:
         # Rounded up: of two wishes of one subscriber the faster holds, which must not be faster than what was asked for.
@@ -49,13 +56,13 @@ def _subscribe_4(topic: UUri, period_ns: int) -> bytes:
     return payload
 
 
-def unsubscribe(topic: UUri) -> bytes:
+def encode_unsubscribe(topic: UUri) -> bytes:
     kind = pb4.UnsubscribeRequest if version_for(topic) == VERSION_4 else pb.UnsubscribeRequest
     payload: bytes = kind(topic=topic.to_pb()).SerializeToString()
     return payload
 
 
-def failure_in(message: UMessage, topic: UUri, *, is_subscribe: bool) -> UStatus | None:
+def call_failure_in(message: UMessage, topic: UUri, *, is_subscribe: bool) -> UStatus | None:
     """Why a call about `topic` failed, by its answer; None if it did not."""
     code = message.attributes.commstatus
     if code:
@@ -66,7 +73,7 @@ def failure_in(message: UMessage, topic: UUri, *, is_subscribe: bool) -> UStatus
     if not is_subscribe:
         return None
     if version_for(topic) == VERSION_4:
-        return _failure_in_4(message)
+        return _call_failure_in_4(message)
     answer = pb.SubscriptionResponse()
     try:
         answer.ParseFromString(message.payload)
@@ -77,7 +84,7 @@ def failure_in(message: UMessage, topic: UUri, *, is_subscribe: bool) -> UStatus
     return None
 
 
-def _failure_in_4(message: UMessage) -> UStatus | None:
+def _call_failure_in_4(message: UMessage) -> UStatus | None:
     try:
         status = status_in(VERSION_4, message.payload, message.attributes.payload_format)
     except UStatusError as error:
@@ -85,7 +92,7 @@ def _failure_in_4(message: UMessage) -> UStatus | None:
     return UStatus(UCode.FAILED_PRECONDITION, "not subscribed") if status is Status.UNSUBSCRIBED else None
 
 
-def subscribed_in(message: UMessage) -> UUri | None:
+def subscribed_topic_in(message: UMessage) -> UUri | None:
     """The topic that the answer to a Subscribe is about, by that answer alone; None if it names none."""
     kind = pb4.SubscribeResponse if message.attributes.source.ue_version_major == VERSION_4 else None
     answer = (kind or pb.SubscriptionResponse)()
@@ -96,7 +103,7 @@ def subscribed_in(message: UMessage) -> UUri | None:
         return None
 
 
-class Update(NamedTuple):
+class StatusUpdate(NamedTuple):
     """What a uSubscription tells of a subscription. `why` may be empty."""
 
     topic: UUri
@@ -104,18 +111,18 @@ class Update(NamedTuple):
     why: str
 
 
-def update_in(message: UMessage) -> Update | None:
+def status_update_in(message: UMessage) -> StatusUpdate | None:
     """What a Notification of change says; None if that is nothing."""
-    told = told_in(message)
-    if told is None:
+    update = subscription_update_in(message)
+    if update is None:
         return None
     why = ""
     if message.attributes.source.ue_version_major == VERSION_3:  # the other has no words for it
-        why = read(pb.Update, message.payload, message.attributes.payload_format).status.message
-    return Update(told.topic, told.status is Status.UNSUBSCRIBED, why)
+        why = unpack_payload(pb.Update, message.payload, message.attributes.payload_format).status.message
+    return StatusUpdate(update.topic, update.status is Status.UNSUBSCRIBED, why)
 
 
-def stands(message: UMessage) -> bool:
+def subscription_exists(message: UMessage) -> bool:
     """Whether the answer to a FetchSubscriptions for one topic and one subscriber says that there is such a subscription."""
     if message.attributes.commstatus:
         return False
@@ -127,8 +134,8 @@ def stands(message: UMessage) -> bool:
     return len(found.subscriptions) > 0
 
 
-def refusal_of(status: UStatus) -> Refusal:
+def refusal_of(status: UStatus) -> WampRefusal:
     """What a client is told of a failure in the vehicle."""
     if status.code is UCode.PERMISSION_DENIED:
-        return Refusal(errors.NOT_AUTHORIZED, status.message)
-    return Refusal(f"up.error.{status.code.name.lower()}", status.message)
+        return WampRefusal(errors.NOT_AUTHORIZED, status.message)
+    return WampRefusal(f"up.error.{status.code.name.lower()}", status.message)

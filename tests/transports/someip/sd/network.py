@@ -7,25 +7,23 @@ from typing import Any, TypeVar
 
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import SomeIpMessage, split
-from ustreamer.transports.someip.sd.actions import Action, Refused, Send, SubscriptionAsked
-from ustreamer.transports.someip.sd.codec import (
-    Discovery as Message,
-)
+from ustreamer.transports.someip.sd.actions import Action, SdInputRefused, Send, SubscriptionRequested
 from ustreamer.transports.someip.sd.codec import (
     Entry,
     EntryType,
     EventgroupEntry,
     ServiceEntry,
-    decode_message,
-    encode_message,
+    decode_sd_message,
+    encode_sd_message,
 )
+from ustreamer.transports.someip.sd.codec import SdMessage as Message
 from ustreamer.transports.someip.sd.discovery import Discovery
-from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol
+from ustreamer.transports.someip.sd.options import Endpoint, L4Protocol, Option
 from ustreamer.transports.someip.sd.settings import (
     OfferedService,
+    SdSettings,
+    SdTimings,
     ServiceKey,
-    Settings,
-    Timings,
     WantedService,
 )
 
@@ -42,8 +40,8 @@ SERVICE = OfferedService(
 )
 WANTED = WantedService(0x1234, 0x5678, 1)
 REMOTE: tuple[Option, ...] = (Endpoint("10.0.0.2", 30509),)
-REMOTE_BOTH: tuple[Option, ...] = (*REMOTE, Endpoint("10.0.0.2", 30510, int(Protocol.TCP)))
-TIMINGS = Timings(
+REMOTE_BOTH: tuple[Option, ...] = (*REMOTE, Endpoint("10.0.0.2", 30510, int(L4Protocol.TCP)))
+TIMINGS = SdTimings(
     initial_delay_min_ms=10,
     initial_delay_max_ms=100,
     repetitions_base_delay_ms=200,
@@ -56,7 +54,7 @@ TIMINGS = Timings(
 A = TypeVar("A")
 
 
-def settings(**changes: Any) -> Settings:
+def settings(**changes: Any) -> SdSettings:
     of_settings: dict[str, Any] = {
         "own": OWN,
         "networks": (ip_network("10.0.0.0/24"),),
@@ -64,14 +62,14 @@ def settings(**changes: Any) -> Settings:
         "timings": TIMINGS,
         **changes,
     }
-    return Settings(**of_settings)
+    return SdSettings(**of_settings)
 
 
 class Node:
     """One discovery under test, fed by hand. `dice` decides where between min and max a delay is."""
 
-    def __init__(self, dice: float = 0.5, **changes: Any) -> None:
-        self.discovery = Discovery(settings(**changes), lambda: dice)
+    def __init__(self, rng: float = 0.5, **changes: Any) -> None:
+        self.discovery = Discovery(settings(**changes), lambda: rng)
         self.now = 0
         self.waited = 0
         """For how long nobody took what it is fed."""
@@ -83,11 +81,11 @@ class Node:
     def up(self) -> list[Action]:
         return self.discovery.link_up(self.now)
 
-    def wait(self, ms: float) -> list[Action]:
+    def advance(self, ms: float) -> list[Action]:
         """Let time pass, doing what is due when it is due."""
-        return [action for _, action in self.timed(ms)]
+        return [action for _, action in self.advance_timed(ms)]
 
-    def timed(self, ms: float) -> list[tuple[int, Action]]:
+    def advance_timed(self, ms: float) -> list[tuple[int, Action]]:
         """As `wait`, with the time of each action in ms since the call."""
         start, end = self.now, self.now + round(ms * MS)
         done: list[tuple[int, Action]] = []
@@ -97,10 +95,10 @@ class Node:
         self.now = end
         return done
 
-    def hear(
+    def receive(
         self,
         *entries: Entry,
-        of: Address = PEER,
+        peer: Address = PEER,
         multicast: bool = False,
         reboot: bool = True,
         session: int | None = None,
@@ -108,14 +106,14 @@ class Node:
     ) -> list[Action]:
         """Feed a message with the next session number of its sender, or `session`."""
         if session is None:
-            session = self._sessions.get((of, multicast), 0) + 1
-        self._sessions[of, multicast] = session
-        datagram = encode_message(Message(entries, reboot=reboot, initial_data=initial_data), session)
-        return self.feed(datagram, of, multicast)
+            session = self._sessions.get((peer, multicast), 0) + 1
+        self._sessions[peer, multicast] = session
+        datagram = encode_sd_message(Message(entries, reboot=reboot, initial_data=initial_data), session)
+        return self.feed(datagram, peer, multicast)
 
-    def feed(self, datagram: bytes, of: Address = PEER, multicast: bool = False) -> list[Action]:
+    def feed(self, datagram: bytes, peer: Address = PEER, multicast: bool = False) -> list[Action]:
         (message,), _ = split(datagram)
-        return self.discovery.feed(message, of, multicast, self.now, self.waited)
+        return self.discovery.feed(message, peer, multicast, self.now, self.waited)
 
 
 def offer(
@@ -160,7 +158,7 @@ def read(send: Send) -> tuple[Message, int]:
     """The message of a Send, and its session."""
     (message,), refused = split(send.datagram)
     assert refused == []
-    decoded, wrong = decode_message(message)
+    decoded, wrong = decode_sd_message(message)
     assert wrong == []
     return decoded, message.session
 
@@ -171,7 +169,7 @@ def sent(actions: Iterable[Action], to: Address | None) -> list[tuple[Entry, ...
 
 
 def refusals(actions: Iterable[Action]) -> list[str]:
-    return [refused.reason for refused in of_kind(Refused, actions)]
+    return [refused.reason for refused in of_kind(SdInputRefused, actions)]
 
 
 class Network:
@@ -181,31 +179,31 @@ class Network:
         self.now = 0
         self.nodes: dict[Address, Discovery] = {}
         self.log: dict[Address, list[Action]] = {}
-        self.lost: Callable[[Address, Address], bool] = lambda _of, _to: False
+        self.is_lost: Callable[[Address, Address], bool] = lambda _of, _to: False
 
-    def add(self, host: str, dice: Callable[[], float], **changes: Any) -> Discovery:
+    def add(self, host: str, rng: Callable[[], float], **changes: Any) -> Discovery:
         own = (host, 30490)
-        discovery = Discovery(settings(own=own, events=(host, 30500), **changes), dice)
+        discovery = Discovery(settings(own=own, events=(host, 30500), **changes), rng)
         self.nodes[own] = discovery
         self.log.setdefault(own, [])
         return discovery
 
-    def do(self, of: Address, actions: list[Action]) -> None:
+    def do(self, sender: Address, actions: list[Action]) -> None:
         """Do what the discovery at `of` wants done: deliver, and grant all subscriptions."""
-        self.log[of] += actions
-        asked = [action.subscription for action in of_kind(SubscriptionAsked, actions)]
+        self.log[sender] += actions
+        requested = [action.subscription for action in of_kind(SubscriptionRequested, actions)]
         for send in of_kind(Send, actions):
             (message,), _ = split(send.datagram)
             for to in list(self.nodes) if send.to is None else [send.to]:
-                if to in self.nodes and not self.lost(of, to):
-                    self._deliver(message, of, to, send.to is None)
-        if asked:
-            self.do(of, self.nodes[of].decide(asked))
+                if to in self.nodes and not self.is_lost(sender, to):
+                    self._deliver(message, sender, to, send.to is None)
+        if requested:
+            self.do(sender, self.nodes[sender].decide_subscriptions(requested))
 
-    def _deliver(self, message: SomeIpMessage, of: Address, to: Address, multicast: bool) -> None:
-        self.do(to, self.nodes[to].feed(message, of, multicast, self.now))
+    def _deliver(self, message: SomeIpMessage, sender: Address, to: Address, multicast: bool) -> None:
+        self.do(to, self.nodes[to].feed(message, sender, multicast, self.now))
 
-    def wait(self, ms: float) -> None:
+    def advance(self, ms: float) -> None:
         end = self.now + round(ms * MS)
         while True:
             due = [(at, own) for own, node in self.nodes.items() if (at := node.next_deadline_ns) is not None]
@@ -216,7 +214,7 @@ class Network:
             self.do(own, self.nodes[own].on_timer(self.now))
         self.now = end
 
-    def take(self, own: Address) -> list[Action]:
+    def pop_actions(self, own: Address) -> list[Action]:
         """What was done at `own` since the last call."""
         taken, self.log[own] = self.log[own], []
         return taken

@@ -23,39 +23,39 @@ from someip.header import (
 from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, UnencodableMessage, split
 from ustreamer.transports.someip.sd.codec import (
     ANY_MINOR,
-    FOREVER,
     INITIAL_DATA,
     MAX_ENTRIES,
-    Discovery,
+    TTL_FOREVER,
     EntryProblem,
     EntryType,
     EventgroupEntry,
-    MalformedDiscovery,
-    MalformedReason,
+    MalformedSdMessage,
+    SdMalformedReason,
+    SdMessage,
     ServiceEntry,
-    decode,
-    decode_message,
-    encode,
-    encode_message,
+    decode_sd_message,
+    decode_sd_payload,
+    encode_sd_message,
+    encode_sd_payload,
 )
 from ustreamer.transports.someip.sd.options import (
     Configuration,
     Endpoint,
+    EndpointRole,
     InvalidOption,
+    L4Protocol,
     LoadBalancing,
     Option,
     OptionType,
     Protection,
-    Protocol,
-    Role,
     UnknownOption,
     read_options,
     write_option,
 )
 
 UDP = Endpoint("127.0.0.1", 30509)
-TCP = Endpoint("127.0.0.1", 30510, int(Protocol.TCP))
-GROUP = Endpoint("224.225.226.233", 32344, role=int(Role.MULTICAST))
+TCP = Endpoint("127.0.0.1", 30510, int(L4Protocol.TCP))
+GROUP = Endpoint("224.225.226.233", 32344, role=int(EndpointRole.MULTICAST))
 
 # Agreed by hand, by scapy and tshark, and the Offer by the package someip too.
 GOLDEN = {
@@ -85,13 +85,13 @@ def test_golden_bytes_in_both_directions(
     hexadecimal: str, session: int, entry: ServiceEntry | EventgroupEntry
 ) -> None:
     datagram = bytes.fromhex(hexadecimal)
-    message = Discovery((entry,), reboot=True)
+    message = SdMessage((entry,), reboot=True)
 
-    assert encode_message(message, session).hex() == datagram.hex()
+    assert encode_sd_message(message, session).hex() == datagram.hex()
     (found,), refused = split(datagram)
     assert refused == []
     assert found.session == session
-    assert decode_message(found) == (message, [])
+    assert decode_sd_message(found) == (message, [])
 
 
 # Laid out by hand from the tables: the fields that the golden bytes leave at 0.
@@ -105,7 +105,7 @@ LAYOUT = {
         "01000000 11110002 03000000 01020304",
     ),
     "forever": (
-        ServiceEntry(EntryType.OFFER, 0x1111, 2, 3, 4, FOREVER),
+        ServiceEntry(EntryType.OFFER, 0x1111, 2, 3, 4, TTL_FOREVER),
         "01000000 11110002 03ffffff 00000004",
     ),
     "counter": (
@@ -128,23 +128,26 @@ LAYOUT = {
 def test_every_field_of_an_entry_has_its_bits(
     entry: ServiceEntry | EventgroupEntry, hexadecimal: str
 ) -> None:
-    payload = encode(Discovery((entry,), reboot=False))
+    payload = encode_sd_payload(SdMessage((entry,), reboot=False))
 
     assert payload[8:24].hex(" ", 4) == hexadecimal
-    assert decode(payload)[0].entries == (entry,)
+    assert decode_sd_payload(payload)[0].entries == (entry,)
 
 
 OPTIONS: dict[str, tuple[Option, str]] = {
     "tcp": (TCP, "0009 04 00 7f000001 00 06 772e"),
     "multicast": (GROUP, "0009 14 00 e0e1e2e9 00 11 7e58"),
-    "sd endpoint": (Endpoint("10.0.0.1", 30490, role=int(Role.DISCOVERY)), "0009 24 00 0a000001 00 11 771a"),
+    "sd endpoint": (
+        Endpoint("10.0.0.1", 30490, role=int(EndpointRole.DISCOVERY)),
+        "0009 24 00 0a000001 00 11 771a",
+    ),
     "ipv6": (Endpoint("fd00::1", 1), "0015 06 00 fd000000000000000000000000000001 00 11 0001"),
     "ipv6 multicast": (
-        Endpoint("ff02::1", 1, role=int(Role.MULTICAST)),
+        Endpoint("ff02::1", 1, role=int(EndpointRole.MULTICAST)),
         "0015 16 00 ff020000000000000000000000000001 00 11 0001",
     ),
     "ipv6 sd": (
-        Endpoint("fd00::1", 30490, role=int(Role.DISCOVERY)),
+        Endpoint("fd00::1", 30490, role=int(EndpointRole.DISCOVERY)),
         "0015 26 00 fd000000000000000000000000000001 00 11 771a",
     ),
     "configuration": (Configuration((b"a=1", b"b", b"c=")), "000b 01 00 03 613d31 01 62 02 633d 00"),
@@ -166,7 +169,10 @@ def test_an_unknown_option_is_kept_and_its_entry_stands() -> None:
     unknown = UnknownOption(0x20, b"\1\2")
     offer = ServiceEntry(EntryType.OFFER, 1, 1, 1, 0, 3, (UDP, unknown))
 
-    assert decode(encode(Discovery((offer,), reboot=True))) == (Discovery((offer,), reboot=True), [])
+    assert decode_sd_payload(encode_sd_payload(SdMessage((offer,), reboot=True))) == (
+        SdMessage((offer,), reboot=True),
+        [],
+    )
 
 
 BROKEN = {
@@ -221,7 +227,7 @@ def test_an_invalid_option_refuses_the_entries_that_refer_to_it_and_no_other(
         )
     )
 
-    message, (refused,) = decode(payload)
+    message, (refused,) = decode_sd_payload(payload)
 
     assert message.entries == (ServiceEntry(EntryType.OFFER, 0x1234, 0x5678, 1, 0, 3, (UDP,)),)
     assert (refused.index, refused.problem) == (1, EntryProblem.SD_OPTION_INVALID)
@@ -246,7 +252,7 @@ def test_both_runs_of_options_are_read_in_order_and_an_empty_run_has_any_index()
 
 
 def read(payload: bytes) -> tuple[Any, list[Any]]:
-    message, refused = decode(payload)
+    message, refused = decode_sd_payload(payload)
     return message.entries, refused
 
 
@@ -276,7 +282,7 @@ def read(payload: bytes) -> tuple[Any, list[Any]]:
 )
 def test_a_wrong_entry_is_refused_alone(entry: str, problem: EntryProblem | None, text: str) -> None:
     good = "00000000 1111ffff ff000003 ffffffff"
-    message, refused = decode(payload_of(entry + good, (UDP, TCP, GROUP)))
+    message, refused = decode_sd_payload(payload_of(entry + good, (UDP, TCP, GROUP)))
 
     assert message.entries[-1] == ServiceEntry(EntryType.FIND, 0x1111, 0xFFFF, 0xFF, ANY_MINOR, 3)
     assert [each.problem for each in refused] == ([] if problem is None else [problem])
@@ -284,53 +290,53 @@ def test_a_wrong_entry_is_refused_alone(entry: str, problem: EntryProblem | None
 
 
 def test_a_refused_subscribe_can_still_be_answered() -> None:
-    _, (refused,) = decode(payload_of("06090010 12345678 01000003 00014465"))
+    _, (refused,) = decode_sd_payload(payload_of("06090010 12345678 01000003 00014465"))
 
     assert refused.entry == EventgroupEntry(EntryType.SUBSCRIBE, 0x1234, 0x5678, 1, 0x4465, 3, counter=1)
 
 
 GOOD = payload_of("01000010 12345678 01000003 00000000", (UDP,))
 MALFORMED = {
-    "nothing": (b"", MalformedReason.SD_TRUNCATED, "0 bytes, expected at least 12"),
-    "no length of options": (GOOD[:8] + b"\0\0\0", MalformedReason.SD_TRUNCATED, "11 bytes"),
+    "nothing": (b"", SdMalformedReason.SD_TRUNCATED, "0 bytes, expected at least 12"),
+    "no length of options": (GOOD[:8] + b"\0\0\0", SdMalformedReason.SD_TRUNCATED, "11 bytes"),
     "half an entry": (
         GOOD[:4] + b"\0\0\0\x18" + GOOD[8:],
-        MalformedReason.SD_ENTRIES_LENGTH,
+        SdMalformedReason.SD_ENTRIES_LENGTH,
         "entries of 24 bytes, expected a multiple of 16 up to 28",
     ),
     "entries beyond the end": (
         GOOD[:4] + b"\0\0\0\x20" + GOOD[8:],
-        MalformedReason.SD_ENTRIES_LENGTH,
+        SdMalformedReason.SD_ENTRIES_LENGTH,
         "entries of 32 bytes",
     ),
     "too many entries": (
         payload_of("00000000 1111ffff ff000003 ffffffff" * (MAX_ENTRIES + 1)),
-        MalformedReason.SD_ENTRIES_LIMIT,
+        SdMalformedReason.SD_ENTRIES_LIMIT,
         "1025 entries, expected up to 1024",
     ),
     "options beyond the end": (
         GOOD[:24] + b"\0\0\0\x0d" + GOOD[28:],
-        MalformedReason.SD_OPTIONS_LENGTH,
+        SdMalformedReason.SD_OPTIONS_LENGTH,
         "options of 13 bytes, expected up to 12",
     ),
     "bytes behind the options": (
         GOOD + b"\0",
-        MalformedReason.SD_TRAILING_BYTES,
+        SdMalformedReason.SD_TRAILING_BYTES,
         "1 bytes behind the options",
     ),
     "an option beyond the array": (
         GOOD[:28] + b"\0\x0a" + GOOD[30:],
-        MalformedReason.SD_OPTION_LENGTH,
+        SdMalformedReason.SD_OPTION_LENGTH,
         "option at offset 0: length 10, expected 1 to 9",
     ),
     "an option of no length": (
         GOOD[:28] + b"\0\0" + GOOD[30:],
-        MalformedReason.SD_OPTION_LENGTH,
+        SdMalformedReason.SD_OPTION_LENGTH,
         "option at offset 0: length 0, expected 1 to 9",
     ),
     "half an option": (
         GOOD[:24] + b"\0\0\0\x03" + b"\0\1\4",
-        MalformedReason.SD_OPTION_LENGTH,
+        SdMalformedReason.SD_OPTION_LENGTH,
         "option at offset 0: length 3, expected 1 to 0",
     ),
 }
@@ -338,10 +344,10 @@ MALFORMED = {
 
 @pytest.mark.parametrize(("payload", "reason", "text"), MALFORMED.values(), ids=MALFORMED)
 def test_a_message_whose_lengths_contradict_each_other_is_refused_whole(
-    payload: bytes, reason: MalformedReason, text: str
+    payload: bytes, reason: SdMalformedReason, text: str
 ) -> None:
-    with pytest.raises(MalformedDiscovery) as refused:
-        decode(payload)
+    with pytest.raises(MalformedSdMessage) as refused:
+        decode_sd_payload(payload)
 
     assert refused.value.reason is reason
     assert text in str(refused.value)
@@ -359,10 +365,10 @@ def test_a_message_whose_lengths_contradict_each_other_is_refused_whole(
 )
 def test_a_header_that_is_not_that_of_discovery_is_refused(header: tuple[int, int, int, int, int]) -> None:
     service, method, version, type, code = header
-    with pytest.raises(MalformedDiscovery) as refused:
-        decode_message(SomeIpMessage(service, method, 0, 1, version, type, code, GOOD))
+    with pytest.raises(MalformedSdMessage) as refused:
+        decode_sd_message(SomeIpMessage(service, method, 0, 1, version, type, code, GOOD))
 
-    assert refused.value.reason is MalformedReason.SD_HEADER
+    assert refused.value.reason is SdMalformedReason.SD_HEADER
 
 
 def test_reserved_bits_are_ignored_and_sent_as_zero() -> None:
@@ -372,38 +378,38 @@ def test_reserved_bits_are_ignored_and_sent_as_zero() -> None:
     noisy[31] = 0x7F  # of the option
     noisy[36] = 0xFF  # of the endpoint
 
-    message, refused = decode(bytes(noisy))
+    message, refused = decode_sd_payload(bytes(noisy))
 
     assert refused == []
-    assert encode(message) == GOOD
+    assert encode_sd_payload(message) == GOOD
 
 
 @pytest.mark.parametrize(
     ("message", "flags"),
     [
-        (Discovery((), reboot=True, unicast=False), 0x80),
-        (Discovery((), reboot=False, unicast=True), 0x40),
-        (Discovery((), reboot=False, unicast=False, initial_data=True), 0x20),
+        (SdMessage((), reboot=True, unicast=False), 0x80),
+        (SdMessage((), reboot=False, unicast=True), 0x40),
+        (SdMessage((), reboot=False, unicast=False, initial_data=True), 0x20),
     ],
 )
-def test_every_flag_has_its_bit(message: Discovery, flags: int) -> None:
-    payload = encode(message)
+def test_every_flag_has_its_bit(message: SdMessage, flags: int) -> None:
+    payload = encode_sd_payload(message)
 
     assert payload[0] == flags
-    assert decode(payload)[0] == message
+    assert decode_sd_payload(payload)[0] == message
 
 
 def test_the_first_sd_endpoint_of_a_message_is_where_its_sender_wants_to_be_spoken_to() -> None:
-    wanted = Endpoint("10.0.0.9", 30490, role=int(Role.DISCOVERY))
-    other = Endpoint("10.0.0.8", 30490, role=int(Role.DISCOVERY))
+    wanted = Endpoint("10.0.0.9", 30490, role=int(EndpointRole.DISCOVERY))
+    other = Endpoint("10.0.0.8", 30490, role=int(EndpointRole.DISCOVERY))
     payload = payload_of("01020010 12345678 01000003 00000000", (wanted, other, UDP))
 
-    message, _ = decode(payload)
+    message, _ = decode_sd_payload(payload)
 
     assert message.sd_endpoint == wanted
     assert message.entries[0].options == (UDP,)
-    again = encode(Discovery(message.entries, reboot=True, sd_endpoint=wanted))
-    assert decode(again)[0] == message
+    again = encode_sd_payload(SdMessage(message.entries, reboot=True, sd_endpoint=wanted))
+    assert decode_sd_payload(again)[0] == message
 
 
 def test_what_entries_share_is_written_once() -> None:
@@ -414,11 +420,11 @@ def test_what_entries_share_is_written_once() -> None:
         for number, options in enumerate(((UDP, TCP), (UDP, TCP, shared), (UDP, TCP, other), (TCP,), ()))
     )
 
-    payload = encode(Discovery(entries, reboot=True))
+    payload = encode_sd_payload(SdMessage(entries, reboot=True))
 
     written = sum(len(write_option(each)) for each in (UDP, TCP, shared, other))
     assert len(payload) == 12 + 16 * len(entries) + written
-    assert decode(payload) == (Discovery(entries, reboot=True), [])
+    assert decode_sd_payload(payload) == (SdMessage(entries, reboot=True), [])
 
 
 @pytest.mark.parametrize(
@@ -428,7 +434,7 @@ def test_what_entries_share_is_written_once() -> None:
         ServiceEntry(EntryType.OFFER, 1, -1, 1, 0, 3),
         ServiceEntry(EntryType.OFFER, 1, 1, 0x100, 0, 3),
         ServiceEntry(EntryType.OFFER, 1, 1, 1, 1 << 32, 3),
-        ServiceEntry(EntryType.OFFER, 1, 1, 1, 0, FOREVER + 1),
+        ServiceEntry(EntryType.OFFER, 1, 1, 1, 0, TTL_FOREVER + 1),
         EventgroupEntry(EntryType.SUBSCRIBE, 1, 1, 1, 0x10000, 3),
         EventgroupEntry(EntryType.SUBSCRIBE, 1, 1, 1, 1, 3, counter=0x10),
         EventgroupEntry(EntryType.SUBSCRIBE, 1, 1, 1, 1, 3, reserved=0x1000),
@@ -448,7 +454,7 @@ def test_what_entries_share_is_written_once() -> None:
 )
 def test_what_does_not_fit_is_not_sent(entry: ServiceEntry | EventgroupEntry) -> None:
     with pytest.raises(UnencodableMessage):
-        encode(Discovery((entry,), reboot=True))
+        encode_sd_payload(SdMessage((entry,), reboot=True))
 
 
 def test_more_options_than_an_index_can_name_are_not_sent() -> None:
@@ -456,15 +462,18 @@ def test_more_options_than_an_index_can_name_are_not_sent() -> None:
         ServiceEntry(EntryType.OFFER, 1, number, 1, 0, 3, (Endpoint("10.0.0.1", number),))
         for number in range(1, 258)
     )
-    assert decode(encode(Discovery(entries[:256], reboot=True)))[0].entries == entries[:256]
+    assert (
+        decode_sd_payload(encode_sd_payload(SdMessage(entries[:256], reboot=True)))[0].entries
+        == entries[:256]
+    )
     with pytest.raises(UnencodableMessage, match="number of options 257"):
-        encode(Discovery(entries, reboot=True))
+        encode_sd_payload(SdMessage(entries, reboot=True))
 
 
 # --- an independent reader and writer ---------------------------------------------------------------------------------
 
 
-def theirs(message: Discovery) -> SOMEIPSDHeader:
+def theirs(message: SdMessage) -> SOMEIPSDHeader:
     """The message in the words of the package someip."""
     return SOMEIPSDHeader(
         entries=tuple(map(their_entry, message.entries)),
@@ -502,11 +511,11 @@ def their_option(option: Option) -> object:
     assert isinstance(option, Endpoint)
     ip = ipaddress.ip_address(option.host)
     kinds = {
-        (Role.SERVICE, 4): IPv4EndpointOption,
-        (Role.SERVICE, 6): IPv6EndpointOption,
-        (Role.MULTICAST, 4): IPv4MulticastOption,
+        (EndpointRole.SERVICE, 4): IPv4EndpointOption,
+        (EndpointRole.SERVICE, 6): IPv6EndpointOption,
+        (EndpointRole.MULTICAST, 4): IPv4MulticastOption,
     }
-    return kinds[Role(option.role), ip.version](
+    return kinds[EndpointRole(option.role), ip.version](
         address=ip, l4proto=L4Protocols(option.protocol), port=option.port
     )
 
@@ -515,8 +524,10 @@ hosts4 = st.integers(0x0A00_0001, 0x0AFF_FFFF).map(lambda n: str(ipaddress.IPv4A
 hosts6 = st.integers(1, 1 << 64).map(lambda n: str(ipaddress.IPv6Address((0xFD << 120) + n)))
 groups4 = st.integers(0xE000_0000, 0xEFFF_FFFF).map(lambda n: str(ipaddress.IPv4Address(n)))
 ports = st.integers(1, 0xFFFF)
-services = st.builds(Endpoint, hosts4 | hosts6, ports, st.sampled_from([6, 17]), st.just(int(Role.SERVICE)))
-multicasts = st.builds(Endpoint, groups4, ports, st.just(17), st.just(int(Role.MULTICAST)))
+services = st.builds(
+    Endpoint, hosts4 | hosts6, ports, st.sampled_from([6, 17]), st.just(int(EndpointRole.SERVICE))
+)
+multicasts = st.builds(Endpoint, groups4, ports, st.just(17), st.just(int(EndpointRole.MULTICAST)))
 keys = st.text(st.characters(min_codepoint=0x61, max_codepoint=0x7A), min_size=1, max_size=20)
 items = st.one_of(keys, st.tuples(keys, keys).map("=".join)).map(str.encode)
 configurations = st.builds(Configuration, st.lists(items, max_size=4).map(tuple))
@@ -533,7 +544,7 @@ rare = st.one_of(
     st.builds(LoadBalancing, u16, u16, st.booleans()),
 )
 bytes_ = st.integers(0, 0xFF)
-ttls = st.integers(0, FOREVER)
+ttls = st.integers(0, TTL_FOREVER)
 JUST_ZERO = st.just(0)  # the package someip refuses a whole message for a reserved bit
 
 
@@ -562,19 +573,19 @@ def entries_with(
 
 def messages(
     options: st.SearchStrategy[Any], most: int = 3, reserved: st.SearchStrategy[int] = JUST_ZERO
-) -> st.SearchStrategy[Discovery]:
+) -> st.SearchStrategy[SdMessage]:
     found = st.lists(entries_with(options, most, reserved), max_size=6).map(tuple)
-    return st.builds(Discovery, found, st.booleans(), st.booleans(), st.booleans())
+    return st.builds(SdMessage, found, st.booleans(), st.booleans(), st.booleans())
 
 
 @given(messages(common | rare, most=30, reserved=st.integers(0, 0xFFF)))
-def test_what_is_written_is_read_again(message: Discovery) -> None:
-    assert decode(encode(message)) == (message, [])
+def test_what_is_written_is_read_again(message: SdMessage) -> None:
+    assert decode_sd_payload(encode_sd_payload(message)) == (message, [])
 
 
 @given(messages(common))
-def test_an_independent_reader_reads_what_we_write(message: Discovery) -> None:
-    parsed, rest = SOMEIPSDHeader.parse(encode(message))
+def test_an_independent_reader_reads_what_we_write(message: SdMessage) -> None:
+    parsed, rest = SOMEIPSDHeader.parse(encode_sd_payload(message))
 
     assert rest == b""
     resolved = parsed.resolve_options()
@@ -589,16 +600,16 @@ def test_an_independent_reader_reads_what_we_write(message: Discovery) -> None:
 
 
 @given(messages(common))
-def test_we_read_what_an_independent_writer_writes(message: Discovery) -> None:
+def test_we_read_what_an_independent_writer_writes(message: SdMessage) -> None:
     written = theirs(message).assign_option_indexes().build()
 
-    assert decode(written) == (message, [])
+    assert decode_sd_payload(written) == (message, [])
 
 
 def test_an_independent_reader_reads_the_whole_message() -> None:
     offer = ServiceEntry(EntryType.OFFER, 0x1234, 0x5678, 1, 0, 3, (UDP,))
 
-    header, rest = SOMEIPHeader.parse(encode_message(Discovery((offer,), reboot=True), 0xFFFF))
+    header, rest = SOMEIPHeader.parse(encode_sd_message(SdMessage((offer,), reboot=True), 0xFFFF))
 
     assert (header.service_id, header.method_id, header.session_id, rest) == (0xFFFF, 0x8100, 0xFFFF, b"")
 
@@ -606,7 +617,7 @@ def test_an_independent_reader_reads_the_whole_message() -> None:
 @given(st.binary(max_size=120))
 def test_arbitrary_bytes_are_read_or_refused(payload: bytes) -> None:
     try:
-        message, refused = decode(payload)
-    except MalformedDiscovery:
+        message, refused = decode_sd_payload(payload)
+    except MalformedSdMessage:
         return
     assert len(message.entries) + len(refused) == int.from_bytes(payload[4:8], "big") // 16

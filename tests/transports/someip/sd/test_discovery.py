@@ -36,28 +36,28 @@ from ustreamer.transports.someip.sd.actions import (
     EventgroupLost,
     EventgroupSubscribed,
     PeerRebooted,
-    Refused,
+    SdInputRefused,
     Send,
     ServiceFound,
     ServiceLost,
-    SubscriptionAsked,
     SubscriptionEnded,
+    SubscriptionRequested,
 )
-from ustreamer.transports.someip.sd.codec import FOREVER, Discovery, encode, encode_message
-from ustreamer.transports.someip.sd.eventgroups import State
-from ustreamer.transports.someip.sd.options import Endpoint, Role
+from ustreamer.transports.someip.sd.codec import TTL_FOREVER, SdMessage, encode_sd_message, encode_sd_payload
+from ustreamer.transports.someip.sd.eventgroups import EventgroupState
+from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole
 from ustreamer.transports.someip.sd.sessions import REORDER_NS
-from ustreamer.transports.someip.sd.settings import Limits, ServiceKey, WantedService
+from ustreamer.transports.someip.sd.settings import SdLimits, ServiceKey, WantedService
 
-SD_ELSEWHERE = Endpoint("10.0.0.3", 30490, role=int(Role.DISCOVERY))
+SD_ELSEWHERE = Endpoint("10.0.0.3", 30490, role=int(EndpointRole.DISCOVERY))
 
 
 def wanting(**changes: Any) -> Node:
     node = Node(**changes)
-    node.discovery.offer(SERVICE, node.now)
+    node.discovery.offer_service(SERVICE, node.now)
     node.discovery.subscribe(WANTED, 0x4465, node.now)
     node.up()
-    node.wait(3_000)
+    node.advance(3_000)
     return node
 
 
@@ -66,7 +66,7 @@ def wanting(**changes: Any) -> Node:
 
 def test_our_own_multicast_is_not_heard() -> None:
     node = wanting()
-    assert node.hear(offer(), of=OWN, multicast=True) == []
+    assert node.receive(offer(), peer=OWN, multicast=True) == []
     assert node.discovery.statistics()["sd_peers"] == 0
 
 
@@ -74,14 +74,14 @@ def test_our_own_multicast_is_not_heard() -> None:
 def test_strangers_are_not_heard(host: str) -> None:
     node = wanting()
     for entry in (offer(), find(), subscribe(options=(Endpoint(host, 1),)), ack()):
-        actions = node.hear(entry, of=(host, 30490))
+        actions = node.receive(entry, peer=(host, 30490))
         assert (refusals(actions), len(actions)) == (["sd_network"], 1)
     assert node.discovery.statistics()["sd_peers"] == 0
 
 
 def test_several_networks_are_as_good_as_one() -> None:
     node = wanting(networks=(ip_network("10.0.0.0/24"), ip_network("192.168.0.0/16")))
-    assert len(of_kind(ServiceFound, node.hear(offer(), of=("192.168.0.1", 30490)))) == 1
+    assert len(of_kind(ServiceFound, node.receive(offer(), peer=("192.168.0.1", 30490)))) == 1
 
 
 def test_what_cannot_be_read_is_refused_with_its_reason() -> None:
@@ -95,36 +95,38 @@ def test_what_cannot_be_read_is_refused_with_its_reason() -> None:
 
 def test_duplicates_and_what_was_overtaken_change_nothing() -> None:
     node = wanting()
-    node.hear(offer(FOREVER), session=1)
-    assert refusals(node.hear(offer(FOREVER), session=1)) == ["sd_duplicate"]
-    node.hear(offer(FOREVER), session=3)
-    assert refusals(node.hear(offer(0), session=2)) == ["sd_late"]  # the StopOffer was before the last Offer
-    assert node.discovery.eventgroup_state(KEY, 0x4465) is State.PENDING
+    node.receive(offer(TTL_FOREVER), session=1)
+    assert refusals(node.receive(offer(TTL_FOREVER), session=1)) == ["sd_duplicate"]
+    node.receive(offer(TTL_FOREVER), session=3)
+    assert refusals(node.receive(offer(0), session=2)) == [
+        "sd_late"
+    ]  # the StopOffer was before the last Offer
+    assert node.discovery.eventgroup_state(KEY, 0x4465) is EventgroupState.PENDING
 
 
 def test_a_message_that_waited_for_us_is_judged_by_when_it_came() -> None:
     node = wanting()
-    node.hear(offer(FOREVER), session=1)
+    node.receive(offer(TTL_FOREVER), session=1)
     node.now += 200 * MS  # a busy machine: the next two came 5 ms after the first, and the last one just now
     node.waited = 195 * MS
-    assert refusals(node.hear(offer(FOREVER), session=1)) == ["sd_duplicate"]
-    assert refusals(node.hear(offer(FOREVER), session=3)) == []
+    assert refusals(node.receive(offer(TTL_FOREVER), session=1)) == ["sd_duplicate"]
+    assert refusals(node.receive(offer(TTL_FOREVER), session=3)) == []
     node.waited = 0
-    assert refusals(node.hear(offer(FOREVER), session=1)) == []
+    assert refusals(node.receive(offer(TTL_FOREVER), session=1)) == []
     assert node.discovery.statistics()["sd_reboots"] == 1
 
 
 def test_a_peer_is_heard_at_its_rate_and_no_other_suffers() -> None:
-    node = wanting(limits=Limits(peer_entries_per_s=100, peer_entries_burst=1_024))
-    heard = [refusals(node.hear(*[find()] * 100)) for _ in range(11)]
+    node = wanting(limits=SdLimits(peer_entries_per_s=100, peer_entries_burst=1_024))
+    heard = [refusals(node.receive(*[find()] * 100)) for _ in range(11)]
     assert heard == [[]] * 10 + [["sd_rate"]]
-    assert refusals(node.hear(find(), of=OTHER)) == []
+    assert refusals(node.receive(find(), peer=OTHER)) == []
     node.now += SECOND
-    assert [refusals(node.hear(*[find()] * 100)) for _ in range(2)] == [[], ["sd_rate"]]
+    assert [refusals(node.receive(*[find()] * 100)) for _ in range(2)] == [[], ["sd_rate"]]
 
 
 def test_a_message_without_entries_costs_its_peer_as_well() -> None:
-    node = wanting(limits=Limits(peer_entries_per_s=1, peer_entries_burst=1_024))
+    node = wanting(limits=SdLimits(peer_entries_per_s=1, peer_entries_burst=1_024))
     message = SomeIpMessage(0xFFFF, 0x8100, 0, 0, 1, 2, 0, b"")
     reasons = [
         reason
@@ -135,26 +137,26 @@ def test_a_message_without_entries_costs_its_peer_as_well() -> None:
 
 
 def test_peers_that_do_nothing_make_room_and_those_in_use_stay() -> None:
-    node = wanting(limits=Limits(peers=3))
-    node.hear(offer(FOREVER))
+    node = wanting(limits=SdLimits(peers=3))
+    node.receive(offer(TTL_FOREVER))
     for number in range(100):
-        assert refusals(node.hear(find(), of=(f"10.0.0.{100 + number}", 30490))) == []
+        assert refusals(node.receive(find(), peer=(f"10.0.0.{100 + number}", 30490))) == []
     assert node.discovery.statistics()["sd_peers"] == 3
     node.now += 2 * REORDER_NS
-    assert PeerRebooted(PEER) in node.hear(offer(FOREVER), session=1)
+    assert PeerRebooted(PEER) in node.receive(offer(TTL_FOREVER), session=1)
 
 
 def test_when_all_peers_are_in_use_a_newcomer_is_refused() -> None:
-    node = wanting(limits=Limits(peers=2))
+    node = wanting(limits=SdLimits(peers=2))
     for host in ("10.0.0.2", "10.0.0.3"):
-        asked = node.hear(subscribe(options=(Endpoint(host, 1),)), of=(host, 30490))
-        assert len(of_kind(SubscriptionAsked, asked)) == 1
-    assert refusals(node.hear(find(), of=("10.0.0.4", 30490))) == ["sd_peer_limit"]
+        asked = node.receive(subscribe(options=(Endpoint(host, 1),)), peer=(host, 30490))
+        assert len(of_kind(SubscriptionRequested, asked)) == 1
+    assert refusals(node.receive(find(), peer=("10.0.0.4", 30490))) == ["sd_peer_limit"]
 
 
 def from_elsewhere(session: int) -> bytes:
-    message = Discovery((offer(FOREVER),), reboot=True, sd_endpoint=SD_ELSEWHERE)
-    return encode_message(message, session)
+    message = SdMessage((offer(TTL_FOREVER),), reboot=True, sd_endpoint=SD_ELSEWHERE)
+    return encode_sd_message(message, session)
 
 
 def test_a_sender_that_speaks_for_another_address_is_believed_only_where_that_is_configured() -> None:
@@ -170,9 +172,9 @@ def test_a_sender_that_speaks_for_another_address_is_believed_only_where_that_is
 @pytest.mark.parametrize("host", ["192.168.0.1", "10.0.0.1"])
 def test_nobody_speaks_for_a_stranger_or_for_us(host: str) -> None:
     node = wanting(sd_endpoint_options=True)
-    named = Endpoint(host, 30490, role=int(Role.DISCOVERY))
-    message = Discovery((offer(FOREVER),), reboot=True, sd_endpoint=named)
-    assert refusals(node.feed(encode_message(message, 1))) == ["sd_network"]
+    named = Endpoint(host, 30490, role=int(EndpointRole.DISCOVERY))
+    message = SdMessage((offer(TTL_FOREVER),), reboot=True, sd_endpoint=named)
+    assert refusals(node.feed(encode_sd_message(message, 1))) == ["sd_network"]
 
 
 # --- two on a network -------------------------------------------------------------------------------------------------
@@ -183,11 +185,11 @@ CLIENT: Address = ("10.0.0.2", 30490)
 
 def network(seed: int, **changes: Any) -> Network:
     """A server of SERVICE and a client that wants it, both down."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     net = Network()
-    net.add("10.0.0.1", dice.random, **changes)
-    net.add("10.0.0.2", dice.random, **changes)
-    net.nodes[SERVER].offer(SERVICE, 0)
+    net.add("10.0.0.1", rng.random, **changes)
+    net.add("10.0.0.2", rng.random, **changes)
+    net.nodes[SERVER].offer_service(SERVICE, 0)
     net.nodes[CLIENT].subscribe(WANTED, 0x4465, 0)
     net.nodes[CLIENT].subscribe(WANTED, 0x4466, 0)
     return net
@@ -198,11 +200,11 @@ def up(net: Network, *who: Address) -> None:
         net.do(own, net.nodes[own].link_up(net.now))
 
 
-def states(net: Network) -> list[State | None]:
+def states(net: Network) -> list[EventgroupState | None]:
     return [net.nodes[CLIENT].eventgroup_state(KEY, group) for group in (0x4465, 0x4466)]
 
 
-SUBSCRIBED = [State.SUBSCRIBED, State.SUBSCRIBED]
+SUBSCRIBED = [EventgroupState.SUBSCRIBED, EventgroupState.SUBSCRIBED]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -213,126 +215,126 @@ def test_a_client_subscribes_whoever_was_there_first(
 ) -> None:
     net = network(seed)
     up(net, first[0])
-    net.wait(between)
+    net.advance(between)
     up(net, first[1])
-    net.wait(200)
+    net.advance(200)
     assert states(net) == SUBSCRIBED
-    told = of_kind(EventgroupSubscribed, net.take(CLIENT))
+    told = of_kind(EventgroupSubscribed, net.pop_actions(CLIENT))
     assert [(each.eventgroup, each.multicast) for each in told] == [
         (0x4465, None),
         (0x4466, ("224.0.1.1", 30600)),
     ]
-    net.wait(60_000)  # and nothing changes any more
-    quiet = net.take(CLIENT)
+    net.advance(60_000)  # and nothing changes any more
+    quiet = net.pop_actions(CLIENT)
     assert of_kind(EventgroupSubscribed, quiet) + of_kind(EventgroupLost, quiet) == []
-    assert of_kind(SubscriptionEnded, net.take(SERVER)) == []
+    assert of_kind(SubscriptionEnded, net.pop_actions(SERVER)) == []
 
 
 def test_nothing_is_refused_among_friends() -> None:
     net = network(1)
     up(net, SERVER, CLIENT)
-    net.wait(600_000)
+    net.advance(600_000)
     for own in (SERVER, CLIENT):
-        assert of_kind(Refused, net.take(own)) == []
+        assert of_kind(SdInputRefused, net.pop_actions(own)) == []
 
 
 def test_a_server_that_stops_is_lost_at_once_and_one_that_starts_is_found_within_its_delay() -> None:
     net = network(2)
     up(net, SERVER, CLIENT)
-    net.wait(5_000)
-    net.take(CLIENT)
-    net.do(SERVER, net.nodes[SERVER].withdraw(KEY, net.now))
-    assert len(of_kind(ServiceLost, net.take(CLIENT))) == 1
-    net.do(SERVER, net.nodes[SERVER].offer(SERVICE, net.now))
-    net.wait(200)
+    net.advance(5_000)
+    net.pop_actions(CLIENT)
+    net.do(SERVER, net.nodes[SERVER].stop_offer(KEY, net.now))
+    assert len(of_kind(ServiceLost, net.pop_actions(CLIENT))) == 1
+    net.do(SERVER, net.nodes[SERVER].offer_service(SERVICE, net.now))
+    net.advance(200)
     assert states(net) == SUBSCRIBED
 
 
 def test_a_client_that_leaves_is_gone_at_once() -> None:
     net = network(3)
     up(net, SERVER, CLIENT)
-    net.wait(1_000)
+    net.advance(1_000)
     net.do(CLIENT, net.nodes[CLIENT].close())
-    assert len(of_kind(SubscriptionEnded, net.take(SERVER))) == 2
+    assert len(of_kind(SubscriptionEnded, net.pop_actions(SERVER))) == 2
     assert net.nodes[SERVER].statistics()["sd_subscribers"] == 0
 
 
 def test_a_cable_that_is_pulled_and_put_back() -> None:
     net = network(4)
     up(net, SERVER, CLIENT)
-    net.wait(5_000)
-    net.take(CLIENT)
-    net.take(SERVER)
-    net.lost = lambda _of, _to: True
-    net.wait(20_000)
-    assert len(of_kind(ServiceLost, net.take(CLIENT))) == 1
-    assert len(of_kind(SubscriptionEnded, net.take(SERVER))) == 2
-    net.lost = lambda _of, _to: False
-    net.wait(1_100)  # the next cyclic Offer
+    net.advance(5_000)
+    net.pop_actions(CLIENT)
+    net.pop_actions(SERVER)
+    net.is_lost = lambda _of, _to: True
+    net.advance(20_000)
+    assert len(of_kind(ServiceLost, net.pop_actions(CLIENT))) == 1
+    assert len(of_kind(SubscriptionEnded, net.pop_actions(SERVER))) == 2
+    net.is_lost = lambda _of, _to: False
+    net.advance(1_100)  # the next cyclic Offer
     assert states(net) == SUBSCRIBED
-    assert of_kind(PeerRebooted, net.take(CLIENT) + net.take(SERVER)) == []
+    assert of_kind(PeerRebooted, net.pop_actions(CLIENT) + net.pop_actions(SERVER)) == []
 
 
 def test_when_every_fifth_datagram_is_lost_the_subscription_comes_back() -> None:
     net = network(5)
-    dice = random.Random(5)
-    net.lost = lambda _of, _to: dice.random() < 1 / 5
+    rng = random.Random(5)
+    net.is_lost = lambda _of, _to: rng.random() < 1 / 5
     up(net, SERVER, CLIENT)
     there = 0
     for _ in range(600):
-        net.wait(1_000)
+        net.advance(1_000)
         there += states(net) == SUBSCRIBED
     assert there > 540
-    assert of_kind(PeerRebooted, net.take(CLIENT) + net.take(SERVER)) == []
+    assert of_kind(PeerRebooted, net.pop_actions(CLIENT) + net.pop_actions(SERVER)) == []
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_500_reboots_of_a_server_are_seen_and_each_time_it_is_subscribed_again(seed: int) -> None:
     net = network(seed)
     up(net, SERVER, CLIENT)
-    net.wait(3_000)
-    net.take(CLIENT)
-    dice = random.Random(seed)
+    net.advance(3_000)
+    net.pop_actions(CLIENT)
+    rng = random.Random(seed)
     for life in range(500):
-        net.nodes[SERVER] = net.add("10.0.0.1", dice.random)
-        net.nodes[SERVER].offer(SERVICE, net.now)
+        net.nodes[SERVER] = net.add("10.0.0.1", rng.random)
+        net.nodes[SERVER].offer_service(SERVICE, net.now)
         up(net, SERVER)
-        net.wait(100)  # the initial delay at most: the first Offer is out
-        net.wait(60)  # the answer to it is out
+        net.advance(100)  # the initial delay at most: the first Offer is out
+        net.advance(60)  # the answer to it is out
         assert states(net) == SUBSCRIBED, life
-        net.wait(dice.randint(1, 5_000))
-        assert len(of_kind(PeerRebooted, net.take(CLIENT))) == 1, life
+        net.advance(rng.randint(1, 5_000))
+        assert len(of_kind(PeerRebooted, net.pop_actions(CLIENT))) == 1, life
     assert net.nodes[CLIENT].statistics()["sd_reboots"] == 500
 
 
 def test_500_reboots_of_a_client_are_seen_and_its_old_subscriptions_end() -> None:
     net = network(6)
     up(net, SERVER, CLIENT)
-    net.wait(3_000)
-    dice = random.Random(6)
+    net.advance(3_000)
+    rng = random.Random(6)
     for life in range(500):
-        net.take(SERVER)
-        net.add("10.0.0.2", dice.random)
+        net.pop_actions(SERVER)
+        net.add("10.0.0.2", rng.random)
         for group in (0x4465, 0x4466):
             net.nodes[CLIENT].subscribe(WANTED, group, net.now)
         up(net, CLIENT)
-        net.wait(2_000 + dice.randint(1, 3_000))
+        net.advance(2_000 + rng.randint(1, 3_000))
         assert states(net) == SUBSCRIBED, life
-        assert len(of_kind(PeerRebooted, net.take(SERVER))) == 1, life
+        assert len(of_kind(PeerRebooted, net.pop_actions(SERVER))) == 1, life
     assert net.nodes[SERVER].statistics()["sd_subscribers"] == 2
 
 
 def test_our_numbers_wrap_and_nobody_takes_that_for_a_reboot() -> None:
     net = network(7)
     up(net, SERVER, CLIENT)
-    net.wait(3_000)
+    net.advance(3_000)
     for own, node in net.nodes.items():  # 18 hours later
-        node._multicasts = 0xFFF0
+        node._multicasts_sent = 0xFFF0
         for peer in node._peers._peers.values():
             peer.sent = 0xFFF8
-        net.take(own)
-    net.wait(60_000)
-    actions = {own: net.take(own) for own in net.nodes}
+        net.pop_actions(own)
+    net.advance(60_000)
+    actions = {own: net.pop_actions(own) for own in net.nodes}
     for own in net.nodes:
         assert of_kind(PeerRebooted, actions[own]) == []
         assert refusals(actions[own]) == []
@@ -346,20 +348,20 @@ def test_our_numbers_wrap_and_nobody_takes_that_for_a_reboot() -> None:
 
 
 def test_a_rebooted_peer_is_seen_again_by_whoever_forgot_it() -> None:
-    node = Node(limits=Limits(peers=1))
-    node.discovery.offer(SERVICE, node.now)
+    node = Node(limits=SdLimits(peers=1))
+    node.discovery.offer_service(SERVICE, node.now)
     node.up()
-    node.wait(3_000)
+    node.advance(3_000)
     numbers = []
     for of in (PEER, OTHER, PEER, OTHER, PEER):
-        (send,) = [each for each in of_kind(Send, node.hear(find(), of=of)) if each.to == of]
+        (send,) = [each for each in of_kind(Send, node.receive(find(), peer=of)) if each.to == of]
         numbers.append((of, read(send)[1]))
     assert [number for of, number in numbers if of == PEER] == sorted({n for of, n in numbers if of == PEER})
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
-LIMITS = Limits(
+LIMITS = SdLimits(
     peers=4,
     services=3,
     subscriptions=5,
@@ -369,7 +371,7 @@ LIMITS = Limits(
 )
 hosts = st.integers(1, 12).map(lambda number: f"10.0.0.{number}")
 keys = st.builds(ServiceKey, st.sampled_from([0x1234, 0x2345]), st.integers(1, 6), st.just(1)) | st.just(KEY)
-ttls = st.sampled_from([0, 1, 3, FOREVER])
+ttls = st.sampled_from([0, 1, 3, TTL_FOREVER])
 endpoints = st.builds(Endpoint, hosts, st.integers(1, 3), st.sampled_from([6, 17]))
 options = st.lists(endpoints, max_size=2).map(tuple)
 groups = st.sampled_from([0x4465, 0x4466, 7])
@@ -392,15 +394,15 @@ def check_bounds(node: Node) -> None:
     assert numbers["sd_subscribers"] <= LIMITS.subscriptions
     server, client = discovery._server, discovery._client
     assert all(len(each) <= LIMITS.peer_subscriptions for each in server._subscribers.values())
-    assert server._number == sum(map(len, server._subscribers.values()))
-    assert set(server._answers) | set(server._subscribers) | set(client._by_peer) <= set(
+    assert server._subscription_count == sum(map(len, server._subscribers.values()))
+    assert set(server._pending_offers) | set(server._subscribers) | set(client._by_peer) <= set(
         discovery._peers._peers
     )
     assert sum(map(len, client._by_peer.values())) == len(client._remotes)
     # An offer, two wishes, an answer to each peer, subscribers, and for each service two and two for each group of it.
     most = 1 + 2 + LIMITS.peers + LIMITS.subscriptions + LIMITS.services * (2 + 2 * 3)
-    assert len(discovery._desk.deadlines) <= most
-    assert len(discovery._desk.deadlines._heap) <= 2 * most + 65
+    assert len(discovery._actions.deadlines) <= most
+    assert len(discovery._actions.deadlines._heap) <= 2 * most + 65
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -417,32 +419,32 @@ def check_bounds(node: Node) -> None:
 )
 def test_no_sequence_of_inputs_breaks_a_bound(steps: list[Any], dice: float) -> None:
     node = Node(dice, limits=LIMITS, initial_data=True)
-    node.discovery.offer(SERVICE, node.now)
+    node.discovery.offer_service(SERVICE, node.now)
     node.discovery.subscribe(WANTED, 0x4465, node.now)
     node.discovery.subscribe(WantedService(0x1234), 0x4466, node.now)
     node.discovery.subscribe(WantedService(0x1234), 7, node.now, reliable=True)
     node.up()
-    asked: list[SubscriptionAsked] = []
+    asked: list[SubscriptionRequested] = []
     orders: dict[str, Callable[[], object]] = {
-        "accept": lambda: node.discovery.decide([each.subscription for each in asked]),
-        "refuse": lambda: node.discovery.decide(refused=[each.subscription for each in asked]),
+        "accept": lambda: node.discovery.decide_subscriptions([each.subscription for each in asked]),
+        "refuse": lambda: node.discovery.decide_subscriptions(refused=[each.subscription for each in asked]),
         "down": node.discovery.link_down,
         "up": node.up,
-        "connected": lambda: node.discovery.connected(KEY, ("10.0.0.1", 5), node.now),
-        "disconnected": lambda: node.discovery.disconnected(KEY),
+        "connected": lambda: node.discovery.on_connected(KEY, ("10.0.0.1", 5), node.now),
+        "disconnected": lambda: node.discovery.on_disconnected(KEY),
     }
     for step in steps:
         if isinstance(step, int):
-            node.wait(step)
+            node.advance(step)
         elif isinstance(step, str):
             orders[step]()
         else:
             said, host, multicast, session, reboot, initial = step
-            datagram = encode_message(Discovery(tuple(said), reboot=reboot, initial_data=initial), session)
-            asked += of_kind(SubscriptionAsked, node.feed(datagram, (host, 30490), multicast))
+            datagram = encode_sd_message(SdMessage(tuple(said), reboot=reboot, initial_data=initial), session)
+            asked += of_kind(SubscriptionRequested, node.feed(datagram, (host, 30490), multicast))
         check_bounds(node)
     node.discovery.close()
-    node.wait(10_000)
+    node.advance(10_000)
     assert node.discovery.statistics()["sd_subscribers"] == 0
     assert node.discovery.statistics()["sd_found"] == 0
 
@@ -458,9 +460,9 @@ def test_arbitrary_bytes_never_raise(payload: bytes, session: int, multicast: bo
 @given(st.binary(max_size=60), st.integers(0, 3))
 def test_a_good_message_with_wrong_bytes_in_it_never_raises(noise: bytes, where: int) -> None:
     node = wanting()
-    good = encode(Discovery((offer(), find(), subscribe(), ack()), reboot=True))
+    good = encode_sd_payload(SdMessage((offer(), find(), subscribe(), ack()), reboot=True))
     at = len(good) * where // 4
     payload = good[:at] + noise + good[at + len(noise) :]
     message = SomeIpMessage(0xFFFF, 0x8100, 0, 1, 1, 2, 0, payload)
     node.discovery.feed(message, PEER, multicast=False, now_ns=node.now + MS)
-    node.wait(1_000)
+    node.advance(1_000)

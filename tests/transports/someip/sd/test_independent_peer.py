@@ -24,17 +24,17 @@ from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.sd import settings as ours
 from ustreamer.transports.someip.sd.actions import (
     Action,
-    Ended,
+    EndReason,
     EventgroupLost,
     EventgroupRefused,
     EventgroupSubscribed,
     PeerRebooted,
-    Refused,
+    SdInputRefused,
     Send,
     ServiceFound,
     ServiceLost,
-    SubscriptionAsked,
     SubscriptionEnded,
+    SubscriptionRequested,
 )
 from ustreamer.transports.someip.sd.discovery import Discovery
 from ustreamer.transports.someip.sd.sessions import REORDER_NS
@@ -49,7 +49,7 @@ FAST = Timings(
     CYCLIC_OFFER_DELAY=0.1,
     SUBSCRIBE_REFRESH_INTERVAL=0.1,
 )
-OURS = ours.Timings(
+OURS = ours.SdTimings(
     initial_delay_min_ms=0,
     initial_delay_max_ms=10,
     repetitions_base_delay_ms=10,
@@ -85,9 +85,9 @@ class Wire:
 
     def sendto(self, data: bytes, address: Address) -> None:
         """What their side has for a transport."""
-        self.loop.call_soon(self._hear, bytes(data), address == GROUP)
+        self.loop.call_soon(self._receive, bytes(data), address == GROUP)
 
-    def _hear(self, data: bytes, multicast: bool) -> None:
+    def _receive(self, data: bytes, multicast: bool) -> None:
         (message,), refused = split(data)
         assert refused == []
         self.do(self.discovery.feed(message, PEER, multicast, self.now_ns))
@@ -96,17 +96,17 @@ class Wire:
         self.log += actions
         for send in of_kind(Send, actions):
             assert send.to in {None, PEER}
-            self.loop.call_soon(self._tell, self.theirs, send)
-        asked = [each.subscription for each in of_kind(SubscriptionAsked, actions)]
+            self.loop.call_soon(self._deliver, self.theirs, send)
+        asked = [each.subscription for each in of_kind(SubscriptionRequested, actions)]
         if asked:
-            self.do(self.discovery.decide(asked))
+            self.do(self.discovery.decide_subscriptions(asked))
         if self._timer is not None:
             self._timer.cancel()
         due = self.discovery.next_deadline_ns
         self._timer = None if due is None else self.loop.call_at(due / 1e9, self._due)
 
     @staticmethod
-    def _tell(theirs: Any, send: Send) -> None:
+    def _deliver(theirs: Any, send: Send) -> None:
         theirs.datagram_received(send.datagram, OWN, multicast=send.to is None)
 
     def _due(self) -> None:
@@ -132,7 +132,7 @@ class Wire:
             await asyncio.sleep(0)
 
 
-class Server(ServerServiceListener):  # type: ignore[misc]  # the package has no types
+class OfferedServer(ServerServiceListener):  # type: ignore[misc]  # the package has no types
     def __init__(self) -> None:
         self.subscribed = self.ended = 0
         self.refuses = False
@@ -165,12 +165,12 @@ def run(test: Callable[[Wire], Awaitable[None]]) -> None:
         finally:
             await wire.end()
         # An Ack may be on its way when its subscription ends.
-        assert {each.reason for each in of_kind(Refused, wire.log)} <= {"sd_ack_unasked"}
+        assert {each.reason for each in of_kind(SdInputRefused, wire.log)} <= {"sd_ack_unexpected"}
 
     asyncio.run(whole())
 
 
-def announce(theirs: Any, server: Server) -> Any:
+def announce(theirs: Any, server: OfferedServer) -> Any:
     service = Service(
         0x1234,
         0x5678,
@@ -198,7 +198,7 @@ def their_group() -> Any:
 
 def test_we_subscribe_what_it_offers_and_leave() -> None:
     async def test(wire: Wire) -> None:
-        server = Server()
+        server = OfferedServer()
         announce(wire.theirs, server)
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
@@ -216,7 +216,7 @@ def test_we_subscribe_what_it_offers_and_leave() -> None:
 
 def test_it_refuses_and_then_does_not() -> None:
     async def test(wire: Wire) -> None:
-        server = Server()
+        server = OfferedServer()
         server.refuses = True
         announce(wire.theirs, server)
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
@@ -230,32 +230,32 @@ def test_it_refuses_and_then_does_not() -> None:
 
 def test_it_stops_its_service() -> None:
     async def test(wire: Wire) -> None:
-        instance = announce(wire.theirs, Server())
+        instance = announce(wire.theirs, OfferedServer())
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
         await wire.until(lambda: wire.seen(EventgroupSubscribed))
         wire.theirs.announcer.stop_announce_service(instance)
         await wire.until(lambda: wire.seen(ServiceLost))
-        assert of_kind(ServiceLost, wire.log)[0].why is Ended.STOPPED
+        assert of_kind(ServiceLost, wire.log)[0].why is EndReason.STOPPED
 
     run(test)
 
 
 def test_it_subscribes_what_we_offer_and_leaves() -> None:
     async def test(wire: Wire) -> None:
-        wire.discovery.offer(SERVICE, wire.now_ns)
+        wire.discovery.offer_service(SERVICE, wire.now_ns)
         wire.up()
         wire.theirs.start()
         wire.theirs.discovery.find_subscribe_eventgroup(their_group())
-        await wire.until(lambda: wire.seen(SubscriptionAsked))
-        (asked,) = of_kind(SubscriptionAsked, wire.log)
+        await wire.until(lambda: wire.seen(SubscriptionRequested))
+        (asked,) = of_kind(SubscriptionRequested, wire.log)
         assert (asked.subscription.key, asked.subscription.udp) == (KEY, ("10.0.0.2", 40000))
         sends = wire.seen(Send)
         await wire.until(lambda: wire.seen(Send) > sends + 5)
-        assert (wire.seen(SubscriptionAsked), wire.seen(SubscriptionEnded)) == (1, 0)
+        assert (wire.seen(SubscriptionRequested), wire.seen(SubscriptionEnded)) == (1, 0)
         wire.theirs.discovery.stop_find_subscribe_eventgroup(their_group())
         await wire.until(lambda: wire.seen(SubscriptionEnded))
-        assert of_kind(SubscriptionEnded, wire.log)[0].why is Ended.STOPPED
+        assert of_kind(SubscriptionEnded, wire.log)[0].why is EndReason.STOPPED
 
     run(test)
 
@@ -263,12 +263,12 @@ def test_it_subscribes_what_we_offer_and_leaves() -> None:
 def test_it_finds_what_we_offer_and_sees_it_go() -> None:
     async def test(wire: Wire) -> None:
         watcher = Watcher()
-        wire.discovery.offer(SERVICE, wire.now_ns)
+        wire.discovery.offer_service(SERVICE, wire.now_ns)
         wire.theirs.start()
         wire.theirs.discovery.watch_service(Service(0x1234), watcher)
         wire.up()
         await wire.until(lambda: watcher.there)
-        wire.do(wire.discovery.withdraw(KEY, wire.now_ns))
+        wire.do(wire.discovery.stop_offer(KEY, wire.now_ns))
         await wire.until(lambda: not watcher.there)
 
     run(test)
@@ -279,7 +279,7 @@ def test_its_reboots_are_seen_and_it_is_subscribed_again() -> None:
         wire.discovery.subscribe(WANTED, 0x4465, wire.now_ns)
         wire.up()
         for life in range(6):
-            server = Server()
+            server = OfferedServer()
             announce(wire.theirs, server)
             await wire.until(lambda server=server: server.subscribed)  # type: ignore[misc]
             await wire.until(lambda life=life: wire.seen(EventgroupSubscribed) == life + 1)  # type: ignore[misc]
@@ -303,7 +303,7 @@ class Mute:
 
 def test_it_sees_our_reboots() -> None:
     async def test(wire: Wire) -> None:
-        server = Server()
+        server = OfferedServer()
         announce(wire.theirs, server)
         for life in range(6):
             before = server.subscribed

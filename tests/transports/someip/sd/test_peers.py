@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ustreamer.transports.someip.sd.peers import MAX_PORTS, Host, Peers
+from ustreamer.transports.someip.sd.peers import MAX_PORTS_PER_HOST, HostRateLimiter, SdPeers
 
 SECOND = 1_000_000_000
 
@@ -12,39 +12,43 @@ def addresses(number: int) -> list[tuple[str, int]]:
 
 def test_a_newcomer_takes_the_place_of_the_one_that_was_silent_longest_and_is_not_in_use() -> None:
     first, second, third, fourth = addresses(4)
-    peers = Peers(3, 10, in_use=lambda address: address == second)
+    peers = SdPeers(3, 10, in_use=lambda address: address == second)
     for address in (first, second, third, first):
-        assert peers.heard(address, 0) is not None
+        assert peers.on_message(address, 0) is not None
 
-    known = peers.heard(first, 0)
-    assert peers.heard(fourth, 0) is not None  # for `third`
-    assert peers.heard(first, 0) is known
+    known = peers.on_message(first, 0)
+    assert peers.on_message(fourth, 0) is not None  # for `third`
+    assert peers.on_message(first, 0) is known
     assert len(peers) == 3
 
 
 def test_there_is_no_room_while_all_are_in_use() -> None:
-    peers = Peers(2, 10, in_use=lambda _: True)
-    assert [peers.heard(address, 0) is not None for address in addresses(3)] == [True, True, False]
+    peers = SdPeers(2, 10, in_use=lambda _: True)
+    assert [peers.on_message(address, 0) is not None for address in addresses(3)] == [True, True, False]
     assert len(peers) == 2
 
 
 def test_unicasts_are_numbered_for_each_peer() -> None:
     one, other = addresses(2)
-    peers = Peers(2, 10, in_use=lambda _: False)
+    peers = SdPeers(2, 10, in_use=lambda _: False)
     for address in (one, other):
-        peers.heard(address, 0)
-    assert [peers.number(one), peers.number(one), peers.number(other)] == [(1, True), (2, True), (1, True)]
+        peers.on_message(address, 0)
+    assert [peers.next_session(one), peers.next_session(one), peers.next_session(other)] == [
+        (1, True),
+        (2, True),
+        (1, True),
+    ]
 
 
 def test_a_peer_that_was_forgotten_never_hears_a_number_again() -> None:
     one, other, third = addresses(3)
-    peers = Peers(1, 10, in_use=lambda _: False)
+    peers = SdPeers(1, 10, in_use=lambda _: False)
     heard: dict[tuple[str, int], list[int]] = {one: [], other: [], third: []}
     for address in (one, other, one, third, one, other):
-        peers.heard(address, 0)
-        heard[address] += [peers.number(address)[0] for _ in range(5)]
-    peers.heard(third, 0)
-    heard[one] += [peers.number(one)[0] for _ in range(2)]  # an answer to one that is gone
+        peers.on_message(address, 0)
+        heard[address] += [peers.next_session(address)[0] for _ in range(5)]
+    peers.on_message(third, 0)
+    heard[one] += [peers.next_session(one)[0] for _ in range(2)]  # an answer to one that is gone
     for numbers in heard.values():
         assert numbers == sorted(set(numbers))
 
@@ -60,53 +64,55 @@ def test_a_peer_that_was_forgotten_never_hears_a_number_again() -> None:
     ],
 )
 def test_a_host_gets_its_burst_and_then_its_rate(asked: list[tuple[int, int]], granted: list[bool]) -> None:
-    host = Host(10, 0)
-    assert [host.may(entries, 5, 10, now) for now, entries in asked] == granted
+    host = HostRateLimiter(10, 0)
+    assert [host.allow(entries, 5, 10, now) for now, entries in asked] == granted
 
 
 def test_a_host_gets_no_more_by_speaking_from_many_ports() -> None:
-    peers = Peers(100, 10, in_use=lambda _: False)
+    peers = SdPeers(100, 10, in_use=lambda _: False)
     taken = 0
     for port in range(1, 1_000):
-        peer = peers.heard(("10.0.0.1", port), 0)
+        peer = peers.on_message(("10.0.0.1", port), 0)
         assert peer is not None
-        taken += peer.may(1, 5, 10, 0)
-    assert (taken, len(peers)) == (10, MAX_PORTS)
-    other = peers.heard(("10.0.0.2", 30490), 0)
+        taken += peer.allow(1, 5, 10, 0)
+    assert (taken, len(peers)) == (10, MAX_PORTS_PER_HOST)
+    other = peers.on_message(("10.0.0.2", 30490), 0)
     assert other is not None
-    assert other.may(10, 5, 10, 0)
+    assert other.allow(10, 5, 10, 0)
 
 
 def test_what_a_host_has_in_use_is_not_forgotten_for_its_next_port_nor_for_others() -> None:
     first = ("10.0.0.2", 30490)
-    peers = Peers(2 * MAX_PORTS, 10, in_use=lambda address: address != first)
-    assert peers.heard(first, 0) is not None
-    found = [peers.heard(("10.0.0.1", port), 0) for port in range(1, 100)]
-    assert [each is not None for each in found] == [True] * MAX_PORTS + [False] * (99 - MAX_PORTS)
-    assert len(peers) == MAX_PORTS + 1
+    peers = SdPeers(2 * MAX_PORTS_PER_HOST, 10, in_use=lambda address: address != first)
+    assert peers.on_message(first, 0) is not None
+    found = [peers.on_message(("10.0.0.1", port), 0) for port in range(1, 100)]
+    assert [each is not None for each in found] == [True] * MAX_PORTS_PER_HOST + [False] * (
+        99 - MAX_PORTS_PER_HOST
+    )
+    assert len(peers) == MAX_PORTS_PER_HOST + 1
 
 
 def test_the_only_peer_of_a_host_that_makes_room_for_itself_has_earned_nothing() -> None:
-    peers = Peers(1, 10, in_use=lambda _: False)
-    one = peers.heard(("10.0.0.1", 1), 0)
+    peers = SdPeers(1, 10, in_use=lambda _: False)
+    one = peers.on_message(("10.0.0.1", 1), 0)
     assert one is not None
-    assert one.may(10, 5, 10, 0)
-    again = peers.heard(("10.0.0.1", 2), 0)
+    assert one.allow(10, 5, 10, 0)
+    again = peers.on_message(("10.0.0.1", 2), 0)
     assert again is not None
-    assert not again.may(1, 5, 10, 0)
+    assert not again.allow(1, 5, 10, 0)
 
 
 def test_of_the_ports_of_a_host_the_one_that_was_silent_longest_makes_room() -> None:
-    peers = Peers(100, 10, in_use=lambda _: False)
-    known = {port: peers.heard(("10.0.0.1", port), 0) for port in range(MAX_PORTS)}
-    peers.heard(("10.0.0.1", 0), 0)
-    peers.heard(("10.0.0.1", MAX_PORTS), 0)
-    assert peers.heard(("10.0.0.1", 0), 0) is known[0]
-    assert peers.heard(("10.0.0.1", 1), 0) is not known[1]
+    peers = SdPeers(100, 10, in_use=lambda _: False)
+    known = {port: peers.on_message(("10.0.0.1", port), 0) for port in range(MAX_PORTS_PER_HOST)}
+    peers.on_message(("10.0.0.1", 0), 0)
+    peers.on_message(("10.0.0.1", MAX_PORTS_PER_HOST), 0)
+    assert peers.on_message(("10.0.0.1", 0), 0) is known[0]
+    assert peers.on_message(("10.0.0.1", 1), 0) is not known[1]
 
 
 def test_of_hosts_that_are_forgotten_nothing_is_left() -> None:
-    peers = Peers(3, 10, in_use=lambda _: False)
+    peers = SdPeers(3, 10, in_use=lambda _: False)
     for number in range(1_000):
-        peers.heard((f"10.0.{number // 256}.{number % 256}", 30490), 0)
-    assert (len(peers), len(peers._hosts)) == (3, 3)
+        peers.on_message((f"10.0.{number // 256}.{number % 256}", 30490), 0)
+    assert (len(peers), len(peers._limiters)) == (3, 3)

@@ -22,31 +22,31 @@ from tests.transports.someip.sd.network import (
     settings,
     subscribe,
 )
-from ustreamer.transports.someip.sd.action_buffer import Desk
+from ustreamer.transports.someip.sd.action_buffer import ActionBuffer
 from ustreamer.transports.someip.sd.actions import (
-    Ended,
-    InitialDataAsked,
+    EndReason,
+    InitialDataRequested,
+    SdSubscription,
     Send,
-    Subscription,
-    SubscriptionAsked,
     SubscriptionEnded,
+    SubscriptionRequested,
 )
 from ustreamer.transports.someip.sd.codec import (
     ANY_INSTANCE,
     ANY_MAJOR,
-    FOREVER,
     INITIAL_DATA,
+    TTL_FOREVER,
     EntryType,
     ServiceEntry,
 )
-from ustreamer.transports.someip.sd.options import Endpoint, Protocol, Role, UnknownOption
+from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, UnknownOption
 from ustreamer.transports.someip.sd.phases import Phase
-from ustreamer.transports.someip.sd.server import Server
+from ustreamer.transports.someip.sd.server import SdServer
 from ustreamer.transports.someip.sd.settings import (
-    Limits,
     OfferedService,
+    SdLimits,
+    SdTimings,
     ServiceKey,
-    Timings,
     WantedService,
 )
 
@@ -57,7 +57,7 @@ OFFER = ServiceEntry(
     1,
     7,
     3,
-    (Endpoint("10.0.0.1", 30501), Endpoint("10.0.0.1", 30502, int(Protocol.TCP))),
+    (Endpoint("10.0.0.1", 30501), Endpoint("10.0.0.1", 30502, int(L4Protocol.TCP))),
 )
 STOP = ServiceEntry(OFFER.type, OFFER.service, OFFER.instance, OFFER.major, OFFER.minor, 0, OFFER.options)
 UDP = ("10.0.0.2", 40000)
@@ -66,9 +66,9 @@ UDP = ("10.0.0.2", 40000)
 def offering(service: OfferedService = SERVICE, **changes: Any) -> Node:
     """A node that offers and has reached the main phase."""
     node = Node(**changes)
-    node.discovery.offer(service, node.now)
+    node.discovery.offer_service(service, node.now)
     node.up()
-    node.wait(3_000)
+    node.advance(3_000)
     assert node.discovery.offer_phase(service.key) is Phase.MAIN
     return node
 
@@ -79,11 +79,11 @@ def offering(service: OfferedService = SERVICE, **changes: Any) -> Node:
 @pytest.mark.parametrize(("dice", "first"), [(0.0, 10), (0.5, 55), (1.0, 100)])
 def test_offers_come_after_a_random_delay_then_ever_slower_then_in_a_cycle(dice: float, first: int) -> None:
     node = Node(dice)
-    node.discovery.offer(SERVICE, node.now)
-    assert node.timed(1_000) == []  # there is no link yet
+    node.discovery.offer_service(SERVICE, node.now)
+    assert node.advance_timed(1_000) == []  # there is no link yet
     node.up()
 
-    times = [at for at, action in node.timed(5_000) if sent([action], None) == [(OFFER,)]]
+    times = [at for at, action in node.advance_timed(5_000) if sent([action], None) == [(OFFER,)]]
 
     repeated = [first, first + 200, first + 600, first + 1_400]
     assert times == [*repeated, *range(first + 2_400, 5_000, 1_000)]
@@ -94,7 +94,7 @@ def test_offers_come_after_a_random_delay_then_ever_slower_then_in_a_cycle(dice:
     [
         ({"repetitions_max": 0}, [55, 1_055, 2_055]),
         ({"repetitions_base_delay_ms": 1, "repetitions_max": 2}, [55, 56, 58, 1_058, 2_058]),
-        ({"cyclic_offer_delay_ms": 0, "ttl_offer_s": FOREVER, "repetitions_max": 1}, [55, 255]),
+        ({"cyclic_offer_delay_ms": 0, "ttl_offer_s": TTL_FOREVER, "repetitions_max": 1}, [55, 255]),
         (
             {"initial_delay_min_ms": 0, "initial_delay_max_ms": 0, "repetitions_max": 1},
             [0, 200, 1_200, 2_200],
@@ -102,20 +102,20 @@ def test_offers_come_after_a_random_delay_then_ever_slower_then_in_a_cycle(dice:
     ],
 )
 def test_every_timing_is_a_setting(timings: dict[str, int], expected: list[int]) -> None:
-    node = Node(timings=Timings(**timings))
-    node.discovery.offer(SERVICE, node.now)
+    node = Node(timings=SdTimings(**timings))
+    node.discovery.offer_service(SERVICE, node.now)
     node.up()
-    assert [at for at, _ in node.timed(2_900)] == expected
+    assert [at for at, _ in node.advance_timed(2_900)] == expected
 
 
 def test_a_phase_is_where_its_table_says() -> None:
     node = Node()
     seen = [node.discovery.offer_phase(KEY)]
-    node.discovery.offer(SERVICE, node.now)
+    node.discovery.offer_service(SERVICE, node.now)
     seen.append(node.discovery.offer_phase(KEY))
     node.up()
     for ms in (0, 60, 1_400):
-        node.wait(ms)
+        node.advance(ms)
         seen.append(node.discovery.offer_phase(KEY))
     node.discovery.link_down()
     seen.append(node.discovery.offer_phase(KEY))
@@ -126,23 +126,23 @@ def test_what_is_offered_together_shares_messages() -> None:
     node = Node()
     keys = [ServiceKey(0x1000 + number, 1, 1) for number in range(50)]
     for key in keys:
-        node.discovery.offer(OfferedService(key, udp=("10.0.0.1", 30501)), node.now)
+        node.discovery.offer_service(OfferedService(key, udp=("10.0.0.1", 30501)), node.now)
     node.up()
 
-    messages = sent(node.wait(60), None)
+    messages = sent(node.advance(60), None)
 
     assert [[entry.service for entry in entries] for entries in messages] == [[key.service for key in keys]]
 
 
 def test_a_message_that_would_be_too_long_is_two() -> None:
-    node = Node(limits=Limits(datagram=600))
+    node = Node(limits=SdLimits(datagram=600))
     for number in range(50):
-        node.discovery.offer(
+        node.discovery.offer_service(
             OfferedService(ServiceKey(number + 1, 1, 1), udp=("10.0.0.1", 30501 + number)), node.now
         )
     node.up()
 
-    actions = node.wait(60)
+    actions = node.advance(60)
 
     assert [len(entries) for entries in sent(actions, None)] == [20, 20, 10]
     assert max(len(send.datagram) for send in of_kind(Send, actions)) <= 600
@@ -150,44 +150,44 @@ def test_a_message_that_would_be_too_long_is_two() -> None:
 
 def test_our_numbers_go_on_through_a_lost_link() -> None:
     node = offering()
-    before = of_kind(Send, node.wait(1_000))
+    before = of_kind(Send, node.advance(1_000))
     node.discovery.link_down()
-    assert node.wait(10_000) == []
+    assert node.advance(10_000) == []
     node.up()
-    after = of_kind(Send, node.wait(60))
+    after = of_kind(Send, node.advance(60))
     assert [int.from_bytes(send.datagram[10:12], "big") for send in (before[-1], after[0])] == [6, 7]
 
 
 def test_a_service_that_is_withdrawn_says_so_once() -> None:
     node = offering()
-    assert sent(node.discovery.withdraw(KEY, node.now), None) == [(STOP,)]
-    assert node.discovery.withdraw(KEY, node.now) == []
-    assert node.wait(10_000) == []
+    assert sent(node.discovery.stop_offer(KEY, node.now), None) == [(STOP,)]
+    assert node.discovery.stop_offer(KEY, node.now) == []
+    assert node.advance(10_000) == []
 
 
 def test_a_service_that_was_never_announced_is_withdrawn_in_silence() -> None:
     node = Node()
-    node.discovery.offer(SERVICE, node.now)
+    node.discovery.offer_service(SERVICE, node.now)
     node.up()
-    assert node.discovery.withdraw(KEY, node.now) == []
-    assert node.wait(1_000) == []
+    assert node.discovery.stop_offer(KEY, node.now) == []
+    assert node.advance(1_000) == []
 
 
 def test_at_the_end_all_offers_stop_in_one_message() -> None:
     node = offering()
     other = OfferedService(ServiceKey(1, 1, 1), udp=("10.0.0.1", 30501))
-    node.discovery.offer(other, node.now)
-    node.wait(200)
+    node.discovery.offer_service(other, node.now)
+    node.advance(200)
     (entries,) = sent(node.discovery.close(), None)
     assert [(entry.service, entry.ttl) for entry in entries] == [(0x1234, 0), (1, 0)]
-    assert node.wait(10_000) == []
+    assert node.advance(10_000) == []
 
 
 def test_a_service_offered_anew_is_stopped_first() -> None:
     node = offering()
     moved = OfferedService(KEY, 8, ("10.0.0.1", 40000))
-    assert sent(node.discovery.offer(moved, node.now), None) == [(STOP,)]
-    (entries,) = sent(node.wait(60), None)
+    assert sent(node.discovery.offer_service(moved, node.now), None) == [(STOP,)]
+    (entries,) = sent(node.advance(60), None)
     assert entries[0].options == (Endpoint("10.0.0.1", 40000),)
 
 
@@ -215,171 +215,173 @@ NOT_FITTING = [
 @pytest.mark.parametrize("wanted", FITTING)
 def test_a_find_by_unicast_is_answered_at_once(wanted: WantedService) -> None:
     node = offering()
-    assert sent(node.hear(find(wanted)), PEER) == [(OFFER,)]
+    assert sent(node.receive(find(wanted)), PEER) == [(OFFER,)]
 
 
 @pytest.mark.parametrize("wanted", NOT_FITTING)
 def test_a_find_of_something_else_is_not_answered(wanted: WantedService) -> None:
     node = offering()
-    assert node.hear(find(wanted)) == []
-    assert node.hear(find(wanted), multicast=True) == []
-    assert sent(node.wait(100), PEER) == []
+    assert node.receive(find(wanted)) == []
+    assert node.receive(find(wanted), multicast=True) == []
+    assert sent(node.advance(100), PEER) == []
 
 
 @pytest.mark.parametrize(("dice", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
 def test_a_find_by_multicast_is_answered_to_its_sender_after_a_random_delay(dice: float, delay: int) -> None:
     node = offering(dice=dice)
-    assert node.hear(find(), multicast=True) == []
-    assert [at for at, action in node.timed(90) if sent([action], PEER) == [(OFFER,)]] == [delay]
+    assert node.receive(find(), multicast=True) == []
+    assert [at for at, action in node.advance_timed(90) if sent([action], PEER) == [(OFFER,)]] == [delay]
 
 
 def test_finds_that_wait_are_answered_together_and_once() -> None:
     node = offering()
-    node.discovery.offer(OfferedService(ServiceKey(1, 1, 1), udp=("10.0.0.1", 30501)), node.now)
-    node.wait(200)
-    node.hear(find(), multicast=True)
-    node.wait(10)
-    node.hear(find(WantedService(1)), find(), multicast=True)
-    (entries,) = sent(node.wait(50), PEER)
+    node.discovery.offer_service(OfferedService(ServiceKey(1, 1, 1), udp=("10.0.0.1", 30501)), node.now)
+    node.advance(200)
+    node.receive(find(), multicast=True)
+    node.advance(10)
+    node.receive(find(WantedService(1)), find(), multicast=True)
+    (entries,) = sent(node.advance(50), PEER)
     assert sorted(entry.service for entry in entries) == [1, 0x1234]
 
 
 def test_a_find_by_unicast_takes_along_what_waits() -> None:
     node = offering()
-    node.hear(find(), multicast=True)
-    assert sent(node.hear(find()), PEER) == [(OFFER,)]
-    assert sent(node.wait(100), PEER) == []
+    node.receive(find(), multicast=True)
+    assert sent(node.receive(find()), PEER) == [(OFFER,)]
+    assert sent(node.advance(100), PEER) == []
 
 
 @pytest.mark.parametrize("multicast", [True, False])
 def test_in_the_initial_wait_no_find_is_answered_and_in_the_repetitions_it_is(multicast: bool) -> None:
     node = Node()
-    node.discovery.offer(SERVICE, node.now)
+    node.discovery.offer_service(SERVICE, node.now)
     node.up()
-    assert sent([*node.hear(find(), multicast=multicast), *node.wait(54)], PEER) == []
-    node.wait(10)
+    assert sent([*node.receive(find(), multicast=multicast), *node.advance(54)], PEER) == []
+    node.advance(10)
     assert node.discovery.offer_phase(KEY) is Phase.REPETITION
-    assert sent([*node.hear(find(), multicast=multicast), *node.wait(60)], PEER) == [(OFFER,)]
+    assert sent([*node.receive(find(), multicast=multicast), *node.advance(60)], PEER) == [(OFFER,)]
 
 
 def test_a_find_that_stops_is_not_answered() -> None:
-    assert offering().hear(find(ttl=0)) == []
+    assert offering().receive(find(ttl=0)) == []
 
 
 def test_a_service_that_was_withdrawn_meanwhile_is_not_in_the_answer() -> None:
     node = offering()
-    node.hear(find(), multicast=True)
-    node.discovery.withdraw(KEY, node.now)
-    assert sent(node.wait(100), PEER) == []
+    node.receive(find(), multicast=True)
+    node.discovery.stop_offer(KEY, node.now)
+    assert sent(node.advance(100), PEER) == []
 
 
 def test_an_endpoint_in_a_find_is_ignored() -> None:
     node = offering()
     odd = ServiceEntry(EntryType.FIND, 0x1234, 0x5678, 1, 7, 3, (Endpoint("10.0.0.9", 1),))
-    assert sent(node.hear(odd), PEER) == [(OFFER,)]
+    assert sent(node.receive(odd), PEER) == [(OFFER,)]
 
 
 # --- subscriptions ----------------------------------------------------------------------------------------------------
 
-SUBSCRIPTION = Subscription(PEER, KEY, 0x4465, 0, UDP, None)
+SUBSCRIPTION = SdSubscription(PEER, KEY, 0x4465, 0, UDP, None)
 
 
 def subscribed(node: Node, ttl: int = 5) -> None:
-    (asked,) = of_kind(SubscriptionAsked, node.hear(subscribe(ttl)))
+    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(ttl)))
     assert asked.subscription == SUBSCRIPTION
-    assert sent(node.discovery.decide([asked.subscription]), PEER) == [(ack(ttl),)]
+    assert sent(node.discovery.decide_subscriptions([asked.subscription]), PEER) == [(ack(ttl),)]
 
 
 def test_a_subscription_is_asked_about_and_acknowledged() -> None:
     node = offering()
-    actions = node.hear(subscribe(5))
-    assert actions == [SubscriptionAsked(SUBSCRIPTION, 5, initial_data=True, multicast=None)]
-    assert sent(node.discovery.decide([SUBSCRIPTION]), PEER) == [(ack(5),)]
+    actions = node.receive(subscribe(5))
+    assert actions == [SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)]
+    assert sent(node.discovery.decide_subscriptions([SUBSCRIPTION]), PEER) == [(ack(5),)]
     assert node.discovery.statistics()["sd_subscribers"] == 1
 
 
 def test_a_subscription_that_is_refused_is_told_so_and_gone() -> None:
     node = offering()
-    node.hear(subscribe())
-    assert sent(node.discovery.decide(refused=[SUBSCRIPTION]), PEER) == [(ack(0),)]
+    node.receive(subscribe())
+    assert sent(node.discovery.decide_subscriptions(refused=[SUBSCRIPTION]), PEER) == [(ack(0),)]
     assert node.discovery.statistics()["sd_subscribers"] == 0
-    assert of_kind(SubscriptionAsked, node.hear(subscribe())) != []
+    assert of_kind(SubscriptionRequested, node.receive(subscribe())) != []
 
 
 def test_a_renewal_is_acknowledged_at_once_and_nobody_is_asked() -> None:
     node = offering()
     subscribed(node, 5)
-    node.wait(4_000)
-    assert sent(node.hear(subscribe(9)), PEER) == [(ack(9),)]
-    assert of_kind(SubscriptionEnded, node.wait(8_900)) == []
-    assert of_kind(SubscriptionEnded, node.wait(200)) == [SubscriptionEnded(SUBSCRIPTION, Ended.EXPIRED)]
+    node.advance(4_000)
+    assert sent(node.receive(subscribe(9)), PEER) == [(ack(9),)]
+    assert of_kind(SubscriptionEnded, node.advance(8_900)) == []
+    assert of_kind(SubscriptionEnded, node.advance(200)) == [
+        SubscriptionEnded(SUBSCRIPTION, EndReason.EXPIRED)
+    ]
 
 
 def test_a_subscription_ends_with_its_ttl_counted_from_when_it_was_heard() -> None:
     node = offering()
-    node.hear(subscribe(5))
-    node.wait(900)
-    node.discovery.decide([SUBSCRIPTION])
-    ends = [at for at, action in node.timed(6_000) if isinstance(action, SubscriptionEnded)]
+    node.receive(subscribe(5))
+    node.advance(900)
+    node.discovery.decide_subscriptions([SUBSCRIPTION])
+    ends = [at for at, action in node.advance_timed(6_000) if isinstance(action, SubscriptionEnded)]
     assert ends == [4_100]
 
 
 def test_a_subscription_for_ever_does_not_expire() -> None:
     node = offering()
-    subscribed(node, FOREVER)
-    assert of_kind(SubscriptionEnded, node.wait(1_000_000)) == []
+    subscribed(node, TTL_FOREVER)
+    assert of_kind(SubscriptionEnded, node.advance(1_000_000)) == []
 
 
 def test_stop_subscribe_ends_it_without_an_answer() -> None:
     node = offering()
     subscribed(node)
-    assert node.hear(subscribe(0)) == [SubscriptionEnded(SUBSCRIPTION, Ended.STOPPED)]
-    assert node.hear(subscribe(0)) == []
-    assert of_kind(SubscriptionEnded, node.wait(10_000)) == []
+    assert node.receive(subscribe(0)) == [SubscriptionEnded(SUBSCRIPTION, EndReason.STOPPED)]
+    assert node.receive(subscribe(0)) == []
+    assert of_kind(SubscriptionEnded, node.advance(10_000)) == []
 
 
 def test_stop_subscribe_without_endpoints_means_all_and_with_others_none() -> None:
     node = offering()
     subscribed(node)
-    assert node.hear(subscribe(0, (Endpoint("10.0.0.2", 40001),))) == []
-    assert node.hear(subscribe(0, counter=1)) == []
-    assert node.hear(subscribe(0), of=OTHER) == []
-    assert node.hear(subscribe(0, ())) == [SubscriptionEnded(SUBSCRIPTION, Ended.STOPPED)]
+    assert node.receive(subscribe(0, (Endpoint("10.0.0.2", 40001),))) == []
+    assert node.receive(subscribe(0, counter=1)) == []
+    assert node.receive(subscribe(0), peer=OTHER) == []
+    assert node.receive(subscribe(0, ())) == [SubscriptionEnded(SUBSCRIPTION, EndReason.STOPPED)]
 
 
 def test_stop_and_subscribe_in_one_message_begin_anew() -> None:
     node = offering()
     subscribed(node)
-    ended, asked = node.hear(subscribe(0), subscribe(5))
-    assert ended == SubscriptionEnded(SUBSCRIPTION, Ended.STOPPED)
-    assert asked == SubscriptionAsked(SUBSCRIPTION, 5, initial_data=True, multicast=None)
+    ended, asked = node.receive(subscribe(0), subscribe(5))
+    assert ended == SubscriptionEnded(SUBSCRIPTION, EndReason.STOPPED)
+    assert asked == SubscriptionRequested(SUBSCRIPTION, 5, initial_data=True, multicast=None)
 
 
 def test_counters_endpoints_and_peers_tell_subscriptions_apart() -> None:
     node = offering()
     different = [
-        node.hear(subscribe()),
-        node.hear(subscribe(counter=1)),
-        node.hear(subscribe(options=(Endpoint("10.0.0.2", 40001),))),
-        node.hear(subscribe(options=(Endpoint("10.0.0.3", 40000),)), of=OTHER),
-        node.hear(subscribe(eventgroup=0x4466)),
+        node.receive(subscribe()),
+        node.receive(subscribe(counter=1)),
+        node.receive(subscribe(options=(Endpoint("10.0.0.2", 40001),))),
+        node.receive(subscribe(options=(Endpoint("10.0.0.3", 40000),)), peer=OTHER),
+        node.receive(subscribe(eventgroup=0x4466)),
     ]
-    asked = {a.subscription for actions in different for a in of_kind(SubscriptionAsked, actions)}
+    asked = {a.subscription for actions in different for a in of_kind(SubscriptionRequested, actions)}
     assert len(asked) == 5
-    (entries,) = sent(node.discovery.decide(sorted(asked, key=repr)), OTHER)
+    (entries,) = sent(node.discovery.decide_subscriptions(sorted(asked, key=repr)), OTHER)
     assert entries == (ack(5),)
 
 
 def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
     node = offering()
     asked = of_kind(
-        SubscriptionAsked,
-        node.hear(
+        SubscriptionRequested,
+        node.receive(
             subscribe(), subscribe(counter=1), subscribe(eventgroup=0x4466), subscribe(eventgroup=0x9999)
         ),
     )
     one, two, three = (each.subscription for each in asked)
-    (entries,) = sent(node.discovery.decide([one, three], refused=[two]), PEER)
+    (entries,) = sent(node.discovery.decide_subscriptions([one, three], refused=[two]), PEER)
     assert [(e.counter, e.eventgroup, e.ttl) for e in entries] == [  # type: ignore[union-attr]
         (0, 0x4465, 5),
         (0, 0x4466, 5),
@@ -389,10 +391,10 @@ def test_the_subscriptions_of_one_message_are_answered_in_one() -> None:
 
 def test_an_ack_names_the_multicast_group_of_its_event_group() -> None:
     node = offering()
-    (asked,) = of_kind(SubscriptionAsked, node.hear(subscribe(eventgroup=0x4466, options=())))
+    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(eventgroup=0x4466, options=())))
     assert asked.multicast == ("224.0.1.1", 30600)
-    group = (Endpoint("224.0.1.1", 30600, role=int(Role.MULTICAST)),)
-    assert sent(node.discovery.decide([asked.subscription]), PEER) == [(ack(5, group, 0x4466),)]
+    group = (Endpoint("224.0.1.1", 30600, role=int(EndpointRole.MULTICAST)),)
+    assert sent(node.discovery.decide_subscriptions([asked.subscription]), PEER) == [(ack(5, group, 0x4466),)]
 
 
 @pytest.mark.parametrize(
@@ -403,18 +405,18 @@ def test_initial_data_is_sent_unless_a_client_that_can_ask_for_it_does_not(
     says: bool, reserved: int, initial: bool
 ) -> None:
     node = offering()
-    (asked,) = of_kind(SubscriptionAsked, node.hear(subscribe(reserved=reserved), initial_data=says))
+    (asked,) = of_kind(SubscriptionRequested, node.receive(subscribe(reserved=reserved), initial_data=says))
     assert asked.initial_data is initial
-    node.discovery.decide([asked.subscription])
-    renewed = node.hear(subscribe(reserved=reserved), initial_data=says)
+    node.discovery.decide_subscriptions([asked.subscription])
+    renewed = node.receive(subscribe(reserved=reserved), initial_data=says)
     assert isinstance(renewed[0], Send)  # the Ack goes first
     again = says and bool(reserved)
-    assert renewed[1:] == ([InitialDataAsked(SUBSCRIPTION)] if again else [])
+    assert renewed[1:] == ([InitialDataRequested(SUBSCRIPTION)] if again else [])
 
 
 def test_an_answer_repeats_the_reserved_bits_and_the_counter() -> None:
     node = offering()
-    assert sent(node.hear(subscribe(eventgroup=0x9999, counter=7, reserved=0xABC)), PEER) == [
+    assert sent(node.receive(subscribe(eventgroup=0x9999, counter=7, reserved=0xABC)), PEER) == [
         (ack(0, eventgroup=0x9999, counter=7, reserved=0xABC),)
     ]
 
@@ -436,28 +438,28 @@ def test_an_answer_repeats_the_reserved_bits_and_the_counter() -> None:
 )
 def test_a_subscription_that_cannot_be_is_refused_at_once(entry: Any, reason: str) -> None:
     node = offering()
-    actions = node.hear(entry)
+    actions = node.receive(entry)
     assert refusals(actions) == [reason]
     ((answer,),) = sent(actions, PEER)
     assert (answer.type, answer.ttl) == (EntryType.ACK, 0)
-    assert of_kind(SubscriptionAsked, actions) == []
+    assert of_kind(SubscriptionRequested, actions) == []
 
 
 def test_an_option_nobody_knows_is_no_reason_to_refuse() -> None:
     node = offering()
     options = (Endpoint("10.0.0.2", 40000), UnknownOption(0x20, b"\1"))
-    assert node.hear(subscribe(options=options)) == [SubscriptionAsked(SUBSCRIPTION, 5, True, None)]
+    assert node.receive(subscribe(options=options)) == [SubscriptionRequested(SUBSCRIPTION, 5, True, None)]
 
 
 def test_the_same_endpoint_twice_is_no_contradiction() -> None:
     node = offering()
     options = (Endpoint("10.0.0.2", 40000), Endpoint("10.0.0.2", 40000), Endpoint("fd00::1", 1))
-    assert node.hear(subscribe(options=options)) == [SubscriptionAsked(SUBSCRIPTION, 5, True, None)]
+    assert node.receive(subscribe(options=options)) == [SubscriptionRequested(SUBSCRIPTION, 5, True, None)]
 
 
 def test_a_subscribe_by_multicast_is_ignored() -> None:
     node = offering()
-    actions = node.hear(subscribe(), multicast=True)
+    actions = node.receive(subscribe(), multicast=True)
     assert (refusals(actions), len(actions)) == (["sd_multicast"], 1)
 
 
@@ -476,93 +478,93 @@ def test_a_subscribe_with_options_that_are_not_there_is_answered_with_a_nack() -
 
 def test_who_does_not_decide_in_time_has_refused() -> None:
     node = offering()
-    node.hear(subscribe())
-    actions = node.wait(TIMINGS.decision_timeout_ms)
+    node.receive(subscribe())
+    actions = node.advance(TIMINGS.decision_timeout_ms)
     assert refusals(actions) == ["sd_subscribe_undecided"]
-    assert of_kind(SubscriptionEnded, actions) == [SubscriptionEnded(SUBSCRIPTION, Ended.UNDECIDED)]
+    assert of_kind(SubscriptionEnded, actions) == [SubscriptionEnded(SUBSCRIPTION, EndReason.UNDECIDED)]
     assert sent(actions, PEER) == [(ack(0),)]
-    assert node.discovery.decide([SUBSCRIPTION]) == []
+    assert node.discovery.decide_subscriptions([SUBSCRIPTION]) == []
 
 
 def test_a_subscription_while_it_is_being_decided_is_not_asked_about_again() -> None:
     node = offering()
-    node.hear(subscribe(5))
-    assert node.hear(subscribe(9)) == []
-    assert sent(node.discovery.decide([SUBSCRIPTION]), PEER) == [(ack(9),)]
+    node.receive(subscribe(5))
+    assert node.receive(subscribe(9)) == []
+    assert sent(node.discovery.decide_subscriptions([SUBSCRIPTION]), PEER) == [(ack(9),)]
 
 
 def test_a_subscription_may_be_taken_back() -> None:
     node = offering()
     subscribed(node)
-    assert sent(node.discovery.decide(refused=[SUBSCRIPTION]), PEER) == [(ack(0),)]
-    assert node.discovery.decide(refused=[SUBSCRIPTION]) == []
+    assert sent(node.discovery.decide_subscriptions(refused=[SUBSCRIPTION]), PEER) == [(ack(0),)]
+    assert node.discovery.decide_subscriptions(refused=[SUBSCRIPTION]) == []
 
 
 def test_a_withdrawn_service_has_no_subscribers() -> None:
     node = offering()
     subscribed(node)
-    assert of_kind(SubscriptionEnded, node.discovery.withdraw(KEY, node.now)) == [
-        SubscriptionEnded(SUBSCRIPTION, Ended.WITHDRAWN)
+    assert of_kind(SubscriptionEnded, node.discovery.stop_offer(KEY, node.now)) == [
+        SubscriptionEnded(SUBSCRIPTION, EndReason.WITHDRAWN)
     ]
 
 
 def test_a_lost_link_ends_all_subscriptions() -> None:
     node = offering()
     subscribed(node)
-    assert node.discovery.link_down() == [SubscriptionEnded(SUBSCRIPTION, Ended.LINK)]
-    assert refusals(node.hear(subscribe())) == ["sd_subscribe_unknown"]
+    assert node.discovery.link_down() == [SubscriptionEnded(SUBSCRIPTION, EndReason.LINK)]
+    assert refusals(node.receive(subscribe())) == ["sd_subscribe_unknown"]
 
 
 def test_a_reboot_ends_what_its_peer_subscribed_and_nothing_else() -> None:
     node = offering()
     subscribed(node)
-    theirs = subscribe(FOREVER, (Endpoint("10.0.0.3", 40000),))
-    (asked,) = of_kind(SubscriptionAsked, node.hear(theirs, of=OTHER))
-    node.discovery.decide([asked.subscription])
+    theirs = subscribe(TTL_FOREVER, (Endpoint("10.0.0.3", 40000),))
+    (asked,) = of_kind(SubscriptionRequested, node.receive(theirs, peer=OTHER))
+    node.discovery.decide_subscriptions([asked.subscription])
     node.now += 100 * MS
 
-    actions = node.hear(subscribe(), session=1)
+    actions = node.receive(subscribe(), session=1)
 
-    assert of_kind(SubscriptionEnded, actions) == [SubscriptionEnded(SUBSCRIPTION, Ended.REBOOTED)]
-    assert of_kind(SubscriptionAsked, actions) == [SubscriptionAsked(SUBSCRIPTION, 5, True, None)]
+    assert of_kind(SubscriptionEnded, actions) == [SubscriptionEnded(SUBSCRIPTION, EndReason.REBOOTED)]
+    assert of_kind(SubscriptionRequested, actions) == [SubscriptionRequested(SUBSCRIPTION, 5, True, None)]
     assert node.discovery.statistics()["sd_subscribers"] == 2
 
 
 @pytest.mark.parametrize("limit", ["subscriptions", "peer_subscriptions"])
 def test_above_the_limit_there_is_a_nack(limit: str) -> None:
-    node = offering(limits=Limits(**{limit: 2}))
+    node = offering(limits=SdLimits(**{limit: 2}))
     for counter in range(2):
-        assert refusals(node.hear(subscribe(counter=counter))) == []
-    actions = node.hear(subscribe(counter=2))
+        assert refusals(node.receive(subscribe(counter=counter))) == []
+    actions = node.receive(subscribe(counter=2))
     assert refusals(actions) == ["sd_subscribe_limit"]
     assert sent(actions, PEER) == [(ack(0, counter=2),)]
-    other = node.hear(subscribe(options=(Endpoint("10.0.0.3", 1),)), of=OTHER)
+    other = node.receive(subscribe(options=(Endpoint("10.0.0.3", 1),)), peer=OTHER)
     assert refusals(other) == (["sd_subscribe_limit"] if limit == "subscriptions" else [])
-    node.hear(subscribe(0))
-    assert refusals(node.hear(subscribe(counter=2))) == []
+    node.receive(subscribe(0))
+    assert refusals(node.receive(subscribe(counter=2))) == []
 
 
 # --- who depends on whom ----------------------------------------------------------------------------------------------
 
 
 def test_a_peer_is_in_use_while_it_has_a_subscription_or_waits_for_an_answer() -> None:
-    desk = Desk(settings(), lambda: 0.5, lambda _: (1, True))
-    server = Server(desk)
-    server.offer(SERVICE, 0)
+    buffer = ActionBuffer(settings(), lambda: 0.5, lambda _: (1, True))
+    server = SdServer(buffer)
+    server.offer_service(SERVICE, 0)
     server.link_up(0, 0)
-    due = desk.deadlines.pop_due(0)
+    due = buffer.deadlines.pop_due(0)
     assert due is not None
     server._offer_due(KEY, 0)
-    assert not server.uses(PEER)
+    assert not server.depends_on(PEER)
 
-    server.find(find(), PEER, multicast=True, now_ns=0)
-    server.subscribe(subscribe(), OTHER, multicast=True, says_initial=False, now_ns=0)
-    assert (server.uses(PEER), server.uses(OTHER)) == (True, False)
+    server.on_find(find(), PEER, multicast=True, now_ns=0)
+    server.on_subscribe(subscribe(), OTHER, multicast=True, supports_initial_data=False, now_ns=0)
+    assert (server.depends_on(PEER), server.depends_on(OTHER)) == (True, False)
 
-    server.find(find(), PEER, multicast=False, now_ns=0)
-    assert not server.uses(PEER)
+    server.on_find(find(), PEER, multicast=False, now_ns=0)
+    assert not server.depends_on(PEER)
 
-    server.subscribe(subscribe(), PEER, multicast=False, says_initial=False, now_ns=0)
-    assert server.uses(PEER)
-    server.forget(PEER, Ended.REBOOTED)
-    assert not server.uses(PEER)
+    server.on_subscribe(subscribe(), PEER, multicast=False, supports_initial_data=False, now_ns=0)
+    assert server.depends_on(PEER)
+    server.end_subscriptions_of(PEER, EndReason.REBOOTED)
+    assert not server.depends_on(PEER)

@@ -8,17 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.transports.someip.sd.sessions import REORDER_NS, WINDOW, Heard, PeerSessions, numbered
+from ustreamer.transports.someip.sd.sessions import (
+    REORDER_NS,
+    WINDOW,
+    PeerSessions,
+    SessionVerdict,
+    session_and_reboot_flag,
+)
 
 MS = 1_000_000
-NEW, REBOOT, LATE, DUPLICATE = Heard.NEW, Heard.REBOOT, Heard.LATE, Heard.DUPLICATE
+NEW, REBOOT, LATE, DUPLICATE = (
+    SessionVerdict.NEW,
+    SessionVerdict.REBOOT,
+    SessionVerdict.LATE,
+    SessionVerdict.DUPLICATE,
+)
 
 
-def verdicts(*messages: tuple[int, int], step_ns: int = 1_000 * MS, multicast: bool = True) -> list[Heard]:
+def verdicts(
+    *messages: tuple[int, int], step_ns: int = 1_000 * MS, multicast: bool = True
+) -> list[SessionVerdict]:
     """What is said of messages of (session, flag), each with bytes of its own, `step_ns` apart."""
     sessions = PeerSessions()
     return [
-        sessions.heard(session, bool(flag), multicast, digest, digest * step_ns)
+        sessions.observe(session, bool(flag), multicast, digest, digest * step_ns)
         for digest, (session, flag) in enumerate(messages)
     ]
 
@@ -30,7 +43,7 @@ def verdicts(*messages: tuple[int, int], step_ns: int = 1_000 * MS, multicast: b
 def test_our_numbers_wrap_to_1_and_the_first_wrap_clears_the_flag(
     count: int, session: int, flag: bool
 ) -> None:
-    assert numbered(count) == (session, flag)
+    assert session_and_reboot_flag(count) == (session, flag)
 
 
 STANDARD = {
@@ -55,7 +68,7 @@ STANDARD = {
 @pytest.mark.parametrize(("messages", "expected"), STANDARD.values(), ids=STANDARD)
 @pytest.mark.parametrize("multicast", [True, False])
 def test_a_reboot_is_what_the_standard_says(
-    messages: list[tuple[int, int]], expected: list[Heard], multicast: bool
+    messages: list[tuple[int, int]], expected: list[SessionVerdict], multicast: bool
 ) -> None:
     assert verdicts(*messages, multicast=multicast) == expected
 
@@ -75,7 +88,7 @@ OVERTAKEN = {
 
 @pytest.mark.parametrize(("messages", "expected"), OVERTAKEN.values(), ids=OVERTAKEN)
 def test_what_was_overtaken_within_the_window_is_no_reboot(
-    messages: list[tuple[int, int]], expected: list[Heard]
+    messages: list[tuple[int, int]], expected: list[SessionVerdict]
 ) -> None:
     assert verdicts(*messages, step_ns=MS) == expected
 
@@ -90,7 +103,7 @@ def test_what_was_overtaken_within_the_window_is_no_reboot(
     ],
 )
 def test_what_comes_later_than_a_network_needs_is_not_late(
-    messages: list[tuple[int, int]], expected: list[Heard]
+    messages: list[tuple[int, int]], expected: list[SessionVerdict]
 ) -> None:
     assert verdicts(*messages, step_ns=REORDER_NS + 1) == expected
 
@@ -107,25 +120,25 @@ def test_what_comes_later_than_a_network_needs_is_not_late(
     ],
 )
 def test_a_duplicate_is_the_same_number_with_the_same_bytes_at_once(
-    after_ns: int, digest: int, flag: bool, expected: Heard
+    after_ns: int, digest: int, flag: bool, expected: SessionVerdict
 ) -> None:
     sessions = PeerSessions()
-    assert sessions.heard(1, flag, False, 7, 0) is NEW
-    assert sessions.heard(1, flag, False, digest, after_ns) is expected
+    assert sessions.observe(1, flag, False, 7, 0) is NEW
+    assert sessions.observe(1, flag, False, digest, after_ns) is expected
 
 
 def test_an_old_duplicate_is_known_behind_newer_messages() -> None:
     sessions = PeerSessions()
     for number in range(1, 30):
-        assert sessions.heard(number, True, True, number, number) is NEW
-    assert sessions.heard(3, True, True, 3, 40) is DUPLICATE
-    assert sessions.heard(30, True, True, 30, 50) is NEW
+        assert sessions.observe(number, True, True, number, number) is NEW
+    assert sessions.observe(3, True, True, 3, 40) is DUPLICATE
+    assert sessions.observe(30, True, True, 30, 50) is NEW
 
 
 def test_the_channels_count_on_their_own() -> None:
     sessions = PeerSessions()
     heard = [
-        sessions.heard(session, True, multicast, session, at * 1_000 * MS)
+        sessions.observe(session, True, multicast, session, at * 1_000 * MS)
         for at, (session, multicast) in enumerate([(50, True), (1, False), (51, True), (2, False)])
     ]
     assert heard == [NEW] * 4
@@ -136,9 +149,9 @@ def test_a_reboot_that_both_channels_notice_is_told_once(first: bool) -> None:
     sessions = PeerSessions()
     at = iter(range(0, 100_000 * MS, 1_000 * MS))
 
-    def heard(session: int, multicast: bool) -> Heard:
+    def heard(session: int, multicast: bool) -> SessionVerdict:
         now = next(at)
-        return sessions.heard(session, True, multicast, now, now)
+        return sessions.observe(session, True, multicast, now, now)
 
     assert [heard(8, True), heard(9, False)] == [NEW, NEW]
     for _ in range(3):
@@ -156,9 +169,9 @@ def test_a_backlog_that_is_read_one_channel_after_the_other_holds_as_many_reboot
 ) -> None:
     sessions = PeerSessions()
 
-    def read(life: int, multicast: bool) -> list[Heard]:
+    def read(life: int, multicast: bool) -> list[SessionVerdict]:
         at = life * 200 * MS + (not multicast)
-        return [sessions.heard(each, True, multicast, life, at + each * MS) for each in (1, 2)]
+        return [sessions.observe(each, True, multicast, life, at + each * MS) for each in (1, 2)]
 
     heard = [verdict for multicast in (True, False) for verdict in read(0, multicast)]
     for multicast in (True, False):
@@ -168,11 +181,11 @@ def test_a_backlog_that_is_read_one_channel_after_the_other_holds_as_many_reboot
     assert heard.count(NEW) == len(heard) - lives
 
 
-class Ecu:
+class SendingEcu:
     """A sender as the standard describes it. `lives` says how many messages each life has, and on which channel."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self._dice = dice
+    def __init__(self, rng: random.Random) -> None:
+        self._dice = rng
         self._now = 0
 
     def lives(self, number: int, start: int) -> Iterator[tuple[int, bool, bool, int, int, int]]:
@@ -184,14 +197,14 @@ class Ecu:
                 multicast = index == 0 or self._dice.random() < 0.6
                 sent[multicast] += 1
                 self._now += self._dice.randint(60, 400) * MS // 10
-                session, flag = numbered(sent[multicast])
+                session, flag = session_and_reboot_flag(sent[multicast])
                 message = (session, flag, multicast, self._dice.getrandbits(32), life)
                 first = sent[multicast] <= 1
-                messages += self._on_the_way(message, safe=first or index < 2)
+                messages += self._in_flight(message, safe=first or index < 2)
             yield from sorted(messages, key=lambda each: each[4])
             self._now += self._dice.randint(150, 3_000) * MS
 
-    def _on_the_way(
+    def _in_flight(
         self, message: tuple[int, bool, bool, int, int], safe: bool
     ) -> list[tuple[int, bool, bool, int, int, int]]:
         fate = self._dice.random()
@@ -211,8 +224,8 @@ class Ecu:
 def test_500_reboots_are_seen_and_none_is_imagined(seed: int, start: int) -> None:
     sessions = PeerSessions()
     reboots: list[int] = []
-    for session, flag, multicast, digest, at, life in Ecu(random.Random(seed)).lives(501, start):
-        if sessions.heard(session, flag, multicast, digest, at) is REBOOT:
+    for session, flag, multicast, digest, at, life in SendingEcu(random.Random(seed)).lives(501, start):
+        if sessions.observe(session, flag, multicast, digest, at) is REBOOT:
             reboots.append(life)
     assert reboots == list(range(1, 501))
 
@@ -230,7 +243,7 @@ def test_what_is_kept_of_a_peer_is_bounded(messages: list[tuple[int, bool, bool,
     now = 0
     for session, reboot, multicast, digest, pause in messages:
         now += pause * MS
-        sessions.heard(session, reboot, multicast, digest, now)
+        sessions.observe(session, reboot, multicast, digest, now)
     assert len(sessions._unicast._seen) <= 2 * WINDOW
     assert len(sessions._multicast._seen) <= 2 * WINDOW
 
@@ -239,4 +252,6 @@ def test_what_is_kept_of_a_peer_is_bounded(messages: list[tuple[int, bool, bool,
 def test_a_sender_that_only_counts_never_reboots(start: int, number: int) -> None:
     sessions = PeerSessions()
     counts = range(start, start + number)
-    assert {sessions.heard(*numbered(count), True, count, count * MS) for count in counts} == {NEW}
+    assert {
+        sessions.observe(*session_and_reboot_flag(count), True, count, count * MS) for count in counts
+    } == {NEW}

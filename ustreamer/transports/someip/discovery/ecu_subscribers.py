@@ -24,22 +24,22 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.keyed_deadlines import Deadlines
+from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
 from ustreamer.core.routing.usubscription_codec import (
     USUBSCRIPTION,
     VERSION_3,
-    Method,
     Status,
-    Wish,
-    is_change,
+    SubscribeRequest,
+    UsubscriptionMethod,
+    is_update,
     status_in,
     subscribe_request,
-    told_in,
+    subscription_update_in,
     unsubscribe_request,
 )
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.sd.actions import Subscription
-from ustreamer.transports.someip.sd.codec import FOREVER
+from ustreamer.transports.someip.sd.actions import SdSubscription
+from ustreamer.transports.someip.sd.codec import TTL_FOREVER
 from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request
@@ -47,7 +47,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
-LEAST_LEASE_S: Final = 60
+MIN_LEASE_S: Final = 60
 """What is asked of our uSubscription at least: each renewal is a commit to its disk. Who is over sooner is unsubscribed."""
 
 CALL_TTL_MS: Final = 5_000
@@ -57,16 +57,16 @@ _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 
 
-class Told(Enum):
+class SubscriptionState(Enum):
     """What our uSubscription knows of one topic of one receiver."""
 
-    NOTHING = auto()
-    ASKED = auto()
-    HELD = auto()
-    ENDING = auto()
+    UNSUBSCRIBED = auto()
+    SUBSCRIBING = auto()
+    SUBSCRIBED = auto()
+    UNSUBSCRIBING = auto()
 
 
-class Place(NamedTuple):
+class EventDestination(NamedTuple):
     """Where an ECU wants events of one service: over UDP, over TCP, or both."""
 
     service: ServiceKey
@@ -74,27 +74,27 @@ class Place(NamedTuple):
     tcp: Address | None
 
 
-class Verdicts(NamedTuple):
+class SubscriptionDecisions(NamedTuple):
     """What service discovery is to be told of subscriptions."""
 
-    accepted: list[Subscription]
-    refused: list[Subscription]
+    accepted: list[SdSubscription]
+    refused: list[SdSubscription]
 
 
 class _Topic:
     def __init__(self) -> None:
-        self.told = Told.NOTHING
-        self.holders: dict[Subscription, None] = {}
+        self.state = SubscriptionState.UNSUBSCRIBED
+        self.holders: dict[SdSubscription, None] = {}
         self.lease_s: int | None = 0
-        self.call: UUID | None = None
+        self.pending_call: UUID | None = None
         self.renew = False
 
 
-class Receiver:
+class EventSink:
     """One place and the uEntity that stands for it."""
 
-    def __init__(self, place: Place, subscriber: UUri) -> None:
-        self.place = place
+    def __init__(self, destination: EventDestination, subscriber: UUri) -> None:
+        self.destination = destination
         self.subscriber = subscriber
         self.topics: dict[UUri, _Topic] = {}
 
@@ -115,244 +115,261 @@ class EcuSubscribers:
         own_authority: str,
         clock: Clock,
         next_id: Callable[[], UUID],
-        taken: Mapping[ServiceKey, int],
+        first_free: Mapping[ServiceKey, int],
     ) -> None:
         """`taken` says from which n on a service has uEntities to give away: those before are its configured receivers'."""
         self._authority = authority
         self._usubscription = UUri(own_authority, USUBSCRIPTION, VERSION_3)
         self._clock = clock
         self._next_id = next_id
-        self._next: dict[ServiceKey, int] = dict(taken)
-        self._free: dict[ServiceKey, list[int]] = {}
-        self._receivers: dict[Place, Receiver] = {}
-        self._by_subscriber: dict[UUri, Receiver] = {}
-        self._topics_of: dict[Subscription, tuple[UUri, ...]] = {}
-        self._undecided: set[Subscription] = set()
+        self._next_number: dict[ServiceKey, int] = dict(first_free)
+        self._free_numbers: dict[ServiceKey, list[int]] = {}
+        self._sinks: dict[EventDestination, EventSink] = {}
+        self._by_subscriber: dict[UUri, EventSink] = {}
+        self._topics_of: dict[SdSubscription, tuple[UUri, ...]] = {}
+        self._undecided: set[SdSubscription] = set()
         self._calls: dict[UUID, _Key] = {}
         self._dirty: dict[_Key, None] = {}
-        self._deadlines: Deadlines[_Key] = Deadlines()
-        self._late: Deadlines[UUID] = Deadlines()
-        self._verdicts = Verdicts([], [])
-        self._gone: list[Receiver] = []
-        self._strays: list[_Key] = []
+        self._renewals: KeyedDeadlines[_Key] = KeyedDeadlines()
+        self._call_deadlines: KeyedDeadlines[UUID] = KeyedDeadlines()
+        self._decisions = SubscriptionDecisions([], [])
+        self._released_sinks: list[EventSink] = []
+        self._orphans: list[_Key] = []
 
     # --- what service discovery says ----------------------------------------------------------------------------------
 
-    def asked(self, subscription: Subscription, topics: Iterable[UUri], ttl_s: int) -> Receiver | None:
+    def on_subscribe(
+        self, subscription: SdSubscription, topics: Iterable[UUri], ttl_s: int
+    ) -> EventSink | None:
         """An ECU subscribes the event group that has `topics`; None if no uEntity is left to stand for it."""
-        place = Place(subscription.key, subscription.udp, subscription.tcp)
-        receiver = self._receivers.get(place) or self._new(place)
-        if receiver is None:
-            self._verdicts.refused.append(subscription)
+        destination = EventDestination(subscription.key, subscription.udp, subscription.tcp)
+        sink = self._sinks.get(destination) or self._new_sink(destination)
+        if sink is None:
+            self._decisions.refused.append(subscription)
             return None
         self._topics_of[subscription] = tuple(topics)
         self._undecided.add(subscription)
         for name in self._topics_of[subscription]:
-            topic = receiver.topics.setdefault(name, _Topic())
+            topic = sink.topics.setdefault(name, _Topic())
             topic.holders[subscription] = None
-            lease_s = _longer(topic.lease_s, None if ttl_s == FOREVER else max(ttl_s, LEAST_LEASE_S))
+            lease_s = _longer_lease(topic.lease_s, None if ttl_s == TTL_FOREVER else max(ttl_s, MIN_LEASE_S))
             topic.renew |= lease_s != topic.lease_s
             topic.lease_s = lease_s
-            self._dirty[receiver.subscriber, name] = None
-        self._decide(receiver)
-        return receiver
+            self._dirty[sink.subscriber, name] = None
+        self._decide(sink)
+        return sink
 
-    def _new(self, place: Place) -> Receiver | None:
-        free, n = self._free.get(place.service), self._next.get(place.service, 0)
+    def _new_sink(self, destination: EventDestination) -> EventSink | None:
+        free, n = self._free_numbers.get(destination.service), self._next_number.get(destination.service, 0)
         if free:
             n = free.pop()
         elif n > 0xFFFE:
             return None
         else:
-            self._next[place.service] = n + 1
-        subscriber = UUri(self._authority, n << 16 | place.service.service, place.service.major, 0)
-        receiver = Receiver(place, subscriber)
-        self._receivers[place] = self._by_subscriber[subscriber] = receiver
-        return receiver
+            self._next_number[destination.service] = n + 1
+        subscriber = UUri(
+            self._authority, n << 16 | destination.service.service, destination.service.major, 0
+        )
+        sink = EventSink(destination, subscriber)
+        self._sinks[destination] = self._by_subscriber[subscriber] = sink
+        return sink
 
-    def ended(self, subscription: Subscription) -> None:
+    def on_subscription_ended(self, subscription: SdSubscription) -> None:
         """A subscription is over."""
         names = self._topics_of.pop(subscription, ())
         self._undecided.discard(subscription)
-        receiver = self._receivers.get(Place(subscription.key, subscription.udp, subscription.tcp))
-        if receiver is None:
+        sink = self._sinks.get(EventDestination(subscription.key, subscription.udp, subscription.tcp))
+        if sink is None:
             return
         for name in names:
-            topic = receiver.topics.get(name)
+            topic = sink.topics.get(name)
             if topic is not None:
                 topic.holders.pop(subscription, None)
-                self._dirty[receiver.subscriber, name] = None
+                self._dirty[sink.subscriber, name] = None
 
-    def let_go(self, subscriber: UUri, topic: UUri) -> None:
+    def unsubscribe_orphan(self, subscriber: UUri, topic: UUri) -> None:
         """Our uSubscription has a subscription that is none of ours: it was made by a streamer that was killed since."""
         if subscriber.authority_name == self._authority and subscriber not in self._by_subscriber:
-            self._strays.append((subscriber, topic))
+            self._orphans.append((subscriber, topic))
 
     # --- what our uSubscription says ----------------------------------------------------------------------------------
 
-    def concerns(self, message: UMessage) -> bool:
+    def is_for_ecu(self, message: UMessage) -> bool:
         """Whether a Response or a Notification is for one of our uEntities, or was. Safe from any thread."""
         attributes = message.attributes
         if attributes.type is UMessageType.NOTIFICATION:
-            return is_change(message)
+            return is_update(message)
         return attributes.source.with_resource(0) == self._usubscription
 
-    def answered(self, message: UMessage) -> None:
+    def on_response(self, message: UMessage) -> None:
         """Take in the answer to one of `requests`."""
         reqid = message.attributes.reqid
         key = None if reqid is None else self._calls.pop(reqid, None)
         if key is None or reqid is None:
             return
-        self._late.cancel(reqid)
-        receiver = self._by_subscriber.get(key[0])
-        topic = None if receiver is None else receiver.topics.get(key[1])
-        if receiver is None or topic is None or topic.call != reqid:
+        self._call_deadlines.cancel(reqid)
+        sink = self._by_subscriber.get(key[0])
+        topic = None if sink is None else sink.topics.get(key[1])
+        if sink is None or topic is None or topic.pending_call != reqid:
             return  # asked otherwise since
-        topic.call = None
-        if topic.told is Told.ENDING:
-            topic.told = Told.NOTHING
+        topic.pending_call = None
+        if topic.state is SubscriptionState.UNSUBSCRIBING:
+            topic.state = SubscriptionState.UNSUBSCRIBED
             self._dirty[key] = None
         elif _granted(message):
-            topic.told = Told.HELD
+            topic.state = SubscriptionState.SUBSCRIBED
             if topic.lease_s is not None:
-                self._deadlines.set(key, self._clock.monotonic_ns() + topic.lease_s * _NS_PER_S // 2)
-            self._decide(receiver)
-        elif topic.told is Told.HELD and message.attributes.commstatus in _NOT_DELIVERED:
-            self._deadlines.set(key, self._clock.monotonic_ns() + CALL_TTL_MS * _NS_PER_MS)
+                self._renewals.schedule(key, self._clock.monotonic_ns() + topic.lease_s * _NS_PER_S // 2)
+            self._decide(sink)
+        elif topic.state is SubscriptionState.SUBSCRIBED and message.attributes.commstatus in _NOT_DELIVERED:
+            self._renewals.schedule(key, self._clock.monotonic_ns() + CALL_TTL_MS * _NS_PER_MS)
         else:
-            topic.told = Told.NOTHING
-            self._refuse(receiver, key[1])
+            topic.state = SubscriptionState.UNSUBSCRIBED
+            self._refuse(sink, key[1])
 
-    def told(self, message: UMessage) -> None:
+    def on_update(self, message: UMessage) -> None:
         """Take in a notification of change: our uSubscription, or another one behind it, may end what it granted."""
-        told = told_in(message)
-        if told is None or message.attributes.source.with_resource(0) != self._usubscription:
+        update = subscription_update_in(message)
+        if update is None or message.attributes.source.with_resource(0) != self._usubscription:
             return
-        receiver = self._by_subscriber.get(told.subscriber.with_resource(0))
-        topic = None if receiver is None else receiver.topics.get(told.topic)
-        if receiver is None or topic is None or told.status is not Status.UNSUBSCRIBED:
+        sink = self._by_subscriber.get(update.subscriber.with_resource(0))
+        topic = None if sink is None else sink.topics.get(update.topic)
+        if sink is None or topic is None or update.status is not Status.UNSUBSCRIBED:
             return
-        if topic.told is Told.HELD:  # else it is about what was before
-            topic.told = Told.NOTHING
-            self._refuse(receiver, told.topic)
+        if topic.state is SubscriptionState.SUBSCRIBED:  # else it is about what was before
+            topic.state = SubscriptionState.UNSUBSCRIBED
+            self._refuse(sink, update.topic)
 
-    def _refuse(self, receiver: Receiver, name: UUri) -> None:
+    def _refuse(self, sink: EventSink, name: UUri) -> None:
         """The groups with this topic are refused; the ECU may subscribe again."""
-        self._deadlines.cancel((receiver.subscriber, name))
-        for subscription in list(receiver.topics[name].holders):
-            self.ended(subscription)
-            self._verdicts.refused.append(subscription)
-        self._dirty[receiver.subscriber, name] = None
+        self._renewals.cancel((sink.subscriber, name))
+        for subscription in list(sink.topics[name].holders):
+            self.on_subscription_ended(subscription)
+            self._decisions.refused.append(subscription)
+        self._dirty[sink.subscriber, name] = None
 
-    def _decide(self, receiver: Receiver) -> None:
+    def _decide(self, sink: EventSink) -> None:
         """Accept what has all its topics."""
-        held = {name for name, topic in receiver.topics.items() if topic.told is Told.HELD}
-        waiting = {s for topic in receiver.topics.values() for s in topic.holders if s in self._undecided}
+        subscribed = {
+            name for name, topic in sink.topics.items() if topic.state is SubscriptionState.SUBSCRIBED
+        }
+        waiting = {s for topic in sink.topics.values() for s in topic.holders if s in self._undecided}
         for subscription in sorted(waiting, key=lambda each: each.eventgroup):
-            if held.issuperset(self._topics_of[subscription]):
+            if subscribed.issuperset(self._topics_of[subscription]):
                 self._undecided.discard(subscription)
-                self._verdicts.accepted.append(subscription)
+                self._decisions.accepted.append(subscription)
 
-    def take_verdicts(self) -> Verdicts:
+    def pop_decisions(self) -> SubscriptionDecisions:
         """What has been decided, once."""
-        accepted, refused = self._verdicts
-        self._verdicts = Verdicts([], [])
+        accepted, refused = self._decisions
+        self._decisions = SubscriptionDecisions([], [])
         # One message may subscribe and stop again: what is over has no verdict any more.
-        return Verdicts([each for each in dict.fromkeys(accepted) if each in self._topics_of], refused)
+        return SubscriptionDecisions(
+            [each for each in dict.fromkeys(accepted) if each in self._topics_of], refused
+        )
 
     # --- what is to be said to it -------------------------------------------------------------------------------------
 
-    def requests(self) -> list[UMessage]:
+    def pop_requests(self) -> list[UMessage]:
         """What our uSubscription is to be told now."""
         requests = [
-            self._unsubscribe(*stray) for stray in self._strays if stray[0] not in self._by_subscriber
+            self._unsubscribe(*orphan) for orphan in self._orphans if orphan[0] not in self._by_subscriber
         ]
-        self._strays.clear()
+        self._orphans.clear()
         for key in list(self._dirty):
             del self._dirty[key]
-            receiver = self._by_subscriber.get(key[0])
-            topic = None if receiver is None else receiver.topics.get(key[1])
-            if receiver is None or topic is None:
+            sink = self._by_subscriber.get(key[0])
+            topic = None if sink is None else sink.topics.get(key[1])
+            if sink is None or topic is None:
                 continue
-            if topic.holders and topic.told in {Told.NOTHING, Told.ENDING}:
-                topic.told = Told.ASKED
+            if topic.holders and topic.state in {
+                SubscriptionState.UNSUBSCRIBED,
+                SubscriptionState.UNSUBSCRIBING,
+            }:
+                topic.state = SubscriptionState.SUBSCRIBING
                 requests.append(self._subscribe(key, topic))
-            elif topic.holders and topic.told is Told.HELD and topic.renew:
+            elif topic.holders and topic.state is SubscriptionState.SUBSCRIBED and topic.renew:
                 requests.append(self._subscribe(key, topic))
-            elif not topic.holders and topic.told in {Told.ASKED, Told.HELD}:
-                topic.told, topic.lease_s = Told.ENDING, 0
-                self._deadlines.cancel(key)
+            elif not topic.holders and topic.state in {
+                SubscriptionState.SUBSCRIBING,
+                SubscriptionState.SUBSCRIBED,
+            }:
+                topic.state, topic.lease_s = SubscriptionState.UNSUBSCRIBING, 0
+                self._renewals.cancel(key)
                 requests.append(
                     self._call(
-                        key, topic, Method.UNSUBSCRIBE, unsubscribe_request(key[1]).SerializeToString()
+                        key,
+                        topic,
+                        UsubscriptionMethod.UNSUBSCRIBE,
+                        unsubscribe_request(key[1]).SerializeToString(),
                     )
                 )
-            elif not topic.holders and topic.told is Told.NOTHING:
-                self._forget(receiver, key[1])
+            elif not topic.holders and topic.state is SubscriptionState.UNSUBSCRIBED:
+                self._remove_topic(sink, key[1])
         return requests
 
     def _unsubscribe(self, subscriber: UUri, topic: UUri) -> UMessage:
         payload = unsubscribe_request(topic).SerializeToString()
-        sink = self._usubscription.with_resource(Method.UNSUBSCRIBE)
+        sink = self._usubscription.with_resource(UsubscriptionMethod.UNSUBSCRIBE)
         return request(self._next_id(), subscriber, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TTL_MS)
 
     def _subscribe(self, key: _Key, topic: _Topic) -> UMessage:
         topic.renew = False
         expire_ms = None if topic.lease_s is None else self._clock.wall_ms() + topic.lease_s * 1_000
-        asked = subscribe_request(Wish(key[1], expire_ms))
-        return self._call(key, topic, Method.SUBSCRIBE, asked.SerializeToString())
+        subscribe = subscribe_request(SubscribeRequest(key[1], expire_ms))
+        return self._call(key, topic, UsubscriptionMethod.SUBSCRIBE, subscribe.SerializeToString())
 
-    def _call(self, key: _Key, topic: _Topic, method: Method, payload: bytes) -> UMessage:
+    def _call(self, key: _Key, topic: _Topic, method: UsubscriptionMethod, payload: bytes) -> UMessage:
         id = self._next_id()
-        topic.call = id
+        topic.pending_call = id
         self._calls[id] = key
-        self._late.set(id, self._clock.monotonic_ns() + CALL_TTL_MS * _NS_PER_MS)
+        self._call_deadlines.schedule(id, self._clock.monotonic_ns() + CALL_TTL_MS * _NS_PER_MS)
         sink = self._usubscription.with_resource(method)
         return request(id, key[0], sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TTL_MS)
 
-    def _forget(self, receiver: Receiver, name: UUri) -> None:
-        del receiver.topics[name]
-        self._deadlines.cancel((receiver.subscriber, name))
-        if not receiver.topics:
-            del self._receivers[receiver.place], self._by_subscriber[receiver.subscriber]
-            self._gone.append(receiver)
-            self._free.setdefault(receiver.place.service, []).append(receiver.subscriber.ue_instance)
+    def _remove_topic(self, sink: EventSink, name: UUri) -> None:
+        del sink.topics[name]
+        self._renewals.cancel((sink.subscriber, name))
+        if not sink.topics:
+            del self._sinks[sink.destination], self._by_subscriber[sink.subscriber]
+            self._released_sinks.append(sink)
+            self._free_numbers.setdefault(sink.destination.service, []).append(sink.subscriber.ue_instance)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def on_timer(self, now_ns: int) -> None:
         """Renew what is half over, and give up calls without an answer."""
-        while (key := self._deadlines.pop_due(now_ns)) is not None:
+        while (key := self._renewals.pop_due(now_ns)) is not None:
             self._by_subscriber[key[0]].topics[key[1]].renew = True
             self._dirty[key] = None
-        while (id := self._late.pop_due(now_ns)) is not None:
-            self._give_up(id)
+        while (id := self._call_deadlines.pop_due(now_ns)) is not None:
+            self._on_call_timeout(id)
 
-    def _give_up(self, id: UUID) -> None:
+    def _on_call_timeout(self, id: UUID) -> None:
         key = self._calls.pop(id)
-        receiver = self._by_subscriber.get(key[0])
-        topic = None if receiver is None else receiver.topics.get(key[1])
-        if receiver is None or topic is None or topic.call != id:
+        sink = self._by_subscriber.get(key[0])
+        topic = None if sink is None else sink.topics.get(key[1])
+        if sink is None or topic is None or topic.pending_call != id:
             return
-        topic.call = None
-        if topic.told is Told.ENDING:
-            topic.told = Told.NOTHING  # it ends by itself there, when its time is over
+        topic.pending_call = None
+        if topic.state is SubscriptionState.UNSUBSCRIBING:
+            topic.state = SubscriptionState.UNSUBSCRIBED  # it ends by itself there, when its time is over
             self._dirty[key] = None
-        elif topic.told is Told.HELD:
+        elif topic.state is SubscriptionState.SUBSCRIBED:
             topic.renew = True
             self._dirty[key] = None
         else:
-            self._refuse(receiver, key[1])  # and unsubscribed: it may have been granted all the same
+            self._refuse(sink, key[1])  # and unsubscribed: it may have been granted all the same
 
     @property
     def next_deadline_ns(self) -> int | None:
-        both = (self._deadlines.next_ns, self._late.next_ns)
+        both = (self._renewals.next_ns, self._call_deadlines.next_ns)
         return min((each for each in both if each is not None), default=None)
 
-    def take_gone(self) -> list[Receiver]:
+    def pop_released_sinks(self) -> list[EventSink]:
         """Receivers that our uSubscription has let go, once."""
-        gone, self._gone = self._gone, []
-        return gone
+        released, self._released_sinks = self._released_sinks, []
+        return released
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -372,6 +389,6 @@ def _granted(answer: UMessage) -> bool:
     return status in {Status.SUBSCRIBED, Status.SUBSCRIBE_PENDING}
 
 
-def _longer(one: int | None, other: int | None) -> int | None:
+def _longer_lease(one: int | None, other: int | None) -> int | None:
     """The longer of two times in s, None being for ever."""
     return None if one is None or other is None else max(one, other)

@@ -10,63 +10,65 @@ Belongs to the receiving thread.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers, Receiver
-from ustreamer.transports.someip.discovery.event_publisher import SubscribedEvents
+from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers, EventSink
+from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
-from ustreamer.transports.someip.sd.actions import Subscription, SubscriptionAsked
-from ustreamer.transports.someip.sd.offered_groups import Offer
+from ustreamer.transports.someip.sd.actions import SdSubscription, SubscriptionRequested
+from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
 from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
-Decide = Callable[[Sequence[Subscription], Sequence[Subscription]], None]
+SendDecisions = Callable[[Sequence[SdSubscription], Sequence[SdSubscription]], None]
 """Sends an Ack to those that were accepted, and a Nack to those that were refused."""
 
 
-class Streams(Protocol):
+class EventStreams(Protocol):
     """The TCP connections of the endpoint, as far as events go over them."""
 
     def is_connected(self, address: TcpAddress, /) -> bool:
         """Whether there is one with `address`."""
 
-    def keep(self, address: TcpAddress, /) -> None:
+    def exempt_from_idle(self, address: TcpAddress, /) -> None:
         """Events go there: silence is no reason to close it."""
 
 
-class Admission:
+class EventgroupAdmission:
     """From what an ECU subscribes to the events that it is sent. A refused ECU may subscribe again."""
 
     def __init__(
         self,
-        offers: Mapping[ServiceKey, Offer],
+        offers: Mapping[ServiceKey, OfferedEventgroups],
         subscribers: EcuSubscribers,
-        events: SubscribedEvents,
-        streams: Streams,
-        decide: Decide,
+        events: EventPublisher,
+        streams: EventStreams,
+        send_decisions: SendDecisions,
     ) -> None:
         self._offers = offers
         self._subscribers = subscribers
         self._events = events
         self._streams = streams
-        self._decide = decide
-        self._receivers: dict[Subscription, tuple[Receiver, bool]] = {}
+        self._send_decisions = send_decisions
+        self._sinks: dict[SdSubscription, tuple[EventSink, bool]] = {}
         """With each, whether it has asked for the values that fields have."""
 
     # --- what service discovery says ----------------------------------------------------------------------------------
 
-    def asked(self, asked: SubscriptionAsked) -> None:
-        subscription = asked.subscription
+    def on_subscribe(self, action: SubscriptionRequested) -> None:
+        subscription = action.subscription
         offer = self._offers[subscription.key]
         topics = offer.eventgroups[subscription.eventgroup]
-        if not self._reachable(subscription, offer, topics):
-            self._refuse(subscription)
+        if not self._is_reachable(subscription, offer, topics):
+            self._refuse_subscription(subscription)
             return
-        receiver = self._subscribers.asked(subscription, topics, asked.ttl_s)
-        if receiver is not None:
-            self._receivers[subscription] = (receiver, asked.initial_data)
-            self._events.add(receiver)
+        sink = self._subscribers.on_subscribe(subscription, topics, action.ttl_s)
+        if sink is not None:
+            self._sinks[subscription] = (sink, action.initial_data)
+            self._events.add_sink(sink)
 
-    def _reachable(self, subscription: Subscription, offer: Offer, topics: Iterable[UUri]) -> bool:
+    def _is_reachable(
+        self, subscription: SdSubscription, offer: OfferedEventgroups, topics: Iterable[UUri]
+    ) -> bool:
         """Whether the Subscribe names what its events need: an endpoint over UDP, or a connection that there is."""
         tcp = None if subscription.tcp is None else TcpAddress(*subscription.tcp)
         by_multicast = subscription.eventgroup in offer.multicast
@@ -77,54 +79,54 @@ class Admission:
             elif tcp is None or not self._streams.is_connected(tcp):
                 return False
             else:
-                self._streams.keep(tcp)
+                self._streams.exempt_from_idle(tcp)
         return True
 
-    def ended(self, subscription: Subscription) -> None:
-        self._subscribers.ended(subscription)
-        self._forget(subscription)
+    def on_subscription_ended(self, subscription: SdSubscription) -> None:
+        self._subscribers.on_subscription_ended(subscription)
+        self._remove_sink(subscription)
 
-    def stream_gone(self, peer: TcpAddress) -> None:
+    def on_tcp_disconnected(self, peer: TcpAddress) -> None:
         """The connection is there no more over which `peer` was sent events."""
-        for subscription in [each for each in self._receivers if each.tcp == tuple(peer)]:
-            self._refuse(subscription)
+        for subscription in [each for each in self._sinks if each.tcp == tuple(peer)]:
+            self._refuse_subscription(subscription)
 
-    def send_values(self, subscription: Subscription) -> None:
+    def send_initial_events(self, subscription: SdSubscription) -> None:
         """Send the values that the fields have now."""
-        found = self._receivers.get(subscription)
+        found = self._sinks.get(subscription)
         if found is not None:
-            self._events.send_values(subscription, found[0])
+            self._events.send_initial_events(subscription, found[0])
 
     # --- what our uSubscription says ----------------------------------------------------------------------------------
 
-    def take_verdicts(self) -> None:
+    def apply_decisions(self) -> None:
         """Tell the ECUs what became of their subscriptions, and send to those that were accepted."""
-        accepted, refused = self._subscribers.take_verdicts()
+        accepted, refused = self._subscribers.pop_decisions()
         for subscription in accepted:
-            self._events.accepted(subscription, self._receivers[subscription][0])
+            self._events.on_subscription_accepted(subscription, self._sinks[subscription][0])
         if accepted or refused:
-            self._decide(accepted, refused)
+            self._send_decisions(accepted, refused)
         for subscription in accepted:  # behind the Ack
-            _, wants_values = self._receivers[subscription]
-            if wants_values:
-                self.send_values(subscription)
+            _, wants_initial_events = self._sinks[subscription]
+            if wants_initial_events:
+                self.send_initial_events(subscription)
         for subscription in refused:
-            self._forget(subscription)
+            self._remove_sink(subscription)
 
-    def requests(self) -> list[UMessage]:
+    def pop_requests(self) -> list[UMessage]:
         """What our uSubscription is to be told now. To those that it has let go nothing is sent any more."""
-        for subscriber, topic in self._events.take_strays():
-            self._subscribers.let_go(subscriber, topic)
-        requests = self._subscribers.requests()
-        for receiver in self._subscribers.take_gone():
-            self._events.remove(receiver)
+        for subscriber, topic in self._events.pop_orphans():
+            self._subscribers.unsubscribe_orphan(subscriber, topic)
+        requests = self._subscribers.pop_requests()
+        for sink in self._subscribers.pop_released_sinks():
+            self._events.remove_sink(sink)
         return requests
 
-    def _refuse(self, subscription: Subscription) -> None:
+    def _refuse_subscription(self, subscription: SdSubscription) -> None:
         """Nack, now or after it was accepted."""
-        self.ended(subscription)
-        self._decide((), [subscription])
+        self.on_subscription_ended(subscription)
+        self._send_decisions((), [subscription])
 
-    def _forget(self, subscription: Subscription) -> None:
-        if self._receivers.pop(subscription, None) is not None:
-            self._events.ended(subscription)
+    def _remove_sink(self, subscription: SdSubscription) -> None:
+        if self._sinks.pop(subscription, None) is not None:
+            self._events.on_subscription_ended(subscription)

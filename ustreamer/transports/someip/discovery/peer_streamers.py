@@ -6,85 +6,85 @@
 
 from collections.abc import Callable, Iterable
 
-from ustreamer.core.peers.election import Announcement, Who
+from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.hooks import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.sd.actions import Action, OfferTurned
-from ustreamer.transports.someip.sd.config import ServiceDiscovery
+from ustreamer.transports.someip.sd.actions import Action, OfferRoleChanged
+from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.transports.someip.sd.discovery import Discovery
-from ustreamer.transports.someip.sd.settings import ServiceKey, Streamer
-from ustreamer.transports.someip.sd.standby import Brings
+from ustreamer.transports.someip.sd.settings import PeerDiscoverySettings, ServiceKey
+from ustreamer.transports.someip.sd.standby import TrustCheck
 
 
-class OtherStreamers:
+class PeerStreamers:
     """Of one endpoint that has service discovery."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` has the receiving thread call `follow`."""
         self._wake = wake
-        self._announced: frozenset[Announcement] | None = None
-        self._brings: Brings | None = None
-        self._watchers: list[Callable[[frozenset[Announcement]], None]] = []
-        self._elsewhere: frozenset[ServiceKey] = frozenset()
-        self.there = False
+        self._pending_announcements: frozenset[Announcement] | None = None
+        self._pending_trust_check: TrustCheck | None = None
+        self._listeners: list[Callable[[frozenset[Announcement]], None]] = []
+        self._served_by_peer: frozenset[ServiceKey] = frozenset()
+        self.has_peers = False
         """Whether any streamer but ours is heard."""
 
     # --- what the host says ---------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
         """As the port says."""
-        self._announced = announcements
+        self._pending_announcements = announcements
         self._wake()
 
-    def believe(self, brings: Brings) -> None:
+    def set_trust_check(self, trust_check: TrustCheck) -> None:
         """As the port says."""
-        self._brings = brings
+        self._pending_trust_check = trust_check
         self._wake()
 
-    def watch(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
-        """As `watch_neighbours` of the port."""
-        self._watchers.append(changed)
+    def add_announcement_listener(self, listener: Callable[[frozenset[Announcement]], None]) -> None:
+        """As `watch_peers` of the port."""
+        self._listeners.append(listener)
 
-    def follow(self, discovery: Discovery, now_ns: int) -> list[Action]:
+    def update_discovery(self, discovery: Discovery, now_ns: int) -> list[Action]:
         """Tell service discovery what has been said since the last time."""
         actions: list[Action] = []
-        announced, self._announced = self._announced, None
+        announced, self._pending_announcements = self._pending_announcements, None
         if announced is not None:
             actions += discovery.announce(announced, now_ns)
-        brings, self._brings = self._brings, None
-        if brings is not None:
-            actions += discovery.believe(brings, now_ns)
+        trust_check, self._pending_trust_check = self._pending_trust_check, None
+        if trust_check is not None:
+            actions += discovery.set_trust_check(trust_check, now_ns)
         return actions
 
     # --- what service discovery says ------------------------------------------------------------------------------------
 
-    def heard(self, announcements: frozenset[Announcement]) -> None:
+    def on_announcements(self, announcements: frozenset[Announcement]) -> None:
         """All that is announced."""
-        self.there = bool(announcements)
-        for changed in self._watchers:
-            changed(announcements)
+        self.has_peers = bool(announcements)
+        for listener in self._listeners:
+            listener(announcements)
 
-    def turned(self, news: OfferTurned) -> None:
+    def on_offer_role_changed(self, change: OfferRoleChanged) -> None:
         """Another streamer offers a service of ours, or none does any more."""
-        key = frozenset((news.key,))
-        self._elsewhere = self._elsewhere - key if news.ours else self._elsewhere | key
+        key = frozenset((change.key,))
+        self._served_by_peer = self._served_by_peer - key if change.ours else self._served_by_peer | key
 
-    def serves_elsewhere(self, key: ServiceKey) -> bool:
+    def is_served_by_peer(self, key: ServiceKey) -> bool:
         """Whether another streamer offers it, so that its events are none of ours to send."""
-        return key in self._elsewhere
+        return key in self._served_by_peer
 
 
-def streamer_settings(
+def peer_discovery_settings(
     config: SomeipEndpoint, context: EndpointContext, relayed: Iterable[ServiceKey]
-) -> Streamer | None:
+) -> PeerDiscoverySettings | None:
     """What service discovery is told of us and others; None if it is to know of no streamers, or there is no process of ours."""
-    assert isinstance(config.sd, ServiceDiscovery)
-    if config.neighbours is False or not context.instance:
+    assert isinstance(config.sd, SdConfig)
+    if config.peers is False or not context.instance:
         return None
-    return Streamer(
-        me=Who(context.authority, context.instance),
+    return PeerDiscoverySettings(
+        own_id=RouterId(context.authority, context.instance),
         service=config.sd.streamer_service,
-        vouched=frozenset(() if config.neighbours is True else config.neighbours),
-        relayed=frozenset(relayed),
-        hosts=frozenset(config.other_streamers),
+        trusted_authorities=frozenset(() if config.peers is True else config.peers),
+        accept_relayed=frozenset(relayed),
+        streamer_hosts=frozenset(config.peer_streamer_addresses),
     )

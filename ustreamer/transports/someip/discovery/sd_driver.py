@@ -24,46 +24,54 @@ from typing import Final, NamedTuple
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.hooks import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.discovery.dynamic_services import UnlistedServices
+from ustreamer.transports.someip.discovery.dynamic_services import DynamicServices
 from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers
-from ustreamer.transports.someip.discovery.event_publisher import SubscribedEvents
-from ustreamer.transports.someip.discovery.event_subscriptions import Admission
-from ustreamer.transports.someip.discovery.located_services import FoundServices, key_of, wanted
-from ustreamer.transports.someip.discovery.peer_streamers import OtherStreamers, streamer_settings
-from ustreamer.transports.someip.discovery.service_registry import Services
-from ustreamer.transports.someip.discovery.usubscription_proxy import EcuSubscriptions, GroupKey, State
-from ustreamer.transports.someip.io.multicast_groups import Groups
+from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+from ustreamer.transports.someip.discovery.event_subscriptions import EventgroupAdmission
+from ustreamer.transports.someip.discovery.located_services import (
+    LocatedServices,
+    service_key,
+    wanted_service,
+)
+from ustreamer.transports.someip.discovery.peer_streamers import PeerStreamers, peer_discovery_settings
+from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
+from ustreamer.transports.someip.discovery.usubscription_proxy import (
+    EcuSubscriptionState,
+    EcuUsubscription,
+    EventgroupKey,
+)
+from ustreamer.transports.someip.io.multicast_groups import MulticastGroups
 from ustreamer.transports.someip.io.poller import Handler, Poller
-from ustreamer.transports.someip.io.tcp_connections import Connections
+from ustreamer.transports.someip.io.tcp_connections import TcpConnections
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import (
     Action,
-    ConnectWanted,
+    ConnectRequested,
     EventgroupLost,
     EventgroupRefused,
     EventgroupSubscribed,
-    InitialDataAsked,
-    OfferTurned,
+    InitialDataRequested,
+    OfferRoleChanged,
+    PeerAnnouncementsChanged,
     PeerRebooted,
-    Refused,
+    SdInputRefused,
+    SdSubscription,
     Send,
     ServiceFound,
     ServiceLost,
-    StreamersHeard,
-    Subscription,
-    SubscriptionAsked,
     SubscriptionEnded,
+    SubscriptionRequested,
 )
-from ustreamer.transports.someip.sd.codec import is_discovery
-from ustreamer.transports.someip.sd.config import ServiceDiscovery
+from ustreamer.transports.someip.sd.codec import is_sd_message
+from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.transports.someip.sd.discovery import Discovery
-from ustreamer.transports.someip.sd.drop_reasons import SERVICE
-from ustreamer.transports.someip.sd.interface_monitor import LinkWatch, interface_of
-from ustreamer.transports.someip.sd.offered_groups import Offer
-from ustreamer.transports.someip.sd.settings import ServiceKey, Settings
-from ustreamer.transports.someip.sd.sockets import DiscoveryPort
+from ustreamer.transports.someip.sd.drop_reasons import NOT_DISCOVERY
+from ustreamer.transports.someip.sd.interface_monitor import InterfaceMonitor, find_interface
+from ustreamer.transports.someip.sd.offered_groups import OfferedEventgroups
+from ustreamer.transports.someip.sd.settings import SdSettings, ServiceKey
+from ustreamer.transports.someip.sd.sockets import SdSockets
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -72,93 +80,99 @@ from ustreamer.uprotocol.uuri import UUri
 
 log = logging.getLogger("ustreamer.someip")
 
-MAX_WAITING: Final = 4_096
+MAX_PENDING_MESSAGES: Final = 4_096
 """Messages for the uEntities in here that wait for the receiving thread."""
 
-_ROUND: Final = 32  # datagrams of each SD socket between two looks at the data
+_DATAGRAMS_PER_WAKE: Final = 32  # datagrams of each SD socket between two looks at the data
 
 
-class Surroundings(NamedTuple):
+class SdCallbacks(NamedTuple):
     """What service discovery needs of its endpoint."""
 
     deliver: Callable[[UMessage], None]
     """Gives a message of a uEntity in here to the listeners."""
-    route_open: Callable[[UUri], None]
+    on_route_open: Callable[[UUri], None]
     """Says that the service behind a route is there."""
-    service_gone: Callable[[UUri, list[Address], str], None]
+    on_service_lost: Callable[[UUri, list[Address], str], None]
     """Says that a service is there no more, where it was, and why."""
-    refused: Callable[[str, Address, object], None]
+    count_refused: Callable[[str, Address, object], None]
     """Counts something that was not taken."""
-    reader: Callable[[socket.socket], Handler]
+    make_reader: Callable[[socket.socket], Handler]
     """Makes what reads a socket that hears a multicast group of events."""
     wake: Callable[[], None]
     """Has the receiving thread take a turn."""
 
 
-class Discovering:
+class SdDriver:
     """From `open` to `close`."""
 
     def __init__(
         self,
         config: SomeipEndpoint,
         context: EndpointContext,
-        services: Services,
-        offers: Mapping[ServiceKey, Offer],
-        events: SubscribedEvents,
-        connections: Connections,
-        around: Surroundings,
+        services: ServiceRegistry,
+        offers: Mapping[ServiceKey, OfferedEventgroups],
+        events: EventPublisher,
+        connections: TcpConnections,
+        callbacks: SdCallbacks,
     ) -> None:
-        assert isinstance(config.sd, ServiceDiscovery)
+        assert isinstance(config.sd, SdConfig)
         name, own_authority, clock = context.name, context.authority, context.clock
-        relayed = [key_of(each) for each in config.services if each.relayed]
-        self._streamer = streamer_settings(config, context, relayed)
-        self.streamers = OtherStreamers(around.wake)
+        relayed = [service_key(each) for each in config.services if each.accept_relayed]
+        self._peer_settings = peer_discovery_settings(config, context, relayed)
+        self.peers = PeerStreamers(callbacks.wake)
         self._sd, self._clock, self._name = config.sd, clock, name
-        self._services, self._offers, self._events, self._around = services, offers, events, around
+        self._services, self._offers, self._events, self._callbacks = services, offers, events, callbacks
         self._connections = connections
-        self._port = DiscoveryPort(self._sd.own, self._sd.group)
-        self._groups = Groups(self._sd.own[0], config.receive_buffer, around.reader)
-        self._link: LinkWatch | None = None
-        self._up = False
+        self._sockets = SdSockets(self._sd.own_address, self._sd.group_address)
+        self._groups = MulticastGroups(self._sd.own_address[0], config.receive_buffer, callbacks.make_reader)
+        self._interface_monitor: InterfaceMonitor | None = None
+        self._is_link_up = False
         self._discovery: Discovery | None = None
-        self._last_counts: dict[str, int] = {}  # for the last word of a streamer that stops
+        self._final_statistics: dict[str, int] = {}  # for the last word of a streamer that stops
         remote = [each for each in config.services if not each.offered]
-        sought = [each for each in remote if each.to_be_found]
-        news = (around.route_open, around.service_gone)
-        self._found = FoundServices(name, config.authority, sought, services, connections, *news)
-        self._waiting: deque[UMessage] = deque()
-        ids = UuidSource(clock.wall_ms)
-        self._unlisted = self._unlisted_services(config)
-        self.ecus = EcuSubscriptions(config.authority, own_authority, remote, clock, ids.next, self._unlisted)
-        self._entity = config.authority
-        self._believes_all = config.clients is None
-        taken = {key: offer.receivers for key, offer in offers.items()}
-        self._subscribers = EcuSubscribers(config.authority, own_authority, clock, ids.next, taken)
-        self._admission = Admission(offers, self._subscribers, events, connections, self._decide)
-        self._changed: Callable[[], None] = _nobody_asks
-        self._foreign_changes = 0
-
-    def _unlisted_services(self, config: SomeipEndpoint) -> UnlistedServices | None:
-        bounds = self._sd.unlisted_bounds
-        if bounds is None:
-            return None
-        listed = map(key_of, config.services)
-        unlisted = UnlistedServices(
-            config.authority, bounds, listed, self._clock.monotonic_ns, self._around.wake
+        wanted_services = [each for each in remote if each.needs_discovery]
+        callbacks_of_services = (callbacks.on_route_open, callbacks.on_service_lost)
+        self._located = LocatedServices(
+            name, config.authority, wanted_services, services, connections, *callbacks_of_services
         )
-        self._services.seek_unlisted(unlisted.call)
-        return unlisted
+        self._pending_messages: deque[UMessage] = deque()
+        ids = UuidSource(clock.wall_ms)
+        self._dynamic = self._make_dynamic_services(config)
+        self.usubscription = EcuUsubscription(
+            config.authority, own_authority, remote, clock, ids.next, self._dynamic
+        )
+        self._authority = config.authority
+        self._trusts_sd_networks = config.clients is None
+        first_free = {key: offer.receivers for key, offer in offers.items()}
+        self._subscribers = EcuSubscribers(config.authority, own_authority, clock, ids.next, first_free)
+        self._event_subscriptions = EventgroupAdmission(
+            offers, self._subscribers, events, connections, self._send_decisions
+        )
+        self._on_directory_change: Callable[[], None] = _no_directory
+        self._directory_version = 0
+
+    def _make_dynamic_services(self, config: SomeipEndpoint) -> DynamicServices | None:
+        limits = self._sd.dynamic_services_limits
+        if limits is None:
+            return None
+        configured = map(service_key, config.services)
+        dynamic = DynamicServices(
+            config.authority, limits, configured, self._clock.monotonic_ns, self._callbacks.wake
+        )
+        self._services.set_dynamic_request(dynamic.request_for_method)
+        return dynamic
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
         """What would keep `open` from succeeding."""
         try:
-            self._port.open()
+            self._sockets.open()
         except UStatusError as error:
             return [f"sd: {error.message}"]
         finally:
-            self._port.close()
+            self._sockets.close()
         return []
 
     def open(self, poller: Poller, udp: Address, tcp: Address) -> None:
@@ -166,90 +180,93 @@ class Discovering:
 
         The last that the opening thread does with it: `poller` hands it over to the receiving one.
         """
-        self._port.open()
-        networks = self._sd.believed() or self._own_network()
-        if self._believes_all:
-            self._services.believe(networks)
-        settings = Settings(
-            own=self._sd.own,
+        self._sockets.open()
+        networks = self._sd.trusted_networks() or self._own_network()
+        if self._trusts_sd_networks:
+            self._services.trust_networks(networks)
+        settings = SdSettings(
+            own=self._sd.own_address,
             networks=networks,
             events=udp,
             initial_data=self._sd.initial_data,
             sd_endpoint_options=self._sd.sd_endpoint_options,
-            streamer=self._streamer,
+            streamer=self._peer_settings,
             timings=self._sd.timings,
             limits=self._sd.limits,
         )
         self._discovery = discovery = Discovery(settings, random.random)
-        self._link = LinkWatch(self._sd.own[0])
+        self._interface_monitor = InterfaceMonitor(self._sd.own_address[0])
         self._groups.open(poller)
         now_ns = self._clock.monotonic_ns()
         for offer in self._offers.values():
-            self._do(discovery.offer(offer.discovered_at(udp, tcp), now_ns))
-        for key in self._found.sought:
-            self._do(discovery.want(wanted(key), now_ns))
-        self._turn_link()
-        for fd in self._port.fds:
-            poller.add(fd, self._readable)
-        poller.add(self._link.fileno(), self._link_changed)
+            self._execute_all(discovery.offer_service(offer.sd_service_at(udp, tcp), now_ns))
+        for key in self._located.wanted:
+            self._execute_all(discovery.request_service(wanted_service(key), now_ns))
+        self._update_link()
+        for fd in self._sockets.fds:
+            poller.add(fd, self._on_readable)
+        poller.add(self._interface_monitor.fileno(), self._on_link_event)
 
     def _own_network(self) -> tuple[ipaddress.IPv4Network, ...]:
-        found = interface_of(self._sd.own[0])
+        found = find_interface(self._sd.own_address[0])
         if found is None:
-            host = self._sd.own[0]
+            host = self._sd.own_address[0]
             raise UStatusError(UCode.UNAVAILABLE, f"sd.interface: {host} is no address of this machine")
         return (found.network,)
 
-    def say_goodbye(self) -> None:
+    def leave_network(self) -> None:
         """Stop what we offer and subscribe, on the network and at our uSubscription. On the receiving thread, as its end."""
         if self._discovery is None:
             return
-        self._do(self._discovery.close())
-        self._last_counts = self._discovery.statistics()
-        for message in self._admission.requests():
-            self._around.deliver(message)
+        self._execute_all(self._discovery.close())
+        self._final_statistics = self._discovery.statistics()
+        for message in self._event_subscriptions.pop_requests():
+            self._callbacks.deliver(message)
         self._discovery = None
 
     def close(self) -> None:
         """After the end of the receiving thread. May be repeated."""
-        self._port.close()
+        self._sockets.close()
         self._groups.close()
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        if self._interface_monitor is not None:
+            self._interface_monitor.close()
+            self._interface_monitor = None
 
-    def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory:
+    def directory(self, on_change: Callable[[], None]) -> SubscriptionDirectory:
         """Other devices that subscribe here; `changed` is called after every change."""
-        self._changed = changed
-        return self.ecus
+        self._on_directory_change = on_change
+        return self.usubscription
 
     # --- any thread ---------------------------------------------------------------------------------------------------
 
-    def concerns(self, message: UMessage) -> bool:
+    def is_for_local_entity(self, message: UMessage) -> bool:
         """Whether a message is for a uEntity in here: the ECUs' uSubscription, or one that stands for an ECU's endpoint."""
         attributes = message.attributes
         if attributes.type is UMessageType.REQUEST:
             sink = attributes.sink
-            return sink is not None and sink.ue_id == 0 and sink.authority_name == self._entity
-        return self._subscribers.concerns(message)
+            return sink is not None and sink.ue_id == 0 and sink.authority_name == self._authority
+        return self._subscribers.is_for_ecu(message)
 
-    def hand_over(self, message: UMessage) -> None:
+    def submit(self, message: UMessage) -> None:
         """Have the receiving thread take a message that `concerns` us; it is to be woken. Raises RESOURCE_EXHAUSTED."""
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._pending_messages) >= MAX_PENDING_MESSAGES:
             raise UStatusError(
-                UCode.RESOURCE_EXHAUSTED, f"{message.id}: {MAX_WAITING} messages for uSubscription wait"
+                UCode.RESOURCE_EXHAUSTED,
+                f"{message.id}: {MAX_PENDING_MESSAGES} messages for uSubscription wait",
             )
-        self._waiting.append(message)
+        self._pending_messages.append(message)
 
-    def is_elsewhere(self, receiver: EventReceiver) -> Callable[[], bool]:
+    def served_by_peer_check(self, receiver: EventReceiver) -> Callable[[], bool]:
         """What tells whether another streamer offers the service whose events a configured receiver gets."""
-        who = receiver.subscriber
+        entity = receiver.subscriber
         keys = [
-            each for each in self._offers if (each.service, each.major) == (who.ue_type, who.ue_version_major)
+            each
+            for each in self._offers
+            if (each.service, each.major) == (entity.ue_type, entity.ue_version_major)
         ]
-        elsewhere = self.streamers.serves_elsewhere
+        is_served_by_peer = self.peers.is_served_by_peer
         return lambda: any(
-            map(elsewhere, keys)
+            map(is_served_by_peer, keys)
         )  # one: requests do not name an instance, so none is offered twice
 
     # --- the receiving thread -----------------------------------------------------------------------------------------
@@ -262,12 +279,12 @@ class Discovering:
         due = (
             self._discovery.next_deadline_ns,
             self._subscribers.next_deadline_ns,
-            self.ecus.next_deadline_ns,
-            None if self._unlisted is None else self._unlisted.next_deadline_ns,
+            self.usubscription.next_deadline_ns,
+            None if self._dynamic is None else self._dynamic.next_deadline_ns,
         )
         return min((each for each in due if each is not None), default=None)
 
-    def turn(self) -> None:
+    def on_tick(self) -> None:
         """Do what is due, and take what was handed over."""
         discovery = self._discovery
         if discovery is None:
@@ -275,178 +292,184 @@ class Discovering:
         now_ns = self._clock.monotonic_ns()
         due_ns = self.next_deadline_ns
         if due_ns is not None and due_ns <= now_ns:
-            self.ecus.expire(now_ns)
+            self.usubscription.expire_subscriptions(now_ns)
             self._subscribers.on_timer(now_ns)
-            self._do(discovery.on_timer(now_ns))
-        while self._waiting:
-            self._take_over(self._waiting.popleft())
-        self._follow()
+            self._execute_all(discovery.on_timer(now_ns))
+        while self._pending_messages:
+            self._handle(self._pending_messages.popleft())
+        self._reconcile()
 
-    def _take_over(self, message: UMessage) -> None:
+    def _handle(self, message: UMessage) -> None:
         match message.attributes.type:
             case UMessageType.REQUEST:
-                for answer in self.ecus.request(message):
-                    self._around.deliver(answer)
+                for answer in self.usubscription.on_request(message):
+                    self._callbacks.deliver(answer)
             case UMessageType.RESPONSE:
-                self._subscribers.answered(message)
+                self._subscribers.on_response(message)
             case _:
-                self._subscribers.told(message)
+                self._subscribers.on_update(message)
 
-    def _readable(self, events: int) -> None:
-        for heard in self._port.hear(_ROUND):
-            messages, malformed = split(heard.datagram)
-            waited_ns = heard.waited_ns(self._clock.wall_ms())
+    def _on_readable(self, events: int) -> None:
+        for received in self._sockets.receive(_DATAGRAMS_PER_WAKE):
+            messages, malformed = split(received.datagram)
+            waited_ns = received.waited_ns(self._clock.wall_ms())
             for error in malformed:
-                self._around.refused(error.reason, heard.peer, error)
+                self._callbacks.count_refused(error.reason, received.peer, error)
             for message in messages:
-                if self._discovery is None or not is_discovery(message):
-                    self._around.refused(SERVICE, heard.peer, message)
+                if self._discovery is None or not is_sd_message(message):
+                    self._callbacks.count_refused(NOT_DISCOVERY, received.peer, message)
                     continue
                 now_ns = self._clock.monotonic_ns()
-                self._do(self._discovery.feed(message, heard.peer, heard.multicast, now_ns, waited_ns))
-        self._follow()
+                self._execute_all(
+                    self._discovery.feed(message, received.peer, received.multicast, now_ns, waited_ns)
+                )
+        self._reconcile()
 
-    def _link_changed(self, events: int) -> None:
-        assert self._link is not None
-        self._link.drain()
-        self._turn_link()
-        self._follow()
+    def _on_link_event(self, events: int) -> None:
+        assert self._interface_monitor is not None
+        self._interface_monitor.drain()
+        self._update_link()
+        self._reconcile()
 
-    def _turn_link(self) -> None:
-        assert self._link is not None
-        up = self._link.is_up()
-        if self._discovery is None or up == self._up:
+    def _update_link(self) -> None:
+        assert self._interface_monitor is not None
+        up = self._interface_monitor.is_up()
+        if self._discovery is None or up == self._is_link_up:
             return
-        self._up = up
+        self._is_link_up = up
         log.info("someip.link", extra={"endpoint": self._name, "up": up})
         if up:
-            self._port.rejoin()
+            self._sockets.rejoin()
             self._groups.rejoin()
-            self._do(self._discovery.link_up(self._clock.monotonic_ns()))
+            self._execute_all(self._discovery.link_up(self._clock.monotonic_ns()))
         else:
-            self._do(self._discovery.link_down())
+            self._execute_all(self._discovery.link_down())
 
-    def _follow(self) -> None:
+    def _reconcile(self) -> None:
         """Bring together what service discovery, uSubscription here and uSubscription there now want of each other."""
         discovery = self._discovery
         if discovery is None:
             return
-        self._do(self.streamers.follow(discovery, self._clock.monotonic_ns()))
-        if self._unlisted is not None:
-            changes = self._unlisted.take_changes()
-            self._do(self._found.follow(changes, discovery, self._clock.monotonic_ns()))
-        for wish in self.ecus.take_wishes():
-            service, number = wanted(wish.group.service), wish.group.eventgroup
-            if wish.wanted:
+        self._execute_all(self.peers.update_discovery(discovery, self._clock.monotonic_ns()))
+        if self._dynamic is not None:
+            changes = self._dynamic.pop_changes()
+            self._execute_all(self._located.apply_changes(changes, discovery, self._clock.monotonic_ns()))
+        for group_request in self.usubscription.pop_eventgroup_requests():
+            service, number = wanted_service(group_request.group.service), group_request.group.eventgroup
+            if group_request.wanted:
                 now_ns = self._clock.monotonic_ns()
-                self._do(discovery.subscribe(service, number, now_ns, reliable=wish.reliable))
+                self._execute_all(
+                    discovery.subscribe(service, number, now_ns, reliable=group_request.reliable)
+                )
             else:
-                self._groups.hear(wish.group, None)
-                self._do(discovery.unsubscribe(service, number))
-        self._admission.take_verdicts()
-        for message in self._admission.requests():
-            self._around.deliver(message)
-        if self.ecus.version != self._foreign_changes:
-            self._foreign_changes = self.ecus.version
-            self._changed()
+                self._groups.set_membership(group_request.group, None)
+                self._execute_all(discovery.unsubscribe(service, number))
+        self._event_subscriptions.apply_decisions()
+        for message in self._event_subscriptions.pop_requests():
+            self._callbacks.deliver(message)
+        if self.usubscription.version != self._directory_version:
+            self._directory_version = self.usubscription.version
+            self._on_directory_change()
 
     # --- what service discovery says ----------------------------------------------------------------------------------
 
-    def _do(self, actions: list[Action]) -> None:
+    def _execute_all(self, actions: list[Action]) -> None:
         for action in actions:
-            self._act(action)
+            self._execute(action)
 
-    def _act(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         match action:
             case Send():
-                self._port.send(action.datagram, action.to)
-            case Refused():
-                self._around.refused(action.reason, action.peer, action.detail)
+                self._sockets.send(action.datagram, action.to)
+            case SdInputRefused():
+                self._callbacks.count_refused(action.reason, action.peer, action.detail)
             case ServiceFound():
-                self._found.found(action)
-                self.ecus.goes_over(action.key, tcp=self._found.is_over_tcp(action.key))
+                self._located.on_found(action)
+                self.usubscription.set_uses_tcp(action.key, tcp=self._located.is_over_tcp(action.key))
             case ServiceLost():
-                self._found.lost(action)
+                self._located.on_lost(action)
             case EventgroupSubscribed():
-                self._groups.hear(GroupKey(action.key, action.eventgroup), action.multicast)
-                self._tell(action.key, action.eventgroup, State.SUBSCRIBED)
+                self._groups.set_membership(EventgroupKey(action.key, action.eventgroup), action.multicast)
+                self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.SUBSCRIBED)
             case EventgroupRefused():
-                self._tell(action.key, action.eventgroup, State.REFUSED)
+                self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.REFUSED)
             case EventgroupLost():
-                self._groups.hear(GroupKey(action.key, action.eventgroup), None)
-                self._tell(action.key, action.eventgroup, State.PENDING)
-            case SubscriptionAsked():
-                self._admission.asked(action)
+                self._groups.set_membership(EventgroupKey(action.key, action.eventgroup), None)
+                self._notify_state(action.key, action.eventgroup, EcuSubscriptionState.PENDING)
+            case SubscriptionRequested():
+                self._event_subscriptions.on_subscribe(action)
             case SubscriptionEnded():
-                self._admission.ended(action.subscription)
-            case InitialDataAsked():
-                self._admission.send_values(action.subscription)
+                self._event_subscriptions.on_subscription_ended(action.subscription)
+            case InitialDataRequested():
+                self._event_subscriptions.send_initial_events(action.subscription)
             case PeerRebooted():
                 log.info("someip.rebooted", extra={"endpoint": self._name, "peer": action.peer[0]})
-                self._connections.drop(action.peer[0])
-            case StreamersHeard():
-                self.streamers.heard(action.announcements)
-            case OfferTurned():
-                log.info("someip.offer_turned", extra=self._offer_extra(action))
-                self.streamers.turned(action)
-            case ConnectWanted():
-                self._stream_there(TcpAddress(*action.address), [action.key])
+                self._connections.drop_host(action.peer[0])
+            case PeerAnnouncementsChanged():
+                self.peers.on_announcements(action.announcements)
+            case OfferRoleChanged():
+                log.info("someip.offer_role_changed", extra=self._offer_extra(action))
+                self.peers.on_offer_role_changed(action)
+            case ConnectRequested():
+                self._report_stream(TcpAddress(*action.address), [action.key])
 
-    def _decide(self, accepted: Sequence[Subscription], refused: Sequence[Subscription]) -> None:
+    def _send_decisions(self, accepted: Sequence[SdSubscription], refused: Sequence[SdSubscription]) -> None:
         assert self._discovery is not None
-        self._do(self._discovery.decide(accepted, refused))
+        self._execute_all(self._discovery.decide_subscriptions(accepted, refused))
 
-    def _offer_extra(self, news: OfferTurned) -> dict[str, object]:
-        return {"endpoint": self._name, "service": str(news.key), "ours": news.ours}
+    def _offer_extra(self, change: OfferRoleChanged) -> dict[str, object]:
+        return {"endpoint": self._name, "service": str(change.key), "ours": change.ours}
 
-    def _tell(self, key: ServiceKey, eventgroup: int, state: State) -> None:
-        for message in self.ecus.turned(GroupKey(key, eventgroup), state):
-            self._around.deliver(message)
+    def _notify_state(self, key: ServiceKey, eventgroup: int, state: EcuSubscriptionState) -> None:
+        for message in self.usubscription.on_eventgroup_state(EventgroupKey(key, eventgroup), state):
+            self._callbacks.deliver(message)
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def stream_came(self, peer: TcpAddress, *, inbound: bool) -> None:
+    def on_tcp_connected(self, peer: TcpAddress, *, inbound: bool) -> None:
         """A connection with `peer` is there: what waits for it is subscribed."""
         if not inbound:
-            self._stream_there(peer, self._found.over(peer))
-            self._follow()
+            self._report_stream(peer, self._located.services_over(peer))
+            self._reconcile()
 
-    def _stream_there(self, peer: TcpAddress, keys: list[ServiceKey]) -> None:
-        local = self._connections.local(peer)
+    def _report_stream(self, peer: TcpAddress, keys: list[ServiceKey]) -> None:
+        local = self._connections.local_address(peer)
         for key in keys if local is not None and self._discovery is not None else ():
             assert local is not None
             assert self._discovery is not None
-            self._do(self._discovery.connected(key, (local.host, local.port), self._clock.monotonic_ns()))
+            self._execute_all(
+                self._discovery.on_connected(key, (local.host, local.port), self._clock.monotonic_ns())
+            )
 
-    def stream_gone(self, peer: TcpAddress, *, inbound: bool) -> None:
+    def on_tcp_disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
         """It is there no more: our subscriptions over it are made again, and an ECU's are over."""
         if self._discovery is None:
             return
         if inbound:
-            self._admission.stream_gone(peer)
+            self._event_subscriptions.on_tcp_disconnected(peer)
         else:
-            for key in self._found.over(peer):
-                self._do(self._discovery.disconnected(key))
-        self._follow()
+            for key in self._located.services_over(peer):
+                self._execute_all(self._discovery.on_disconnected(key))
+        self._reconcile()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
-        """Of service discovery: what is there now, and `sd_found`, `sd_lost` services, `sd_unsent` messages since the start."""
+        """Of service discovery: what is there now, and `sd_found`, `sd_lost` services, `sd_send_failed` messages since the start."""
         discovery = self._discovery
         return {
-            **(self._last_counts if discovery is None else discovery.statistics()),
-            **self.ecus.statistics(),
+            **(self._final_statistics if discovery is None else discovery.statistics()),
+            **self.usubscription.statistics(),
             **self._subscribers.statistics(),
             **self._events.statistics(),
-            **self._found.statistics(),
-            **({} if self._unlisted is None else self._unlisted.statistics()),
-            "sd_unsent": self._port.unsent,
-            "sd_waiting": len(self._waiting),
+            **self._located.statistics(),
+            **({} if self._dynamic is None else self._dynamic.statistics()),
+            "sd_send_failed": self._sockets.send_failed,
+            "sd_waiting": len(self._pending_messages),
             "sd_groups_joined": len(self._groups),
             "sd_groups_not_joined": self._groups.not_joined,
         }
 
 
-def _nobody_asks() -> None:
+def _no_directory() -> None:
     """Before `directory`."""

@@ -23,28 +23,28 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.keyed_deadlines import Deadlines
+from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.core.routing.usubscription_codec import (
-    CHANGE,
+    CHANGE_RESOURCE,
     USUBSCRIPTION,
     VERSION_3,
     VERSION_4,
-    Method,
     Status,
-    change,
-    pack,
-    subscribe_answer,
+    UsubscriptionMethod,
+    pack_payload,
     subscribe_in,
-    unsubscribe_answer,
+    subscribe_response,
     unsubscribe_in,
+    unsubscribe_response,
+    update_message,
 )
-from ustreamer.transports.someip.config import Service
-from ustreamer.transports.someip.discovery.dynamic_services import UnlistedServices
+from ustreamer.transports.someip.config import ServiceConfig
+from ustreamer.transports.someip.discovery.dynamic_services import DynamicServices
 from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
@@ -58,7 +58,7 @@ _NS_PER_MS: Final = 1_000_000
 _VERSIONS: Final = (VERSION_3, VERSION_4)
 
 
-class State(StrEnum):
+class EcuSubscriptionState(StrEnum):
     """What service discovery knows of our subscription to an event group."""
 
     PENDING = "pending"
@@ -66,7 +66,7 @@ class State(StrEnum):
     REFUSED = "refused"
 
 
-class GroupKey(NamedTuple):
+class EventgroupKey(NamedTuple):
     """An event group of a service that has to be found."""
 
     service: ServiceKey
@@ -77,10 +77,10 @@ class GroupKey(NamedTuple):
         return WantedService(self.service.service, self.service.instance, self.service.major)
 
 
-class Wish(NamedTuple):
+class EventgroupRequest(NamedTuple):
     """Subscribe (or not any more) an event group."""
 
-    group: GroupKey
+    group: EventgroupKey
     wanted: bool
     reliable: bool
 
@@ -88,7 +88,7 @@ class Wish(NamedTuple):
 class _Group:
     def __init__(self, reliable: bool) -> None:
         self.reliable = reliable
-        self.state = State.PENDING
+        self.state = EcuSubscriptionState.PENDING
         self.topics: set[UUri] = set()
         """As they were subscribed, by anybody."""
 
@@ -96,118 +96,126 @@ class _Group:
 class _Subscriber(Struct):
     version: int
     period_ns: int
-    told: Status
+    notified: Status
 
 
-_STATUS: Final[Mapping[State, Status]] = {
-    State.PENDING: Status.SUBSCRIBE_PENDING,
-    State.SUBSCRIBED: Status.SUBSCRIBED,
-    State.REFUSED: Status.UNSUBSCRIBED,
+_STATUS: Final[Mapping[EcuSubscriptionState, Status]] = {
+    EcuSubscriptionState.PENDING: Status.SUBSCRIBE_PENDING,
+    EcuSubscriptionState.SUBSCRIBED: Status.SUBSCRIBED,
+    EcuSubscriptionState.REFUSED: Status.UNSUBSCRIBED,
 }
 
 
-class EcuSubscriptions:
+class EcuUsubscription:
     """core.usubscription at `authority`. Belongs to one thread, but for `subscribers`."""
 
     def __init__(
         self,
         authority: str,
         own_authority: str,
-        services: Iterable[Service],
+        services: Iterable[ServiceConfig],
         clock: Clock,
         next_id: Callable[[], UUID],
-        unlisted: UnlistedServices | None = None,
+        dynamic: DynamicServices | None = None,
     ) -> None:
         """`services` are all that are listed; those without a remote have to be found. None of others without `unlisted`."""
         self._authority = authority
         self._clock = clock
         self._next_id = next_id
-        self._own = {UUri(own_authority, USUBSCRIPTION, version) for version in _VERSIONS}
-        self._group_of: dict[UUri, GroupKey | None] = {}
-        self._choices: dict[UUri, tuple[GroupKey, ...]] = {}
+        self._own_usubscriptions = {UUri(own_authority, USUBSCRIPTION, version) for version in _VERSIONS}
+        self._eventgroup_of: dict[UUri, EventgroupKey | None] = {}
+        self._eventgroup_choices: dict[UUri, tuple[EventgroupKey, ...]] = {}
         """The event groups of those topics that are in several, of which `_group_of` has the one that is subscribed."""
-        self._reliable: set[GroupKey] = set()
-        self._unlisted = unlisted
-        self._anew: set[GroupKey] = set()  # those that `_wishes` has subscribed another way
-        self._sought: set[UUri] = set()  # those topics of `_group_of` that are of no listed service
+        self._reliable: set[EventgroupKey] = set()
+        self._dynamic = dynamic
+        self._resubscribed: set[EventgroupKey] = set()  # those that `_wishes` has subscribed another way
+        self._dynamic_topics: set[UUri] = set()  # those topics of `_group_of` that are of no listed service
         for service in services:
-            self._add(service)
-        self._groups: dict[GroupKey, _Group] = {}
+            self._add_service(service)
+        self._groups: dict[EventgroupKey, _Group] = {}
         self._subscribers: dict[UUri, dict[UUri, _Subscriber]] = {}
-        self._deadlines: Deadlines[tuple[UUri, UUri]] = Deadlines()
-        self._foreign: dict[UUri, tuple[Subscription, ...]] = {}  # replaced as a whole: other threads read it
-        self._wishes: list[Wish] = []
+        self._deadlines: KeyedDeadlines[tuple[UUri, UUri]] = KeyedDeadlines()
+        self._foreign_subscriptions: dict[
+            UUri, tuple[Subscription, ...]
+        ] = {}  # replaced as a whole: other threads read it
+        self._group_requests: list[EventgroupRequest] = []
         self.version = 0
         """Counts the changes of what `subscribers` answers."""
 
-    def _add(self, service: Service) -> None:
+    def _add_service(self, service: ServiceConfig) -> None:
         key = ServiceKey(service.service, service.instance, service.major)
         for event in service.events:
             topic = UUri(self._authority, service.ue_id, service.major, event.id)
-            groups = tuple(GroupKey(key, group) for group in event.groups)
+            groups = tuple(EventgroupKey(key, group) for group in event.eventgroup_ids)
             # Where one event of a group goes over TCP, all do: one Subscribe has one endpoint here.
             if service.protocol_of(event) == "tcp":
                 self._reliable.update(groups)
-            self._group_of[topic] = groups[0] if service.to_be_found else None
-            if service.to_be_found and len(groups) > 1:
-                self._choices[topic] = groups
+            self._eventgroup_of[topic] = groups[0] if service.needs_discovery else None
+            if service.needs_discovery and len(groups) > 1:
+                self._eventgroup_choices[topic] = groups
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def request(self, message: UMessage) -> list[UMessage]:
+    def on_request(self, message: UMessage) -> list[UMessage]:
         """The answer to a Request to this uSubscription. What it changes is in `take_wishes`."""
-        sink, asked_in = message.attributes.sink, message.attributes.payload_format
+        sink, payload_format = message.attributes.sink, message.attributes.payload_format
         assert sink is not None  # a valid Request
         try:
             self._check(sink)
-            if sink.resource_id == Method.SUBSCRIBE:
+            if sink.resource_id == UsubscriptionMethod.SUBSCRIBE:
                 return [self._subscribe(message, sink.ue_version_major)]
-            topic = self._named(unsubscribe_in(sink.ue_version_major, message.payload, asked_in))
-            self._remove(topic, message.attributes.source)
-            answer = pack(unsubscribe_answer(sink.ue_version_major), asked_in)
+            topic = self._with_own_authority(
+                unsubscribe_in(sink.ue_version_major, message.payload, payload_format)
+            )
+            self._remove_subscriber(topic, message.attributes.source)
+            answer = pack_payload(unsubscribe_response(sink.ue_version_major), payload_format)
             return [response(self._next_id(), message, *answer)]
         except UStatusError as error:
             return [error_response(self._next_id(), message, error.status)]
 
     def _check(self, sink: UUri) -> None:
-        if sink.ue_version_major not in _VERSIONS or sink.resource_id not in set(Method):
+        if sink.ue_version_major not in _VERSIONS or sink.resource_id not in set(UsubscriptionMethod):
             raise UStatusError(
                 UCode.UNIMPLEMENTED,
                 f"{sink}: the ECUs of {self._authority!r} can be subscribed (1) and unsubscribed (2), in version 3 or 4",
             )
 
-    def _named(self, topic: UUri) -> UUri:
+    def _with_own_authority(self, topic: UUri) -> UUri:
         return topic.with_authority(self._authority)
 
     def _subscribe(self, message: UMessage, version: int) -> UMessage:
         attributes = message.attributes
-        wish = subscribe_in(version, message.payload, attributes.payload_format)
-        topic, caller = self._named(wish.topic), attributes.source
+        subscribe_request = subscribe_in(version, message.payload, attributes.payload_format)
+        topic, caller = self._with_own_authority(subscribe_request.topic), attributes.source
         self._check_topic(topic)
-        status, why = self._put(topic, caller, version, wish.expire_ms, wish.period_ns)
-        answer = pack(subscribe_answer(version, topic, status, why), attributes.payload_format)
+        status, why = self._add_subscriber(
+            topic, caller, version, subscribe_request.expire_ms, subscribe_request.period_ns
+        )
+        answer = pack_payload(subscribe_response(version, topic, status, why), attributes.payload_format)
         return response(self._next_id(), message, *answer)
 
     def _check_topic(self, topic: UUri) -> None:
         if topic.authority_name != self._authority:
-            raise invalid(f"topic {topic}: expected one of {self._authority!r}")
-        if not self._matching(topic) and (self._unlisted is None or topic.ue_instance == ANY_INSTANCE):
+            raise invalid_argument(f"topic {topic}: expected one of {self._authority!r}")
+        if not self._matching(topic) and (self._dynamic is None or topic.ue_instance == ANY_INSTANCE):
             raise UStatusError(
                 UCode.NOT_FOUND, f"topic {topic}: no such event is configured for a service there"
             )
 
     def _matching(self, topic: UUri) -> Sequence[UUri]:
         if topic.ue_instance != ANY_INSTANCE:
-            return (topic,) if topic in self._group_of else ()
-        return [each for each in self._group_of if topic.matches(each) and each not in self._sought]
+            return (topic,) if topic in self._eventgroup_of else ()
+        return [
+            each for each in self._eventgroup_of if topic.matches(each) and each not in self._dynamic_topics
+        ]
 
     # --- who subscribes -----------------------------------------------------------------------------------------------
 
-    def _put(
+    def _add_subscriber(
         self, topic: UUri, caller: UUri, version: int, expire_ms: int | None, period_ns: int
     ) -> tuple[Status, str]:
         if expire_ms is not None and expire_ms < self._clock.wall_ms():
-            self._remove(topic, caller)
+            self._remove_subscriber(topic, caller)
             return Status.UNSUBSCRIBED, f"expire, {expire_ms} ms, has passed"
         known = self._subscribers.get(topic, {})
         if caller not in known and len(known) >= MAX_SUBSCRIBERS:
@@ -215,12 +223,12 @@ class EcuSubscriptions:
                 UCode.RESOURCE_EXHAUSTED, f"topic {topic}: {MAX_SUBSCRIBERS} subscribers, the limit"
             )
         if not known:
-            self._want(topic)
+            self._request_eventgroups(topic)
             self._subscribers[topic] = known
         status = self.status_of(topic)
         if status is Status.UNSUBSCRIBED:
             # Somebody wanted it before and it was refused. Who asks again is told so, and may start anew.
-            self._remove(topic, caller)
+            self._remove_subscriber(topic, caller)
             return status, "the ECU has refused the event group (Nack), or offers no endpoint for it"
         known[caller] = _Subscriber(version, period_ns, status)
         pair = (topic, caller)
@@ -228,11 +236,11 @@ class EcuSubscriptions:
             self._deadlines.cancel(pair)
         else:
             left_ms = expire_ms - self._clock.wall_ms() + 1
-            self._deadlines.set(pair, self._clock.monotonic_ns() + left_ms * _NS_PER_MS)
-        self._note_foreign(topic)
+            self._deadlines.schedule(pair, self._clock.monotonic_ns() + left_ms * _NS_PER_MS)
+        self._update_foreign(topic)
         return status, ""
 
-    def _remove(self, topic: UUri, caller: UUri) -> None:
+    def _remove_subscriber(self, topic: UUri, caller: UUri) -> None:
         known = self._subscribers.get(topic)
         if known is None:
             return
@@ -240,85 +248,88 @@ class EcuSubscriptions:
         self._deadlines.cancel((topic, caller))
         if not known:
             del self._subscribers[topic]
-            self._want_no_more(topic)
-        self._note_foreign(topic)
+            self._release_eventgroups(topic)
+        self._update_foreign(topic)
 
-    def _want(self, topic: UUri) -> None:
-        if self._unlisted is not None and not self._matching(topic):
-            self._seek(topic, self._unlisted)
+    def _request_eventgroups(self, topic: UUri) -> None:
+        if self._dynamic is not None and not self._matching(topic):
+            self._request_dynamic(topic, self._dynamic)
         for each in self._matching(topic):
-            self._choose_group(each)
-            key = self._group_of[each]
+            self._choose_eventgroup(each)
+            key = self._eventgroup_of[each]
             if key is None:
                 continue
             group = self._groups.get(key)
             if group is None:
                 group = self._groups[key] = _Group(key in self._reliable)
-                self._wishes.append(Wish(key, True, group.reliable))
+                self._group_requests.append(EventgroupRequest(key, True, group.reliable))
             group.topics.add(topic)
 
-    def _choose_group(self, topic: UUri) -> None:
+    def _choose_eventgroup(self, topic: UUri) -> None:
         """Of the groups of a topic that nobody wants yet, take one that is subscribed anyway: another brings its events twice."""
-        choices, chosen = self._choices.get(topic), self._group_of[topic]
+        choices, chosen = self._eventgroup_choices.get(topic), self._eventgroup_of[topic]
         known = None if chosen is None else self._groups.get(chosen)
         if choices is None or (known is not None and any(each.matches(topic) for each in known.topics)):
             return
         subscribed = (key for key in choices if key in self._groups)
-        granted = (key for key in subscribed if self._groups[key].state is not State.REFUSED)
-        self._group_of[topic] = next(granted, choices[0])
+        granted = (key for key in subscribed if self._groups[key].state is not EcuSubscriptionState.REFUSED)
+        self._eventgroup_of[topic] = next(granted, choices[0])
 
-    def _seek(self, topic: UUri, unlisted: UnlistedServices) -> None:
-        group = GroupKey(unlisted.subscribe(topic), topic.resource_id)
-        self._group_of[topic] = group
-        self._sought.add(topic)
-        if group.service in unlisted.over_tcp:
+    def _request_dynamic(self, topic: UUri, dynamic: DynamicServices) -> None:
+        group = EventgroupKey(dynamic.request_for_topic(topic), topic.resource_id)
+        self._eventgroup_of[topic] = group
+        self._dynamic_topics.add(topic)
+        if group.service in dynamic.over_tcp:
             self._reliable.add(group)
 
-    def _seek_no_more(self, topic: UUri) -> None:
-        group = self._group_of.pop(topic)
-        self._sought.remove(topic)
+    def _release_dynamic(self, topic: UUri) -> None:
+        group = self._eventgroup_of.pop(topic)
+        self._dynamic_topics.remove(topic)
         if group is not None:
             self._reliable.discard(group)
-        if self._unlisted is not None:
-            self._unlisted.unsubscribe(topic)
+        if self._dynamic is not None:
+            self._dynamic.release_topic(topic)
 
-    def _want_no_more(self, topic: UUri) -> None:
+    def _release_eventgroups(self, topic: UUri) -> None:
         for each in self._matching(topic):
-            key = self._group_of[each]
+            key = self._eventgroup_of[each]
             group = None if key is None else self._groups.get(key)
             if key is None or group is None:
                 continue
             group.topics.discard(topic)
             if not group.topics:
                 del self._groups[key]
-                self._wishes.append(Wish(key, False, group.reliable))
-        if topic in self._sought:
-            self._seek_no_more(topic)
+                self._group_requests.append(EventgroupRequest(key, False, group.reliable))
+        if topic in self._dynamic_topics:
+            self._release_dynamic(topic)
 
-    def goes_over(self, service: ServiceKey, *, tcp: bool) -> None:
+    def set_uses_tcp(self, service: ServiceKey, *, tcp: bool) -> None:
         """How a service was found. Of one that is not listed, event groups are subscribed that way, anew if it was another."""
-        if self._unlisted is not None:
-            self._unlisted.goes_over(service, tcp=tcp)
-        for topic in self._sought:
-            key = self._group_of[topic]
+        if self._dynamic is not None:
+            self._dynamic.set_uses_tcp(service, tcp=tcp)
+        for topic in self._dynamic_topics:
+            key = self._eventgroup_of[topic]
             group = None if key is None else self._groups.get(key)
             if key is None or group is None or key.service != service or group.reliable is tcp:
                 continue
             group.reliable = tcp
             (self._reliable.add if tcp else self._reliable.discard)(key)
-            self._wishes += [Wish(key, False, not tcp), Wish(key, True, tcp)]
-            self._anew.add(key)
+            self._group_requests += [
+                EventgroupRequest(key, False, not tcp),
+                EventgroupRequest(key, True, tcp),
+            ]
+            self._resubscribed.add(key)
 
-    def take_wishes(self) -> list[Wish]:
+    def pop_eventgroup_requests(self) -> list[EventgroupRequest]:
         """What service discovery is to be told, in order; each once."""
-        wishes, self._wishes = self._wishes, []
-        self._anew.clear()
-        return wishes
+        requests, self._group_requests = self._group_requests, []
+        self._resubscribed.clear()
+        return requests
 
-    def expire(self, now_ns: int) -> None:
+    def expire_subscriptions(self, now_ns: int) -> None:
         """Let go whose subscriptions have ended. A uSubscription that wants more says so before."""
         while (pair := self._deadlines.pop_due(now_ns)) is not None:
-            self._remove(*pair)
+            self._remove_subscriber(*pair)
 
     @property
     def next_deadline_ns(self) -> int | None:
@@ -326,39 +337,41 @@ class EcuSubscriptions:
 
     # --- what service discovery says ----------------------------------------------------------------------------------
 
-    def turned(self, key: GroupKey, state: State) -> list[UMessage]:
+    def on_eventgroup_state(self, key: EventgroupKey, state: EcuSubscriptionState) -> list[UMessage]:
         """Our subscription to an event group has another state: what is told of it."""
         group = self._groups.get(key)
-        if group is None or key in self._anew:
+        if group is None or key in self._resubscribed:
             return []  # it is asked anew, and this is about what was asked before
         group.state = state
         return [update for topic in sorted(group.topics) for update in self._updates(topic)]
 
     def status_of(self, topic: UUri) -> Status:
         """What a subscriber of `topic` is: of every instance, what the best of them is."""
-        keys = [self._group_of[each] for each in self._matching(topic)]
-        states = {State.SUBSCRIBED if key is None else self._state_of(key) for key in keys}
-        for state in (State.SUBSCRIBED, State.PENDING):
+        keys = [self._eventgroup_of[each] for each in self._matching(topic)]
+        states = {EcuSubscriptionState.SUBSCRIBED if key is None else self._state_of(key) for key in keys}
+        for state in (EcuSubscriptionState.SUBSCRIBED, EcuSubscriptionState.PENDING):
             if state in states:
                 return _STATUS[state]
         return Status.UNSUBSCRIBED
 
-    def _state_of(self, key: GroupKey) -> State:
+    def _state_of(self, key: EventgroupKey) -> EcuSubscriptionState:
         group = self._groups.get(key)
-        return State.PENDING if group is None else group.state
+        return EcuSubscriptionState.PENDING if group is None else group.state
 
     def _updates(self, topic: UUri) -> list[UMessage]:
         status, updates = self.status_of(topic), []
         for caller, known in self._subscribers.get(topic, {}).items():
-            if known.told is status:
+            if known.notified is status:
                 continue
-            known.told = status
+            known.notified = status
             updates.append(
                 notification(
                     self._next_id(),
-                    UUri(self._authority, USUBSCRIPTION, known.version, CHANGE),
+                    UUri(self._authority, USUBSCRIPTION, known.version, CHANGE_RESOURCE),
                     caller,
-                    change(known.version, topic, caller, status, _WHY[status]).SerializeToString(),
+                    update_message(
+                        known.version, topic, caller, status, _STATUS_REASONS[status]
+                    ).SerializeToString(),
                     UPayloadFormat.PROTOBUF,
                     priority=UPriority.CS2,
                     ttl=UPDATE_TTL_MS,
@@ -370,23 +383,23 @@ class EcuSubscriptions:
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         """Other devices that subscribe `topic` here. Safe from any thread."""
-        if not self._foreign:
+        if not self._foreign_subscriptions:
             return ()
-        found = [*self._foreign.get(topic, ())]
-        return [*found, *self._foreign.get(_of_every_instance(topic), ())]
+        found = [*self._foreign_subscriptions.get(topic, ())]
+        return [*found, *self._foreign_subscriptions.get(_of_every_instance(topic), ())]
 
-    def _note_foreign(self, topic: UUri) -> None:
+    def _update_foreign(self, topic: UUri) -> None:
         others = tuple(
             Subscription(topic, caller, known.period_ns)
             for caller, known in self._subscribers.get(topic, {}).items()
-            if caller not in self._own
+            if caller not in self._own_usubscriptions
         )
-        if others == self._foreign.get(topic, ()):
+        if others == self._foreign_subscriptions.get(topic, ()):
             return
-        changed = {**self._foreign, topic: others}
+        changed = {**self._foreign_subscriptions, topic: others}
         if not others:
             del changed[topic]
-        self._foreign = changed
+        self._foreign_subscriptions = changed
         self.version += 1
 
     def statistics(self) -> dict[str, int]:
@@ -399,7 +412,7 @@ def _of_every_instance(topic: UUri) -> UUri:
     return UUri(topic.authority_name, ue_id, topic.ue_version_major, topic.resource_id)
 
 
-_WHY: Final[Mapping[Status, str]] = {
+_STATUS_REASONS: Final[Mapping[Status, str]] = {
     Status.SUBSCRIBED: "",
     Status.SUBSCRIBE_PENDING: "the ECU is away; it is subscribed again when it offers its service",
     Status.UNSUBSCRIBED: "the ECU has refused the event group (Nack), or offers no endpoint for it",

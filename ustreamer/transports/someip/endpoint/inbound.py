@@ -8,36 +8,36 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from ustreamer.transports.someip.endpoint.event_batcher import Arrivals
+from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
-from ustreamer.transports.someip.io.recvmmsg import Helping
+from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MalformedMessage, MalformedReason, SomeIpMessage, split
-from ustreamer.transports.someip.protocol.mapping import Refusal
+from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tp import TpReason
 from ustreamer.transports.someip.rpc.exchange import Exchange
-from ustreamer.uprotocol.batch import Run
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 
 log = logging.getLogger("ustreamer.someip")
 
-OTHER_STREAMER: Final = "other_streamer"
+PEER_STREAMER: Final = "peer_streamer"
 """Why a message is refused that comes from another streamer: it would go round."""
 _REASONS: Final = (
     *map(str, MalformedReason),
-    *map(str, Refusal),
+    *map(str, SomeipRefusal),
     *map(str, TpReason),
     *map(str, TcpReason),
-    OTHER_STREAMER,
+    PEER_STREAMER,
 )
 
 
-class Incoming:
+class Inbound:
     """What comes in at one endpoint. `take` and `take_one` say whether it was events and nothing else.
 
-    Events set no deadlines: who waits for one need not look again (`Receiving`).
+    Events set no deadlines: who waits for one need not look again (`ReceiveLoop`).
     """
 
     def __init__(
@@ -45,110 +45,112 @@ class Incoming:
         name: str,
         exchange: Exchange,
         listeners: Listeners,
-        other_streamers: Collection[str],
-        answer: Callable[[bytes, Address], None],
+        peer_streamers: Collection[str],
+        send_reply: Callable[[bytes, Address], None],
         reasons: Iterable[str] = (),
     ) -> None:
         """`answer` sends an answer of our own; `reasons` are those of others that `count_refusal` is told."""
         self._name = name
         self._exchange = exchange
         self._listeners = listeners
-        self._other_streamers = other_streamers
-        self._answer = answer
-        self._arrivals = Arrivals(exchange.messages, listeners.hearing, self.deliver, self._listener_failed)
+        self._peer_streamers = peer_streamers
+        self._send_reply = send_reply
+        self._batcher = EventBatcher(
+            exchange.event_messages, listeners.listeners_for, self.deliver, self._listener_failed
+        )
         self._reported: set[type[Exception]] = set()
         self._refused = dict.fromkeys([*_REASONS, *reasons], 0)
-        self._datagrams = self._received = self._unheard = self._listener_errors = 0
+        self._datagrams = self._received = self._no_listener = self._listener_errors = 0
 
     # --- datagrams ------------------------------------------------------------------------------------------------------
 
-    def take(self, helping: Helping) -> bool:
+    def on_batch(self, batch: DatagramBatch) -> bool:
         """Take in what has arrived together, in order."""
-        self._datagrams += len(helping)
-        alike = self._exchange.alike(helping)
-        if alike is None:
-            return self._take_each(helping)
-        self._arrivals.deliver_all(alike)
-        return type(alike) is Run and alike.attributes.type is UMessageType.PUBLISH
+        self._datagrams += len(batch)
+        messages = self._exchange.decode_batch(batch)
+        if messages is None:
+            return self._decode_each(batch)
+        self._batcher.deliver_batch(messages)
+        return type(messages) is MessageBatch and messages.attributes.type is UMessageType.PUBLISH
 
-    def take_one(self, datagram: bytes, address: Address) -> bool:
+    def on_datagram(self, datagram: bytes, address: Address) -> bool:
         """As `take` of one, with no wait for another."""
         self._datagrams += 1
         exchange = self._exchange
-        attributes = exchange.event(datagram, address[0])
+        attributes = exchange.match_event(datagram, address[0])
         if attributes is not None:
-            self.deliver(exchange.message(attributes, datagram))
+            self.deliver(exchange.event_message(attributes, datagram))
             return True
-        message = exchange.arriving.message(datagram, address)
+        message = exchange.fast_in.decode_message(datagram, address)
         if message is None:
-            self._take_any(datagram, address)
+            self._on_any_datagram(datagram, address)
         else:
             self.deliver(message)
         return False
 
-    def _take_each(self, helping: Helping) -> bool:
-        arrivals, event_in = self._arrivals, self._exchange.event
-        message_in = self._exchange.arriving.message
+    def _decode_each(self, batch: DatagramBatch) -> bool:
+        batcher, match_event = self._batcher, self._exchange.match_event
+        decode_message = self._exchange.fast_in.decode_message
         only_events = True
-        for datagram, address in zip(helping.datagrams(), helping.senders(), strict=True):
-            attributes = event_in(datagram, address[0])
+        for datagram, address in zip(batch.datagrams(), batch.senders(), strict=True):
+            attributes = match_event(datagram, address[0])
             if attributes is not None:
-                arrivals.attributes.append(attributes)
-                arrivals.datagrams.append(datagram)
+                batcher.attributes.append(attributes)
+                batcher.datagrams.append(datagram)
                 continue
             only_events = False
-            message = message_in(datagram, address)
+            message = decode_message(datagram, address)
             if message is not None:
-                arrivals.add(message)
+                batcher.add_message(message)
             else:
-                arrivals.deliver()  # they came before
-                self._take_any(datagram, address)
-        arrivals.deliver()
+                batcher.flush()  # they came before
+                self._on_any_datagram(datagram, address)
+        batcher.flush()
         return only_events
 
-    def _take_any(self, datagram: bytes, address: Address) -> None:
+    def _on_any_datagram(self, datagram: bytes, address: Address) -> None:
         messages, malformed = split(datagram)
         for error in malformed:
             self.count_refusal(error.reason, address, error)
-            answer = self._exchange.malformed(datagram, error, address)
-            if answer is not None:
-                self._answer(answer, address)
-        self._take_messages(messages, address)
+            reply = self._exchange.malformed_reply(datagram, error, address)
+            if reply is not None:
+                self._send_reply(reply, address)
+        self._on_messages(messages, address)
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
-    def take_stream(
+    def on_stream(
         self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], address: TcpAddress
     ) -> None:
         """Take in what came over TCP."""
         for error in malformed:
             self.count_refusal(error.reason, address, error)
-        self._take_messages(messages, address)
+        self._on_messages(messages, address)
 
-    def _take_messages(self, messages: Iterable[SomeIpMessage], address: Address) -> None:
-        if address[0] in self._other_streamers:
+    def _on_messages(self, messages: Iterable[SomeIpMessage], address: Address) -> None:
+        if address[0] in self._peer_streamers:
             for message in messages:
-                self.count_refusal(OTHER_STREAMER, address, message)
+                self.count_refusal(PEER_STREAMER, address, message)
             return
-        incoming = self._exchange.incoming
+        decode_message = self._exchange.decode_message
         for message in messages:
-            outcome = incoming(message, address)
+            outcome = decode_message(message, address)
             if isinstance(outcome, UMessage):
                 self.deliver(outcome)
                 continue
             if outcome is None:
                 continue
             self.count_refusal(outcome.reason, address, message)
-            if outcome.answer is not None:
-                self._answer(outcome.answer, address)
+            if outcome.reply is not None:
+                self._send_reply(outcome.reply, address)
 
     def deliver(self, message: UMessage) -> None:
         """Call everybody who listens for `message`."""
-        listeners = self._listeners.hearing(message.attributes)
+        listeners = self._listeners.listeners_for(message.attributes)
         if listeners:
             self._received += 1
         else:
-            self._unheard += 1
+            self._no_listener += 1
         for listener in listeners:
             try:
                 listener(message)
@@ -165,7 +167,7 @@ class Incoming:
                 extra={"endpoint": self._name, "message_id": str(message.id)},
             )
 
-    def count_refusal(self, reason: str, address: Address, what: object) -> None:
+    def count_refusal(self, reason: str, address: Address, refused: object) -> None:
         self._refused[reason] += 1
         if self._refused[reason] == 1:  # the first shows what it is about; the others are in the counter
             log.warning(
@@ -174,7 +176,7 @@ class Incoming:
                     "endpoint": self._name,
                     "reason": str(reason),
                     "sender": f"{address[0]}:{address[1]}",
-                    "refused": str(what)[:500],
+                    "refused": str(refused)[:500],
                 },
             )
 
@@ -182,8 +184,8 @@ class Incoming:
         """`SomeipTransport.statistics` says what they are."""
         return {
             "datagrams": self._datagrams,
-            "received": self._received + self._arrivals.received,
-            "unheard": self._unheard,
+            "received": self._received + self._batcher.delivered_in_batches,
+            "no_listener": self._no_listener,
             "listener_errors": self._listener_errors,
         }
 

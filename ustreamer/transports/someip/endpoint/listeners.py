@@ -10,7 +10,7 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri, check_filters
 
 MAX_LISTENERS: Final = 256
-_KEPT: Final = 8_192  # sources and sinks whose listeners are remembered
+_MAX_CACHED: Final = 8_192  # sources and sinks whose listeners are remembered
 
 
 class _Registration(NamedTuple):
@@ -18,7 +18,7 @@ class _Registration(NamedTuple):
     sink: UUri | None
     listener: Listener
 
-    def hears(self, attributes: UAttributes) -> bool:
+    def matches(self, attributes: UAttributes) -> bool:
         if not self.source.matches(attributes.source):
             return False
         if self.sink is None or attributes.sink is None:
@@ -29,11 +29,11 @@ class _Registration(NamedTuple):
 class _Table:
     """The registrations at one moment and the answers found with them; a change makes another table."""
 
-    __slots__ = ("found", "registrations")
+    __slots__ = ("cache", "registrations")
 
     def __init__(self, registrations: tuple[_Registration, ...]) -> None:
         self.registrations = registrations
-        self.found: dict[tuple[UUri, UUri | None], tuple[Listener, ...]] = {}
+        self.cache: dict[tuple[UUri, UUri | None], tuple[Listener, ...]] = {}
 
 
 class Listeners:
@@ -47,42 +47,42 @@ class Listeners:
 
     def register(self, source: UUri, sink: UUri | None, listener: Listener) -> None:
         """Add a listener; nothing new if it is there with these filters. Raises as `UTransport.register_listener`."""
-        wanted = self._registration(source, sink, listener)
+        added = self._registration(source, sink, listener)
         with self._lock:
             registrations = self._table.registrations
-            if wanted in registrations:
+            if added in registrations:
                 return
             if len(registrations) >= MAX_LISTENERS:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED, f"listeners: {MAX_LISTENERS} are registered, the limit"
                 )
-            self._table = _Table((*registrations, wanted))
+            self._table = _Table((*registrations, added))
 
     def unregister(self, source: UUri, sink: UUri | None, listener: Listener) -> None:
         """Take a listener away. Raises as `UTransport.unregister_listener`; a call that has begun may still run."""
-        gone = self._registration(source, sink, listener)
+        removed = self._registration(source, sink, listener)
         with self._lock:
             registrations = self._table.registrations
-            if gone not in registrations:
+            if removed not in registrations:
                 raise UStatusError(UCode.NOT_FOUND, f"no such listener for source {source}, sink {sink}")
-            self._table = _Table(tuple(each for each in registrations if each != gone))
+            self._table = _Table(tuple(each for each in registrations if each != removed))
 
     def _registration(self, source: UUri, sink: UUri | None, listener: Listener) -> _Registration:
         check_filters(source, sink)
         sink = sink and sink.with_authority(self._authority)
         return _Registration(source.with_authority(self._authority), sink, listener)
 
-    def hearing(self, attributes: UAttributes) -> tuple[Listener, ...]:
+    def listeners_for(self, attributes: UAttributes) -> tuple[Listener, ...]:
         """The listeners for a message with these attributes, each once, in order of registration."""
         table = self._table
         # By all that `hears` looks at: of two answers, no attributes are the same.
         ends = attributes.source, attributes.sink
-        found = table.found.get(ends)
+        found = table.cache.get(ends)
         if found is None:
             found = tuple(
-                dict.fromkeys(each.listener for each in table.registrations if each.hears(attributes))
+                dict.fromkeys(each.listener for each in table.registrations if each.matches(attributes))
             )
-            if len(table.found) >= _KEPT:
-                table.found.clear()
-            table.found[ends] = found
+            if len(table.cache) >= _MAX_CACHED:
+                table.cache.clear()
+            table.cache[ends] = found
         return found

@@ -7,43 +7,43 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import BulkTransmit, Transmit
+from ustreamer.core.delivery.delivery import SendBatch, SendOne
 from ustreamer.core.delivery.expiry import Expiry
-from ustreamer.transports.someip.endpoint.tp_sender import Segmenter
-from ustreamer.transports.someip.io.gso_sender import EVENT_HEADER, Bursts, PlainEvent
-from ustreamer.transports.someip.io.tcp_connections import Connections
-from ustreamer.transports.someip.io.udp import unsent
+from ustreamer.transports.someip.endpoint.tp_sender import TpSender
+from ustreamer.transports.someip.io.gso_sender import EVENT_HEADER, EventHeaderTemplate, GsoSender
+from ustreamer.transports.someip.io.tcp_connections import TcpConnections
+from ustreamer.transports.someip.io.udp import send_error
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MAX_SESSION, MIN_LENGTH
-from ustreamer.transports.someip.protocol.mapping import NO_CLIENT, EventReceiver, WireEvent, event_datagram
-from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
+from ustreamer.transports.someip.protocol.mapping import NO_CLIENT, EventReceiver, EventTemplate, encode_event
+from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
-NoEvent = Callable[[UUri], UStatusError]
+NoEventError = Callable[[UUri], UStatusError]
 """What is to be said of a topic that is no event of the receiver's services."""
 
 
-class Sending:
+class Outbound:
     """Any thread, but for `open`, `close` and `run`. Never waits."""
 
     def __init__(
         self,
         limits: TpLimits,
-        connections: Connections,
+        connections: TcpConnections,
         clock: Clock,
         wake_by: Callable[[int], None],
-        no_event: NoEvent,
+        no_event_error: NoEventError,
     ) -> None:
         self.sendto: Callable[[bytes, Address], object] = _not_open
         self._connections = connections
         self._monotonic_ns = clock.monotonic_ns
         self._expiry = Expiry(clock)
-        self._no_event = no_event
-        self._segmenter = Segmenter(limits, self._send_segment, clock.monotonic_ns, wake_by)
-        self._bursts = Bursts()
-        self._plain_events: dict[UUri, dict[UUri, PlainEvent]] = {}
+        self._no_event_error = no_event_error
+        self._tp_sender = TpSender(limits, self._send_segment, clock.monotonic_ns, wake_by)
+        self._gso_sender = GsoSender()
+        self._fast_path_events: dict[UUri, dict[UUri, EventHeaderTemplate]] = {}
         # Not locked: under CPython's GIL no other thread gets in between the reading and the writing of a `+= 1`.
         self._sent = 0
 
@@ -52,83 +52,87 @@ class Sending:
     def open(self, opened: socket.socket) -> None:
         """Send on this socket."""
         self.sendto = opened.sendto
-        self._bursts.open(opened)
+        self._gso_sender.open(opened)
 
     def flush(self, timeout_s: float) -> None:
         """Send the segments that wait, whatever pause was asked for between them."""
-        self._segmenter.flush(timeout_s)
+        self._tp_sender.flush(timeout_s)
 
     def close(self) -> None:
         """Send no more."""
         self.sendto = _not_open
-        self._bursts.close()
+        self._gso_sender.close()
 
-    def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
+    def watch_routes(self, on_route_opened: Callable[[Hashable], None]) -> None:
         """Have `opened` called for receivers for which too much waited to be sent in segments."""
-        self._segmenter.watch_routes(opened)
+        self._tp_sender.watch_routes(on_route_opened)
 
     # --- time -----------------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def on_tick(self) -> None:
         """Send the segments that are due; belongs to the receiving thread."""
-        self._segmenter.run()
+        self._tp_sender.on_tick()
 
     @property
     def next_deadline_ns(self) -> int | None:
         """When `run` has something to do."""
-        return self._segmenter.next_deadline_ns
+        return self._tp_sender.next_deadline_ns
 
     # --- messages -------------------------------------------------------------------------------------------------------
 
     def send(
-        self, datagram: bytes, address: Address, how: Segmenting | None, deadline_ns: int | None = None
-    ) -> None:
-        """Send a request or a response, and count it. Raises UStatusError, and RouteUnavailable while `address` is away."""
-        self.put(datagram, address, how, deadline_ns)
-        self._sent += 1
-
-    def put(
         self,
         datagram: bytes,
         address: Address,
-        how: Segmenting | None = None,
+        segmentation: TpSegmentation | None,
+        deadline_ns: int | None = None,
+    ) -> None:
+        """Send a request or a response, and count it. Raises UStatusError, and RouteUnavailable while `address` is away."""
+        self.send_raw(datagram, address, segmentation, deadline_ns)
+        self._sent += 1
+
+    def send_raw(
+        self,
+        datagram: bytes,
+        address: Address,
+        segmentation: TpSegmentation | None = None,
         deadline_ns: int | None = None,
     ) -> None:
         """As `send`, uncounted."""
         if isinstance(address, TcpAddress):
             # Not again because its reading is in doubt: a method may not bear to be called twice.
-            self._connections.send(datagram, address, deadline_ns, again=False)
+            self._connections.send(datagram, address, deadline_ns, resend_if_unread=False)
             return
         try:
-            if how is None:
+            if segmentation is None:
                 self.sendto(datagram, address)
             else:
-                self._segmenter.send(datagram, address, how)
+                self._tp_sender.send(datagram, address, segmentation)
         except OSError as error:
-            raise unsent(error, len(datagram) - HEADER_LENGTH, address) from error
+            raise send_error(error, len(datagram) - HEADER_LENGTH, address) from error
 
-    def send_alike(self, datagrams: Sequence[bytes], address: Address) -> int:
+    def send_equal_sized(self, datagrams: Sequence[bytes], address: Address) -> int:
         """Send datagrams of one size, 64 at most, and count them; how many, from the first on, were taken. Raises nothing."""
-        return self._bursts.send(datagrams, address)
+        return self._gso_sender.send_equal_sized(datagrams, address)
 
     def _send_segment(self, datagram: bytes, address: Address) -> None:
         self.sendto(datagram, address)
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
-    def events_to(self, receiver: EventReceiver, *, bursts: bool = False) -> Transmit:
+    def event_transmitter(self, receiver: EventReceiver, *, with_batch: bool = False) -> SendOne:
         """What sends events to `receiver`: 0.6 us besides the system call. `bursts`: have `bursts_to` know it from now on."""
         address = receiver.address
         # A session counter of its own for each event and receiver: one that gets every tenth event sees no gaps. next()
         # of an itertools.count is atomic, so two threads never send the same number.
-        events: dict[UUri, PlainEvent] = {
+        events: dict[UUri, EventHeaderTemplate] = {
             topic: (*_header_around_session(event), count())
             for topic, event in receiver.events.items()
-            if event.segmenting is None and topic not in receiver.over_tcp
+            if event.segmentation is None and topic not in receiver.over_tcp
         }
-        if bursts:
-            self._plain_events[receiver.subscriber] = events
-        transmit_other = self._other_events_to(receiver)
+        if with_batch:
+            self._fast_path_events[receiver.subscriber] = events
+        transmit_other = self._slow_path_transmitter(receiver)
 
         def transmit(message: UMessage) -> None:
             event = events.get(message.attributes.source)
@@ -143,26 +147,26 @@ class Sending:
             try:
                 self.sendto(header + payload, address)
             except OSError as error:
-                raise unsent(error, len(payload), address) from error
+                raise send_error(error, len(payload), address) from error
             self._sent += 1
 
         return transmit
 
-    def _other_events_to(self, receiver: EventReceiver) -> Transmit:
+    def _slow_path_transmitter(self, receiver: EventReceiver) -> SendOne:
         """What sends the events that go over TCP or may go in segments, and says of what is none that it is none."""
         over_tcp = receiver.over_tcp
         events = {
-            topic: (event, count(), event.segmenting)
+            topic: (event, count(), event.segmentation)
             for topic, event in receiver.events.items()
-            if event.segmenting is not None or topic in over_tcp
+            if event.segmentation is not None or topic in over_tcp
         }
 
         def transmit(message: UMessage) -> None:
             found = events.get(message.attributes.source)
             if found is None:
-                raise self._no_event(message.attributes.source)
+                raise self._no_event_error(message.attributes.source)
             event, sent, how = found
-            datagram = event_datagram(event, next(sent) % MAX_SESSION + 1, message.payload)
+            datagram = encode_event(event, next(sent) % MAX_SESSION + 1, message.payload)
             if message.attributes.source in over_tcp:
                 self._connections.send(datagram, receiver.tcp_address, self._deadline_of(message))
                 self._sent += 1
@@ -171,10 +175,10 @@ class Sending:
 
         return transmit
 
-    def bursts_to(self, receiver: EventReceiver) -> BulkTransmit | None:
+    def batch_transmitter(self, receiver: EventReceiver) -> SendBatch | None:
         """What sends many events to a receiver that `events_to` was told of; None if it has none for bursts."""
-        events = self._plain_events[receiver.subscriber]
-        return self._bursts.sender(events, receiver.address) if events else None
+        events = self._fast_path_events[receiver.subscriber]
+        return self._gso_sender.event_sender(events, receiver.address) if events else None
 
     def _deadline_of(self, message: UMessage) -> int | None:
         """When the ttl of `message` is over; None if it has none."""
@@ -184,12 +188,12 @@ class Sending:
 
     def statistics(self) -> dict[str, int]:
         """Names as in `SomeipTransport.statistics`."""
-        return {"sent": self._sent + self._bursts.sent, **self._segmenter.statistics()}
+        return {"sent": self._sent + self._gso_sender.sent_count, **self._tp_sender.statistics()}
 
 
-def _header_around_session(event: WireEvent) -> tuple[bytes, bytes]:
+def _header_around_session(event: EventTemplate) -> tuple[bytes, bytes]:
     """The parts of the event's header that are the same in every message: message id, and versions to return code."""
-    header = event_datagram(event, 0, b"")
+    header = encode_event(event, 0, b"")
     return header[:4], header[12:]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long messages of a SOME/IP endpoint on their way out: a `Pacer`, a lock, and whoever calls.
+"""Long messages of a SOME/IP endpoint on their way out: a `TpSegmenter`, a lock, and whoever calls.
 
 The first segment leaves on the caller's thread, so that a receiver that is away is known at once and to the lane; the
 others leave when they are due, on the endpoint's receiving thread. From then on the message counts as sent, as one does
@@ -13,17 +13,17 @@ from threading import Event, Lock
 from ustreamer.hooks import RouteUnavailable
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, decode
-from ustreamer.transports.someip.protocol.tp_config import Segmenting, TpLimits
-from ustreamer.transports.someip.protocol.tp_segmenter import Due, Pacer, Stream, TpFull
-from ustreamer.uprotocol.ustatus import invalid
+from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation
+from ustreamer.transports.someip.protocol.tp_segmenter import DueSegment, TpQueueFull, TpSegmenter, TpStream
+from ustreamer.uprotocol.ustatus import invalid_argument
 
 log = logging.getLogger("ustreamer.someip")
 
-_ROUND = 64  # segments between two looks at what comes in, 0.3 ms
+_MAX_SEGMENTS_PER_TICK = 64  # segments between two looks at what comes in, 0.3 ms
 _NS_PER_S = 1_000_000_000
 
 
-class Segmenter:
+class TpSender:
     """`send` is called from any thread, `run` from the receiving one, `flush` when that has ended."""
 
     def __init__(
@@ -38,24 +38,24 @@ class Segmenter:
         self._sendto = sendto
         self._monotonic_ns = monotonic_ns
         self._wake = wake
-        self._opened: Callable[[Hashable], None] = _nobody
+        self._on_route_opened: Callable[[Hashable], None] = _no_route_watcher
         self._lock = Lock()
-        self._pacer = Pacer(limits.waiting_bytes, limits.waiting_messages)
-        self._full: set[Hashable] = (
+        self._segmenter = TpSegmenter(limits.waiting_bytes, limits.waiting_messages)
+        self._blocked_routes: set[Hashable] = (
             set()
         )  # routes that found no room: no more than there are events and methods
-        self._room = False  # whether there is some again
+        self._has_room_again = False  # whether there is some again
         self._segmented = self._unsent = 0
         self.next_deadline_ns: int | None = None
         """When `run` has something to do; None if nothing waits."""
 
-    def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
+    def watch_routes(self, on_route_opened: Callable[[Hashable], None]) -> None:
         """As `EndpointTransport.watch_routes`, for what found no room."""
-        self._opened = opened
+        self._on_route_opened = on_route_opened
 
     # --- any thread -----------------------------------------------------------------------------------------------------
 
-    def send(self, datagram: bytes, address: Address, how: Segmenting) -> None:
+    def send(self, datagram: bytes, address: Address, segmentation: TpSegmentation) -> None:
         """Send a whole message, in segments if it is too long for one, behind those of its stream that still wait.
 
         Raises OSError if it, or its first segment, cannot be sent; RouteUnavailable if too much waits, and
@@ -64,105 +64,105 @@ class Segmenter:
         size = len(datagram) - HEADER_LENGTH
         stream = (address, int.from_bytes(datagram[:4], "big"))
         with self._lock:
-            waits = self._pacer.waits(stream)
-            if size <= how.segment_bytes and not waits:
+            is_pending = self._segmenter.is_pending(stream)
+            if size <= segmentation.segment_bytes and not is_pending:
                 self._sendto(datagram, address)
                 return
             now_ns = self._monotonic_ns()
-            self._put(datagram, address, how, now_ns)
-            if not waits:
-                self._begin(stream, now_ns)
-            self._segmented += size > how.segment_bytes
-            deadline_ns = self.next_deadline_ns = self._pacer.next_deadline_ns
+            self._enqueue(datagram, address, segmentation, now_ns)
+            if not is_pending:
+                self._send_first(stream, now_ns)
+            self._segmented += size > segmentation.segment_bytes
+            deadline_ns = self.next_deadline_ns = self._segmenter.next_deadline_ns
         if deadline_ns is not None:
             self._wake(deadline_ns)
 
-    def _put(self, datagram: bytes, address: Address, how: Segmenting, now_ns: int) -> None:
+    def _enqueue(self, datagram: bytes, address: Address, segmentation: TpSegmentation, now_ns: int) -> None:
         message, _ = decode(datagram)
         size = len(message.payload)
         if size > self._limits.waiting_bytes:
-            raise invalid(
+            raise invalid_argument(
                 f"payload of {size} bytes for {address[0]}:{address[1]}: "
                 f"at most {self._limits.waiting_bytes} are sent in segments (tp.waiting_bytes)"
             )
         try:
-            self._pacer.put_nowait(message, address, how, now_ns)
-        except TpFull as error:
+            self._segmenter.put_nowait(message, address, segmentation, now_ns)
+        except TpQueueFull as error:
             route = ("segments", address, message.message_id)
-            self._full.add(route)
+            self._blocked_routes.add(route)
             raise RouteUnavailable(route, f"{address[0]}:{address[1]}: {error}") from error
 
-    def _begin(self, stream: Stream, now_ns: int) -> None:
+    def _send_first(self, stream: TpStream, now_ns: int) -> None:
         """Send the first segment of a stream; an OSError takes it out again."""
-        due = self._pacer.next_of(stream)
+        due = self._segmenter.next_segment(stream)
         try:
             self._sendto(due.datagram, due.address)
         except OSError:
-            self._pacer.drop(due, now_ns)
+            self._segmenter.drop_message(due, now_ns)
             raise
-        self._pacer.sent(due, self._monotonic_ns())
+        self._segmenter.on_sent(due, self._monotonic_ns())
 
     # --- the receiving thread -------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def on_tick(self) -> None:
         """Send what is due, and no more at once than lets what comes in be looked at."""
         if self.next_deadline_ns is None:
             return  # nearly always: this is asked in every round of the receiving thread
         opened: set[Hashable] = set()
         with self._lock:
             self._send_due(self._monotonic_ns())
-            self.next_deadline_ns = self._pacer.next_deadline_ns
-            if self._room:
-                opened, self._full, self._room = self._full, set(), False
+            self.next_deadline_ns = self._segmenter.next_deadline_ns
+            if self._has_room_again:
+                opened, self._blocked_routes, self._has_room_again = self._blocked_routes, set(), False
         for route in opened:  # not under the lock: the lane that is told holds its own when it sends
-            self._opened(route)
+            self._on_route_opened(route)
 
     def _send_due(self, now_ns: int) -> None:
-        for _ in range(_ROUND):
-            due = self._pacer.due(now_ns)
+        for _ in range(_MAX_SEGMENTS_PER_TICK):
+            due = self._segmenter.next_due(now_ns)
             if due is None:
                 return
             try:
                 self._sendto(due.datagram, due.address)
             except OSError as error:
-                if not self._pacer.held(due, now_ns):
-                    self._give_up(due, error)
+                if not self._segmenter.on_send_blocked(due, now_ns):
+                    self._abandon(due, error)
             else:
                 # Not `now_ns`: this thread may have been held up in between, and the pause counts from when it went.
-                self._room |= self._pacer.sent(due, self._monotonic_ns())
+                self._has_room_again |= self._segmenter.on_sent(due, self._monotonic_ns())
 
-    def _give_up(self, due: Due, error: OSError) -> None:
-        self._room = True
+    def _abandon(self, due: DueSegment, error: OSError) -> None:
+        self._has_room_again = True
         self._unsent += 1
         if self._unsent == 1:  # the first shows what it is about; the others are in the counter
             log.warning(
-                "someip.segments_given_up",
+                "someip.segments_abandoned",
                 extra={"receiver": f"{due.address[0]}:{due.address[1]}", "reason": error.strerror},
             )
 
     # --- the end, and reading -------------------------------------------------------------------------------------------
 
-    def flush(self, within_s: float) -> None:
+    def flush(self, timeout_s: float) -> None:
         """Send what still waits, at its pace, when `run` is not called any more; what is left then is given up."""
-        until_ns = self._monotonic_ns() + int(within_s * _NS_PER_S)
+        until_ns = self._monotonic_ns() + int(timeout_s * _NS_PER_S)
         pause = Event()
-        while self._pacer.waiting[1] and (now_ns := self._monotonic_ns()) < until_ns:
+        while self._segmenter.pending[1] and (now_ns := self._monotonic_ns()) < until_ns:
             left_ns = min(self.next_deadline_ns or now_ns, until_ns) - now_ns
             if left_ns > 0:
                 pause.wait(left_ns / _NS_PER_S)
-            self.run()
-        self._unsent += self._pacer.waiting[1]
+            self.on_tick()
+        self._unsent += self._segmenter.pending[1]
 
     def statistics(self) -> dict[str, int]:
         """What waits now, and counters since the start; names as in `SomeipTransport.statistics`."""
-        waiting_bytes, waiting = self._pacer.waiting
+        pending_bytes, pending = self._segmenter.pending
         return {
-            "tp_waiting": waiting,
-            "tp_waiting_bytes": waiting_bytes,
+            "tp_waiting": pending,
+            "tp_waiting_bytes": pending_bytes,
             "tp_segmented": self._segmented,
             "tp_unsent": self._unsent,
         }
 
 
-def _nobody(route: Hashable) -> None:
+def _no_route_watcher(route: Hashable) -> None:
     """Nobody watches routes."""

@@ -12,30 +12,30 @@ import socket
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar
 
-from ustreamer.core.delivery.delivery import BulkTransmit, Transmit
-from ustreamer.core.peers.election import Announcement, Who
+from ustreamer.core.delivery.delivery import SendBatch, SendOne
+from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
-from ustreamer.hooks import EndpointContext, EndpointTransport, SubscriberGone
+from ustreamer.hooks import EndpointContext, EndpointTransport, SubscriberEnded
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.discovery.event_publisher import SubscribedEvents
-from ustreamer.transports.someip.discovery.sd_driver import Discovering, Surroundings
-from ustreamer.transports.someip.endpoint.inbound import Incoming
+from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
+from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
+from ustreamer.transports.someip.endpoint.inbound import Inbound
 from ustreamer.transports.someip.endpoint.listeners import Listeners
-from ustreamer.transports.someip.endpoint.outbound import Sending
-from ustreamer.transports.someip.io.adaptive_reader import reader
-from ustreamer.transports.someip.io.connected_sockets import Direct
-from ustreamer.transports.someip.io.multicast_groups import Groups
+from ustreamer.transports.someip.endpoint.outbound import Outbound
+from ustreamer.transports.someip.io.adaptive_reader import make_reader
+from ustreamer.transports.someip.io.connected_sockets import PerPeerSockets
+from ustreamer.transports.someip.io.multicast_groups import MulticastGroups
 from ustreamer.transports.someip.io.poller import Handler, Poller
-from ustreamer.transports.someip.io.receive_loop import JOIN_S, Receiving, Work
-from ustreamer.transports.someip.io.recvmmsg import Helping
-from ustreamer.transports.someip.io.tcp_connection import listening
-from ustreamer.transports.someip.io.tcp_connections import Connections, TcpCallbacks
-from ustreamer.transports.someip.io.udp import bound
+from ustreamer.transports.someip.io.receive_loop import JOIN_TIMEOUT_S, LoopCallbacks, ReceiveLoop
+from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
+from ustreamer.transports.someip.io.tcp_connection import open_listener
+from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
+from ustreamer.transports.someip.io.udp import bind_udp
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.rpc.exchange import Exchange
-from ustreamer.transports.someip.sd.drop_reasons import REASONS
-from ustreamer.transports.someip.sd.offered_groups import offers
+from ustreamer.transports.someip.sd.drop_reasons import SD_DROP_REASONS
+from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -55,82 +55,84 @@ class SomeipTransport(EndpointTransport):
         self._monotonic_ns = context.clock.monotonic_ns
         self._exchange = Exchange(config, context.authority, context.clock)
         self._listeners = Listeners(context.authority)
-        self._incoming = Incoming(
+        self._inbound = Inbound(
             self._name,
             self._exchange,
             self._listeners,
-            config.other_streamers,
-            self._answer_quietly,
-            () if config.sd is False else REASONS,
+            config.peer_streamer_addresses,
+            self._send_reply_best_effort,
+            () if config.sd is False else SD_DROP_REASONS,
         )
-        work = Work(self._turn, self._next_deadline_ns, self._say_goodbye)
-        self._receiving = receiving = Receiving(self._name, work, self._monotonic_ns)
-        self._helping: Helping
-        self._opened: Callable[[Hashable], None] = lambda route: None
-        self._connections = Connections(
+        callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
+        self._receive_loop = receive_loop = ReceiveLoop(self._name, callbacks, self._monotonic_ns)
+        self._batch: DatagramBatch
+        self._on_route_opened: Callable[[Hashable], None] = lambda route: None
+        self._connections = TcpConnections(
             config.tcp,
             self._monotonic_ns,
             random.random,
-            self._exchange.services.knows,
+            self._exchange.services.is_known_host,
             TcpCallbacks(
-                self._incoming.take_stream,
-                self._incoming.count_refusal,
-                self._route_opened,
-                self._stream_came,
-                self._stream_gone,
+                self._inbound.on_stream,
+                self._inbound.count_refusal,
+                self._notify_route_opened,
+                self._on_tcp_connected,
+                self._on_tcp_disconnected,
             ),
         )
         services = self._exchange.services
-        self._sending = Sending(
-            config.tp, self._connections, context.clock, receiving.wake_by, services.no_event
+        self._outbound = Outbound(
+            config.tp, self._connections, context.clock, receive_loop.wake_by, services.no_event_error
         )
         self._receivers = {each.subscriber: each for each in services.receivers}
-        self._groups = Groups(config.bind, config.receive_buffer, self._reader)
-        self._direct = Direct()
-        self._subscribed: SubscribedEvents | None = None
-        self._discovering = self._discovery(context)
-        self._leaving = self._exchange.leaving(
-            self._sending.send_alike, self.send, receiving.wake_by, self._concerns_discovery
+        self._groups = MulticastGroups(config.bind, config.receive_buffer, self._make_reader)
+        self._peer_sockets = PerPeerSockets()
+        self._event_publisher: EventPublisher | None = None
+        self._sd_driver = self._make_sd_driver(context)
+        self._fast_outbound = self._exchange.fast_out(
+            self._outbound.send_equal_sized, self.send, receive_loop.wake_by, self._is_for_discovery
         )
-        self._transmitters = {each.subscriber: self._events_to(each) for each in self._receivers.values()}
+        self._transmitters = {
+            each.subscriber: self._event_transmitter(each) for each in self._receivers.values()
+        }
         self._socket: socket.socket | None = None
         self._closed = False
         self._answers_lost = 0
 
-    def _discovery(self, context: EndpointContext) -> Discovering | None:
+    def _make_sd_driver(self, context: EndpointContext) -> SdDriver | None:
         if self._config.sd is False:
             return None
-        offered = offers(self._config.services, context.authority)
-        self._subscribed = SubscribedEvents(offered, self._sending.events_to)
-        return Discovering(
+        offered = offered_eventgroups(self._config.services, context.authority)
+        self._event_publisher = EventPublisher(offered, self._outbound.event_transmitter)
+        return SdDriver(
             self._config,
             context,
             self._exchange.services,
             offered,
-            self._subscribed,
+            self._event_publisher,
             self._connections,
-            Surroundings(
-                self._incoming.deliver,
-                self._route_opened,
-                self._service_gone,
-                self._incoming.count_refusal,
-                self._reader,
-                self._receiving.wake,
+            SdCallbacks(
+                self._inbound.deliver,
+                self._notify_route_opened,
+                self._on_service_gone,
+                self._inbound.count_refusal,
+                self._make_reader,
+                self._receive_loop.wake,
             ),
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
-        found = [] if self._discovering is None else self._discovering.problems()
+        found = [] if self._sd_driver is None else self._sd_driver.problems()
         try:
-            bound((self._config.bind, self._config.port)).close()
+            bind_udp((self._config.bind, self._config.port)).close()
         except UStatusError as error:
             found.append(f"port: {error.message}")
         if self._config.listens_over_tcp:
             address = (self._config.bind, self._config.tcp_port)
             try:
-                listening(address).close()
+                open_listener(address).close()
             except OSError as error:
                 found.append("port_tcp: cannot listen at TCP {}:{}: {}".format(*address, error.strerror))
         return found
@@ -142,41 +144,41 @@ class SomeipTransport(EndpointTransport):
         if self._socket is not None:
             return
         try:
-            self._helping = Helping()  # first, as nothing is open yet
+            self._batch = DatagramBatch()  # first, as nothing is open yet
         except OSError as error:
             raise UStatusError(
                 UCode.UNAVAILABLE, f"endpoint {self._name!r} cannot receive: {error.strerror}"
             ) from error
-        opened = bound((self._config.bind, self._config.port))
+        opened = bind_udp((self._config.bind, self._config.port))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._config.receive_buffer)
         self._socket = opened
-        self._sending.open(opened)
-        poller = self._receiving.open()
-        senders = self._exchange.services.senders
-        self._direct.open(opened, senders, self._config.receive_buffer, poller, self._reader)
-        poller.add(opened.fileno(), self._reader(opened))
+        self._outbound.open(opened)
+        poller = self._receive_loop.open()
+        senders = self._exchange.services.event_senders
+        self._peer_sockets.open(opened, senders, self._config.receive_buffer, poller, self._make_reader)
+        poller.add(opened.fileno(), self._make_reader(opened))
         self._groups.open(poller)
         try:
-            self._groups.join_all(self._exchange.services.groups)
+            self._groups.join_all(self._exchange.services.static_groups)
             self._open_tcp(poller)
-            if self._discovering is not None:
-                self._discovering.open(poller, self.address, self.tcp_address)
+            if self._sd_driver is not None:
+                self._sd_driver.open(poller, self.address, self.tcp_address)
         except UStatusError:
             self.close()
             raise
-        self._receiving.start()
+        self._receive_loop.start()
 
     def _open_tcp(self, poller: Poller) -> None:
         config, connections = self._config, self._connections
-        connections.open(config.bind, poller, self._receiving.wake)
+        connections.open(config.bind, poller, self._receive_loop.wake)
         if config.listens_over_tcp:
             connections.listen(config.tcp_port)
         for service in config.services:
-            if service.uses("tcp") and not service.offered and service.tcp_address is not None:
+            if service.uses_protocol("tcp") and not service.offered and service.tcp_address is not None:
                 connections.connect(service.tcp_address)
         for receiver in self._receivers.values():
             if receiver.over_tcp:
-                connections.expect(receiver.address[0])
+                connections.expect_host(receiver.address[0])
 
     @property
     def tcp_address(self) -> TcpAddress:
@@ -193,40 +195,40 @@ class SomeipTransport(EndpointTransport):
 
     def stop_receiving(self) -> None:
         """As the port says. Callers of calls that are open are told UNAVAILABLE: their answers are not read any more."""
-        self._receiving.stop()
-        for response in self._exchange.give_up_calls():
-            self._incoming.deliver(response)
+        self._receive_loop.stop()
+        for response in self._exchange.abort_calls():
+            self._inbound.deliver(response)
 
     def close(self) -> None:
         self._closed = True
         self.stop_receiving()
         if self._socket is not None:
-            self._sending.flush(JOIN_S)
-            for datagram, address in self._exchange.give_up_requests():
-                self._answer_quietly(datagram, address)
-        self._sending.close()
-        if self._discovering is not None:
-            self._discovering.close()
+            self._outbound.flush(JOIN_TIMEOUT_S)
+            for datagram, address in self._exchange.abort_requests():
+                self._send_reply_best_effort(datagram, address)
+        self._outbound.close()
+        if self._sd_driver is not None:
+            self._sd_driver.close()
         self._connections.close()
         self._groups.close()
-        self._direct.close()
-        self._receiving.close()
+        self._peer_sockets.close()
+        self._receive_loop.close()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
         """As the port says, of receivers for which too much waits to be sent in segments, of connections over TCP, and of services."""
-        self._sending.watch_routes(opened)
-        self._opened = opened
+        self._outbound.watch_routes(opened)
+        self._on_route_opened = opened
 
-    def _route_opened(self, route: Hashable) -> None:
-        self._opened(route)
+    def _notify_route_opened(self, route: Hashable) -> None:
+        self._on_route_opened(route)
 
-    def _service_gone(self, service: UUri, addresses: list[Address], why: str) -> None:
+    def _on_service_gone(self, service: UUri, addresses: list[Address], reason: str) -> None:
         """Callers that wait for its answers are told, and do not wait for their ttl."""
-        for response in self._exchange.service_gone(service, addresses, why):
-            self._incoming.deliver(response)
+        for response in self._exchange.on_service_gone(service, addresses, reason):
+            self._inbound.deliver(response)
 
     # --- listeners ------------------------------------------------------------------------------------------------------
 
@@ -235,58 +237,60 @@ class SomeipTransport(EndpointTransport):
 
     def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
         self._listeners.unregister(source_filter, sink_filter, listener)
-        self._receiving.wait_until_calls_are_over()
+        self._receive_loop.wait_for_listener_calls()
 
     # --- receiving ------------------------------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def _on_tick(self) -> None:
         """Do what is due."""
-        if self._discovering is not None:
-            self._discovering.turn()
-        responses, datagrams = self._exchange.expire()
+        if self._sd_driver is not None:
+            self._sd_driver.on_tick()
+        responses, datagrams = self._exchange.expire_requests()
         for datagram, address in datagrams:
-            self._answer_quietly(datagram, address)
+            self._send_reply_best_effort(datagram, address)
         for response in responses:
-            self._incoming.deliver(response)
+            self._inbound.deliver(response)
         for each in self._exchange.expire_segments():
-            self._incoming.count_refusal(each.reason, each.peer, each.detail)
-        self._sending.run()
+            self._inbound.count_refusal(each.reason, each.peer, each.detail)
+        self._outbound.on_tick()
         self._connections.on_timer()
 
     def _next_deadline_ns(self) -> int | None:
         deadlines = [
             self._exchange.next_deadline_ns,
-            self._sending.next_deadline_ns,
+            self._outbound.next_deadline_ns,
             self._connections.next_deadline_ns,
         ]
-        if self._discovering is not None:
-            deadlines.append(self._discovering.next_deadline_ns)
+        if self._sd_driver is not None:
+            deadlines.append(self._sd_driver.next_deadline_ns)
         return min((each for each in deadlines if each is not None), default=None)
 
-    def _say_goodbye(self) -> None:
-        if self._discovering is not None:
-            self._discovering.say_goodbye()
+    def _on_stop(self) -> None:
+        if self._sd_driver is not None:
+            self._sd_driver.leave_network()
 
-    def _reader(self, opened: socket.socket, sender: Address | None = None) -> Handler:
-        return reader(
-            opened, sender, self._helping, self._incoming.take, self._incoming.take_one, self._monotonic_ns
+    def _make_reader(self, opened: socket.socket, sender: Address | None = None) -> Handler:
+        return make_reader(
+            opened, sender, self._batch, self._inbound.on_batch, self._inbound.on_datagram, self._monotonic_ns
         )
 
-    def _stream_came(self, peer: TcpAddress, *, inbound: bool) -> None:
-        if self._discovering is not None:
-            self._discovering.stream_came(peer, inbound=inbound)
+    def _on_tcp_connected(self, peer: TcpAddress, *, inbound: bool) -> None:
+        if self._sd_driver is not None:
+            self._sd_driver.on_tcp_connected(peer, inbound=inbound)
 
-    def _stream_gone(self, peer: TcpAddress, *, inbound: bool) -> None:
+    def _on_tcp_disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
         if not inbound:
-            for response in self._exchange.connection_gone(peer, self._connections.waiting_at(peer)):
-                self._incoming.deliver(response)
-        if self._discovering is not None:
-            self._discovering.stream_gone(peer, inbound=inbound)
+            for response in self._exchange.on_connection_closed(
+                peer, self._connections.unsent_messages(peer)
+            ):
+                self._inbound.deliver(response)
+        if self._sd_driver is not None:
+            self._sd_driver.on_tcp_disconnected(peer, inbound=inbound)
 
-    def _answer_quietly(self, datagram: bytes, address: Address) -> None:
+    def _send_reply_best_effort(self, datagram: bytes, address: Address) -> None:
         """Send an answer of our own. Nobody could try again: the client does, after its own timeout."""
         try:
-            self._sending.put(datagram, address)
+            self._outbound.send_raw(datagram, address)
         except UStatusError:
             self._answers_lost += 1
 
@@ -296,7 +300,7 @@ class SomeipTransport(EndpointTransport):
         """As the port says. A Publish goes to every receiver of its topic; a Notification cannot be carried."""
         message.check(strict=False)
         kind = message.attributes.type
-        if kind is not UMessageType.PUBLISH and self._stays_here(message):
+        if kind is not UMessageType.PUBLISH and self._handled_by_discovery(message):
             return
         if kind is UMessageType.REQUEST:
             self._send_request(message)
@@ -310,27 +314,27 @@ class SomeipTransport(EndpointTransport):
                 f"{kind.name} {message.id} to {message.attributes.sink}: SOME/IP has no notification to one receiver",
             )
 
-    def _concerns_discovery(self, message: UMessage) -> bool:
-        return self._discovering is not None and self._discovering.concerns(message)
+    def _is_for_discovery(self, message: UMessage) -> bool:
+        return self._sd_driver is not None and self._sd_driver.is_for_local_entity(message)
 
-    def _stays_here(self, message: UMessage) -> bool:
+    def _handled_by_discovery(self, message: UMessage) -> bool:
         """Hand a message to service discovery if it is for a uEntity that lives there; whether it was."""
-        discovering = self._discovering
-        if discovering is None or not discovering.concerns(message):
+        sd_driver = self._sd_driver
+        if sd_driver is None or not sd_driver.is_for_local_entity(message):
             return False
-        discovering.hand_over(message)
-        self._receiving.wake()
+        sd_driver.submit(message)
+        self._receive_loop.wake()
         return True
 
-    def transmitter(self, subscriber: UUri | None) -> Transmit:
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
         """What sends events to one receiver, or (None) whatever names its own way; NOT_FOUND comes when it is used."""
         if subscriber is None:
-            return self._leaving.transmit
+            return self._fast_outbound.transmit
         known = self._transmitters.get(subscriber)
         if known is not None:
             return known
-        if self._subscribed is not None:
-            return self._subscribed.transmitter(subscriber)
+        if self._event_publisher is not None:
+            return self._event_publisher.event_sender(subscriber)
 
         def refuse(message: UMessage) -> None:
             raise UStatusError(
@@ -339,86 +343,88 @@ class SomeipTransport(EndpointTransport):
 
         return refuse
 
-    def bulk_transmitter(self, subscriber: UUri | None) -> BulkTransmit:
+    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         if subscriber is None:
-            return self._leaving.transmit_all
+            return self._fast_outbound.transmit_batch
         # Only who is a receiver by the configuration: whoever has subscribed may be elsewhere, or gone, by the next burst.
         receiver = self._receivers.get(subscriber)
-        burst = None if receiver is None else self._sending.bursts_to(receiver)
-        if receiver is None or burst is None:
-            return super().bulk_transmitter(subscriber)
-        return self._only_ours(receiver, burst)
+        transmit_batch = None if receiver is None else self._outbound.batch_transmitter(receiver)
+        if receiver is None or transmit_batch is None:
+            return super().batch_transmitter(subscriber)
+        return self._unless_served_elsewhere(receiver, transmit_batch)
 
-    def _events_to(self, receiver: EventReceiver) -> Transmit:
+    def _event_transmitter(self, receiver: EventReceiver) -> SendOne:
         """What sends to a receiver of the configuration; with service discovery, unless another streamer serves it."""
-        transmit = self._sending.events_to(receiver, bursts=True)
-        if self._discovering is None:
+        transmit = self._outbound.event_transmitter(receiver, with_batch=True)
+        if self._sd_driver is None:
             return transmit
-        is_elsewhere = self._discovering.is_elsewhere(receiver)
+        is_elsewhere = self._sd_driver.served_by_peer_check(receiver)
 
         def transmit_ours(message: UMessage) -> None:
             if is_elsewhere():
-                raise SubscriberGone(receiver.subscriber)
+                raise SubscriberEnded(receiver.subscriber)
             transmit(message)
 
         return transmit_ours
 
-    def _only_ours(self, receiver: EventReceiver, burst: BulkTransmit) -> BulkTransmit:
-        if self._discovering is None:
-            return burst
-        is_elsewhere = self._discovering.is_elsewhere(receiver)
-        return lambda messages: 0 if is_elsewhere() else burst(messages)
+    def _unless_served_elsewhere(self, receiver: EventReceiver, transmit_batch: SendBatch) -> SendBatch:
+        if self._sd_driver is None:
+            return transmit_batch
+        is_elsewhere = self._sd_driver.served_by_peer_check(receiver)
+        return lambda messages: 0 if is_elsewhere() else transmit_batch(messages)
 
     def _send_publish(self, message: UMessage) -> None:
         topic = message.attributes.source
         subscribers = [each.subscriber for each in self._receivers.values() if topic in each.events]
-        if self._subscribed is not None:
-            subscribers += self._subscribed.subscribers_of(topic)
+        if self._event_publisher is not None:
+            subscribers += self._event_publisher.subscribers_of(topic)
         if not subscribers:
-            raise self._exchange.services.no_event(topic)
+            raise self._exchange.services.no_event_error(topic)
         for subscriber in subscribers:
             self.transmitter(subscriber)(message)
 
     def _send_request(self, message: UMessage) -> None:
-        outgoing = self._exchange.call(message)
+        outgoing = self._exchange.open_call(message)
         try:
-            self._sending.send(outgoing.datagram, outgoing.address, outgoing.segmenting, outgoing.deadline_ns)
+            self._outbound.send(
+                outgoing.datagram, outgoing.address, outgoing.segmentation, outgoing.deadline_ns
+            )
         except UStatusError:
-            if self._exchange.abandon(outgoing.request_id):
+            if self._exchange.cancel_call(outgoing.request_id):
                 raise  # to be tried again or answered; but not if we have stopped and told the caller meanwhile
-        self._receiving.wake_by(self._exchange.sent(outgoing))
+        self._receive_loop.wake_by(self._exchange.on_sent(outgoing))
 
     def _send_response(self, message: UMessage) -> None:
         try:
-            answer = self._exchange.answer(message)
+            response = self._exchange.encode_response(message)
         except UStatusError as error:
             if (
                 error.code is UCode.NOT_FOUND
-                and self._discovering is not None
-                and self._discovering.streamers.there
+                and self._sd_driver is not None
+                and self._sd_driver.peers.has_peers
             ):
-                raise SubscriberGone(message.attributes.source) from error  # another one's client asked
+                raise SubscriberEnded(message.attributes.source) from error  # another one's client asked
             raise
-        if answer is not None:
-            self._sending.send(*answer)
-            self._exchange.answered(message)
+        if response is not None:
+            self._outbound.send(*response)
+            self._exchange.on_response_sent(message)
 
     # --- other streamers ------------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
         """As the port says, with service discovery."""
-        if self._discovering is not None:
-            self._discovering.streamers.announce(announcements)
+        if self._sd_driver is not None:
+            self._sd_driver.peers.announce(announcements)
 
-    def watch_neighbours(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+    def watch_peers(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
         """As the port says, with service discovery."""
-        if self._discovering is not None:
-            self._discovering.streamers.watch(changed)
+        if self._sd_driver is not None:
+            self._sd_driver.peers.add_announcement_listener(changed)
 
-    def believe(self, brings: Callable[[Who, str], bool]) -> None:
+    def trust_peers(self, brings: Callable[[RouterId, str], bool]) -> None:
         """As the port says, with service discovery: of several that offer a service here, one does."""
-        if self._discovering is not None:
-            self._discovering.streamers.believe(brings)
+        if self._sd_driver is not None:
+            self._sd_driver.peers.set_trust_check(brings)
 
     # --- what the configuration fixes, and counters ---------------------------------------------------------------------
 
@@ -443,29 +449,29 @@ class SomeipTransport(EndpointTransport):
             for event in each.events
         ]
 
-    def directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
+    def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Other devices that subscribe ECUs here, at the uSubscription that service discovery stands for."""
-        return None if self._discovering is None else self._discovering.directory(changed)
+        return None if self._sd_driver is None else self._sd_driver.directory(changed)
 
     def statistics(self) -> Mapping[str, int]:
         """Counters since the start.
 
         `datagrams` came in; of the messages in them `received` went to a listener, which failed for `listener_errors`,
-        and `unheard` matched none; `sent`; `calls_open`, `calls_expired` of ours, and
-        `calls_lost` whose service, or the connection to it, went; `requests_open`, `requests_expired` of clients;
-        `unwanted_answers` to REQUEST_NO_RETURN; `answers_lost` that the kernel did not take; messages in segments that are
+        and `no_listener` matched none; `sent`; `calls_open`, `calls_expired` of ours, and
+        `calls_service_gone` whose service, or the connection to it, went; `requests_open`, `requests_expired` of clients;
+        `responses_not_wanted` to REQUEST_NO_RETURN; `answers_lost` that the kernel did not take; messages in segments that are
         `tp_open` with `tp_bytes` of memory, `tp_completed`, and `tp_duplicates` of segments; of ours, `tp_segmented` were long,
         `tp_waiting` with `tp_waiting_bytes` of payload are not sent whole, and `tp_unsent` were given up with a part sent.
         Of connections over TCP: `tcp_open` at present, `tcp_accepted` that others have opened, `tcp_established` in all,
         `tcp_ended`; messages that are `tcp_waiting` to be sent again after one has ended, that were `tcp_sent_again`, and that
-        were `tcp_given_up` though they may have been lost.
+        were `tcp_dropped` though they may have been lost.
         """
         return {
-            **self._incoming.statistics(),
+            **self._inbound.statistics(),
             "answers_lost": self._answers_lost,
             **self._exchange.statistics(),
-            **self._sending.statistics(),
-            **({} if self._discovering is None else self._discovering.statistics()),
+            **self._outbound.statistics(),
+            **({} if self._sd_driver is None else self._sd_driver.statistics()),
             **self._connections.statistics(),
-            **self._incoming.refusals(),
+            **self._inbound.refusals(),
         }

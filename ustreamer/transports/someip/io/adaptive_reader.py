@@ -11,22 +11,22 @@ from collections.abc import Callable
 from typing import Final
 
 from ustreamer.transports.someip.io.poller import Handler
-from ustreamer.transports.someip.io.recvmmsg import Helping
+from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address
 
-REST: Final = 0.25
+PAUSE_RATIO: Final = 0.25
 """Of the time that the last turn took: a shorter one is no pause. From one turn of the poller to the next it is a tenth."""
-_SOME: Final = 2
+_MIN_BATCH: Final = 2
 # Costs as much as 2 048: the buffer comes from the heap, and what is not used goes back.
-_LARGEST: Final = 65_535
+_MAX_DATAGRAM_BYTES: Final = 65_535
 
 
-def reader(
+def make_reader(
     opened: socket.socket,
     sender: Address | None,
-    helping: Helping,
-    take: Callable[[Helping], bool],
-    take_one: Callable[[bytes, Address], bool],
+    batch: DatagramBatch,
+    on_batch: Callable[[DatagramBatch], bool],
+    on_datagram: Callable[[bytes, Address], bool],
     monotonic_ns: Callable[[], int],
 ) -> Handler:
     """What reads a socket that does not block; `sender` is the only one that reaches it, None: anybody may.
@@ -35,22 +35,24 @@ def reader(
     """
     fd, recv, recvfrom = opened.fileno(), opened.recv, opened.recvfrom
     began_ns = ended_ns = 0
-    calm = True  # what came last came alone
+    last_was_single = True  # what came last came alone
 
     def read(events: int) -> bool:
-        nonlocal began_ns, ended_ns, calm
-        took_ns, began_ns = ended_ns - began_ns, monotonic_ns()
+        nonlocal began_ns, ended_ns, last_was_single
+        last_took_ns, began_ns = ended_ns - began_ns, monotonic_ns()
         try:
-            if not calm or began_ns - ended_ns < took_ns * REST:
-                calm = helping.take(fd) < _SOME
-                arrived = None
+            if not last_was_single or began_ns - ended_ns < last_took_ns * PAUSE_RATIO:
+                last_was_single = batch.receive(fd) < _MIN_BATCH
+                datagram = None
             else:
-                arrived = recvfrom(_LARGEST) if sender is None else (recv(_LARGEST), sender)
+                datagram = (
+                    recvfrom(_MAX_DATAGRAM_BYTES) if sender is None else (recv(_MAX_DATAGRAM_BYTES), sender)
+                )
         except OSError:
             # Nothing, or what ICMP has said of something that was sent: gone with having been told.
             return False
-        quiet = take(helping) if arrived is None else take_one(*arrived)
+        only_events = on_batch(batch) if datagram is None else on_datagram(*datagram)
         ended_ns = monotonic_ns()
-        return quiet
+        return only_events
 
     return read

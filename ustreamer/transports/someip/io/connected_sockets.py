@@ -25,7 +25,7 @@ from ustreamer.transports.someip.protocol.addresses import Address
 
 log = logging.getLogger("ustreamer.someip")
 
-MAX_SOCKETS: Final = 8
+MAX_PEER_SOCKETS: Final = 8
 """The kernel may have to look at all sockets of one address for every datagram."""
 _SO_ATTACH_FILTER: Final = 26  # asm-generic/socket.h
 _INSTRUCTION: Final = Struct(
@@ -35,10 +35,10 @@ _PROGRAM: Final = Struct("@HP")  # struct sock_fprog: number of instructions, wh
 _LOAD_WORD, _LOAD_HALF, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x28, 0x15, 0x06
 _IP_SOURCE: Final = 0xFFF0_0000 + 12  # SKF_NET_OFF: from the IP header on
 _UDP_SOURCE: Final = 0
-_ALL: Final = 0x7FFF_FFFF
+_ACCEPT_ALL_BYTES: Final = 0x7FFF_FFFF
 
 
-def accept_only(opened: socket.socket, sender: Address) -> None:
+def attach_sender_filter(opened: socket.socket, sender: Address) -> None:
     """Have the kernel drop every datagram for `opened` that is not from `sender`. Raises OSError if it cannot."""
     host, port = sender
     program = b"".join(
@@ -48,7 +48,7 @@ def accept_only(opened: socket.socket, sender: Address) -> None:
             (_JUMP_IF_EQUAL, 0, 3, int.from_bytes(socket.inet_aton(host))),
             (_LOAD_HALF, 0, 0, _UDP_SOURCE),
             (_JUMP_IF_EQUAL, 0, 1, port),
-            (_RETURN, 0, 0, _ALL),
+            (_RETURN, 0, 0, _ACCEPT_ALL_BYTES),
             (_RETURN, 0, 0, 0),
         )
     )
@@ -59,28 +59,28 @@ def accept_only(opened: socket.socket, sender: Address) -> None:
     )
 
 
-def beside(own: Sequence[socket.socket], sender: Address, buffer: int) -> socket.socket:
+def open_connected(sharing: Sequence[socket.socket], sender: Address, buffer: int) -> socket.socket:
     """A socket at the address that all of `own` have, and that `sender` alone can reach. Raises OSError; then all is as it was."""
-    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    connected = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        opened.setblocking(False)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        accept_only(opened, sender)
-        for each in (*own, opened):
+        connected.setblocking(False)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        attach_sender_filter(connected, sender)
+        for each in (*sharing, connected):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            opened.bind(own[0].getsockname())
+            connected.bind(sharing[0].getsockname())
         finally:
-            for each in (*own, opened):
+            for each in (*sharing, connected):
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        opened.connect(sender)
+        connected.connect(sender)
     except OSError:
-        opened.close()
+        connected.close()
         raise
-    return opened
+    return connected
 
 
-class Direct:
+class PerPeerSockets:
     """The sockets of one endpoint. Belongs to its receiving thread, but for `open` and `close`."""
 
     def __init__(self) -> None:
@@ -92,20 +92,23 @@ class Direct:
         senders: Iterable[Address],
         buffer: int,
         poller: Poller,
-        reader: Callable[[socket.socket, Address], Handler],
+        make_reader: Callable[[socket.socket, Address], Handler],
     ) -> None:
         """Have a socket for each of the first few; what one cannot be had for comes to `own`, as if there were none.
 
         `reader` makes what reads a socket that the second of its arguments alone can reach.
         """
-        for sender in list(dict.fromkeys(senders))[:MAX_SOCKETS]:
+        for sender in list(dict.fromkeys(senders))[:MAX_PEER_SOCKETS]:
             try:
-                opened = beside([own, *self._sockets], sender, buffer)
+                opened = open_connected([own, *self._sockets], sender, buffer)
             except OSError as error:
-                log.info("someip.no_direct", extra={"sender": "{}:{}".format(*sender), "reason": str(error)})
+                log.info(
+                    "someip.peer_socket_failed",
+                    extra={"sender": "{}:{}".format(*sender), "reason": str(error)},
+                )
                 continue
             self._sockets.append(opened)
-            poller.add(opened.fileno(), reader(opened, sender))
+            poller.add(opened.fileno(), make_reader(opened, sender))
 
     def close(self) -> None:
         """When the receiving thread has ended."""

@@ -14,10 +14,10 @@ from itertools import islice, repeat
 from struct import Struct
 from typing import Final
 
-from ustreamer.core.delivery.delivery import BulkTransmit
+from ustreamer.core.delivery.delivery import SendBatch
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MAX_SESSION, MIN_LENGTH
-from ustreamer.uprotocol.batch import Run
+from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
@@ -26,50 +26,50 @@ EVENT_HEADER: Final = Struct(">4sIHH4s")
 NO_CLIENT: Final = 0
 """Events do not belong to a client (SIP-7)."""
 
-PlainEvent = tuple[bytes, bytes, Iterator[int]]
+EventHeaderTemplate = tuple[bytes, bytes, Iterator[int]]
 """The header before the length, the header after the session, and what counts the sessions."""
 
 _UDP_SEGMENT: Final = 103  # linux/udp.h; not in the socket module
-_SIZE: Final = Struct("H")
-_SIZES: Final = 256
-_MOST: Final = 64  # UDP_MAX_SEGMENTS of the oldest kernels that have it
-_MOST_BYTES: Final = 65_507
-_LARGEST: Final = (
+_GSO_SIZE: Final = Struct("H")
+_MAX_CACHED_SIZES: Final = 256
+_MAX_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of the oldest kernels that have it
+_MAX_GSO_BYTES: Final = 65_507
+_ETHERNET_PAYLOAD_BYTES: Final = (
     1_472  # what an Ethernet frame has room for; larger ones are cut by IP, which UDP_SEGMENT does not
 )
-_CANNOT: Final = {errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
+_GSO_UNSUPPORTED: Final = {errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
 """The kernel, or the device on the way, does not cut datagrams of this size."""
 
 
-@lru_cache(_SIZES)
-def _datagram(payload: int) -> Struct:
+@lru_cache(_MAX_CACHED_SIZES)
+def _event_struct(payload: int) -> Struct:
     """An event with a payload of this size."""
     return Struct(f"{EVENT_HEADER.format}{payload}s")
 
 
-class Bursts:
+class GsoSender:
     """The sending of many. Safe from any thread."""
 
     def __init__(self) -> None:
-        self.sent = 0
-        self.largest = _LARGEST
+        self.sent_count = 0
+        self.max_datagram_bytes = _ETHERNET_PAYLOAD_BYTES
         """Bytes of the largest datagram that is sent in bursts; 0 where none is."""
-        self._counting = threading.Lock()
-        self._opened: socket.socket | None = None
+        self._count_lock = threading.Lock()
+        self._socket: socket.socket | None = None
 
     def open(self, opened: socket.socket) -> None:
         """Send on this socket."""
-        self._opened = opened
+        self._socket = opened
 
     def close(self) -> None:
         """Send no more."""
-        self._opened = None
+        self._socket = None
 
-    def sender(self, events: Mapping[UUri, PlainEvent], address: Address) -> BulkTransmit:
+    def event_sender(self, events: Mapping[UUri, EventHeaderTemplate], address: Address) -> SendBatch:
         """What sends these events to one receiver; it stops at any other."""
         pack = EVENT_HEADER.pack
 
-        def transmit_run(run: Run) -> int:
+        def transmit_run(run: MessageBatch) -> int:
             event = events.get(run.attributes.source)
             payloads, sizes = run.payloads, run.sizes
             size = sizes[0]
@@ -78,20 +78,20 @@ class Bursts:
             head, tail, counted = event
             fields = map(repeat, (head, size + MIN_LENGTH, NO_CLIENT))
             sessions = [each % MAX_SESSION + 1 for each in islice(counted, len(payloads))]
-            datagrams = list(map(_datagram(size).pack, *fields, sessions, repeat(tail), payloads))
+            datagrams = list(map(_event_struct(size).pack, *fields, sessions, repeat(tail), payloads))
             taken = 0
-            for begin in range(0, len(datagrams), _MOST):
-                going = datagrams[begin : begin + _MOST]
-                sent = self.send(going, address)
+            for begin in range(0, len(datagrams), _MAX_SEGMENTS):
+                chunk = datagrams[begin : begin + _MAX_SEGMENTS]
+                sent = self.send_equal_sized(chunk, address)
                 taken += sent
-                if sent < len(going):
+                if sent < len(chunk):
                     break
             return taken
 
         def transmit_all(messages: Iterable[UMessage], /) -> int:
-            if type(messages) is Run and messages:
+            if type(messages) is MessageBatch and messages:
                 return transmit_run(messages)
-            taken, alike, size = 0, list[bytes](), 0
+            taken, batch, size = 0, list[bytes](), 0
             for message in messages:
                 event = events.get(message.attributes.source)
                 if event is None:
@@ -99,46 +99,48 @@ class Bursts:
                 head, tail, sessions = event
                 payload = message.payload
                 length = len(payload) + MIN_LENGTH
-                if (length != size or len(alike) == _MOST) and alike:
-                    sent = self.send(alike, address)
+                if (length != size or len(batch) == _MAX_SEGMENTS) and batch:
+                    sent = self.send_equal_sized(batch, address)
                     taken += sent
-                    if sent < len(alike):
+                    if sent < len(batch):
                         return taken
-                    alike = []
+                    batch = []
                 size = length
-                alike.append(pack(head, length, NO_CLIENT, next(sessions) % MAX_SESSION + 1, tail) + payload)
-            return taken + self.send(alike, address)
+                batch.append(pack(head, length, NO_CLIENT, next(sessions) % MAX_SESSION + 1, tail) + payload)
+            return taken + self.send_equal_sized(batch, address)
 
         return transmit_all
 
-    def send(self, datagrams: Sequence[bytes], address: Address) -> int:
+    def send_equal_sized(self, datagrams: Sequence[bytes], address: Address) -> int:
         """Send datagrams of one size, 64 at most; how many the kernel took. Events that it does not take have used up their sessions."""
-        opened = self._opened
-        if opened is None or not datagrams:
+        udp_socket = self._socket
+        if udp_socket is None or not datagrams:
             return 0
         size = len(datagrams[0])
-        room = _MOST_BYTES // size
-        if 1 < room < len(datagrams) and size <= self.largest:
+        max_count = _MAX_GSO_BYTES // size
+        if 1 < max_count < len(datagrams) and size <= self.max_datagram_bytes:
             # A round of 64 has no room in one call from 1 kB on.
-            sent = self.send(datagrams[:room], address)
-            return sent if sent < room else sent + self.send(datagrams[room:], address)
-        if 1 < len(datagrams) <= room and size <= self.largest:
+            sent = self.send_equal_sized(datagrams[:max_count], address)
+            return sent if sent < max_count else sent + self.send_equal_sized(datagrams[max_count:], address)
+        if 1 < len(datagrams) <= max_count and size <= self.max_datagram_bytes:
             try:
-                opened.sendmsg(datagrams, [(socket.IPPROTO_UDP, _UDP_SEGMENT, _SIZE.pack(size))], 0, address)
+                udp_socket.sendmsg(
+                    datagrams, [(socket.IPPROTO_UDP, _UDP_SEGMENT, _GSO_SIZE.pack(size))], 0, address
+                )
             except OSError as error:
-                if error.errno not in _CANNOT:
+                if error.errno not in _GSO_UNSUPPORTED:
                     return 0
-                self.largest = min(self.largest, size - 1)
+                self.max_datagram_bytes = min(self.max_datagram_bytes, size - 1)
             else:
                 return self._count(len(datagrams))
         for number, datagram in enumerate(datagrams):
             try:
-                opened.sendto(datagram, address)
+                udp_socket.sendto(datagram, address)
             except OSError:
                 return self._count(number)
         return self._count(len(datagrams))
 
     def _count(self, sent: int) -> int:
-        with self._counting:
-            self.sent += sent
+        with self._count_lock:
+            self.sent_count += sent
         return sent

@@ -8,24 +8,24 @@ from typing import Final
 
 from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.sd.sockets import joined, rejoin
+from ustreamer.transports.someip.sd.sockets import join_group, rejoin_group
 from ustreamer.uprotocol.ustatus import UStatusError
 
 MAX_GROUPS: Final = 64
 """An ECU names the group in its Ack, so there is a bound. Linux has one of its own: igmp_max_memberships, 20 per socket."""
 
 
-class Groups:
+class MulticastGroups:
     """Belongs to the receiving thread."""
 
-    def __init__(self, interface: str, buffer: int, reader: Callable[[socket.socket], Handler]) -> None:
+    def __init__(self, interface: str, buffer: int, make_reader: Callable[[socket.socket], Handler]) -> None:
         """`interface` is our address on it; `reader` makes what reads a socket."""
         self._interface = interface
         self._buffer = buffer
-        self._reader = reader
+        self._make_reader = make_reader
         self._poller: Poller | None = None
-        self._heard: dict[Hashable, Address] = {}
-        self._needed: Counter[Address] = Counter()
+        self._group_of: dict[Hashable, Address] = {}
+        self._use_counts: Counter[Address] = Counter()
         self._sockets: dict[Address, socket.socket] = {}
         self.not_joined = 0
 
@@ -37,22 +37,22 @@ class Groups:
         assert self._poller is not None
         for group in groups:
             self._open_group(group, self._poller)
-            self._needed[group] += 1
+            self._use_counts[group] += 1
 
-    def hear(self, what: Hashable, group: Address | None) -> None:
+    def set_membership(self, key: Hashable, group: Address | None) -> None:
         """Have `what` heard in `group` from now on, or nowhere. A group that cannot be joined is counted."""
-        before = self._heard.get(what)
+        before = self._group_of.get(key)
         if group == before:
             return
         if before is not None:
-            del self._heard[what]
+            del self._group_of[key]
             self._leave(before)
         if group is not None:
-            self._heard[what] = group
+            self._group_of[key] = group
             self._join(group)
 
     def _join(self, group: Address) -> None:
-        self._needed[group] += 1
+        self._use_counts[group] += 1
         if group in self._sockets or self._poller is None:
             return
         if len(self._sockets) >= MAX_GROUPS:
@@ -64,15 +64,15 @@ class Groups:
             self.not_joined += 1
 
     def _open_group(self, group: Address, poller: Poller) -> None:
-        opened = joined(group, self._interface, self._buffer)
+        opened = join_group(group, self._interface, self._buffer)
         self._sockets[group] = opened
-        poller.add(opened.fileno(), self._reader(opened))
+        poller.add(opened.fileno(), self._make_reader(opened))
 
     def _leave(self, group: Address) -> None:
-        self._needed[group] -= 1
-        if self._needed[group] > 0:
+        self._use_counts[group] -= 1
+        if self._use_counts[group] > 0:
             return
-        del self._needed[group]
+        del self._use_counts[group]
         opened = self._sockets.pop(group, None)
         if opened is not None:
             assert self._poller is not None
@@ -82,7 +82,7 @@ class Groups:
     def rejoin(self) -> None:
         """The link is back."""
         for (host, _), opened in self._sockets.items():
-            rejoin(opened, host, self._interface)
+            rejoin_group(opened, host, self._interface)
 
     def close(self) -> None:
         for opened in self._sockets.values():
@@ -90,8 +90,8 @@ class Groups:
                 self._poller.remove(opened.fileno())
             opened.close()
         self._sockets.clear()
-        self._heard.clear()
-        self._needed.clear()
+        self._group_of.clear()
+        self._use_counts.clear()
 
     def __len__(self) -> int:
         return len(self._sockets)

@@ -9,34 +9,36 @@ from typing import Final, NamedTuple
 
 from ustreamer.transports.someip.io.poller import Poller
 
-JOIN_S: Final = 2.0
+JOIN_TIMEOUT_S: Final = 2.0
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 63
-_LONGEST_SLEEP_NS: Final = 1_000_000_000
+_MAX_SLEEP_NS: Final = 1_000_000_000
 
 
-class Work(NamedTuple):
+class LoopCallbacks(NamedTuple):
     """What the thread does besides reading."""
 
-    turn: Callable[[], None]
+    on_tick: Callable[[], None]
     """Does what is due."""
     next_deadline_ns: Callable[[], int | None]
     """When `turn` has something to do without being woken; None: never."""
-    last: Callable[[], None]
+    on_stop: Callable[[], None]
     """Is done at the end."""
 
 
-class Receiving:
+class ReceiveLoop:
     """`open` and `close` once each; `wake`, `wake_by` and `wait_until_calls_are_over` from any thread."""
 
-    def __init__(self, name: str, work: Work, monotonic_ns: Callable[[], int]) -> None:
+    def __init__(self, name: str, callbacks: LoopCallbacks, monotonic_ns: Callable[[], int]) -> None:
         """`name` is that of the endpoint."""
         self._name = name
-        self._work = work
+        self._callbacks = callbacks
         self._monotonic_ns = monotonic_ns
         self._poller: Poller | None = None
         self._thread: threading.Thread | None = None
-        self._life = threading.Lock()  # no wake between the closing of its file descriptor and the forgetting
+        self._wake_lock = (
+            threading.Lock()
+        )  # no wake between the closing of its file descriptor and the forgetting
         self._wake_fd = -1
         self._stopping = False
         self._barriers: deque[threading.Event] = deque()
@@ -49,7 +51,7 @@ class Receiving:
         """What the thread will wait for: add to it, and `start`."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = Poller()
-        self._poller.add(self._wake_fd, self._woken)
+        self._poller.add(self._wake_fd, self._on_wake)
         return self._poller
 
     def start(self) -> None:
@@ -66,11 +68,11 @@ class Receiving:
         if thread is not None:
             self.wake()
             if thread is not threading.current_thread():
-                thread.join(JOIN_S)
+                thread.join(JOIN_TIMEOUT_S)
 
     def close(self) -> None:
         """After `stop`."""
-        with self._life:
+        with self._wake_lock:
             if self._poller is not None:
                 self._poller.close()
                 os.close(self._wake_fd)
@@ -80,7 +82,7 @@ class Receiving:
 
     def wake(self) -> None:
         """Have the thread take a turn."""
-        with self._life:
+        with self._wake_lock:
             if self._wake_fd >= 0:
                 os.eventfd_write(self._wake_fd, 1)
 
@@ -89,7 +91,7 @@ class Receiving:
         if deadline_ns < self.sleeping_until_ns:
             self.wake()
 
-    def wait_until_calls_are_over(self) -> None:
+    def wait_for_listener_calls(self) -> None:
         """Wait for the listener calls that had begun; at once on the receiving thread, inside such a call."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
@@ -104,11 +106,11 @@ class Receiving:
 
     def _run(self, poller: Poller) -> None:
         while not self._stopping:
-            self._work.turn()
+            self._callbacks.on_tick()
             self._wait(poller)
             while self._barriers:
                 self._barriers.popleft().set()
-        self._work.last()
+        self._callbacks.on_stop()
 
     def _wait(self, poller: Poller) -> None:
         """Wait until something has to be looked after: a deadline has come, or something that may have set one."""
@@ -116,8 +118,8 @@ class Receiving:
         self.sleeping_until_ns = _NEVER_NS
         now_ns = self._monotonic_ns()
         # Not for longer than this, so that a call need not wake us for the sake of its deadline: 20 us of a call by itself.
-        until_ns = now_ns + _LONGEST_SLEEP_NS
-        deadline_ns = self._work.next_deadline_ns()
+        until_ns = now_ns + _MAX_SLEEP_NS
+        deadline_ns = self._callbacks.next_deadline_ns()
         if deadline_ns is not None:
             until_ns = min(until_ns, deadline_ns)
         self.sleeping_until_ns = until_ns
@@ -127,5 +129,5 @@ class Receiving:
             now_ns = self._monotonic_ns()
         self.sleeping_until_ns = 0
 
-    def _woken(self, events: int) -> None:
+    def _on_wake(self, events: int) -> None:
         os.eventfd_read(self._wake_fd)

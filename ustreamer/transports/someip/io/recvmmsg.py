@@ -16,26 +16,28 @@ from typing import Any, ClassVar, Final
 
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
-from ustreamer.uprotocol.struct_columns import FULL, columns
+from ustreamer.uprotocol.struct_columns import MAX_BATCH, unpack_columns
 
-NUMBER: Final = FULL
-_NEAR: Final = 1_472  # of each datagram, side by side: what an Ethernet frame has room for
+MAX_DATAGRAMS: Final = MAX_BATCH
+_INLINE_BYTES: Final = 1_472  # of each datagram, side by side: what an Ethernet frame has room for
 _STRIDE: Final = (
     1_536  # no power of two, which would have all headers compete for the same lines of the cache
 )
-_SENDER: Final = 16  # struct sockaddr_in: family, port, host, and what is unused
-_KEPT: Final = 4_096
-_FAR: Final = 65_536  # of each, for the rest of a larger one; memory that is not there until it is needed
-_SENDERS: Final = NUMBER * (_STRIDE + _FAR)  # where they are, behind all that
+_SOCKADDR_BYTES: Final = 16  # struct sockaddr_in: family, port, host, and what is unused
+_MAX_CACHED: Final = 4_096
+_OVERFLOW_BYTES: Final = (
+    65_536  # of each, for the rest of a larger one; memory that is not there until it is needed
+)
+_SOCKADDRS_OFFSET: Final = MAX_DATAGRAMS * (_STRIDE + _OVERFLOW_BYTES)  # where they are, behind all that
 
 
-class _Part(ctypes.Structure):
+class _Iovec(ctypes.Structure):
     """struct iovec"""
 
     _fields_: ClassVar = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
 
-class _Header(ctypes.Structure):
+class _Msghdr(ctypes.Structure):
     """struct msghdr"""
 
     _fields_: ClassVar = [
@@ -49,13 +51,13 @@ class _Header(ctypes.Structure):
     ]
 
 
-class _Message(ctypes.Structure):
+class _Mmsghdr(ctypes.Structure):
     """struct mmsghdr"""
 
-    _fields_: ClassVar = [("header", _Header), ("length", ctypes.c_uint)]
+    _fields_: ClassVar = [("header", _Msghdr), ("length", ctypes.c_uint)]
 
 
-class Helping:
+class DatagramBatch:
     """What a socket had at once, until the next `take`. Belongs to one thread."""
 
     def __init__(self) -> None:
@@ -63,30 +65,35 @@ class Helping:
         self.sizes: list[int] = []
         """How long each datagram is."""
         self._addresses: dict[bytes, Address] = {}
-        self._memory = mmap.mmap(-1, _SENDERS + NUMBER * _SENDER)
+        self._memory = mmap.mmap(-1, _SOCKADDRS_OFFSET + MAX_DATAGRAMS * _SOCKADDR_BYTES)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._near = memoryview(self._memory)[: NUMBER * _STRIDE]
-        self._parts = (_Part * (2 * NUMBER))()
-        self._messages = (_Message * NUMBER)()
+        self._inline = memoryview(self._memory)[: MAX_DATAGRAMS * _STRIDE]
+        self._iovecs = (_Iovec * (2 * MAX_DATAGRAMS))()
+        self._messages = (_Mmsghdr * MAX_DATAGRAMS)()
         for number, message in enumerate(self._messages):
-            near, far = self._parts[2 * number], self._parts[2 * number + 1]
-            near.base, near.length = address + number * _STRIDE, _NEAR
-            far.base, far.length = address + NUMBER * _STRIDE + number * _FAR, _FAR
-            message.header.parts, message.header.number_of_parts = ctypes.addressof(near), 2
-            message.header.name = address + _SENDERS + number * _SENDER
-            message.header.name_length = _SENDER  # and so it stays, as all senders have an IPv4 address
+            inline, overflow = self._iovecs[2 * number], self._iovecs[2 * number + 1]
+            inline.base, inline.length = address + number * _STRIDE, _INLINE_BYTES
+            overflow.base, overflow.length = (
+                address + MAX_DATAGRAMS * _STRIDE + number * _OVERFLOW_BYTES,
+                _OVERFLOW_BYTES,
+            )
+            message.header.parts, message.header.number_of_parts = ctypes.addressof(inline), 2
+            message.header.name = address + _SOCKADDRS_OFFSET + number * _SOCKADDR_BYTES
+            message.header.name_length = (
+                _SOCKADDR_BYTES  # and so it stays, as all senders have an IPv4 address
+            )
         self._lengths = (
             memoryview(self._messages)
             .cast("B")
-            .cast("I")[_Message.length.offset // 4 :: ctypes.sizeof(_Message) // 4]
+            .cast("I")[_Mmsghdr.length.offset // 4 :: ctypes.sizeof(_Mmsghdr) // 4]
         )
-        self._receive, self._where = _recvmmsg(), ctypes.addressof(self._messages)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobodys:
-            self.take(nobodys.fileno())
+        self._recvmmsg, self._headers_address = _load_recvmmsg(), ctypes.addressof(self._messages)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            self.receive(probe.fileno())
 
-    def take(self, fd: int) -> int:
+    def receive(self, fd: int) -> int:
         """Take what a socket has, NUMBER datagrams at most; how many. Raises OSError with what ICMP has said to it."""
-        number: int = self._receive(fd, self._where, NUMBER, socket.MSG_DONTWAIT, None)
+        number: int = self._recvmmsg(fd, self._headers_address, MAX_DATAGRAMS, socket.MSG_DONTWAIT, None)
         if number < 0:
             self.sizes = []
             code = ctypes.get_errno()
@@ -100,23 +107,25 @@ class Helping:
         return len(self.sizes)
 
     @property
-    def sender(self) -> Address | None:
+    def common_sender(self) -> Address | None:
         """Who has sent all of them; None if that is not one and the same."""
-        senders = self._memory[_SENDERS : _SENDERS + len(self.sizes) * _SENDER]
-        first = senders[:_SENDER]
+        senders = self._memory[_SOCKADDRS_OFFSET : _SOCKADDRS_OFFSET + len(self.sizes) * _SOCKADDR_BYTES]
+        first = senders[:_SOCKADDR_BYTES]
         return self._address(first) if first * len(self.sizes) == senders else None
 
     def senders(self) -> list[Address]:
         """Who has sent each."""
         return [
-            self._address(self._memory[at : at + _SENDER])
-            for at in range(_SENDERS, _SENDERS + len(self.sizes) * _SENDER, _SENDER)
+            self._address(self._memory[at : at + _SOCKADDR_BYTES])
+            for at in range(
+                _SOCKADDRS_OFFSET, _SOCKADDRS_OFFSET + len(self.sizes) * _SOCKADDR_BYTES, _SOCKADDR_BYTES
+            )
         ]
 
     def _address(self, sender: bytes) -> Address:
         known = self._addresses.get(sender)
         if known is None:
-            if len(self._addresses) >= _KEPT:
+            if len(self._addresses) >= _MAX_CACHED:
                 self._addresses.clear()
             port, host = int.from_bytes(sender[2:4]), socket.inet_ntoa(sender[4:8])
             known = self._addresses[sender] = host, port
@@ -127,26 +136,26 @@ class Helping:
         return [self._datagram(number, size) for number, size in enumerate(self.sizes)]
 
     def _datagram(self, number: int, size: int) -> bytes:
-        begin, beyond = number * _STRIDE, size - _NEAR
+        begin, beyond = number * _STRIDE, size - _INLINE_BYTES
         if beyond <= 0:
             return self._memory[begin : begin + size]
-        far = NUMBER * _STRIDE + number * _FAR
-        return self._memory[begin : begin + _NEAR] + self._memory[far : far + beyond]
+        overflow = MAX_DATAGRAMS * _STRIDE + number * _OVERFLOW_BYTES
+        return self._memory[begin : begin + _INLINE_BYTES] + self._memory[overflow : overflow + beyond]
 
-    def alike(self, header: str) -> Sequence[tuple[Any, ...]] | None:
+    def columns(self, header: str) -> Sequence[tuple[Any, ...]] | None:
         """The fields of all headers, and behind them the payloads, as columns; None unless the datagrams are of one size.
 
         `header` is the struct format of HEADER_LENGTH bytes.
         """
         sizes = self.sizes
         size = sizes[0] if sizes else 0
-        if not HEADER_LENGTH <= size <= _NEAR or sizes.count(size) < len(sizes):
+        if not HEADER_LENGTH <= size <= _INLINE_BYTES or sizes.count(size) < len(sizes):
             return None
         record = f"{header}{size - HEADER_LENGTH}s{_STRIDE - size}x"  # the last is what is unused
-        return columns(record, self._near[: len(sizes) * _STRIDE])
+        return unpack_columns(record, self._inline[: len(sizes) * _STRIDE])
 
 
-def _recvmmsg() -> Any:  # a foreign function
+def _load_recvmmsg() -> Any:  # a foreign function
     """The function of the C library, which leaves its errno to be got. Raises OSError if there is none."""
     try:
         found = ctypes.CDLL(None, use_errno=True).recvmmsg

@@ -7,48 +7,48 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from ustreamer.transports.someip.io.tcp_connection import listening, turn_away
+from ustreamer.transports.someip.io.tcp_connection import close_with_reset, open_listener
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
-from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 
 log = logging.getLogger("ustreamer.someip")
 
-_ACCEPTS: Final = 16  # before it is the turn of others
+_MAX_ACCEPTS_PER_TICK: Final = 16  # before it is the turn of others
 
 
 class TcpReason(StrEnum):
     """Why a connection was turned away or ended by us: labels of counters, so few and fixed."""
 
-    STRANGER = "tcp_stranger"
+    UNKNOWN_HOST = "tcp_unknown_host"
     CONNECTIONS = "tcp_connections"
     HOST_CONNECTIONS = "tcp_host_connections"
     STREAM = "tcp_stream"  # where its next message begins is not known any more
-    SLOW = "tcp_slow"  # a message has begun to come, and does not end
+    MESSAGE_TIMEOUT = "tcp_message_timeout"  # a message has begun to come, and does not end
     IDLE = "tcp_idle"
 
 
-class Door:
+class TcpAcceptor:
     """Belongs to the receiving thread."""
 
     def __init__(
         self,
-        limits: Tcp,
-        knows: Callable[[str], bool],
-        accepted: Callable[[socket.socket, TcpAddress], None],
-        refused: Callable[[TcpReason, TcpAddress], None],
+        limits: TcpConfig,
+        is_known_host: Callable[[str], bool],
+        on_accepted: Callable[[socket.socket, TcpAddress], None],
+        on_refused: Callable[[TcpReason, TcpAddress], None],
     ) -> None:
         """`accepted` takes a connection over, and tells by `left` when it has ended."""
         self._limits = limits
-        self._knows = knows
-        self._accepted = accepted
-        self._refused = refused
+        self._is_known_host = is_known_host
+        self._on_accepted = on_accepted
+        self._on_refused = on_refused
         self._listener: socket.socket | None = None
-        self._hosts: dict[str, int] = {}
-        self._inside = 0
+        self._open_by_host: dict[str, int] = {}
+        self._open_count = 0
 
     def open(self, address: tuple[str, int]) -> int:
         """Listen; the file descriptor to be polled. Raises OSError."""
-        self._listener = listening(address)
+        self._listener = open_listener(address)
         return self._listener.fileno()
 
     @property
@@ -63,10 +63,10 @@ class Door:
     def fd(self) -> int | None:
         return None if self._listener is None else self._listener.fileno()
 
-    def accept(self) -> bool:
+    def accept_pending(self) -> bool:
         """Take who has come; False if no more can be taken for the moment, though the poller goes on to say so."""
         assert self._listener is not None
-        for _ in range(_ACCEPTS):
+        for _ in range(_MAX_ACCEPTS_PER_TICK):
             try:
                 opened, (host, port) = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -75,32 +75,32 @@ class Door:
                 log.warning("someip.tcp_not_accepted", extra={"reason": str(error)})
                 return False
             peer = TcpAddress(host, port)
-            reason = self._turned_away(host)
+            reason = self._refusal_reason(host)
             if reason is not None:
-                turn_away(opened)
-                self._refused(reason, peer)
+                close_with_reset(opened)
+                self._on_refused(reason, peer)
                 continue
             opened.setblocking(False)
-            self._inside += 1
-            self._hosts[host] = self._hosts.get(host, 0) + 1
-            self._accepted(opened, peer)
+            self._open_count += 1
+            self._open_by_host[host] = self._open_by_host.get(host, 0) + 1
+            self._on_accepted(opened, peer)
         return True
 
-    def _turned_away(self, host: str) -> TcpReason | None:
-        if not self._knows(host):
-            return TcpReason.STRANGER
-        if self._inside >= self._limits.connections:
+    def _refusal_reason(self, host: str) -> TcpReason | None:
+        if not self._is_known_host(host):
+            return TcpReason.UNKNOWN_HOST
+        if self._open_count >= self._limits.connections:
             return TcpReason.CONNECTIONS
-        if self._hosts.get(host, 0) >= self._limits.connections_per_host:
+        if self._open_by_host.get(host, 0) >= self._limits.connections_per_host:
             return TcpReason.HOST_CONNECTIONS
         return None
 
-    def left(self, host: str) -> None:
+    def on_closed(self, host: str) -> None:
         """A connection of `host` has ended."""
-        self._inside -= 1
-        self._hosts[host] -= 1
-        if not self._hosts[host]:
-            del self._hosts[host]
+        self._open_count -= 1
+        self._open_by_host[host] -= 1
+        if not self._open_by_host[host]:
+            del self._open_by_host[host]
 
     def close(self) -> None:
         """May be repeated."""

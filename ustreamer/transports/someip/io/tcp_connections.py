@@ -15,56 +15,56 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
-from ustreamer.core.base.keyed_deadlines import Deadlines
+from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
 from ustreamer.transports.someip.io.poller import READABLE, WRITABLE, Poller
-from ustreamer.transports.someip.io.tcp_acceptor import Door, TcpReason
-from ustreamer.transports.someip.io.tcp_connection import TcpConnection, connected, connecting
-from ustreamer.transports.someip.io.tcp_peers import Way, Ways
+from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor, TcpReason
+from ustreamer.transports.someip.io.tcp_connection import TcpConnection, finish_connect, start_connect
+from ustreamer.transports.someip.io.tcp_peers import TcpPeer, TcpPeers
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MalformedMessage, SomeIpMessage
-from ustreamer.transports.someip.protocol.tcp_config import Tcp
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 log = logging.getLogger("ustreamer.someip")
 
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
-_PIECE: Final = 65_536
-_PIECES: Final = 4  # of one connection, before it is the turn of others
-_LOOK_NS: Final = 5_000_000  # the kernel says when it has room, and not when the peer has acknowledged
+_RECV_BYTES: Final = 65_536
+_MAX_RECVS_PER_EVENT: Final = 4  # of one connection, before it is the turn of others
+_ACK_POLL_NS: Final = 5_000_000  # the kernel says when it has room, and not when the peer has acknowledged
 _ACCEPT_PAUSE_NS: Final = 100_000_000
-_PART_NS: Final = 1_000_000_000
+_SHUTDOWN_TIMEOUT_NS: Final = 1_000_000_000
 
 
-class ComesOrGoes(Protocol):
+class ConnectionCallback(Protocol):
     """Told that the connection with `peer` is there, or is no more; `inbound`: the peer has opened it."""
 
     def __call__(self, peer: TcpAddress, *, inbound: bool) -> None: ...
 
 
-def _nobody(peer: TcpAddress, *, inbound: bool) -> None:
+def _ignore_connection(peer: TcpAddress, *, inbound: bool) -> None:
     pass
 
 
 class TcpCallbacks(NamedTuple):
     """Called on the receiving thread with no lock held; what is called may send."""
 
-    take: Callable[[list[SomeIpMessage], list[MalformedMessage], TcpAddress], None]
-    refused: Callable[[str, Address, object], None]
-    opened: Callable[[Hashable], None]
-    connected: ComesOrGoes = _nobody
-    disconnected: ComesOrGoes = _nobody
+    on_messages: Callable[[list[SomeIpMessage], list[MalformedMessage], TcpAddress], None]
+    on_refused: Callable[[str, Address, object], None]
+    on_route_opened: Callable[[Hashable], None]
+    on_connected: ConnectionCallback = _ignore_connection
+    on_disconnected: ConnectionCallback = _ignore_connection
 
 
-class Connections:
+class TcpConnections:
     """`connect`, `disconnect`, `expect`, `send`, `is_connected`, `statistics`: any thread. The rest: the receiving thread."""
 
     def __init__(
         self,
-        limits: Tcp,
+        limits: TcpConfig,
         monotonic_ns: Callable[[], int],
         rng: Callable[[], float],
-        knows: Callable[[str], bool],
+        is_known_host: Callable[[str], bool],
         callbacks: TcpCallbacks,
     ) -> None:
         """`knows`: whether a host may connect to us. `rng` gives 0..1."""
@@ -72,15 +72,15 @@ class Connections:
         self._monotonic_ns = monotonic_ns
         self._rng = rng
         self._callbacks = callbacks
-        self._ways = Ways(limits, monotonic_ns, self._look)
-        self._door = Door(limits, knows, self._entered, self._turned_away)
+        self._peers = TcpPeers(limits, monotonic_ns, self._watch_writable)
+        self._acceptor = TcpAcceptor(limits, is_known_host, self._on_accepted, self._on_connection_refused)
         self._bind = ""
         self._poller: Poller | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._open: dict[int, TcpConnection] = {}
-        self._asked: deque[Way] = deque()
-        self._deadlines: Deadlines[Way | TcpConnection | Door] = Deadlines()
-        self._accepted = self._established = self._ended = 0
+        self._connections: dict[int, TcpConnection] = {}
+        self._changed_peers: deque[TcpPeer] = deque()
+        self._deadlines: KeyedDeadlines[TcpPeer | TcpConnection | TcpAcceptor] = KeyedDeadlines()
+        self._accepted = self._established = self._closed = 0
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
@@ -91,314 +91,334 @@ class Connections:
     def listen(self, port: int) -> None:
         """Take connections at `port` (0: any). Raises UStatusError(UNAVAILABLE)."""
         try:
-            fd = self._door.open((self._bind, port))
+            fd = self._acceptor.open((self._bind, port))
         except OSError as error:
             raise UStatusError(
                 UCode.UNAVAILABLE, f"cannot listen at TCP {self._bind}:{port}: {error.strerror}"
             ) from error
-        self._polled.add(fd, self._knock)
+        self._active_poller.add(fd, self._on_acceptable)
 
     @property
     def port(self) -> int:
         """Where we listen; 0 if we do not."""
-        return self._door.port
+        return self._acceptor.port
 
     @property
-    def _polled(self) -> Poller:
+    def _active_poller(self) -> Poller:
         assert self._poller is not None  # `open` comes before all else
         return self._poller
 
     def close(self) -> None:
         """Close everything, when the receiving thread has ended. What the kernel has taken still goes its way. May be repeated."""
-        until_ns = self._monotonic_ns() + _PART_NS
-        for each in list(self._open.values()):
-            self._polled.remove(each.fd)
+        until_ns = self._monotonic_ns() + _SHUTDOWN_TIMEOUT_NS
+        for each in list(self._connections.values()):
+            self._active_poller.remove(each.fd)
             left_s = max(1, until_ns - self._monotonic_ns()) / _NS_PER_S
-            if not each.part(left_s):
-                self._ways.given_up += 1
-            each.end(read=True)
-        self._open.clear()
-        self._ways.close()
-        if self._door.fd is not None:
-            self._polled.remove(self._door.fd)
-        self._door.close()
+            if not each.shut_down(left_s):
+                self._peers.dropped += 1
+            each.close_unconfirmed(all_read=True)
+        self._connections.clear()
+        self._peers.close()
+        if self._acceptor.fd is not None:
+            self._active_poller.remove(self._acceptor.fd)
+        self._acceptor.close()
 
     # --- what is wanted ---------------------------------------------------------------------------------------------------
 
     def connect(self, address: TcpAddress) -> None:
         """Keep a connection to `address` from now on; where there is none, one is tried for at once."""
-        self._asked.append(self._ways.to_service(address))
+        self._changed_peers.append(self._peers.add_service(address))
         self._wake()
 
     def disconnect(self, address: TcpAddress) -> None:
         """Keep none any more."""
-        way = self._ways.get(address)
-        if way is not None and way.outbound:
-            way.wanted = False
-            self._asked.append(way)
+        peer = self._peers.get(address)
+        if peer is not None and peer.outbound:
+            peer.keep_connected = False
+            self._changed_peers.append(peer)
             self._wake()
 
-    def expect(self, host: str) -> None:
+    def expect_host(self, host: str) -> None:
         """What is sent to (`host`, 0) goes over the newest connection that this host has opened, and waits for one."""
-        self._ways.to_host(host)
+        self._peers.add_host(host)
 
-    def keep(self, address: TcpAddress) -> None:
+    def exempt_from_idle(self, address: TcpAddress) -> None:
         """Events go to `address`: silence is no reason to close its connection."""
         connection = self._connection(address)
         if connection is not None:
-            connection.subscriber = True
+            connection.carries_events = True
 
     def is_connected(self, address: TcpAddress) -> bool:
         return self._connection(address) is not None
 
-    def local(self, address: TcpAddress) -> TcpAddress | None:
+    def local_address(self, address: TcpAddress) -> TcpAddress | None:
         """Our end of the connection with `address`; None without one."""
         connection = self._connection(address)
-        return None if connection is None else connection.local
+        return None if connection is None else connection.local_address
 
     def _connection(self, address: TcpAddress) -> TcpConnection | None:
-        way = self._ways.get(address)
-        return None if way is None else way.connection
+        peer = self._peers.get(address)
+        return None if peer is None else peer.connection
 
-    def drop(self, host: str) -> None:
+    def drop_host(self, host: str) -> None:
         """The peer at `host` was started anew: close all connections with it; ours are made again."""
-        for each in [each for each in self._open.values() if each.address.host == host]:
-            self._end(each, read=False)
+        for each in [each for each in self._connections.values() if each.address.host == host]:
+            self._close_connection(each, all_read=False)
 
     def send(
-        self, data: bytes, address: TcpAddress, deadline_ns: int | None = None, *, again: bool = True
+        self,
+        data: bytes,
+        address: TcpAddress,
+        deadline_ns: int | None = None,
+        *,
+        resend_if_unread: bool = True,
     ) -> None:
         """Send one whole message. Never waits.
 
         `deadline_ns`: no later is it sent again; `again`: also if only its reading is in doubt. Raises RouteUnavailable while
         there is no connection or no room; NOT_FOUND if an ECU's connection has gone; INVALID_ARGUMENT if it is too long.
         """
-        self._ways.send(data, address, deadline_ns, again=again)
+        self._peers.send(data, address, deadline_ns, resend_if_unread=resend_if_unread)
 
-    def waiting_at(self, address: TcpAddress) -> list[bytes]:
+    def unsent_messages(self, address: TcpAddress) -> list[bytes]:
         """The messages that wait for the next connection with `address`."""
-        return self._ways.waiting_at(address)
+        return self._peers.unsent_messages(address)
 
     # --- what the poller says -------------------------------------------------------------------------------------------
 
-    def _look(self, connection: TcpConnection) -> None:
+    def _watch_writable(self, connection: TcpConnection) -> None:
         if not connection.closed:
-            self._polled.change(connection.fd, READABLE | WRITABLE)
+            self._active_poller.change(connection.fd, READABLE | WRITABLE)
 
-    def _handle(self, connection: TcpConnection, events: int) -> None:
+    def _on_events(self, connection: TcpConnection, events: int) -> None:
         if not connection.established:
-            self._arrived(connection)
+            self._on_connect_finished(connection)
             return
         if events & ~WRITABLE:
-            self._read(connection)
+            self._on_readable(connection)
         if events & WRITABLE and not connection.closed:
-            self._go_on(connection)
+            self._on_writable(connection)
 
-    def _read(self, connection: TcpConnection) -> None:
-        for _ in range(_PIECES):
+    def _on_readable(self, connection: TcpConnection) -> None:
+        for _ in range(_MAX_RECVS_PER_EVENT):
             try:
-                data = connection.socket.recv(_PIECE)
+                data = connection.socket.recv(_RECV_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
-                connection.failure = connection.failure or error.errno
+                connection.last_errno = connection.last_errno or error.errno
                 data = b""
             if not data:
                 # After the end of its stream a peer that gets more answers with a reset, too; its kernel may then have
                 # acknowledged what its process never read (measured: 26 kB).
-                self._end(connection, read=connection.failure is None)
+                self._close_connection(connection, all_read=connection.last_errno is None)
                 return
-            self._feed(connection, data)
-            if connection.closed or len(data) < _PIECE:
+            self._on_data(connection, data)
+            if connection.closed or len(data) < _RECV_BYTES:
                 return
 
-    def _feed(self, connection: TcpConnection, data: bytes) -> None:
-        fed = connection.feed(data, self._monotonic_ns())
-        if connection.began_ns is not None:
-            self._deadlines.set_earlier(
-                connection, connection.began_ns + self._limits.message_ms * _NS_PER_MS
+    def _on_data(self, connection: TcpConnection, data: bytes) -> None:
+        chunk = connection.feed(data, self._monotonic_ns())
+        if connection.incomplete_since_ns is not None:
+            self._deadlines.schedule_earlier(
+                connection, connection.incomplete_since_ns + self._limits.message_timeout_ms * _NS_PER_MS
             )
-        self._callbacks.take(fed.messages, fed.refused, connection.address)
+        self._callbacks.on_messages(chunk.messages, chunk.refused, connection.address)
         if connection.reader.broken and not connection.closed:
-            self._refuse(connection, TcpReason.STREAM, "where its next message begins is not known")
+            self._close_refused(connection, TcpReason.STREAM, "where its next message begins is not known")
 
-    def _go_on(self, connection: TcpConnection) -> None:
-        self._polled.change(connection.fd, READABLE)  # first: who is refused meanwhile changes it back
-        routes = self._ways.went_on(connection)
-        if connection.rest is not None:
-            self._look(connection)
+    def _on_writable(self, connection: TcpConnection) -> None:
+        self._active_poller.change(connection.fd, READABLE)  # first: who is refused meanwhile changes it back
+        routes = self._peers.on_progress(connection)
+        if connection.partial_write is not None:
+            self._watch_writable(connection)
         elif routes is None:
-            self._deadlines.set_earlier(connection, self._monotonic_ns() + _LOOK_NS)
+            self._deadlines.schedule_earlier(connection, self._monotonic_ns() + _ACK_POLL_NS)
         for route in routes or ():
-            self._callbacks.opened(route)
+            self._callbacks.on_route_opened(route)
 
     # --- coming and going -------------------------------------------------------------------------------------------------
 
-    def _knock(self, events: int) -> None:
-        if not self._door.accept() and self._door.fd is not None:
-            self._polled.remove(self._door.fd)
-            self._deadlines.set(self._door, self._monotonic_ns() + _ACCEPT_PAUSE_NS)
+    def _on_acceptable(self, events: int) -> None:
+        if not self._acceptor.accept_pending() and self._acceptor.fd is not None:
+            self._active_poller.remove(self._acceptor.fd)
+            self._deadlines.schedule(self._acceptor, self._monotonic_ns() + _ACCEPT_PAUSE_NS)
 
-    def _turned_away(self, reason: TcpReason, peer: TcpAddress) -> None:
-        self._callbacks.refused(reason, peer, "a connection")
+    def _on_connection_refused(self, reason: TcpReason, peer: TcpAddress) -> None:
+        self._callbacks.on_refused(reason, peer, "a connection")
 
-    def _entered(self, opened: socket.socket, peer: TcpAddress) -> None:
+    def _on_accepted(self, opened: socket.socket, peer: TcpAddress) -> None:
         self._accepted += 1
-        self._begin(TcpConnection(opened, peer, self._limits, self._monotonic_ns(), inbound=True))
+        self._on_established(TcpConnection(opened, peer, self._limits, self._monotonic_ns(), inbound=True))
 
-    def _try(self, way: Way) -> None:
+    def _start_connect(self, peer: TcpPeer) -> None:
         try:
-            opened = connecting(way.address, self._bind)
+            opened = start_connect(peer.address, self._bind)
         except OSError as error:
-            self._failed(way, error)
+            self._schedule_retry(peer, error)
             return
         now_ns = self._monotonic_ns()
-        trying = TcpConnection(opened, way.address, self._limits, now_ns, inbound=False)
-        way.trying = self._open[trying.fd] = trying
-        self._polled.add(trying.fd, lambda events: self._handle(trying, events), WRITABLE)
-        self._deadlines.set(trying, now_ns + self._limits.connect_ms * _NS_PER_MS)
+        connection = TcpConnection(opened, peer.address, self._limits, now_ns, inbound=False)
+        peer.connecting = self._connections[connection.fd] = connection
+        self._active_poller.add(connection.fd, lambda events: self._on_events(connection, events), WRITABLE)
+        self._deadlines.schedule(connection, now_ns + self._limits.connect_ms * _NS_PER_MS)
 
-    def _arrived(self, connection: TcpConnection) -> None:
+    def _on_connect_finished(self, connection: TcpConnection) -> None:
         try:
-            connected(connection.socket)
+            finish_connect(connection.socket)
         except OSError as error:
-            self._end(connection, read=True, why=error)
+            self._close_connection(connection, all_read=True, cause=error)
             return
-        self._polled.remove(connection.fd)
+        self._active_poller.remove(connection.fd)
         self._deadlines.cancel(connection)
-        self._begin(connection)
+        self._on_established(connection)
 
-    def _begin(self, connection: TcpConnection) -> None:
-        self._open[connection.fd] = connection
+    def _on_established(self, connection: TcpConnection) -> None:
+        self._connections[connection.fd] = connection
         try:
-            connection.begin(self._monotonic_ns())
+            connection.on_established(self._monotonic_ns())
         except OSError as error:
-            self._end(connection, read=True, why=error)
+            self._close_connection(connection, all_read=True, cause=error)
             return
         self._established += 1
-        self._polled.add(connection.fd, lambda events: self._handle(connection, events), READABLE | WRITABLE)
-        self._ways.came(connection)
-        self._check_later(connection)
-        self._callbacks.connected(connection.address, inbound=connection.inbound)
+        self._active_poller.add(
+            connection.fd, lambda events: self._on_events(connection, events), READABLE | WRITABLE
+        )
+        self._peers.on_connected(connection)
+        self._schedule_check(connection)
+        self._callbacks.on_connected(connection.address, inbound=connection.inbound)
 
-    def _end(self, connection: TcpConnection, *, read: bool, why: OSError | None = None) -> None:
-        """Close; what may be lost waits for the next connection. `read`: as in `Window.lost`."""
+    def _close_connection(
+        self, connection: TcpConnection, *, all_read: bool, cause: OSError | None = None
+    ) -> None:
+        """Close; what may be lost waits for the next connection. `read`: as in `UnackedWindow.unconfirmed`."""
         if connection.closed:
             return
         peer, inbound = connection.address, connection.inbound
-        self._polled.remove(connection.fd)
+        self._active_poller.remove(connection.fd)
         self._deadlines.cancel(connection)
-        del self._open[connection.fd]
+        del self._connections[connection.fd]
         others = [
             each
-            for each in self._open.values()
+            for each in self._connections.values()
             if each.inbound and each.established and each.address.host == peer.host
         ]
-        way = None if inbound else self._ways.get(peer)
-        self._ways.gone(connection, iter(reversed(others)), read=read)
+        tcp_peer = None if inbound else self._peers.get(peer)
+        self._peers.on_closed(connection, iter(reversed(others)), all_read=all_read)
         if inbound:
-            self._door.left(peer.host)
-        elif way is not None:
-            way.trying = None
-            lasted_ns = self._monotonic_ns() - connection.since_ns
+            self._acceptor.on_closed(peer.host)
+        elif tcp_peer is not None:
+            tcp_peer.connecting = None
+            lasted_ns = self._monotonic_ns() - connection.opened_at_ns
             if connection.established and lasted_ns > self._limits.retry_max_ms * _NS_PER_MS:
-                way.failures = 0
-            self._failed(way, why)
+                tcp_peer.failures = 0
+            self._schedule_retry(tcp_peer, cause)
         if connection.established:
-            self._ended += 1
-            self._callbacks.disconnected(peer, inbound=inbound)
+            self._closed += 1
+            self._callbacks.on_disconnected(peer, inbound=inbound)
 
-    def _refuse(self, connection: TcpConnection, reason: TcpReason, detail: str) -> None:
-        self._callbacks.refused(reason, connection.address, detail)
-        self._end(connection, read=False)
+    def _close_refused(self, connection: TcpConnection, reason: TcpReason, detail: str) -> None:
+        self._callbacks.on_refused(reason, connection.address, detail)
+        self._close_connection(connection, all_read=False)
 
-    def _failed(self, way: Way, why: OSError | None) -> None:
+    def _schedule_retry(self, peer: TcpPeer, cause: OSError | None) -> None:
         """Try again after a pause, jittered by 0.5 to 1, so that many gateways do not knock at a returning peer in step."""
-        if not way.wanted:
-            self._ways.forget(way)
+        if not peer.keep_connected:
+            self._peers.remove(peer)
             return
-        if why is not None and not way.failures:
-            log.warning("someip.tcp_not_connected", extra={"peer": str(way.address), "reason": why.strerror})
+        if cause is not None and not peer.failures:
+            log.warning(
+                "someip.tcp_not_connected", extra={"peer": str(peer.address), "reason": cause.strerror}
+            )
         limits = self._limits
-        pause_ms = min(limits.retry_max_ms, limits.retry_first_ms << min(way.failures, 20))
-        way.failures += 1
+        pause_ms = min(limits.retry_max_ms, limits.retry_first_ms << min(peer.failures, 20))
+        peer.failures += 1
         pause_ns = round(pause_ms * (0.5 + self._rng() / 2) * _NS_PER_MS)
-        self._deadlines.set(way, self._monotonic_ns() + pause_ns)
+        self._deadlines.schedule(peer, self._monotonic_ns() + pause_ns)
 
     # --- time -----------------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` has something to do; 0 for at once, None if nothing is due."""
-        return 0 if self._asked else self._deadlines.next_ns
+        return 0 if self._changed_peers else self._deadlines.next_ns
 
     def on_timer(self) -> None:
         """Connect, disconnect, give up, look again: what was asked for or is due."""
-        while self._asked:
-            self._look_after(self._asked.popleft())
+        while self._changed_peers:
+            self._reconcile(self._changed_peers.popleft())
         if self._deadlines.next_ns is None:
             return
         now_ns = self._monotonic_ns()
         while (due := self._deadlines.pop_due(now_ns)) is not None:
-            if isinstance(due, Way):
-                self._look_after(due)
+            if isinstance(due, TcpPeer):
+                self._reconcile(due)
             elif isinstance(due, TcpConnection):
-                self._check(due, now_ns)
+                self._check_timeouts(due, now_ns)
             elif due.fd is not None:
-                self._polled.add(due.fd, self._knock)
+                self._active_poller.add(due.fd, self._on_acceptable)
 
-    def _look_after(self, way: Way) -> None:
-        connection = way.connection or way.trying
-        if not way.wanted:
-            self._deadlines.cancel(way)
+    def _reconcile(self, peer: TcpPeer) -> None:
+        connection = peer.connection or peer.connecting
+        if not peer.keep_connected:
+            self._deadlines.cancel(peer)
             if connection is not None:
-                self._end(connection, read=True)
-            self._ways.forget(way)
+                self._close_connection(connection, all_read=True)
+            self._peers.remove(peer)
         elif connection is None:
-            self._deadlines.cancel(way)
-            self._try(way)
+            self._deadlines.cancel(peer)
+            self._start_connect(peer)
 
-    def _check(self, connection: TcpConnection, now_ns: int) -> None:
+    def _check_timeouts(self, connection: TcpConnection, now_ns: int) -> None:
         limits = self._limits
         if not connection.established:
-            late = OSError(errno.ETIMEDOUT, f"no connection within {limits.connect_ms} ms")
-            self._end(connection, read=True, why=late)
+            timeout = OSError(errno.ETIMEDOUT, f"no connection within {limits.connect_ms} ms")
+            self._close_connection(connection, all_read=True, cause=timeout)
         elif (
-            connection.began_ns is not None and now_ns >= connection.began_ns + limits.message_ms * _NS_PER_MS
+            connection.incomplete_since_ns is not None
+            and now_ns >= connection.incomplete_since_ns + limits.message_timeout_ms * _NS_PER_MS
         ):
-            self._refuse(connection, TcpReason.SLOW, f"a message did not end within {limits.message_ms} ms")
+            self._close_refused(
+                connection,
+                TcpReason.MESSAGE_TIMEOUT,
+                f"a message did not end within {limits.message_timeout_ms} ms",
+            )
         elif self._is_idle(connection, now_ns):
-            self._refuse(connection, TcpReason.IDLE, f"nothing for {limits.idle_ms} ms")
+            self._close_refused(connection, TcpReason.IDLE, f"nothing for {limits.idle_ms} ms")
         else:
-            self._check_later(connection)
-            self._go_on(connection)
+            self._schedule_check(connection)
+            self._on_writable(connection)
 
     def _is_idle(self, connection: TcpConnection, now_ns: int) -> bool:
         idle_ns = self._limits.idle_ms * _NS_PER_MS
-        if not idle_ns or not connection.inbound or now_ns < connection.used_ns + idle_ns:
+        if not idle_ns or not connection.inbound or now_ns < connection.last_used_ns + idle_ns:
             return False
-        return not connection.subscriber and self._ways.get(TcpAddress(connection.address.host, 0)) is None
+        return (
+            not connection.carries_events and self._peers.get(TcpAddress(connection.address.host, 0)) is None
+        )
 
-    def _check_later(self, connection: TcpConnection) -> None:
+    def _schedule_check(self, connection: TcpConnection) -> None:
         limits = self._limits
-        if connection.began_ns is not None:
-            self._deadlines.set_earlier(connection, connection.began_ns + limits.message_ms * _NS_PER_MS)
+        if connection.incomplete_since_ns is not None:
+            self._deadlines.schedule_earlier(
+                connection, connection.incomplete_since_ns + limits.message_timeout_ms * _NS_PER_MS
+            )
         if limits.idle_ms and connection.inbound:
             now_ns, idle_ns = self._monotonic_ns(), limits.idle_ms * _NS_PER_MS
-            at_ns = connection.used_ns + idle_ns
-            self._deadlines.set_earlier(connection, at_ns if at_ns > now_ns else now_ns + idle_ns)
+            at_ns = connection.last_used_ns + idle_ns
+            self._deadlines.schedule_earlier(connection, at_ns if at_ns > now_ns else now_ns + idle_ns)
 
     # --- counters -------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
         """Names as in `SomeipTransport.statistics`."""
-        ways = self._ways
+        peers = self._peers
         return {
-            "tcp_open": len(self._open),
+            "tcp_open": len(self._connections),
             "tcp_accepted": self._accepted,
             "tcp_established": self._established,
-            "tcp_ended": self._ended,
-            "tcp_waiting": ways.waiting,
-            "tcp_sent_again": ways.sent_again,
-            "tcp_given_up": ways.given_up,
+            "tcp_ended": self._closed,
+            "tcp_waiting": peers.unsent_count,
+            "tcp_sent_again": peers.resent,
+            "tcp_dropped": peers.dropped,
         }

@@ -14,28 +14,37 @@ from typing import Final
 from ustreamer.hooks import RouteUnavailable
 from ustreamer.transports.someip.io.tcp_connection import TcpConnection
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
-from ustreamer.transports.someip.protocol.tcp_config import Tcp
-from ustreamer.transports.someip.protocol.unacked_window import Kept
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.unacked_window import SentMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 _NS_PER_MS: Final = 1_000_000
 
 
-class Way:
+class TcpPeer:
     """A peer as senders name it. `wanted`: it is to be reached again when its connection ends."""
 
-    __slots__ = ("address", "again", "connection", "failures", "outbound", "refused", "trying", "wanted")
+    __slots__ = (
+        "address",
+        "blocked",
+        "connecting",
+        "connection",
+        "failures",
+        "keep_connected",
+        "outbound",
+        "unsent",
+    )
 
-    def __init__(self, address: TcpAddress, *, outbound: bool, wanted: bool) -> None:
+    def __init__(self, address: TcpAddress, *, outbound: bool, keep_connected: bool) -> None:
         self.address = address
         self.outbound = outbound
-        self.wanted = wanted
+        self.keep_connected = keep_connected
         self.connection: TcpConnection | None = None
-        self.trying: TcpConnection | None = None
+        self.connecting: TcpConnection | None = None
         """A connection that is on its way; this and `failures` belong to the receiving thread."""
         self.failures = 0
-        self.again: deque[Kept] = deque()
-        self.refused = False
+        self.unsent: deque[SentMessage] = deque()
+        self.blocked = False
         """Whether somebody waits to be told that it may be tried again."""
 
     @property
@@ -44,185 +53,215 @@ class Way:
         return ("tcp", *self.address)
 
 
-class Ways:
+class TcpPeers:
     """Safe from any thread; nothing in it waits."""
 
     def __init__(
-        self, limits: Tcp, monotonic_ns: Callable[[], int], look: Callable[[TcpConnection], None]
+        self,
+        limits: TcpConfig,
+        monotonic_ns: Callable[[], int],
+        watch_writable: Callable[[TcpConnection], None],
     ) -> None:
         """`look` has `went_on` called as soon as the kernel has room for a connection."""
         self._limits = limits
         self._monotonic_ns = monotonic_ns
-        self._look = look
+        self._watch_writable = watch_writable
         # Taken for system calls that do not wait, and never while anybody is called back who could send.
         self._lock = Lock()
-        self._ways: dict[TcpAddress, Way] = {}
-        self.sent_again = 0
-        self.given_up = 0
+        self._peers: dict[TcpAddress, TcpPeer] = {}
+        self.resent = 0
+        self.dropped = 0
         """What may have been lost and is not sent again: too old, or there is no next connection."""
 
     # --- which there are --------------------------------------------------------------------------------------------------
 
-    def to_service(self, address: TcpAddress) -> Way:
+    def add_service(self, address: TcpAddress) -> TcpPeer:
         """The way to a service; it is wanted from now on."""
         with self._lock:
-            way = self._ways.get(address)
-            if way is None or not way.outbound:
-                way = self._ways[address] = Way(address, outbound=True, wanted=True)
-            way.wanted = True
-            return way
+            peer = self._peers.get(address)
+            if peer is None or not peer.outbound:
+                peer = self._peers[address] = TcpPeer(address, outbound=True, keep_connected=True)
+            peer.keep_connected = True
+            return peer
 
-    def to_host(self, host: str) -> None:
+    def add_host(self, host: str) -> None:
         """Have what is for (`host`, 0) go over the newest connection of this host, and wait for one."""
         address = TcpAddress(host, 0)
         with self._lock:
-            if address not in self._ways:
-                self._ways[address] = Way(address, outbound=False, wanted=True)
+            if address not in self._peers:
+                self._peers[address] = TcpPeer(address, outbound=False, keep_connected=True)
 
-    def get(self, address: TcpAddress) -> Way | None:
-        return self._ways.get(address)
+    def get(self, address: TcpAddress) -> TcpPeer | None:
+        return self._peers.get(address)
 
-    def of(self, connection: TcpConnection) -> list[Way]:
+    def peers_of(self, connection: TcpConnection) -> list[TcpPeer]:
         """The ways that may go over `connection`."""
         keys = [connection.address]
         if connection.inbound:
             keys.append(TcpAddress(connection.address.host, 0))
-        return [self._ways[key] for key in keys if key in self._ways]
+        return [self._peers[key] for key in keys if key in self._peers]
 
-    def forget(self, way: Way) -> None:
+    def remove(self, peer: TcpPeer) -> None:
         with self._lock:
-            self._forget(way)
+            self._remove(peer)
 
-    def _forget(self, way: Way) -> None:
-        if self._ways.get(way.address) is way:
-            del self._ways[way.address]
-        self.given_up += len(way.again)
-        way.again.clear()
+    def _remove(self, peer: TcpPeer) -> None:
+        if self._peers.get(peer.address) is peer:
+            del self._peers[peer.address]
+        self.dropped += len(peer.unsent)
+        peer.unsent.clear()
 
     @property
-    def waiting(self) -> int:
+    def unsent_count(self) -> int:
         """Messages that wait to be sent again."""
         with self._lock:
-            return sum(len(way.again) for way in self._ways.values())
+            return sum(len(way.unsent) for way in self._peers.values())
 
-    def waiting_at(self, address: TcpAddress) -> list[bytes]:
+    def unsent_messages(self, address: TcpAddress) -> list[bytes]:
         """The messages for `address` that wait to be sent again."""
         with self._lock:
-            way = self._ways.get(address)
-            return [] if way is None else [kept.data for kept in way.again]
+            peer = self._peers.get(address)
+            return [] if peer is None else [kept.data for kept in peer.unsent]
 
     # --- sending ----------------------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes, address: TcpAddress, deadline_ns: int | None, *, again: bool) -> None:
-        """As `Connections.send`."""
+    def send(
+        self, data: bytes, address: TcpAddress, deadline_ns: int | None, *, resend_if_unread: bool
+    ) -> None:
+        """As `TcpConnections.send`."""
         if len(data) > self._limits.max_message:
-            raise invalid(
+            raise invalid_argument(
                 f"message of {len(data)} bytes for {address}: more than the {self._limits.max_message} of tcp.max_message"
             )
         with self._lock:
-            way = self._ways.get(address)
-            if way is None:
+            peer = self._peers.get(address)
+            if peer is None:
                 raise UStatusError(UCode.NOT_FOUND, f"{address}: no connection with this peer")
-            connection = way.connection
-            if connection is not None and self._sent(way, connection, data, deadline_ns, again=again):
+            connection = peer.connection
+            if connection is not None and self._try_send(
+                peer, connection, data, deadline_ns, resend_if_unread=resend_if_unread
+            ):
                 return
-            way.refused = True
+            peer.blocked = True
             if connection is not None:
-                self._look(connection)
-        what = "is not connected" if connection is None else "takes nothing at present"
-        raise RouteUnavailable(way.route, f"{address} {what}")
+                self._watch_writable(connection)
+        state = "is not connected" if connection is None else "takes nothing at present"
+        raise RouteUnavailable(peer.route, f"{address} {state}")
 
-    def _sent(
-        self, way: Way, connection: TcpConnection, data: bytes, deadline_ns: int | None, *, again: bool
+    def _try_send(
+        self,
+        peer: TcpPeer,
+        connection: TcpConnection,
+        data: bytes,
+        deadline_ns: int | None,
+        *,
+        resend_if_unread: bool,
     ) -> bool:
         try:
-            if way.again and not self._all_sent_again(way, connection):
+            if peer.unsent and not self._resend_all(peer, connection):
                 return False
-            if not connection.write(data, way, self._monotonic_ns(), deadline_ns, again=again):
+            if not connection.write(
+                data, peer, self._monotonic_ns(), deadline_ns, resend_if_unread=resend_if_unread
+            ):
                 return False
         except OSError:  # the poller says so too, and the receiving thread ends it
             return False
-        if connection.rest is not None:
-            self._look(connection)
+        if connection.partial_write is not None:
+            self._watch_writable(connection)
         return True
 
-    def _all_sent_again(self, way: Way, connection: TcpConnection) -> bool:
-        while way.again:
-            kept = way.again[0]
+    def _resend_all(self, peer: TcpPeer, connection: TcpConnection) -> bool:
+        while peer.unsent:
+            sent_message = peer.unsent[0]
             now_ns = self._monotonic_ns()
-            if kept.deadline_ns is not None and now_ns > kept.deadline_ns:
-                self.given_up += 1
-            elif connection.write(kept.data, way, now_ns, kept.deadline_ns, again=kept.again):
-                self.sent_again += 1
+            if sent_message.deadline_ns is not None and now_ns > sent_message.deadline_ns:
+                self.dropped += 1
+            elif connection.write(
+                sent_message.data,
+                peer,
+                now_ns,
+                sent_message.deadline_ns,
+                resend_if_unread=sent_message.resend_if_unread,
+            ):
+                self.resent += 1
             else:
                 return False
-            way.again.popleft()
+            peer.unsent.popleft()
         return True
 
-    def went_on(self, connection: TcpConnection) -> list[Hashable] | None:
+    def on_progress(self, connection: TcpConnection) -> list[Hashable] | None:
         """The kernel has room: what is left goes first, then what is to be sent again.
 
         The routes that may be tried again; None while something of it waits for room or acknowledgements.
         """
         with self._lock:
-            ways = [way for way in self.of(connection) if way.connection is connection]
+            peers = [peer for peer in self.peers_of(connection) if peer.connection is connection]
             try:
                 if not connection.flush():
                     return None
-                for way in ways:
-                    if not self._all_sent_again(way, connection):
+                for peer in peers:
+                    if not self._resend_all(peer, connection):
                         return None
             except OSError:
                 return []  # the poller says so too
-            if connection.rest is not None or not connection.has_room():
+            if connection.partial_write is not None or not connection.has_room():
                 return None
-            opened = [way.route for way in ways if way.refused]
-            for way in ways:
-                way.refused = False
+            opened = [peer.route for peer in peers if peer.blocked]
+            for peer in peers:
+                peer.blocked = False
             return opened
 
     # --- coming and going -------------------------------------------------------------------------------------------------
 
-    def came(self, connection: TcpConnection) -> None:
+    def on_connected(self, connection: TcpConnection) -> None:
         """A connection is there: its ways go over it from now on."""
         with self._lock:
             if connection.inbound:
-                self._ways[connection.address] = Way(connection.address, outbound=False, wanted=False)
-            for way in self.of(connection):
-                if way.connection is not None:
+                self._peers[connection.address] = TcpPeer(
+                    connection.address, outbound=False, keep_connected=False
+                )
+            for peer in self.peers_of(connection):
+                if peer.connection is not None:
                     # An ECU has called again. What the older connection may not have delivered goes first into this one,
                     # before what had still to be sent again into that one.
-                    way.again.extendleft(reversed(self._dated(way.connection.take(way))))
-                way.connection, way.trying = connection, None
+                    peer.unsent.extendleft(
+                        reversed(self._with_deadlines(peer.connection.remove_for_peer(peer)))
+                    )
+                peer.connection, peer.connecting = connection, None
 
-    def gone(self, connection: TcpConnection, others: Iterator[TcpConnection], *, read: bool) -> None:
-        """Close `connection`; what may be lost waits for the next one. `others`: of the same host. `read`: as in `Window.lost`."""
+    def on_closed(
+        self, connection: TcpConnection, others: Iterator[TcpConnection], *, all_read: bool
+    ) -> None:
+        """Close `connection`; what may be lost waits for the next one. `others`: of the same host. `read`: as in `UnackedWindow.unconfirmed`."""
         with self._lock:
-            for kept in reversed(self._dated(connection.end(read=read))):
-                way = kept.way
-                if isinstance(way, Way) and way.wanted:
-                    way.again.appendleft(kept)  # before what waits already: it was sent before that
+            for sent_message in reversed(
+                self._with_deadlines(connection.close_unconfirmed(all_read=all_read))
+            ):
+                peer = sent_message.peer
+                if isinstance(peer, TcpPeer) and peer.keep_connected:
+                    peer.unsent.appendleft(sent_message)  # before what waits already: it was sent before that
                 else:
-                    self.given_up += 1
-            for way in self.of(connection):
-                if way.connection is not connection:
+                    self.dropped += 1
+            for peer in self.peers_of(connection):
+                if peer.connection is not connection:
                     continue
-                way.connection = None
-                if not way.outbound and not way.wanted:
-                    self._forget(way)
-                elif not way.outbound:
-                    way.connection = next(others, None)
-                    if way.connection is not None:
-                        self._look(way.connection)
+                peer.connection = None
+                if not peer.outbound and not peer.keep_connected:
+                    self._remove(peer)
+                elif not peer.outbound:
+                    peer.connection = next(others, None)
+                    if peer.connection is not None:
+                        self._watch_writable(peer.connection)
 
-    def _dated(self, lost: list[Kept]) -> list[Kept]:
-        until_ns = self._monotonic_ns() + self._limits.keep_ms * _NS_PER_MS
+    def _with_deadlines(self, unconfirmed: list[SentMessage]) -> list[SentMessage]:
+        until_ns = self._monotonic_ns() + self._limits.unsent_ttl_ms * _NS_PER_MS
         return [
-            each if each.deadline_ns is not None else each._replace(deadline_ns=until_ns) for each in lost
+            each if each.deadline_ns is not None else each._replace(deadline_ns=until_ns)
+            for each in unconfirmed
         ]
 
     def close(self) -> None:
         """Give up all that waits."""
         with self._lock:
-            for way in list(self._ways.values()):
-                self._forget(way)
+            for peer in list(self._peers.values()):
+                self._remove(peer)

@@ -8,9 +8,9 @@ from typing import Final
 from ustreamer.hooks import RouteUnavailable
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
-from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid
+from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
-_AWAY: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
+_UNREACHABLE: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
 """One receiver cannot be reached at present; others may."""
 # UNAVAILABLE: the kernel's queue is full, or the link is away at present. EPERM is a firewall's answer.
 _CODES: Final = {
@@ -24,7 +24,7 @@ _CODES: Final = {
 }
 
 
-def bound(address: Address) -> socket.socket:
+def bind_udp(address: Address) -> socket.socket:
     """A non-blocking UDP socket at `address`, not connected to anybody.
 
     Unconnected, so that an ICMP "port unreachable" for one peer is not reported as the failure of a later send.
@@ -40,15 +40,15 @@ def bound(address: Address) -> socket.socket:
     return opened
 
 
-def unsent(error: OSError, size: int, address: Address) -> UStatusError:
+def send_error(error: OSError, size: int, address: Address) -> UStatusError:
     """The failure of a send of `size` bytes of payload, in the words of uProtocol."""
     host, port = address
     if error.errno == errno.EMSGSIZE:
-        return invalid(
+        return invalid_argument(
             f"payload of {size} bytes for {host}:{port}: at most {MAX_PAYLOAD} fit into one datagram; "
             "`tp = true` of its event, method or service has it sent in segments (SOME/IP-TP)"
         )
     text = f"cannot send {size} bytes of payload to {host}:{port}: {error.strerror}"
-    if error.errno in _AWAY:
+    if error.errno in _UNREACHABLE:
         return RouteUnavailable(address, text)
     return UStatusError(_CODES.get(error.errno or 0, UCode.INTERNAL), text)

@@ -29,7 +29,7 @@ V = TypeVar("V")
 _SLACK: Final = 64  # stale deadlines that are not worth tidying up
 
 
-class Call(Struct, frozen=True):
+class OutboundCall(Struct, frozen=True):
     """A uProtocol request that a SOME/IP service has been sent. `request` has no payload; only its head is needed.
 
     `over`: it was sent, and no answer is to come.
@@ -39,7 +39,7 @@ class Call(Struct, frozen=True):
     service: int
     method: int
     remote: Address
-    over: bool = False
+    no_response_expected: bool = False
 
     @property
     def callee(self) -> UUri:
@@ -49,7 +49,7 @@ class Call(Struct, frozen=True):
         return sink.with_resource(0)
 
 
-class ClientRequest(Struct, frozen=True):
+class InboundRequest(Struct, frozen=True):
     """A request of the SOME/IP client at `address`; `wants_answer` is False for REQUEST_NO_RETURN."""
 
     service: int
@@ -58,10 +58,10 @@ class ClientRequest(Struct, frozen=True):
     session: int
     interface_version: int
     address: Address
-    wants_answer: bool
+    expects_response: bool
 
 
-class Pending(Generic[K, V]):
+class DeadlineTable(Generic[K, V]):
     """Open requests with deadlines (monotonic ns): `limit` of them at most. Not locked.
 
     From its deadline on an entry is not to be had by `get`; it is there until `expired` hands it out, once.
@@ -70,7 +70,7 @@ class Pending(Generic[K, V]):
     def __init__(
         self,
         limit: int,
-        what: str,
+        entry_name: str,
         group_of: Callable[[V], Hashable] | None = None,
         group_limit: int | None = None,
     ) -> None:
@@ -80,8 +80,8 @@ class Pending(Generic[K, V]):
         """
         self._limit = limit
         self._group_limit = limit if group_limit is None else group_limit
-        self._what = what
-        self._open: dict[K, tuple[V, int, int]] = {}  # with deadline and serial
+        self._entry_name = entry_name
+        self._entries: dict[K, tuple[V, int, int]] = {}  # with deadline and serial
         self._group_of = group_of
         # Not looked for when some are taken out: a service that comes and goes 500 times a second would have thousands of
         # calls of others looked through each time.
@@ -90,60 +90,61 @@ class Pending(Generic[K, V]):
         self._deadlines: list[tuple[int, int, K]] = []
         self._serials = itertools.count()
 
-    def open(self, key: K, value: V, deadline_ns: int) -> None:
+    def add_entry(self, key: K, value: V, deadline_ns: int) -> None:
         """Add an entry under a key that is free. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
-        if len(self._open) >= self._limit:
+        if len(self._entries) >= self._limit:
             raise UStatusError(
-                UCode.RESOURCE_EXHAUSTED, f"{self._what}: {self._limit} are open, the limit (max_pending)"
+                UCode.RESOURCE_EXHAUSTED,
+                f"{self._entry_name}: {self._limit} are open, the limit (max_pending)",
             )
         if self._group_of is not None:
             keys = self._groups.setdefault(self._group_of(value), {})
             if len(keys) >= self._group_limit:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED,
-                    f"{self._what}: {len(keys)} of {self._group_of(value)} are open, its share of max_pending",
+                    f"{self._entry_name}: {len(keys)} of {self._group_of(value)} are open, its share of max_pending",
                 )
             keys[key] = None
         serial = next(self._serials)
-        self._open[key] = value, deadline_ns, serial
+        self._entries[key] = value, deadline_ns, serial
         heapq.heappush(self._deadlines, (deadline_ns, serial, key))
 
     def get(self, key: K, now_ns: int) -> V | None:
         """The entry's value; None if there is none, or no longer."""
-        entry = self._open.get(key)
+        entry = self._entries.get(key)
         return None if entry is None or entry[1] <= now_ns else entry[0]
 
     def deadline_ns(self, key: K) -> int:
         """The deadline of an entry that is there."""
-        return self._open[key][1]
+        return self._entries[key][1]
 
-    def close(self, key: K) -> bool:
+    def remove_entry(self, key: K) -> bool:
         """Take an entry out; whether it was there."""
-        was_open = key in self._open
-        if was_open:
-            self._take(key)
-        if len(self._deadlines) > 2 * len(self._open) + _SLACK:
-            self._deadlines = [(at_ns, serial, key) for key, (_, at_ns, serial) in self._open.items()]
+        was_present = key in self._entries
+        if was_present:
+            self._remove(key)
+        if len(self._deadlines) > 2 * len(self._entries) + _SLACK:
+            self._deadlines = [(at_ns, serial, key) for key, (_, at_ns, serial) in self._entries.items()]
             heapq.heapify(self._deadlines)
-        return was_open
+        return was_present
 
-    def expired(self, now_ns: int) -> list[V]:
+    def pop_expired(self, now_ns: int) -> list[V]:
         """Take out the entries whose deadline has come, in order of deadline."""
         values = []
         while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
-            values.append(self._take(heapq.heappop(self._deadlines)[2]))
+            values.append(self._remove(heapq.heappop(self._deadlines)[2]))
         return values
 
-    def close_those(self, group: Hashable, are_over: Callable[[K, V], bool]) -> list[V]:
+    def remove_where(self, group: Hashable, predicate: Callable[[K, V], bool]) -> list[V]:
         """Take out the entries of a group that `are_over`, in the order in which they were opened."""
-        keys = [key for key in self._groups.get(group, ()) if are_over(key, self._open[key][0])]
-        values = [self._open[key][0] for key in keys]
+        keys = [key for key in self._groups.get(group, ()) if predicate(key, self._entries[key][0])]
+        values = [self._entries[key][0] for key in keys]
         for key in keys:
-            self.close(key)
+            self.remove_entry(key)
         return values
 
-    def _take(self, key: K) -> V:
-        value = self._open.pop(key)[0]
+    def _remove(self, key: K) -> V:
+        value = self._entries.pop(key)[0]
         if self._group_of is not None:
             group = self._group_of(value)
             keys = self._groups[group]
@@ -152,10 +153,10 @@ class Pending(Generic[K, V]):
                 del self._groups[group]
         return value
 
-    def close_all(self) -> list[V]:
+    def remove_all(self) -> list[V]:
         """Take out everything."""
-        values = [value for value, _, _ in self._open.values()]
-        self._open.clear()
+        values = [value for value, _, _ in self._entries.values()]
+        self._entries.clear()
         self._groups.clear()
         self._deadlines.clear()
         return values
@@ -165,39 +166,41 @@ class Pending(Generic[K, V]):
         """When the next entry is due; None if none is open."""
         while self._deadlines:
             deadline_ns, serial, key = self._deadlines[0]
-            entry = self._open.get(key)
+            entry = self._entries.get(key)
             if entry is not None and entry[2] == serial:
                 return deadline_ns
             heapq.heappop(self._deadlines)
         return None
 
     def __contains__(self, key: K) -> bool:
-        return key in self._open
+        return key in self._entries
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._entries)
 
 
-class Books:
+class PendingCalls:
     """The open requests of one endpoint, both ways, under one lock: whoever reads or changes them holds it."""
 
     def __init__(self, limit: int) -> None:
         """At most `limit` are open each way; of those of clients, half by one host."""
         self.lock = Lock()
-        self.takes_calls = True
-        self.calls: Pending[int, Call] = Pending(limit, "requests to SOME/IP services", attrgetter("remote"))
-        self.requests: Pending[UUID, ClientRequest] = Pending(
+        self.accepts_calls = True
+        self.calls: DeadlineTable[int, OutboundCall] = DeadlineTable(
+            limit, "requests to SOME/IP services", attrgetter("remote")
+        )
+        self.requests: DeadlineTable[UUID, InboundRequest] = DeadlineTable(
             limit, "requests of SOME/IP clients", lambda asked: asked.address[0], max(1, limit // 2)
         )
         self._session = 0
 
-    def open_call(self, client: int, call: Call, deadline_ns: int) -> int:
+    def open_call(self, client: int, call: OutboundCall, deadline_ns: int) -> int:
         """Open a call of this client; its SOME/IP Request ID. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
         # One counter for all clients: one per client would be 65 536 counters that clients choose. It ends, because
         # max_pending is less than there are sessions.
         session = next_session(self._session)
         while (request_id := client << 16 | session) in self.calls:
             session = next_session(session)
-        self.calls.open(request_id, call, deadline_ns)
+        self.calls.add_entry(request_id, call, deadline_ns)
         self._session = session
         return request_id

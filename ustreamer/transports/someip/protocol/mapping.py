@@ -29,18 +29,18 @@ from ustreamer.transports.someip.protocol.codec import (
     SomeIpMessage,
     pack_header,
 )
-from ustreamer.transports.someip.protocol.correlation import Call, ClientRequest
+from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall
 from ustreamer.transports.someip.protocol.return_codes import (
-    Failure,
+    SomeipFailure,
+    decode_failure,
     encode_failure,
-    failure_in,
-    name_of,
+    return_code_name,
     return_code_of,
     ucode_of,
 )
-from ustreamer.transports.someip.protocol.tp_config import Segmenting
+from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
-from ustreamer.uprotocol.umessage import UMessage, answer_attributes
+from ustreamer.uprotocol.umessage import UMessage, response_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
@@ -53,7 +53,7 @@ NO_CLIENT: Final = 0
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-class Refusal(StrEnum):
+class SomeipRefusal(StrEnum):
     """Why a well-formed SOME/IP message was not accepted: labels of counters, so few and fixed."""
 
     EVENT_UNKNOWN = "event_unknown"
@@ -66,19 +66,19 @@ class Refusal(StrEnum):
     REQUEST_TYPE = "request_type"  # REQUEST for a method that is declared with no_return
     REQUEST_CLIENT = "request_client"  # client id 0xFFFF, which as a uEntity would be a wildcard
     REQUEST_LIMIT = "request_limit"  # max_pending
-    RESPONSE_UNASKED = "response_unasked"  # never asked for, answered already, or too late (SIP-4)
+    RESPONSE_UNSOLICITED = "response_unsolicited"  # never asked for, answered already, or too late (SIP-4)
     RESPONSE_ADDRESS = "response_address"
     RESPONSE_METHOD = "response_method"
     MESSAGE_TYPE = "message_type"  # the obsolete acknowledgements
 
 
-REFUSAL_ANSWERS: Final[Mapping[Refusal, ReturnCode]] = {
-    Refusal.REQUEST_SERVICE: ReturnCode.E_UNKNOWN_SERVICE,
-    Refusal.REQUEST_VERSION: ReturnCode.E_WRONG_INTERFACE_VERSION,
-    Refusal.REQUEST_METHOD: ReturnCode.E_UNKNOWN_METHOD,
-    Refusal.REQUEST_TYPE: ReturnCode.E_WRONG_MESSAGE_TYPE,
-    Refusal.REQUEST_CLIENT: ReturnCode.E_NOT_OK,
-    Refusal.REQUEST_LIMIT: return_code_of(UCode.RESOURCE_EXHAUSTED),
+REFUSAL_RETURN_CODES: Final[Mapping[SomeipRefusal, ReturnCode]] = {
+    SomeipRefusal.REQUEST_SERVICE: ReturnCode.E_UNKNOWN_SERVICE,
+    SomeipRefusal.REQUEST_VERSION: ReturnCode.E_WRONG_INTERFACE_VERSION,
+    SomeipRefusal.REQUEST_METHOD: ReturnCode.E_UNKNOWN_METHOD,
+    SomeipRefusal.REQUEST_TYPE: ReturnCode.E_WRONG_MESSAGE_TYPE,
+    SomeipRefusal.REQUEST_CLIENT: ReturnCode.E_NOT_OK,
+    SomeipRefusal.REQUEST_LIMIT: return_code_of(UCode.RESOURCE_EXHAUSTED),
 }
 """What a REQUEST that is refused for these reasons is answered; strangers (REQUEST_ADDRESS) get no answer."""
 
@@ -91,19 +91,19 @@ class RemoteService(Struct, frozen=True):
     service: int
     major: int
     methods: Mapping[int, Address]
-    segmenting: Mapping[int, Segmenting] = {}
+    segmentation: Mapping[int, TpSegmentation] = {}
     """Of the methods whose requests may be sent in segments."""
     no_return: frozenset[int] = frozenset()
     """Those of the methods that are called with REQUEST_NO_RETURN."""
-    listed: bool = True
+    is_configured: bool = True
     """Not: it is there only because somebody has asked for it."""
 
 
-class Way(Struct, frozen=True, gc=False):
+class RequestTemplate(Struct, frozen=True, gc=False):
     """Where requests with the same attributes go, and their header around length and request id."""
 
     message_id: int
-    said: int
+    versions_and_type: int
     client: int
     address: Address
     ttl: int
@@ -114,19 +114,19 @@ class OfferedService(Struct, frozen=True):
 
     provider: UUri
     methods: frozenset[int]
-    segmenting: Mapping[int, Segmenting] = {}
+    segmentation: Mapping[int, TpSegmentation] = {}
     """Of the methods whose responses may be sent in segments."""
     no_return: frozenset[int] = frozenset()
     """Those of the methods to which a REQUEST is a mistake."""
 
 
-class WireEvent(Struct, frozen=True):
+class EventTemplate(Struct, frozen=True):
     """What a publication is on the wire."""
 
     service: int
     event: int
     major: int
-    segmenting: Segmenting | None = None
+    segmentation: TpSegmentation | None = None
 
 
 class EventReceiver(Struct, frozen=True):
@@ -138,7 +138,7 @@ class EventReceiver(Struct, frozen=True):
     subscriber: UUri
     address: Address
     period_ns: int
-    events: Mapping[UUri, WireEvent]
+    events: Mapping[UUri, EventTemplate]
     over_tcp: frozenset[UUri] = frozenset()
     tcp: TcpAddress | None = None
 
@@ -154,22 +154,24 @@ EventKey = tuple[int, int]
 # --- messages -----------------------------------------------------------------------------------------------------------
 
 
-def response_to(call: Call, answer: SomeIpMessage) -> tuple[UAttributes, bytes]:
+def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttributes, bytes]:
     """Attributes and payload of the Response that a SOME/IP answer is.
 
     A failure becomes a UStatus, with its return code and its payload among the details.
     """
-    if not answer.is_error:
-        return answer_attributes(call.request, None, UPayloadFormat.UNSPECIFIED), answer.payload
+    if not response.is_error:
+        return response_attributes(call.request, None, UPayloadFormat.UNSPECIFIED), response.payload
     # ERROR with E_OK contradicts itself; it is a failure whose reason is not known.
-    code = ucode_of(answer.return_code) or UCode.UNKNOWN
+    code = ucode_of(response.return_code) or UCode.UNKNOWN
     host, port = call.remote
-    status = UStatus(code, f"{host}:{port} answered with return code {name_of(answer.return_code)}")
-    failure = Failure(answer.return_code, answer.payload)
-    return answer_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(status, failure)
+    status = UStatus(
+        code, f"{host}:{port} answered with return code {return_code_name(response.return_code)}"
+    )
+    failure = SomeipFailure(response.return_code, response.payload)
+    return response_attributes(call.request, code, UPayloadFormat.PROTOBUF), encode_failure(status, failure)
 
 
-def event_datagram(event: WireEvent, session: int, payload: bytes) -> bytes:
+def encode_event(event: EventTemplate, session: int, payload: bytes) -> bytes:
     """The NOTIFICATION that a publication is."""
     header = pack_header(
         event.service,
@@ -184,7 +186,7 @@ def event_datagram(event: WireEvent, session: int, payload: bytes) -> bytes:
     return header + payload
 
 
-def request_datagram(message: UMessage, remote: RemoteService, request_id: int) -> bytes:
+def encode_request(message: UMessage, remote: RemoteService, request_id: int) -> bytes:
     """The REQUEST, or REQUEST_NO_RETURN, that a uProtocol request is."""
     sink = message.attributes.sink
     assert sink is not None  # a request that was checked
@@ -201,21 +203,21 @@ def request_datagram(message: UMessage, remote: RemoteService, request_id: int) 
     return header + message.payload
 
 
-def response_datagram(asked: ClientRequest, commstatus: UCode | None, payload: bytes) -> bytes:
+def encode_response(request: InboundRequest, commstatus: UCode | None, payload: bytes) -> bytes:
     """The answer to a SOME/IP client: RESPONSE with the payload, or ERROR.
 
     The payload of a failure stays here: it is a UStatus in protobuf, and a SOME/IP client would take it for the data of
     the method. If it says what a SOME/IP service has answered, that is passed on.
     """
     failed = commstatus not in {None, UCode.OK}
-    answer = Failure(return_code_of(commstatus), b"" if failed else payload)
-    return_code, body = (failure_in(payload) or answer) if failed else answer
+    reply = SomeipFailure(return_code_of(commstatus), b"" if failed else payload)
+    return_code, body = (decode_failure(payload) or reply) if failed else reply
     header = pack_header(
-        asked.service,
-        asked.method,
-        asked.client,
-        asked.session,
-        asked.interface_version,
+        request.service,
+        request.method,
+        request.client,
+        request.session,
+        request.interface_version,
         MessageType.ERROR if failed else MessageType.RESPONSE,
         return_code,
         len(body),
@@ -223,7 +225,7 @@ def response_datagram(asked: ClientRequest, commstatus: UCode | None, payload: b
     return header + body
 
 
-def refusal_datagram(request: SomeIpMessage, return_code: ReturnCode) -> bytes:
+def encode_refusal(request: SomeIpMessage, return_code: ReturnCode) -> bytes:
     """The ERROR for a REQUEST that goes no further."""
     return pack_header(
         request.service,

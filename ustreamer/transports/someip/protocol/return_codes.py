@@ -17,14 +17,14 @@ from ustreamer.uprotocol.pb import ustatus as pb_status
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb_ustreamer
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 
-LAST: Final = 0x5E
+LAST_RETURN_CODE: Final = 0x5E
 """The last return code there is; 0x5F to 0xFF are none, though some bridges send 0xFF."""
-_LONGEST_STATUS: Final = (
+_MAX_STATUS_BYTES: Final = (
     1 << 21
 )  # bytes of a payload in which a detail is looked for: what SOME/IP carries, and some more
 
 
-class Failure(NamedTuple):
+class SomeipFailure(NamedTuple):
     """What an ERROR says."""
 
     return_code: int
@@ -71,30 +71,30 @@ def ucode_of(return_code: int) -> UCode:
     return _UCODES.get(return_code, UCode.UNKNOWN)
 
 
-def name_of(return_code: int) -> str:
+def return_code_name(return_code: int) -> str:
     known = {int(code): code.name for code in ReturnCode}
     return f"{known.get(return_code, 'not in the standard')} (0x{return_code:02X})"
 
 
-def encode_failure(status: UStatus, failure: Failure) -> bytes:
+def encode_failure(status: UStatus, failure: SomeipFailure) -> bytes:
     """The payload of an error Response: `status`, and what it was made from."""
     message = pb_status.UStatus(code=int(status.code), message=status.message)
     # A code that is none is in the text alone, but a payload is kept whatever came with it.
-    if 0 < failure.return_code <= LAST or failure.payload:
+    if 0 < failure.return_code <= LAST_RETURN_CODE or failure.payload:
         message.details.add().Pack(pb_ustreamer.SomeipReturnCode(**failure._asdict()))
     return message.SerializeToString()
 
 
-def failure_in(payload: bytes) -> Failure | None:
+def decode_failure(payload: bytes) -> SomeipFailure | None:
     """The ERROR that the payload of an error Response describes; None if it does not, or is no UStatus."""
-    if not payload or len(payload) > _LONGEST_STATUS:
+    if not payload or len(payload) > _MAX_STATUS_BYTES:
         return None
-    status, told = pb_status.UStatus(), pb_ustreamer.SomeipReturnCode()
+    status, return_code_detail = pb_status.UStatus(), pb_ustreamer.SomeipReturnCode()
     try:
         status.ParseFromString(payload)
         for detail in status.details:
-            if detail.Unpack(told) and 0 < told.return_code <= LAST:
-                return Failure(told.return_code, told.payload)
+            if detail.Unpack(return_code_detail) and 0 < return_code_detail.return_code <= LAST_RETURN_CODE:
+                return SomeipFailure(return_code_detail.return_code, return_code_detail.payload)
     except DecodeError:
         pass
     return None

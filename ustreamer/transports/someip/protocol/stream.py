@@ -27,16 +27,16 @@ from ustreamer.transports.someip.protocol.codec import (
 
 CLIENT_COOKIE: Final = bytes.fromhex("ffff0000 00000008 deadbeef 01010100")
 SERVER_COOKIE: Final = bytes.fromhex("ffff8000 00000008 deadbeef 01010200")
-DEFAULT_MAX_MESSAGE: Final = 1 << 20
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1 << 20
 
 _COOKIES: Final = (CLIENT_COOKIE, SERVER_COOKIE)
-_COMMON: Final = bytes.fromhex("00000008 deadbeef 0101")  # what both have in common, and where
-_COMMON_AT: Final = 4
+_COOKIE_COMMON: Final = bytes.fromhex("00000008 deadbeef 0101")  # what both have in common, and where
+_COOKIE_COMMON_OFFSET: Final = 4
 _LENGTH_AND_VERSION: Final = Layout(">4xI4xB")
-_LENGTH_FROM: Final = HEADER_LENGTH - MIN_LENGTH
+_LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH
 
 
-class Fed(NamedTuple):
+class DecodedChunk(NamedTuple):
     """What came of some bytes of a stream: messages, and what was refused, each in its order."""
 
     messages: list[SomeIpMessage]
@@ -46,118 +46,118 @@ class Fed(NamedTuple):
 class StreamReader:
     """Cuts one stream. It keeps less than one message of `max_message` bytes, and the last piece that was fed."""
 
-    def __init__(self, *, cookies: bool = False, max_message: int = DEFAULT_MAX_MESSAGE) -> None:
+    def __init__(self, *, cookies: bool = False, max_message: int = DEFAULT_MAX_MESSAGE_BYTES) -> None:
         """`cookies`: look for the next magic cookie behind a message that cannot be; else such a message is the end."""
         self._cookies = cookies
         self._max_message = max_message
         self._buffer = bytearray()
-        self._read = 0  # bytes of the stream before the buffer, for offsets in errors
+        self._stream_offset = 0  # bytes of the stream before the buffer, for offsets in errors
         self._searching = False
         self.broken = False
         """Where the next message starts is not known any more: close the connection."""
         self.cookies_seen = 0
-        self.skipped = 0
+        self.skipped_bytes = 0
         """Bytes that were passed over in search of a cookie."""
 
-    def feed(self, data: bytes | bytearray | memoryview) -> Fed:
+    def feed(self, data: bytes | bytearray | memoryview) -> DecodedChunk:
         """Take in the next bytes. Nothing comes of them once the stream is broken."""
-        fed = Fed([], [])
+        chunk = DecodedChunk([], [])
         if self.broken:
-            return fed
+            return chunk
         self._buffer += data
-        at = self._cut(fed)
-        self._read += at
+        at = self._decode_complete(chunk)
+        self._stream_offset += at
         del self._buffer[:at]
-        return fed
+        return chunk
 
-    def _cut(self, fed: Fed) -> int:
+    def _decode_complete(self, chunk: DecodedChunk) -> int:
         """Take out what is whole; where the rest begins."""
         at = 0
         piece = b""  # the buffer as bytes: copied once, and only if there is something in it
         while True:
             if self._searching:
-                at, found = self._search(at)
+                at, found = self._find_cookie(at)
                 if not found:
                     return at
                 self._searching = False
-            if not self._whole(at):
+            if not self._is_decidable(at):
                 return at
             piece = piece or bytes(self._buffer)
-            behind = self._take(piece, at, fed)
-            if behind is not None:
-                at = behind
+            next_at = self._decode_at(piece, at, chunk)
+            if next_at is not None:
+                at = next_at
             elif self._cookies:
                 self._searching = True
             else:
                 self.broken = True
                 return len(piece)
 
-    def _whole(self, at: int) -> bool:
+    def _is_decidable(self, at: int) -> bool:
         """Whether there is a message, or enough of one to see that it cannot be one."""
         left = len(self._buffer) - at
         if left < HEADER_LENGTH:
             return False
-        length, version = _head(self._buffer, at)
-        return self._impossible(length, version) is not None or left >= _LENGTH_FROM + length
+        length, version = _length_and_version(self._buffer, at)
+        return self._header_error(length, version) is not None or left >= _LENGTH_BASE + length
 
-    def _impossible(self, length: int, version: int) -> MalformedReason | None:
+    def _header_error(self, length: int, version: int) -> MalformedReason | None:
         if version != PROTOCOL_VERSION:
             return MalformedReason.PROTOCOL_VERSION
         if length < MIN_LENGTH:
             return MalformedReason.LENGTH_TOO_SMALL
-        if length > self._max_message - _LENGTH_FROM:
+        if length > self._max_message - _LENGTH_BASE:
             return MalformedReason.LENGTH_BEYOND_DATAGRAM
         return None
 
-    def _take(self, piece: bytes, at: int, fed: Fed) -> int | None:
+    def _decode_at(self, piece: bytes, at: int, chunk: DecodedChunk) -> int | None:
         """Read the message at `at`; where the next one begins, None if that is not known."""
-        length, version = _head(piece, at)
-        reason = self._impossible(length, version)
+        length, version = _length_and_version(piece, at)
+        reason = self._header_error(length, version)
         if reason is not None:
             value = version if reason is MalformedReason.PROTOCOL_VERSION else length
-            offset = self._read + at
-            fed.refused.append(MalformedMessage(reason, offset, value, offset + self._max_message))
+            offset = self._stream_offset + at
+            chunk.refused.append(MalformedMessage(reason, offset, value, offset + self._max_message))
             return None
         if length == MIN_LENGTH and piece[at : at + HEADER_LENGTH] in _COOKIES:
             self.cookies_seen += 1
             return at + HEADER_LENGTH
         try:
-            message, behind = decode(piece, at)
+            message, next_at = decode(piece, at)
         except MalformedMessage as error:  # of unknown type: its length is as good as any other
-            size = self._read + error.size
-            fed.refused.append(MalformedMessage(error.reason, self._read + at, error.value, size))
-            return at + _LENGTH_FROM + length
-        fed.messages.append(message)
-        return behind
+            size = self._stream_offset + error.size
+            chunk.refused.append(MalformedMessage(error.reason, self._stream_offset + at, error.value, size))
+            return at + _LENGTH_BASE + length
+        chunk.messages.append(message)
+        return next_at
 
-    def _search(self, at: int) -> tuple[int, bool]:
+    def _find_cookie(self, at: int) -> tuple[int, bool]:
         """Where the next cookie is, or (False) where one may have begun."""
         end = len(self._buffer)
         start = at
-        while (common := self._buffer.find(_COMMON, start + _COMMON_AT)) >= 0:
-            place = common - _COMMON_AT
+        while (common := self._buffer.find(_COOKIE_COMMON, start + _COOKIE_COMMON_OFFSET)) >= 0:
+            place = common - _COOKIE_COMMON_OFFSET
             if place + HEADER_LENGTH > end:
                 break
             if bytes(self._buffer[place : place + HEADER_LENGTH]) in _COOKIES:
-                self.skipped += place - at
+                self.skipped_bytes += place - at
                 return place, True
             start = place + 1
         # The last bytes may be the beginning of one; they are looked at again, and no others are.
-        begun = max(at, end - HEADER_LENGTH + 1)
-        self.skipped += begun - at
-        return begun, False
+        candidate = max(at, end - HEADER_LENGTH + 1)
+        self.skipped_bytes += candidate - at
+        return candidate, False
 
     @property
-    def pending(self) -> int:
+    def pending_bytes(self) -> int:
         """Bytes of a message that is not complete."""
         return len(self._buffer)
 
 
-def _head(buffer: bytes | bytearray, at: int) -> tuple[int, int]:
+def _length_and_version(buffer: bytes | bytearray, at: int) -> tuple[int, int]:
     length, version = _LENGTH_AND_VERSION.unpack_from(buffer, at)
     return length, version
 
 
-def framed(messages: Iterable[bytes], cookie: bytes | None) -> bytes:
+def frame_messages(messages: Iterable[bytes], cookie: bytes | None) -> bytes:
     """Messages as they go into a stream, behind a `cookie` (CLIENT_COOKIE or SERVER_COOKIE) if the peer wants them."""
     return b"".join((cookie or b"", *messages))

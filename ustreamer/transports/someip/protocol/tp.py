@@ -34,16 +34,18 @@ from msgspec import Struct
 
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import TP_BIT, SomeIpMessage
-from ustreamer.transports.someip.protocol.tp_config import UNIT, TpLimits
+from ustreamer.transports.someip.protocol.tp_config import OFFSET_UNIT, TpLimits
 
 TP_HEADER: Final = 4
-MORE: Final = 0x1
+MORE_SEGMENTS: Final = 0x1
 MAX_OFFSET: Final = 0xFFFF_FFF0
 
 _OFFSET: Final = Layout(">I")
 _NS_PER_MS: Final = 1_000_000
-_OVERHEAD: Final = 160  # bytes that a piece costs besides its own, rounded up: an object, two places in lists
-_EMPTY_COST: Final = 1_024  # bytes that a message costs besides its pieces, rounded up
+_PART_OVERHEAD: Final = (
+    160  # bytes that a piece costs besides its own, rounded up: an object, two places in lists
+)
+_MESSAGE_OVERHEAD: Final = 1_024  # bytes that a message costs besides its pieces, rounded up
 
 
 class TpReason(StrEnum):
@@ -59,7 +61,7 @@ class TpReason(StrEnum):
     TP_PEER_LIMIT = "tp_peer_limit"
     TP_LIMIT = "tp_limit"
     TP_TIMEOUT = "tp_timeout"
-    TP_GIVEN_UP = "tp_given_up"
+    TP_ABANDONED = "tp_abandoned"
 
 
 class TpRefused(Struct, frozen=True):
@@ -84,9 +86,9 @@ class _Partial:
         self.parts: list[bytes] = []
         self.received = 0
         self.end: int | None = None
-        self.cost = _EMPTY_COST
+        self.cost = _MESSAGE_OVERHEAD
 
-    def problem(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
+    def conflict_with(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
         """Why a segment contradicts what is there."""
         end = offset + len(part)
         if self.end is not None and (end > self.end or (not more and end != self.end)):
@@ -99,11 +101,11 @@ class _Partial:
             return TpReason.TP_OVERLAP, f"bytes {offset} to {end} are there already in part"
         return None
 
-    def has(self, offset: int, part: bytes) -> bool:
+    def has_part(self, offset: int, part: bytes) -> bool:
         index = bisect_right(self.starts, offset) - 1
         return index >= 0 and self.starts[index] == offset and self.parts[index] == part
 
-    def add(self, offset: int, part: bytes, more: bool) -> None:
+    def add_part(self, offset: int, part: bytes, more: bool) -> None:
         if not more:
             self.end = offset + len(part)
         if part:
@@ -128,7 +130,7 @@ class Reassembly:
         self._hosts: dict[str, list[int]] = {}
         self._bytes = 0
         # What was given up: its other segments are still to come, and would begin a message that is never complete.
-        self._given_up: OrderedDict[_Key, int] = OrderedDict()
+        self._abandoned: OrderedDict[_Key, int] = OrderedDict()
         self._duplicates = self._completed = 0
 
     def feed(self, message: SomeIpMessage, peer: Address, now_ns: int) -> SomeIpMessage | TpRefused | None:
@@ -137,62 +139,62 @@ class Reassembly:
         key = (peer, message.message_id, message.request_id, message.message_type)
         if len(payload) < TP_HEADER:
             return TpRefused(
-                TpReason.TP_TRUNCATED, peer, f"{_named(message)}: {len(payload)} bytes, expected 4"
+                TpReason.TP_TRUNCATED, peer, f"{_describe(message)}: {len(payload)} bytes, expected 4"
             )
-        (word,) = _OFFSET.unpack_from(payload)
-        offset, more, part = word & MAX_OFFSET, bool(word & MORE), payload[TP_HEADER:]
-        problem = self._wrong(offset, part, more)
+        (offset_word,) = _OFFSET.unpack_from(payload)
+        offset, more, part = offset_word & MAX_OFFSET, bool(offset_word & MORE_SEGMENTS), payload[TP_HEADER:]
+        problem = self._part_error(offset, part, more)
         partial = self._partials.get(key)
         if problem is None and partial is not None:
             if partial.versions != (message.interface_version, message.return_code):
                 problem = TpReason.TP_INCONSISTENT, "another version or return code than before"
-            elif partial.has(offset, part) and (more or partial.end == offset + len(part)):
+            elif partial.has_part(offset, part) and (more or partial.end == offset + len(part)):
                 self._duplicates += 1
                 return None
             else:
-                problem = partial.problem(offset, part, more)
+                problem = partial.conflict_with(offset, part, more)
         if problem is not None:
-            return self._refuse(key, message, offset, problem, now_ns)
-        return self._take(key, message, offset, part, more, now_ns)
+            return self._reject(key, message, offset, problem, now_ns)
+        return self._add_part(key, message, offset, part, more, now_ns)
 
-    def _wrong(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
+    def _part_error(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
         end = offset + len(part)
         if more and not part:
             return TpReason.TP_EMPTY, f"nothing at {offset}, and more to follow"
-        if more and len(part) % UNIT:
+        if more and len(part) % OFFSET_UNIT:
             return TpReason.TP_UNALIGNED, f"{len(part)} bytes and more to follow, expected a multiple of 16"
         if end > self._limits.message_bytes:
             return TpReason.TP_TOO_LONG, f"ends at {end}, expected up to {self._limits.message_bytes}"
         return None
 
-    def _refuse(
+    def _reject(
         self, key: _Key, message: SomeIpMessage, offset: int, problem: tuple[TpReason, str], now_ns: int
     ) -> SomeIpMessage | TpRefused:
         reason, detail = problem
-        self._give_up(key, now_ns)
+        self._abandon(key, now_ns)
         if offset == 0 and reason in {TpReason.TP_OVERLAP, TpReason.TP_INCONSISTENT}:
             # A sender that does not count sessions and whose last message lost its end: this is the next one.
-            self._given_up.pop(key, None)
-            again = self.feed(message, key[0], now_ns)
-            if again is not None:
-                return again
-        return TpRefused(reason, key[0], f"{_named(message)}: {detail}")
+            self._abandoned.pop(key, None)
+            retried = self.feed(message, key[0], now_ns)
+            if retried is not None:
+                return retried
+        return TpRefused(reason, key[0], f"{_describe(message)}: {detail}")
 
-    def _take(
+    def _add_part(
         self, key: _Key, message: SomeIpMessage, offset: int, part: bytes, more: bool, now_ns: int
     ) -> SomeIpMessage | TpRefused | None:
         peer = key[0]
         if offset == 0:
-            self._given_up.pop(key, None)
-        elif self._was_given_up(key, now_ns):
-            return TpRefused(TpReason.TP_GIVEN_UP, peer, f"{_named(message)}: given up before")
+            self._abandoned.pop(key, None)
+        elif self._was_abandoned(key, now_ns):
+            return TpRefused(TpReason.TP_ABANDONED, peer, f"{_describe(message)}: given up before")
         partial = self._partials.get(key)
         new = partial is None
-        cost = len(part) + _OVERHEAD + (_EMPTY_COST if new else 0)
-        problem = self._beyond(peer[0], partial, cost)
+        cost = len(part) + _PART_OVERHEAD + (_MESSAGE_OVERHEAD if new else 0)
+        problem = self._limit_error(peer[0], partial, cost)
         if problem is not None:
-            self._give_up(key, now_ns)
-            return TpRefused(problem[0], peer, f"{_named(message)}: {problem[1]}")
+            self._abandon(key, now_ns)
+            return TpRefused(problem[0], peer, f"{_describe(message)}: {problem[1]}")
         if partial is None:
             partial = self._partials[key] = _Partial(message, now_ns)
             self._hosts.setdefault(peer[0], [0, 0])[0] += 1
@@ -200,7 +202,7 @@ class Reassembly:
         partial.cost += cost
         self._hosts[peer[0]][1] += cost
         self._bytes += cost
-        partial.add(offset, part, more)
+        partial.add_part(offset, part, more)
         if not partial.complete:
             return None
         self._remove(key)
@@ -216,30 +218,30 @@ class Reassembly:
             b"".join(partial.parts),
         )
 
-    def _was_given_up(self, key: _Key, now_ns: int) -> bool:
-        given_up_ns = self._given_up.get(key)
-        return given_up_ns is not None and now_ns - given_up_ns < self._limits.timeout_ms * _NS_PER_MS
+    def _was_abandoned(self, key: _Key, now_ns: int) -> bool:
+        abandoned_ns = self._abandoned.get(key)
+        return abandoned_ns is not None and now_ns - abandoned_ns < self._limits.timeout_ms * _NS_PER_MS
 
-    def _beyond(self, host: str, partial: _Partial | None, cost: int) -> tuple[TpReason, str] | None:
+    def _limit_error(self, host: str, partial: _Partial | None, cost: int) -> tuple[TpReason, str] | None:
         limits = self._limits
-        messages, used = self._hosts.get(host, (0, 0))
+        messages, used_bytes = self._hosts.get(host, (0, 0))
         if partial is not None and len(partial.parts) >= limits.segments:
             return TpReason.TP_SEGMENTS, f"{len(partial.parts)} segments are there"
-        if used + cost > limits.peer_bytes or (partial is None and messages >= limits.peer_messages):
-            return TpReason.TP_PEER_LIMIT, f"{used} bytes in {messages} messages of this peer are there"
+        if used_bytes + cost > limits.peer_bytes or (partial is None and messages >= limits.peer_messages):
+            return TpReason.TP_PEER_LIMIT, f"{used_bytes} bytes in {messages} messages of this peer are there"
         if self._bytes + cost > limits.total_bytes:
             return TpReason.TP_LIMIT, f"{self._bytes} bytes of all peers are there"
         if host not in self._hosts and len(self._hosts) >= limits.peers:
             return TpReason.TP_LIMIT, f"messages of {len(self._hosts)} peers are there"
         return None
 
-    def _give_up(self, key: _Key, now_ns: int) -> None:
+    def _abandon(self, key: _Key, now_ns: int) -> None:
         if key in self._partials:
             self._remove(key)
-        self._given_up[key] = now_ns
-        self._given_up.move_to_end(key)
-        if len(self._given_up) > _MOST_GIVEN_UP:
-            self._given_up.popitem(last=False)
+        self._abandoned[key] = now_ns
+        self._abandoned.move_to_end(key)
+        if len(self._abandoned) > _MAX_ABANDONED:
+            self._abandoned.popitem(last=False)
 
     def _remove(self, key: _Key) -> None:
         partial = self._partials.pop(key)
@@ -261,13 +263,13 @@ class Reassembly:
 
     def expire(self, now_ns: int) -> list[TpRefused]:
         """Give up what was not completed in time."""
-        late: list[TpRefused] = []
+        expired: list[TpRefused] = []
         while (due_ns := self.next_deadline_ns) is not None and due_ns <= now_ns:
             key, partial = next(iter(self._partials.items()))
             detail = f"message {key[1]:#010x}: {partial.received} bytes after {self._limits.timeout_ms} ms"
-            late.append(TpRefused(TpReason.TP_TIMEOUT, key[0], detail))
+            expired.append(TpRefused(TpReason.TP_TIMEOUT, key[0], detail))
             self._remove(key)
-        return late
+        return expired
 
     def statistics(self) -> dict[str, int]:
         """What is incomplete now, and counters since the start."""
@@ -279,8 +281,8 @@ class Reassembly:
         }
 
 
-_MOST_GIVEN_UP: Final = 256
+_MAX_ABANDONED: Final = 256
 
 
-def _named(message: SomeIpMessage) -> str:
+def _describe(message: SomeIpMessage) -> str:
     return f"message {message.message_id:#010x} session {message.session}"

@@ -5,18 +5,20 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-UNIT: Final = 16
+OFFSET_UNIT: Final = 16
 """Offsets count in units of so many bytes."""
-DEFAULT_SEGMENT: Final = 1_392
+DEFAULT_SEGMENT_BYTES: Final = 1_392
 """Bytes of payload in a segment: with all headers, an Ethernet frame."""
-_LARGEST_SEGMENT: Final = 65_472  # the last multiple of 16 that fits into a datagram with both headers
+_MAX_SEGMENT_BYTES: Final = 65_472  # the last multiple of 16 that fits into a datagram with both headers
 _NS_PER_US: Final = 1_000
 
 
-class Segmenting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TpSegmentation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How messages that are longer than `segment_bytes` are sent; at least `separation_us` between two segments of one."""
 
-    segment_bytes: Annotated[int, Meta(ge=UNIT, le=_LARGEST_SEGMENT, multiple_of=UNIT)] = DEFAULT_SEGMENT
+    segment_bytes: Annotated[int, Meta(ge=OFFSET_UNIT, le=_MAX_SEGMENT_BYTES, multiple_of=OFFSET_UNIT)] = (
+        DEFAULT_SEGMENT_BYTES
+    )
     separation_us: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
 
     @property
@@ -24,14 +26,16 @@ class Segmenting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.separation_us * _NS_PER_US
 
 
-def segmenting(own: bool | Segmenting | None, of_service: bool | Segmenting) -> Segmenting | None:
+def resolve_segmentation(
+    own_setting: bool | TpSegmentation | None, service_setting: bool | TpSegmentation
+) -> TpSegmentation | None:
     """What holds for an event or method that says `own` (None: nothing) of a service that says `of_service`."""
-    wanted = of_service if own is None else own
-    if wanted is True and isinstance(of_service, Segmenting):
-        return of_service
-    if isinstance(wanted, Segmenting):
-        return wanted
-    return Segmenting() if wanted else None
+    setting = service_setting if own_setting is None else own_setting
+    if setting is True and isinstance(service_setting, TpSegmentation):
+        return service_setting
+    if isinstance(setting, TpSegmentation):
+        return setting
+    return TpSegmentation() if setting else None
 
 
 class TpLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

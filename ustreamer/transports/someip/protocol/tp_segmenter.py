@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 
-from ustreamer.core.base.keyed_deadlines import Deadlines
+from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import (
     TP_BIT,
@@ -18,23 +18,25 @@ from ustreamer.transports.someip.protocol.codec import (
     encode,
     pack_header,
 )
-from ustreamer.transports.someip.protocol.tp import MAX_OFFSET, MORE, TP_HEADER
-from ustreamer.transports.someip.protocol.tp_config import DEFAULT_SEGMENT, UNIT, Segmenting
+from ustreamer.transports.someip.protocol.tp import MAX_OFFSET, MORE_SEGMENTS, TP_HEADER
+from ustreamer.transports.someip.protocol.tp_config import DEFAULT_SEGMENT_BYTES, OFFSET_UNIT, TpSegmentation
 
-RETRY_NS: Final = 1_000_000
+RETRY_INTERVAL_NS: Final = 1_000_000
 """Pause before a segment is tried again that could not be sent."""
-PATIENCE_NS: Final = 5_000_000_000
+RETRY_TIMEOUT_NS: Final = 5_000_000_000
 """How long a segment is tried: receivers give up a message whose segments are missing for so long."""
 
 _OFFSET: Final = Layout(">I")
 
 
-def segments(message: SomeIpMessage, segment_bytes: int = DEFAULT_SEGMENT) -> Iterator[bytes]:
+def split_into_segments(
+    message: SomeIpMessage, segment_bytes: int = DEFAULT_SEGMENT_BYTES
+) -> Iterator[bytes]:
     """The datagrams of a message, `segment_bytes` of payload each, rounded down to a multiple of 16.
 
     Raises UnencodableMessage if the message is longer than an offset can say, or is a segment itself.
     """
-    size = segment_bytes // UNIT * UNIT
+    size = segment_bytes // OFFSET_UNIT * OFFSET_UNIT
     if size <= 0:
         raise UnencodableMessage("segment_bytes", segment_bytes, MAX_OFFSET)
     if message.is_tp:
@@ -42,13 +44,13 @@ def segments(message: SomeIpMessage, segment_bytes: int = DEFAULT_SEGMENT) -> It
     total = len(message.payload)
     if total > MAX_OFFSET + size:
         raise UnencodableMessage("payload_length", total, MAX_OFFSET + size)
-    return _segments(message, size, total)
+    return _generate_segments(message, size, total)
 
 
-def _segments(message: SomeIpMessage, size: int, total: int) -> Iterator[bytes]:
+def _generate_segments(message: SomeIpMessage, size: int, total: int) -> Iterator[bytes]:
     for offset in range(0, max(total, 1), size):
         part = message.payload[offset : offset + size]
-        more = MORE if offset + size < total else 0
+        more = MORE_SEGMENTS if offset + size < total else 0
         header = pack_header(
             message.service,
             message.method,
@@ -62,41 +64,41 @@ def _segments(message: SomeIpMessage, size: int, total: int) -> Iterator[bytes]:
         yield header + _OFFSET.pack(offset | more) + part
 
 
-Stream = tuple[Address, int]
+TpStream = tuple[Address, int]
 """Address and message id: what uProtocol keeps in order, and what a receiver may have room for one message of only."""
 
 
-class Due(NamedTuple):
+class DueSegment(NamedTuple):
     """A datagram that is to be sent now."""
 
     datagram: bytes
-    stream: Stream
+    stream: TpStream
 
     @property
     def address(self) -> Address:
         return self.stream[0]
 
 
-class _Outgoing:
+class _OutgoingMessage:
     """A message that is not sent whole: what is next of it, and what comes then."""
 
-    def __init__(self, message: SomeIpMessage, how: Segmenting) -> None:
+    def __init__(self, message: SomeIpMessage, segmentation: TpSegmentation) -> None:
         self.size = len(message.payload)
-        if self.size > how.segment_bytes:
-            self._rest = segments(message, how.segment_bytes)
-            self.pause_ns = how.separation_ns
+        if self.size > segmentation.segment_bytes:
+            self._rest = split_into_segments(message, segmentation.segment_bytes)
+            self.pause_ns = segmentation.separation_ns
         else:  # it waits behind a long one of its stream
             self._rest = iter((encode(message),))
             self.pause_ns = 0
-        self.next: bytes | None = next(self._rest)
-        self.held_since_ns: int | None = None
+        self.next_datagram: bytes | None = next(self._rest)
+        self.blocked_since_ns: int | None = None
 
     def advance(self) -> None:
-        self.next = next(self._rest, None)
-        self.held_since_ns = None
+        self.next_datagram = next(self._rest, None)
+        self.blocked_since_ns = None
 
 
-class Pacer:
+class TpSegmenter:
     """Sends segments with a pause between them. At most `limit_bytes` of payload wait, in `limit_messages`.
 
     The segments of a message leave in order, and messages of one stream one behind the other. Streams do not wait for each
@@ -106,78 +108,80 @@ class Pacer:
     def __init__(self, limit_bytes: int, limit_messages: int = 1_024) -> None:
         self._limit_bytes = limit_bytes
         self._limit_messages = limit_messages
-        self._streams: dict[Stream, deque[_Outgoing]] = {}
-        self._due: Deadlines[Stream] = Deadlines()
+        self._streams: dict[TpStream, deque[_OutgoingMessage]] = {}
+        self._deadlines: KeyedDeadlines[TpStream] = KeyedDeadlines()
         self._bytes = self._messages = 0
 
-    def put_nowait(self, message: SomeIpMessage, address: Address, how: Segmenting, now_ns: int) -> Stream:
+    def put_nowait(
+        self, message: SomeIpMessage, address: Address, segmentation: TpSegmentation, now_ns: int
+    ) -> TpStream:
         """Have a message sent, behind those of its stream. Raises TpFull if too much waits, UnencodableMessage as `segments` does."""
         size = len(message.payload)
         if self._bytes + size > self._limit_bytes or self._messages >= self._limit_messages:
-            raise TpFull(size, self._bytes, self._limit_bytes, self._messages)
-        outgoing = _Outgoing(message, how)
+            raise TpQueueFull(size, self._bytes, self._limit_bytes, self._messages)
+        outgoing = _OutgoingMessage(message, segmentation)
         self._bytes += size
         self._messages += 1
         stream = (address, message.message_id)
-        if stream not in self._due:
-            self._due.set(stream, now_ns)
+        if stream not in self._deadlines:
+            self._deadlines.schedule(stream, now_ns)
         self._streams.setdefault(stream, deque()).append(outgoing)
         return stream
 
-    def waits(self, stream: Stream) -> bool:
+    def is_pending(self, stream: TpStream) -> bool:
         """Whether something of `stream` is not sent yet, or its pause is not over: what comes now must wait behind."""
-        return stream in self._due
+        return stream in self._deadlines
 
-    def due(self, now_ns: int) -> Due | None:
+    def next_due(self, now_ns: int) -> DueSegment | None:
         """What is to be sent first; None if nothing is due."""
-        while (stream := self._due.first_due(now_ns)) is not None:
+        while (stream := self._deadlines.first_due(now_ns)) is not None:
             if stream in self._streams:
-                return self.next_of(stream)
-            self._due.cancel(stream)  # the pause behind its last message is over
+                return self.next_segment(stream)
+            self._deadlines.cancel(stream)  # the pause behind its last message is over
         return None
 
-    def next_of(self, stream: Stream) -> Due:
+    def next_segment(self, stream: TpStream) -> DueSegment:
         """What is to be sent next of a stream of which something waits, due or not."""
-        datagram = self._streams[stream][0].next
+        datagram = self._streams[stream][0].next_datagram
         assert datagram is not None  # or it would have been taken out
-        return Due(datagram, stream)
+        return DueSegment(datagram, stream)
 
-    def sent(self, due: Due, now_ns: int) -> bool:
+    def on_sent(self, due: DueSegment, now_ns: int) -> bool:
         """It went; whether its message is whole now."""
         outgoing = self._streams[due.stream][0]
         outgoing.advance()
-        whole = outgoing.next is None
-        if whole:
-            self._take_out(due.stream)
+        complete = outgoing.next_datagram is None
+        if complete:
+            self._remove_head(due.stream)
         if outgoing.pause_ns or due.stream in self._streams:
-            self._due.set(due.stream, now_ns + outgoing.pause_ns)
+            self._deadlines.schedule(due.stream, now_ns + outgoing.pause_ns)
         else:
-            self._due.cancel(due.stream)
-        return whole
+            self._deadlines.cancel(due.stream)
+        return complete
 
-    def held(self, due: Due, now_ns: int) -> bool:
+    def on_send_blocked(self, due: DueSegment, now_ns: int) -> bool:
         """It could not be sent and is tried again; False if it was tried for too long, so that its message is dropped."""
         outgoing = self._streams[due.stream][0]
-        if outgoing.held_since_ns is None:
-            outgoing.held_since_ns = now_ns
-        if now_ns - outgoing.held_since_ns >= PATIENCE_NS:
-            self.drop(due, now_ns)
+        if outgoing.blocked_since_ns is None:
+            outgoing.blocked_since_ns = now_ns
+        if now_ns - outgoing.blocked_since_ns >= RETRY_TIMEOUT_NS:
+            self.drop_message(due, now_ns)
             return False
-        self._due.set(due.stream, now_ns + RETRY_NS)
+        self._deadlines.schedule(due.stream, now_ns + RETRY_INTERVAL_NS)
         return True
 
-    def drop(self, due: Due, now_ns: int) -> None:
+    def drop_message(self, due: DueSegment, now_ns: int) -> None:
         """Its message is not sent any further."""
-        self._take_out(due.stream)
+        self._remove_head(due.stream)
         if due.stream in self._streams:
-            self._due.set(due.stream, now_ns)
+            self._deadlines.schedule(due.stream, now_ns)
         else:
-            self._due.cancel(due.stream)
+            self._deadlines.cancel(due.stream)
 
-    def _take_out(self, stream: Stream) -> None:
-        waiting = self._streams[stream]
-        outgoing = waiting.popleft()
-        if not waiting:
+    def _remove_head(self, stream: TpStream) -> None:
+        queue = self._streams[stream]
+        outgoing = queue.popleft()
+        if not queue:
             del self._streams[stream]
         self._bytes -= outgoing.size
         self._messages -= 1
@@ -185,15 +189,15 @@ class Pacer:
     @property
     def next_deadline_ns(self) -> int | None:
         """When `due` has something to do; None if nothing waits."""
-        return self._due.next_ns
+        return self._deadlines.next_ns
 
     @property
-    def waiting(self) -> tuple[int, int]:
+    def pending(self) -> tuple[int, int]:
         """Bytes and messages that are not sent whole."""
         return self._bytes, self._messages
 
 
-class TpFull(Exception):
+class TpQueueFull(Exception):
     """A message of `size` bytes finds no room: `waiting` of `limit` bytes wait to be sent, in `messages` messages."""
 
     def __init__(self, size: int, waiting: int, limit: int, messages: int) -> None:

@@ -15,77 +15,80 @@ from typing import Final, NamedTuple
 OVERHEAD_BYTES: Final = 200  # what a remembered message occupies beside its bytes
 
 
-class Kept(NamedTuple):
+class SentMessage(NamedTuple):
     """A message that was written whole, or is being written. `again`: to be sent again even if only its reading is in doubt."""
 
-    end: int
-    at_ns: int
-    way: Hashable
+    end_offset: int
+    sent_at_ns: int
+    peer: Hashable
     data: bytes
     deadline_ns: int | None
-    again: bool
+    resend_if_unread: bool
 
     @property
     def size(self) -> int:
         return len(self.data) + OVERHEAD_BYTES
 
 
-class Window:
+class UnackedWindow:
     """`limit` bytes that are not acknowledged, and as much again of what was acknowledged within `replay_ns`. Not locked."""
 
     def __init__(self, limit: int, replay_ns: int) -> None:
         self._limit = limit
         self._replay_ns = replay_ns
-        self._sent: deque[Kept] = deque()
-        self._recent: deque[Kept] = deque()
-        self._recent_bytes = 0
-        self.bytes = 0
+        self._sent: deque[SentMessage] = deque()
+        self._recently_acked: deque[SentMessage] = deque()
+        self._recently_acked_bytes = 0
+        self.unacked_bytes = 0
         """Of what is not known to be acknowledged, with an overhead for each message."""
-        self.written = 0
+        self.written_bytes = 0
         """Bytes of the stream so far, the rest of a message that has begun included."""
 
     def has_room(self, size: int) -> bool:
         """Whether one more message of `size` bytes fits: always if none waits, however long it is."""
-        return not self._sent or self.bytes + size + OVERHEAD_BYTES <= self._limit
+        return not self._sent or self.unacked_bytes + size + OVERHEAD_BYTES <= self._limit
 
-    def add(self, data: bytes, way: Hashable, now_ns: int, deadline_ns: int | None, *, again: bool) -> None:
+    def add_sent(
+        self, data: bytes, peer: Hashable, now_ns: int, deadline_ns: int | None, *, resend_if_unread: bool
+    ) -> None:
         """`data` goes into the stream, all of it: what the kernel has not taken yet is its owner's next write."""
-        self.written += len(data)
-        kept = Kept(self.written, now_ns, way, data, deadline_ns, again)
-        self._sent.append(kept)
-        self.bytes += kept.size
+        self.written_bytes += len(data)
+        sent_message = SentMessage(self.written_bytes, now_ns, peer, data, deadline_ns, resend_if_unread)
+        self._sent.append(sent_message)
+        self.unacked_bytes += sent_message.size
 
     def acknowledge(self, acked: int) -> None:
         """The peer's kernel has the first `acked` bytes of the stream."""
-        sent, recent = self._sent, self._recent
-        while sent and sent[0].end <= acked:
-            kept = sent.popleft()
-            self.bytes -= kept.size
-            if kept.again and self._replay_ns:
-                recent.append(kept)
-                self._recent_bytes += kept.size
+        sent, recent = self._sent, self._recently_acked
+        while sent and sent[0].end_offset <= acked:
+            sent_message = sent.popleft()
+            self.unacked_bytes -= sent_message.size
+            if sent_message.resend_if_unread and self._replay_ns:
+                recent.append(sent_message)
+                self._recently_acked_bytes += sent_message.size
         # By the newest that arrived, not by now: a peer may have been cut off for long when it is noticed.
         while recent and (
-            recent[0].at_ns < recent[-1].at_ns - self._replay_ns or self._recent_bytes > self._limit
+            recent[0].sent_at_ns < recent[-1].sent_at_ns - self._replay_ns
+            or self._recently_acked_bytes > self._limit
         ):
-            self._recent_bytes -= recent.popleft().size
+            self._recently_acked_bytes -= recent.popleft().size
 
-    def take(self, way: Hashable, acked: int) -> list[Kept]:
+    def remove_for_peer(self, peer: Hashable, acked: int) -> list[SentMessage]:
         """Take out what was written for `way` and not acknowledged, in order: it is to go another way."""
         self.acknowledge(acked)
-        taken = [each for each in self._sent if each.way is way]
-        self._sent = deque(each for each in self._sent if each.way is not way)
-        self.bytes = sum(each.size for each in self._sent)
-        return taken
+        removed = [each for each in self._sent if each.peer is peer]
+        self._sent = deque(each for each in self._sent if each.peer is not peer)
+        self.unacked_bytes = sum(each.size for each in self._sent)
+        return removed
 
-    def lost(self, acked: int, *, read: bool) -> list[Kept]:
+    def unconfirmed(self, acked: int, *, all_read: bool) -> list[SentMessage]:
         """What to send again, in order, now that the connection has ended.
 
         `read`: the peer has ended it in good order. Then, if it has acknowledged everything, it has read everything.
         """
         self.acknowledge(acked)
-        lost = [*([] if read and not self._sent else self._recent), *self._sent]
+        unconfirmed = [*([] if all_read and not self._sent else self._recently_acked), *self._sent]
         self._sent.clear()
-        self._recent.clear()
-        self.bytes = self._recent_bytes = 0
-        return lost
+        self._recently_acked.clear()
+        self.unacked_bytes = self._recently_acked_bytes = 0
+        return unconfirmed

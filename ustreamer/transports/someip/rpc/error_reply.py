@@ -22,15 +22,15 @@ from ustreamer.transports.someip.protocol.codec import (
 )
 
 _HEADER: Final = Struct(">HHIHHBBBB")
-_ANSWERS: Final = {
+_REPLY_CODES: Final = {
     MalformedReason.PROTOCOL_VERSION: ReturnCode.E_WRONG_PROTOCOL_VERSION,
     MalformedReason.LENGTH_BEYOND_DATAGRAM: ReturnCode.E_MALFORMED_MESSAGE,
 }
 
 
-def malformed_answer(datagram: bytes, error: MalformedMessage) -> bytes | None:
+def error_reply(datagram: bytes, error: MalformedMessage) -> bytes | None:
     """The ERROR, in our version of the protocol, for what stands where `error` is in `datagram`; None: no answer."""
-    return_code = _ANSWERS.get(error.reason)
+    return_code = _REPLY_CODES.get(error.reason)
     if return_code is None or len(datagram) - error.offset < HEADER_LENGTH:
         return None
     service, method, length, client, session, _, version, kind, code = _HEADER.unpack_from(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What becomes of each message of a SOME/IP endpoint: the mapping and the open requests together, without a socket.
 
-The whole decision about input is `Exchange.incoming`, and what deadlines bring is `Exchange.expire`.
+The whole decision about input is `Exchange.decode_message`, and what deadlines bring is `Exchange.expire_requests`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.transports.someip.config import SomeipEndpoint
-from ustreamer.transports.someip.discovery.service_registry import Services
-from ustreamer.transports.someip.io.recvmmsg import Helping
+from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
+from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
@@ -25,23 +25,28 @@ from ustreamer.transports.someip.protocol.codec import (
     MessageType,
     SomeIpMessage,
 )
-from ustreamer.transports.someip.protocol.correlation import Books, Call, ClientRequest
+from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall, PendingCalls
 from ustreamer.transports.someip.protocol.mapping import (
-    REFUSAL_ANSWERS,
-    Refusal,
-    refusal_datagram,
-    request_datagram,
-    response_datagram,
-    response_to,
+    REFUSAL_RETURN_CODES,
+    SomeipRefusal,
+    decode_response,
+    encode_refusal,
+    encode_request,
+    encode_response,
 )
 from ustreamer.transports.someip.protocol.tp import Reassembly, TpReason, TpRefused
-from ustreamer.transports.someip.protocol.tp_config import Segmenting
-from ustreamer.transports.someip.rpc.call_failures import connection_gone, no_answer, not_read, service_gone
-from ustreamer.transports.someip.rpc.error_reply import malformed_answer
-from ustreamer.transports.someip.rpc.fast_path import SendAlike, ShortWayIn, ShortWayOut
-from ustreamer.uprotocol.batch import MANY, Halves, Run
+from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
+from ustreamer.transports.someip.rpc.call_failures import (
+    connection_closed,
+    service_unavailable,
+    streamer_stopped,
+    ttl_expired,
+)
+from ustreamer.transports.someip.rpc.error_reply import error_reply
+from ustreamer.transports.someip.rpc.fast_path import FastInbound, FastOutbound, SendEqualSized
+from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
-from ustreamer.uprotocol.umessage import UMessage, answer_attributes, error_response
+from ustreamer.uprotocol.umessage import UMessage, error_response, response_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
@@ -52,39 +57,39 @@ _EVENT_HEADER: Final = Struct(">II4xI")
 _AROUND_REQUEST_ID: Final = ">8sI4s"
 """A header: what messages of one kind and one size have in common, and in the middle of it their request ids."""
 _REQUEST_ID, _REQUEST_ID_AT = Struct(">I"), 8
-_LENGTH_FROM: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
+_LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
 
 # Plain ints: comparing an event's type with a member of an IntEnum costs 0.07 us more.
 _NOTIFICATION: Final = int(MessageType.NOTIFICATION)
 _REQUESTS: Final = frozenset(map(int, (MessageType.REQUEST, MessageType.REQUEST_NO_RETURN)))
-_ANSWERS: Final = frozenset(map(int, (MessageType.RESPONSE, MessageType.ERROR)))
-_STRANGERS: Final = {
-    _NOTIFICATION: Refusal.EVENT_ADDRESS,
-    **dict.fromkeys(_REQUESTS, Refusal.REQUEST_ADDRESS),
-    **dict.fromkeys(_ANSWERS, Refusal.RESPONSE_ADDRESS),
+_RESPONSES: Final = frozenset(map(int, (MessageType.RESPONSE, MessageType.ERROR)))
+_UNKNOWN_SENDER_REFUSALS: Final = {
+    _NOTIFICATION: SomeipRefusal.EVENT_ADDRESS,
+    **dict.fromkeys(_REQUESTS, SomeipRefusal.REQUEST_ADDRESS),
+    **dict.fromkeys(_RESPONSES, SomeipRefusal.RESPONSE_ADDRESS),
 }
 """Why a segment of somebody who is not known is refused, by the type of the whole message."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedMessage(msgspec.Struct, frozen=True):
     """A message that goes no further, and what its sender is told: nothing, or `answer`."""
 
-    reason: Refusal | TpReason
-    answer: bytes | None = None
+    reason: SomeipRefusal | TpReason
+    reply: bytes | None = None
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class OutgoingRequest(msgspec.Struct, frozen=True):
     """A request to be sent. If that fails, `Exchange.abandon(request_id)`."""
 
     datagram: bytes
     address: Address
     request_id: int
     deadline_ns: int
-    segmenting: Segmenting | None
+    segmentation: TpSegmentation | None
     no_return: bool
 
 
-class Expired(NamedTuple):
+class ExpiredRequests(NamedTuple):
     """What to do about requests that got no answer in time: tell uProtocol callers and SOME/IP clients."""
 
     responses: list[UMessage]
@@ -95,26 +100,28 @@ class Exchange:
     """Decides for one endpoint. `incoming` and `expire` belong to the receiving thread, the rest to any."""
 
     def __init__(self, config: SomeipEndpoint, own_authority: str, clock: Clock) -> None:
-        self.services = Services(config, own_authority)
-        self._events = self.services.events
+        self.services = ServiceRegistry(config, own_authority)
+        self._events = self.services.events_by_host
         self.calls_expired = self.requests_expired = 0
-        self.calls_lost = 0
+        self.calls_service_gone = 0
         """Calls whose service, or the connection to it, went before it answered."""
-        self.unwanted_answers = 0
+        self.responses_not_wanted = 0
         """Answers to REQUEST_NO_RETURN, which end here."""
         self._monotonic_ns = clock.monotonic_ns
         self._expiry = Expiry(clock)
         self._ids = UuidSource(clock.wall_ms)
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
-        self._segments = Reassembly(config.tp)
-        self._books = books = Books(config.max_pending)
-        self._lock, self._calls, self._requests = books.lock, books.calls, books.requests
-        self.arriving = ShortWayIn(books, self.services, self._ids, clock.monotonic_ns, self._request_ttl_ns)
+        self._reassembly = Reassembly(config.tp)
+        self._pending = pending = PendingCalls(config.max_pending)
+        self._lock, self._calls, self._requests = pending.lock, pending.calls, pending.requests
+        self.fast_in = FastInbound(
+            pending, self.services, self._ids, clock.monotonic_ns, self._request_ttl_ns
+        )
         """What comes in by itself, and as before; the rest is for `incoming`."""
 
     # --- in -------------------------------------------------------------------------------------------------------------
 
-    def event(self, datagram: bytes, host: str) -> UAttributes | None:
+    def match_event(self, datagram: bytes, host: str) -> UAttributes | None:
         """The attributes of a datagram that is one expected event and nothing else, all behind its header; None for any other.
 
         Nearly all that comes in is such an event: every part of its header except length, client and session is a dict key.
@@ -124,105 +131,107 @@ class Exchange:
             return None
         message_id, length, rest = _EVENT_HEADER.unpack_from(datagram)
         attributes = events.get((message_id, rest))
-        return attributes if length == len(datagram) - _LENGTH_FROM else None
+        return attributes if length == len(datagram) - _LENGTH_BASE else None
 
-    def message(self, attributes: UAttributes, datagram: bytes) -> UMessage:
+    def event_message(self, attributes: UAttributes, datagram: bytes) -> UMessage:
         """Of a datagram of which `event` has the attributes."""
         return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
 
-    def messages(self, attributes: Sequence[UAttributes], datagrams: Sequence[bytes]) -> Sequence[UMessage]:
+    def event_messages(
+        self, attributes: Sequence[UAttributes], datagrams: Sequence[bytes]
+    ) -> Sequence[UMessage]:
         """Of datagrams of which `event` has the attributes, in their order; a run if those are the same."""
         payloads = [datagram[HEADER_LENGTH:] for datagram in datagrams]
-        if len(payloads) >= MANY and attributes.count(attributes[0]) == len(payloads):
-            return Run(attributes[0], Halves(*self._ids.halves(len(payloads))), payloads)
-        return list(map(UMessage, self._ids.some(len(payloads)), attributes, payloads))
+        if len(payloads) >= MIN_BATCH and attributes.count(attributes[0]) == len(payloads):
+            return MessageBatch(attributes[0], IdColumns(*self._ids.next_n_columns(len(payloads))), payloads)
+        return list(map(UMessage, self._ids.next_n(len(payloads)), attributes, payloads))
 
-    def alike(self, helping: Helping) -> Sequence[UMessage] | None:
+    def decode_batch(self, batch: DatagramBatch) -> Sequence[UMessage] | None:
         """The messages of a helping all of which are of one kind and size; None if each has to be looked at.
 
         That is: events of one topic, or answers of one method, or requests of one; as `event` and `messages`, or as
         `arriving.message`, of each.
         """
-        number = len(helping)
-        columns = helping.alike(_AROUND_REQUEST_ID) if number >= MANY else None
+        number = len(batch)
+        columns = batch.columns(_AROUND_REQUEST_ID) if number >= MIN_BATCH else None
         if columns is None:
             return None
         begins, request_ids, ends, payloads = columns
         begin, end = begins[0], ends[0]
         if begins.count(begin) < number or ends.count(end) < number:
             return None
-        sender = helping.sender
+        sender = batch.common_sender
         if sender is not None:
-            attributes = self.event(begin + bytes(4) + end + payloads[0], sender[0])
+            attributes = self.match_event(begin + bytes(4) + end + payloads[0], sender[0])
             if attributes is not None:
-                ids = Halves(*self._ids.halves(number))
-                return Run(attributes, ids, payloads, size=len(payloads[0]))
-        senders = helping.senders() if sender is None else [sender] * number
-        return self.arriving.messages(begin + bytes(4) + end, request_ids, payloads, senders)
+                ids = IdColumns(*self._ids.next_n_columns(number))
+                return MessageBatch(attributes, ids, payloads, size=len(payloads[0]))
+        senders = batch.senders() if sender is None else [sender] * number
+        return self.fast_in.decode_batch(begin + bytes(4) + end, request_ids, payloads, senders)
 
-    def incoming(self, message: SomeIpMessage, address: Address) -> UMessage | Refused | None:
+    def decode_message(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage | None:
         """Decide about a message from `address`; None for a segment of one that is not complete yet."""
         kind = message.message_type
         if kind == _NOTIFICATION:
-            event = self.services.event(message, *address)
+            event = self.services.event_attributes(message, *address)
             if isinstance(event, UAttributes):
                 return UMessage(self._ids.next(), event, message.payload)
-            return Refused(event)
+            return RefusedMessage(event)
         if kind in _REQUESTS:
             return self._request(message, address)
-        if kind in _ANSWERS:
-            return self._answer(message, address)
+        if kind in _RESPONSES:
+            return self._response(message, address)
         if kind & TP_BIT:
             return self._segment(message, address)
-        return Refused(Refusal.MESSAGE_TYPE)
+        return RefusedMessage(SomeipRefusal.MESSAGE_TYPE)
 
-    def malformed(self, datagram: bytes, error: MalformedMessage, address: Address) -> bytes | None:
+    def malformed_reply(self, datagram: bytes, error: MalformedMessage, address: Address) -> bytes | None:
         """What the sender of something that is no message is told; nothing if it is none of our clients."""
-        return malformed_answer(datagram, error) if self.services.is_client(address[0]) else None
+        return error_reply(datagram, error) if self.services.is_client(address[0]) else None
 
-    def _segment(self, message: SomeIpMessage, address: Address) -> UMessage | Refused | None:
+    def _segment(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage | None:
         # Whoever is not known takes no memory of ours. What the whole message is worth is decided when it is there.
-        if not self.services.knows(address[0]):
-            return Refused(_STRANGERS[message.message_type & ~TP_BIT])
-        whole = self._segments.feed(message, address, self._monotonic_ns())
+        if not self.services.is_known_host(address[0]):
+            return RefusedMessage(_UNKNOWN_SENDER_REFUSALS[message.message_type & ~TP_BIT])
+        whole = self._reassembly.feed(message, address, self._monotonic_ns())
         if isinstance(whole, TpRefused):
-            return Refused(whole.reason)
-        return None if whole is None else self.incoming(whole, address)
+            return RefusedMessage(whole.reason)
+        return None if whole is None else self.decode_message(whole, address)
 
-    def _request(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
-        attributes = self.services.request(message, address[0])
-        if isinstance(attributes, Refusal):
-            return _refused(message, attributes)
-        asked = ClientRequest(
+    def _request(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage:
+        attributes = self.services.request_attributes(message, address[0])
+        if isinstance(attributes, SomeipRefusal):
+            return _refuse_request(message, attributes)
+        inbound_request = InboundRequest(
             service=message.service,
             method=message.method,
             client=message.client,
             session=message.session,
             interface_version=message.interface_version,
             address=address,
-            wants_answer=message.message_type == MessageType.REQUEST,
+            expects_response=message.message_type == MessageType.REQUEST,
         )
         id = self._ids.next()
         with self._lock:
             try:
-                self._requests.open(id, asked, self._monotonic_ns() + self._request_ttl_ns)
+                self._requests.add_entry(id, inbound_request, self._monotonic_ns() + self._request_ttl_ns)
             except UStatusError:
-                return _refused(message, Refusal.REQUEST_LIMIT)
-        self.arriving.learn(message, attributes)
+                return _refuse_request(message, SomeipRefusal.REQUEST_LIMIT)
+        self.fast_in.learn(message, attributes)
         return UMessage(id, attributes, message.payload)
 
-    def _answer(self, message: SomeIpMessage, address: Address) -> UMessage | Refused:
+    def _response(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage:
         request_id = message.request_id
         with self._lock:
             call = self._calls.get(request_id, self._monotonic_ns())
             if call is None:
-                return Refused(Refusal.RESPONSE_UNASKED)
+                return RefusedMessage(SomeipRefusal.RESPONSE_UNSOLICITED)
             if call.remote[0] != address[0]:
-                return Refused(Refusal.RESPONSE_ADDRESS)
+                return RefusedMessage(SomeipRefusal.RESPONSE_ADDRESS)
             if (call.service, call.method) != (message.service, message.method):
-                return Refused(Refusal.RESPONSE_METHOD)
-            self._calls.close(request_id)
-        attributes, payload = response_to(call, message)
+                return RefusedMessage(SomeipRefusal.RESPONSE_METHOD)
+            self._calls.remove_entry(request_id)
+        attributes, payload = decode_response(call, message)
         return UMessage(self._ids.next(), attributes, payload)
 
     # --- deadlines ------------------------------------------------------------------------------------------------------
@@ -230,102 +239,104 @@ class Exchange:
     @property
     def next_deadline_ns(self) -> int | None:
         """When `expire` or `expire_segments` has something to do; None if nothing is open."""
-        segments_ns = self._segments.next_deadline_ns
+        segments_ns = self._reassembly.next_deadline_ns
         with self._lock:
             deadlines = (self._calls.next_deadline_ns, self._requests.next_deadline_ns, segments_ns)
         return min((each for each in deadlines if each is not None), default=None)
 
-    def expire(self) -> Expired:
+    def expire_requests(self) -> ExpiredRequests:
         """Take out what is too late: DEADLINE_EXCEEDED for uProtocol callers (SIP-3), E_TIMEOUT for SOME/IP clients."""
         with self._lock:
             now_ns = self._monotonic_ns()
-            calls = self._calls.expired(now_ns)
-            requests = self._requests.expired(now_ns)
-            self.calls_expired += sum(not call.over for call in calls)
+            calls = self._calls.pop_expired(now_ns)
+            requests = self._requests.pop_expired(now_ns)
+            self.calls_expired += sum(not call.no_response_expected for call in calls)
             self.requests_expired += len(requests)
-        return Expired(
-            [self._over(call, no_answer(call)) for call in calls],
+        return ExpiredRequests(
+            [self._call_outcome(call, ttl_expired(call)) for call in calls],
             [
-                (response_datagram(asked, UCode.DEADLINE_EXCEEDED, b""), asked.address)
+                (encode_response(asked, UCode.DEADLINE_EXCEEDED, b""), asked.address)
                 for asked in requests
-                if asked.wants_answer
+                if asked.expects_response
             ],
         )
 
     def expire_segments(self) -> list[TpRefused]:
         """Give up messages whose segments are missing for too long."""
-        if self._segments.next_deadline_ns is None:
+        if self._reassembly.next_deadline_ns is None:
             return []  # nearly always: this is asked in every round of the receiving thread
-        return self._segments.expire(self._monotonic_ns())
+        return self._reassembly.expire(self._monotonic_ns())
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
-    def give_up_calls(self) -> list[UMessage]:
+    def abort_calls(self) -> list[UMessage]:
         """Take no call any more, because no answer will be read; what the callers of those that are open are told."""
         with self._lock:
-            self._books.takes_calls = False
-            calls = self._calls.close_all()
-        return [self._over(call, not_read(call)) for call in calls]
+            self._pending.accepts_calls = False
+            calls = self._calls.remove_all()
+        return [self._call_outcome(call, streamer_stopped(call)) for call in calls]
 
-    def service_gone(self, service: UUri, addresses: Iterable[Address], why: str) -> list[UMessage]:
+    def on_service_gone(self, service: UUri, addresses: Iterable[Address], reason: str) -> list[UMessage]:
         """What callers are told whose calls are open when `service`, which was there, goes; it is in no table any more."""
         with self._lock:
             calls = [
                 call
                 for address in addresses
-                for call in self._calls.close_those(address, lambda _, each: each.callee == service)
+                for call in self._calls.remove_where(address, lambda _, each: each.callee == service)
             ]
-        self.calls_lost += sum(not call.over for call in calls)
-        return [self._over(call, service_gone(call, why)) for call in calls]
+        self.calls_service_gone += sum(not call.no_response_expected for call in calls)
+        return [self._call_outcome(call, service_unavailable(call, reason)) for call in calls]
 
-    def connection_gone(self, peer: TcpAddress, waiting: Iterable[bytes]) -> list[UMessage]:
+    def on_connection_closed(self, peer: TcpAddress, unsent: Iterable[bytes]) -> list[UMessage]:
         """What the callers are told whose answers would have come over a connection with `peer` that has ended.
 
         Not those whose requests are `waiting` to go into the next one.
         """
-        again = {_REQUEST_ID.unpack_from(each, _REQUEST_ID_AT)[0] for each in waiting}
+        unsent_ids = {_REQUEST_ID.unpack_from(each, _REQUEST_ID_AT)[0] for each in unsent}
 
-        def is_over(request_id: int, call: Call) -> bool:
+        def is_over(request_id: int, call: OutboundCall) -> bool:
             over_tcp = isinstance(call.remote, TcpAddress)  # over UDP the same peer has the same address
-            return over_tcp and request_id not in again
+            return over_tcp and request_id not in unsent_ids
 
         with self._lock:
-            calls = self._calls.close_those(peer, is_over)
-        self.calls_lost += sum(not call.over for call in calls)
-        return [self._over(call, connection_gone(call)) for call in calls]
+            calls = self._calls.remove_where(peer, is_over)
+        self.calls_service_gone += sum(not call.no_response_expected for call in calls)
+        return [self._call_outcome(call, connection_closed(call)) for call in calls]
 
-    def _over(self, call: Call, failure: UStatus) -> UMessage:
+    def _call_outcome(self, call: OutboundCall, failure: UStatus) -> UMessage:
         """What the caller is told of a call that was not answered: `failure`, but not if no answer was to come."""
-        if not call.over:
+        if not call.no_response_expected:
             return error_response(self._ids.next(), call.request, failure)
         return UMessage(
-            self._ids.next(), answer_attributes(call.request, None, UPayloadFormat.UNSPECIFIED), b""
+            self._ids.next(), response_attributes(call.request, None, UPayloadFormat.UNSPECIFIED), b""
         )
 
-    def give_up_requests(self) -> list[tuple[bytes, Address]]:
+    def abort_requests(self) -> list[tuple[bytes, Address]]:
         """What SOME/IP clients are told whose requests are still open when nobody can answer them any more."""
         with self._lock:
-            requests = self._requests.close_all()
+            requests = self._requests.remove_all()
         return [
-            (response_datagram(asked, UCode.UNAVAILABLE, b""), asked.address)
+            (encode_response(asked, UCode.UNAVAILABLE, b""), asked.address)
             for asked in requests
-            if asked.wants_answer
+            if asked.expects_response
         ]
 
     # --- out ------------------------------------------------------------------------------------------------------------
 
-    def leaving(
+    def fast_out(
         self,
-        send: SendAlike,
-        send_other: Transmit,
+        send_equal_sized: SendEqualSized,
+        send_slow_path: SendOne,
         wake_by: Callable[[int], None],
-        concerns: Callable[[UMessage], bool],
-    ) -> ShortWayOut:
+        is_for_discovery: Callable[[UMessage], bool],
+    ) -> FastOutbound:
         """What sends requests and responses together; `send_other` sends what is not plain, and raises where that fails."""
         clocks = self._expiry, self._monotonic_ns
-        return ShortWayOut(self._books, self.services, *clocks, send, send_other, wake_by, concerns)
+        return FastOutbound(
+            self._pending, self.services, *clocks, send_equal_sized, send_slow_path, wake_by, is_for_discovery
+        )
 
-    def call(self, message: UMessage) -> Outgoing:
+    def open_call(self, message: UMessage) -> OutgoingRequest:
         """Open a call for a valid Request until its ttl runs out (SIP-1).
 
         Raises UStatusError: NOT_FOUND and UNIMPLEMENTED for an unknown service or method, DEADLINE_EXCEEDED if it is too
@@ -343,24 +354,24 @@ class Exchange:
         method = attributes.sink.resource_id
         with self._lock:
             # Looked up where `service_gone` cannot come between: it would not find the call, and nobody else would.
-            remote = self.services.remote(attributes.sink)
+            remote = self.services.remote_service(attributes.sink)
             address = remote.methods[method]
-            if not self._books.takes_calls:
+            if not self._pending.accepts_calls:
                 raise UStatusError(
                     UCode.UNAVAILABLE, f"request {message.id}: the endpoint reads no answers any more"
                 )
-            call = Call(UMessage(message.id, attributes), remote.service, method, address)
-            request_id = self._books.open_call(attributes.source.ue_type, call, deadline_ns)
-        return Outgoing(
-            request_datagram(message, remote, request_id),
+            call = OutboundCall(UMessage(message.id, attributes), remote.service, method, address)
+            request_id = self._pending.open_call(attributes.source.ue_type, call, deadline_ns)
+        return OutgoingRequest(
+            encode_request(message, remote, request_id),
             address,
             request_id,
             deadline_ns,
-            remote.segmenting.get(call.method),
+            remote.segmentation.get(call.method),
             method in remote.no_return,
         )
 
-    def sent(self, outgoing: Outgoing) -> int:
+    def on_sent(self, outgoing: OutgoingRequest) -> int:
         """A request went out: when `expire` looks at it next, which is now if no answer is to come."""
         if not outgoing.no_return:
             return outgoing.deadline_ns
@@ -368,16 +379,18 @@ class Exchange:
             now_ns = self._monotonic_ns()
             call = self._calls.get(outgoing.request_id, now_ns)
             if call is not None:
-                self._calls.close(outgoing.request_id)
-                self._calls.open(outgoing.request_id, msgspec.structs.replace(call, over=True), now_ns)
+                self._calls.remove_entry(outgoing.request_id)
+                self._calls.add_entry(
+                    outgoing.request_id, msgspec.structs.replace(call, no_response_expected=True), now_ns
+                )
         return now_ns
 
-    def abandon(self, request_id: int) -> bool:
+    def cancel_call(self, request_id: int) -> bool:
         """Forget a call that could not be sent; False if its caller has been answered already."""
         with self._lock:
-            return self._calls.close(request_id)
+            return self._calls.remove_entry(request_id)
 
-    def answer(self, message: UMessage) -> tuple[bytes, Address, Segmenting | None] | None:
+    def encode_response(self, message: UMessage) -> tuple[bytes, Address, TpSegmentation | None] | None:
         """What to send for a Response to a SOME/IP client's request; None if the client wants no answer.
 
         Raises UStatusError(NOT_FOUND) if no such request is open. It stays open until `answered`, so that sending may be
@@ -386,24 +399,24 @@ class Exchange:
         attributes = message.attributes
         assert attributes.reqid is not None  # a valid Response
         with self._lock:
-            asked = self._requests.get(attributes.reqid, self._monotonic_ns())
-            if asked is None:
+            inbound_request = self._requests.get(attributes.reqid, self._monotonic_ns())
+            if inbound_request is None:
                 raise UStatusError(
                     UCode.NOT_FOUND,
                     f"reqid {attributes.reqid}: no such request is open; it was answered or has timed out",
                 )
-            if not asked.wants_answer:
-                self._requests.close(attributes.reqid)
-                self.unwanted_answers += 1
+            if not inbound_request.expects_response:
+                self._requests.remove_entry(attributes.reqid)
+                self.responses_not_wanted += 1
                 return None
-        datagram = response_datagram(asked, attributes.commstatus, message.payload)
-        return datagram, asked.address, self.services.response_segmenting(asked)
+        datagram = encode_response(inbound_request, attributes.commstatus, message.payload)
+        return datagram, inbound_request.address, self.services.response_segmenting(inbound_request)
 
-    def answered(self, message: UMessage) -> None:
+    def on_response_sent(self, message: UMessage) -> None:
         """The Response was sent (SIP-6)."""
         assert message.attributes.reqid is not None
         with self._lock:
-            self._requests.close(message.attributes.reqid)
+            self._requests.remove_entry(message.attributes.reqid)
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -413,17 +426,17 @@ class Exchange:
             return {
                 "calls_open": len(self._calls),
                 "calls_expired": self.calls_expired,
-                "calls_lost": self.calls_lost,
+                "calls_service_gone": self.calls_service_gone,
                 "requests_open": len(self._requests),
                 "requests_expired": self.requests_expired,
-                "unwanted_answers": self.unwanted_answers,
-                **self._segments.statistics(),
+                "responses_not_wanted": self.responses_not_wanted,
+                **self._reassembly.statistics(),
             }
 
 
-def _refused(message: SomeIpMessage, reason: Refusal) -> Refused:
-    return_code = REFUSAL_ANSWERS.get(reason)
+def _refuse_request(message: SomeIpMessage, reason: SomeipRefusal) -> RefusedMessage:
+    return_code = REFUSAL_RETURN_CODES.get(reason)
     # Nothing but a REQUEST is answered, nor one that carries an error: two stacks that answer each other's answers never stop.
     if return_code is None or message.message_type != MessageType.REQUEST or message.return_code:
-        return Refused(reason)
-    return Refused(reason, refusal_datagram(message, return_code))
+        return RefusedMessage(reason)
+    return RefusedMessage(reason, encode_refusal(message, return_code))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests and responses by the thousand: what `Exchange` decides about each, decided by the parts of it that repeat.
 
-`Exchange.incoming`, `call` and `answer` are the readable way, and the oracle of these. Whatever is not plain is left to them:
+`Exchange.decode_message`, `call` and `answer` are the readable way, and the oracle of these. Whatever is not plain is left to them:
 failures, segments, TCP, what wants no answer, what service discovery has to see, and all that is seen for the first time.
 """
 
@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import Transmit
+from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.delivery.expiry import Expiry
-from ustreamer.transports.someip.discovery.service_registry import Services
+from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
@@ -23,90 +23,90 @@ from ustreamer.transports.someip.protocol.codec import (
     ReturnCode,
     SomeIpMessage,
 )
-from ustreamer.transports.someip.protocol.correlation import Books, Call, ClientRequest
-from ustreamer.transports.someip.protocol.mapping import Way
-from ustreamer.uprotocol.batch import Halves, Run
+from ustreamer.transports.someip.protocol.correlation import InboundRequest, OutboundCall, PendingCalls
+from ustreamer.transports.someip.protocol.mapping import RequestTemplate
+from ustreamer.uprotocol.batch import IdColumns, MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, check_attributes
-from ustreamer.uprotocol.umessage import UMessage, answer_attributes
+from ustreamer.uprotocol.umessage import UMessage, response_attributes
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 
 _NS_PER_MS: Final = 1_000_000
-_KEPT: Final = 4_096  # of each kind; clients choose them
-_AT_ONCE: Final = 64
-_LENGTH_FROM: Final = HEADER_LENGTH - MIN_LENGTH
+_MAX_CACHED: Final = 4_096  # of each kind; clients choose them
+_MAX_SEGMENTS: Final = 64
+_LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH
 
 _HEADER: Final = Struct(">IIII")
 """Message id, length, request id, and versions to return code."""
-_MAJOR: Final = 0x00FF_0000  # in the last of them
-_RESPONSE: Final = PROTOCOL_VERSION << 24 | MessageType.RESPONSE << 8 | ReturnCode.E_OK
+_INTERFACE_VERSION_MASK: Final = 0x00FF_0000  # in the last of them
+_RESPONSE_VERSIONS_AND_TYPE: Final = PROTOCOL_VERSION << 24 | MessageType.RESPONSE << 8 | ReturnCode.E_OK
 
 
-class _Likenesses:
+class _ResponseTemplates:
     """The attributes of answers without their reqid, by those of the request: one object for all that are alike."""
 
     def __init__(self) -> None:
         self._known: dict[UAttributes, UAttributes] = {}
 
-    def of(self, request: UMessage) -> UAttributes:
-        asked = request.attributes
-        like = self._known.get(asked)
-        if like is None:
-            answer = answer_attributes(request, None, UPayloadFormat.UNSPECIFIED)
-            like = msgspec.structs.replace(answer, reqid=None)
-            if len(self._known) >= _KEPT:
+    def for_request(self, request: UMessage) -> UAttributes:
+        request_attributes = request.attributes
+        template = self._known.get(request_attributes)
+        if template is None:
+            response = response_attributes(request, None, UPayloadFormat.UNSPECIFIED)
+            template = msgspec.structs.replace(response, reqid=None)
+            if len(self._known) >= _MAX_CACHED:
                 self._known.clear()
-            self._known[asked] = like
-        return like
+            self._known[request_attributes] = template
+        return template
 
 
-class ShortWayIn:
-    """Takes successful answers to calls, and requests like one that `Exchange.incoming` has accepted. For the receiving thread."""
+class FastInbound:
+    """Takes successful answers to calls, and requests like one that `Exchange.decode_message` has accepted. For the receiving thread."""
 
     def __init__(
         self,
-        books: Books,
-        services: Services,
+        pending: PendingCalls,
+        services: ServiceRegistry,
         ids: UuidSource,
         monotonic_ns: Callable[[], int],
         request_ttl_ns: int,
     ) -> None:
-        self._books = books
+        self._pending = pending
         self._services = services
         self._ids = ids
         self._monotonic_ns = monotonic_ns
         self._request_ttl_ns = request_ttl_ns
-        self._likenesses = _Likenesses()
-        self._requests: dict[tuple[int, int, int], UAttributes] = {}
+        self._response_templates = _ResponseTemplates()
+        self._request_attributes: dict[tuple[int, int, int], UAttributes] = {}
         """Of requests from anybody who may ask, by message id, client and what follows the session."""
 
     def learn(self, request: SomeIpMessage, attributes: UAttributes) -> None:
         """A request was accepted and has these attributes: so has every one that says the same."""
-        said = (
+        versions_and_type = (
             PROTOCOL_VERSION << 24
             | request.interface_version << 16
             | request.message_type << 8
             | request.return_code
         )
-        if len(self._requests) >= _KEPT:
-            self._requests.clear()
-        self._requests[request.message_id, request.client, said] = attributes
+        if len(self._request_attributes) >= _MAX_CACHED:
+            self._request_attributes.clear()
+        self._request_attributes[request.message_id, request.client, versions_and_type] = attributes
 
-    def message(self, datagram: bytes, address: Address) -> UMessage | None:
+    def decode_message(self, datagram: bytes, address: Address) -> UMessage | None:
         """What a datagram is that is one message and nothing else; None if `Exchange` has to look at it, and nothing is changed."""
         if len(datagram) < HEADER_LENGTH:
             return None
-        message_id, length, request_id, said = _HEADER.unpack_from(datagram)
-        if length != len(datagram) - _LENGTH_FROM:
+        message_id, length, request_id, versions_and_type = _HEADER.unpack_from(datagram)
+        if length != len(datagram) - _LENGTH_BASE:
             return None
-        if said & ~_MAJOR == _RESPONSE:
-            return self._answer(message_id, request_id, datagram, address[0])
-        attributes = self._requests.get((message_id, request_id >> 16, said))
+        if versions_and_type & ~_INTERFACE_VERSION_MASK == _RESPONSE_VERSIONS_AND_TYPE:
+            return self._decode_response(message_id, request_id, datagram, address[0])
+        attributes = self._request_attributes.get((message_id, request_id >> 16, versions_and_type))
         if attributes is None or not self._services.is_client(address[0]):
             return None
-        return self._request(attributes, message_id, request_id, said, datagram, address)
+        return self._open_request(attributes, message_id, request_id, versions_and_type, datagram, address)
 
-    def messages(
+    def decode_batch(
         self,
         header: bytes,
         request_ids: Sequence[int],
@@ -117,28 +117,28 @@ class ShortWayIn:
 
         None, and nothing is changed, if `message` says so of one of them.
         """
-        message_id, length, _, said = _HEADER.unpack(header)
+        message_id, length, _, versions_and_type = _HEADER.unpack(header)
         if length != MIN_LENGTH + len(payloads[0]):
             return None
-        if said & ~_MAJOR == _RESPONSE:
-            return self._answers(message_id, request_ids, payloads, {host for host, _ in senders})
+        if versions_and_type & ~_INTERFACE_VERSION_MASK == _RESPONSE_VERSIONS_AND_TYPE:
+            return self._decode_responses(message_id, request_ids, payloads, {host for host, _ in senders})
         client = request_ids[0] >> 16
-        attributes = self._requests.get((message_id, client, said))
+        attributes = self._request_attributes.get((message_id, client, versions_and_type))
         if attributes is None or [each >> 16 for each in request_ids].count(client) < len(request_ids):
             return None
         if not all(self._services.is_client(host) for host in {host for host, _ in senders}):
             return None
-        return self._new_requests(attributes, message_id, request_ids, said, payloads, senders)
+        return self._open_requests(attributes, message_id, request_ids, versions_and_type, payloads, senders)
 
-    def _answers(
+    def _decode_responses(
         self, message_id: int, request_ids: Sequence[int], payloads: Sequence[bytes], hosts: set[str]
     ) -> Sequence[UMessage] | None:
-        number, calls = len(request_ids), self._books.calls
+        number, calls = len(request_ids), self._pending.calls
         if len(hosts) > 1 or len(set(request_ids)) < number:
             return None
-        with self._books.lock:
+        with self._pending.lock:
             now_ns = self._monotonic_ns()
-            answered: list[Call] = []
+            answered: list[OutboundCall] = []
             for request_id in request_ids:
                 call = calls.get(request_id, now_ns)
                 if (
@@ -149,91 +149,99 @@ class ShortWayIn:
                     return None
                 answered.append(call)
             for request_id in request_ids:
-                calls.close(request_id)
-        likes = [self._likenesses.of(call.request) for call in answered]
+                calls.remove_entry(request_id)
+        templates = [self._response_templates.for_request(call.request) for call in answered]
         reqids = [call.request.id for call in answered]
-        if likes.count(likes[0]) == number:
-            return Run(likes[0], Halves(*self._ids.halves(number)), payloads, reqids)
+        if templates.count(templates[0]) == number:
+            return MessageBatch(templates[0], IdColumns(*self._ids.next_n_columns(number)), payloads, reqids)
         attributes = [
-            msgspec.structs.replace(like, reqid=reqid) for like, reqid in zip(likes, reqids, strict=True)
+            msgspec.structs.replace(like, reqid=reqid) for like, reqid in zip(templates, reqids, strict=True)
         ]
-        return list(map(UMessage, self._ids.some(number), attributes, payloads))
+        return list(map(UMessage, self._ids.next_n(number), attributes, payloads))
 
-    def _new_requests(
+    def _open_requests(
         self,
         attributes: UAttributes,
         message_id: int,
         request_ids: Sequence[int],
-        said: int,
+        versions_and_type: int,
         payloads: Sequence[bytes],
         senders: Sequence[Address],
     ) -> Sequence[UMessage] | None:
-        halves = self._ids.halves(len(request_ids))
-        ids, requests = list(map(UUID, *halves)), self._books.requests
-        with self._books.lock:
+        halves = self._ids.next_n_columns(len(request_ids))
+        ids, requests = list(map(UUID, *halves)), self._pending.requests
+        with self._pending.lock:
             deadline_ns = self._monotonic_ns() + self._request_ttl_ns
             for number, (id, request_id, address) in enumerate(zip(ids, request_ids, senders, strict=True)):
                 try:
-                    requests.open(id, _asked(message_id, request_id, said, address), deadline_ns)
+                    requests.add_entry(
+                        id, _inbound_request(message_id, request_id, versions_and_type, address), deadline_ns
+                    )
                 except UStatusError:
                     for opened in ids[:number]:
-                        requests.close(opened)
+                        requests.remove_entry(opened)
                     return None
-        return Run(attributes, Halves(*halves), payloads)
+        return MessageBatch(attributes, IdColumns(*halves), payloads)
 
-    def _answer(self, message_id: int, request_id: int, datagram: bytes, host: str) -> UMessage | None:
-        books = self._books
-        with books.lock:
-            call = books.calls.get(request_id, self._monotonic_ns())
+    def _decode_response(
+        self, message_id: int, request_id: int, datagram: bytes, host: str
+    ) -> UMessage | None:
+        pending = self._pending
+        with pending.lock:
+            call = pending.calls.get(request_id, self._monotonic_ns())
             if call is None or call.remote[0] != host or call.service << 16 | call.method != message_id:
                 return None
-            books.calls.close(request_id)
-        like = self._likenesses.of(call.request)
-        attributes = msgspec.structs.replace(like, reqid=call.request.id)
+            pending.calls.remove_entry(request_id)
+        template = self._response_templates.for_request(call.request)
+        attributes = msgspec.structs.replace(template, reqid=call.request.id)
         return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
 
-    def _request(
+    def _open_request(
         self,
         attributes: UAttributes,
         message_id: int,
         request_id: int,
-        said: int,
+        versions_and_type: int,
         datagram: bytes,
         address: Address,
     ) -> UMessage | None:
-        asked = _asked(message_id, request_id, said, address)
+        inbound_request = _inbound_request(message_id, request_id, versions_and_type, address)
         id = self._ids.next()
-        with self._books.lock:
+        with self._pending.lock:
             try:
-                self._books.requests.open(id, asked, self._monotonic_ns() + self._request_ttl_ns)
+                self._pending.requests.add_entry(
+                    id, inbound_request, self._monotonic_ns() + self._request_ttl_ns
+                )
             except UStatusError:
                 return None
         return UMessage(id, attributes, datagram[HEADER_LENGTH:])
 
 
-def _asked(message_id: int, request_id: int, said: int, address: Address) -> ClientRequest:
-    return ClientRequest(
+def _inbound_request(
+    message_id: int, request_id: int, versions_and_type: int, address: Address
+) -> InboundRequest:
+    return InboundRequest(
         message_id >> 16,
         message_id & 0xFFFF,
         request_id >> 16,
         request_id & 0xFFFF,
-        said >> 16 & 0xFF,
+        versions_and_type >> 16 & 0xFF,
         address,
-        said >> 8 & 0xFF == MessageType.REQUEST,
+        versions_and_type >> 8 & 0xFF == MessageType.REQUEST,
     )
 
 
-class SendAlike(Protocol):
+class SendEqualSized(Protocol):
     """Sends datagrams of one size, 64 at most, to one address; how many, from the first on, were taken. Raises nothing."""
 
     def __call__(self, datagrams: Sequence[bytes], address: Address, /) -> int: ...
 
 
-_ANSWERS: Final = Way(0, 0, 0, ("", 0), 0)
+_RESPONSE_TEMPLATE: Final = RequestTemplate(0, 0, 0, ("", 0), 0)
 """All responses; where one goes is in the books."""
 
 
-class ShortWayOut:
+class FastOutbound:
     """Sends requests and responses, those in a row to one address and of one size in one system call. Any thread.
 
     What is sent and what is open changes in one step: within it, nothing expires and nobody is answered.
@@ -241,199 +249,209 @@ class ShortWayOut:
 
     def __init__(
         self,
-        books: Books,
-        services: Services,
+        pending: PendingCalls,
+        services: ServiceRegistry,
         expiry: Expiry,
         monotonic_ns: Callable[[], int],
-        send: SendAlike,
-        send_other: Transmit,
+        send_equal_sized: SendEqualSized,
+        send_slow_path: SendOne,
         wake_by: Callable[[int], None],
-        concerns: Callable[[UMessage], bool],
+        is_for_discovery: Callable[[UMessage], bool],
     ) -> None:
         """`wake_by` is told of the first deadline among calls that were sent; what `concerns` says is for somebody else."""
-        self._books = books
+        self._pending = pending
         self._services = services
         self._expiry = expiry
         self._monotonic_ns = monotonic_ns
-        self._send = send
-        self._send_other = send_other
+        self._send_equal_sized = send_equal_sized
+        self._send_slow_path = send_slow_path
         self._wake_by = wake_by
-        self._concerns = concerns
+        self._is_for_discovery = is_for_discovery
 
     def transmit(self, message: UMessage, /) -> None:
         """Send what an ingress has accepted."""
-        if not self._flush([message], self._way(message)):
-            self._send_other(message)
+        if not self._flush([message], self._template_for(message)):
+            self._send_slow_path(message)
 
-    def transmit_all(self, messages: Iterable[UMessage], /) -> int:
-        """As `BulkTransmit` says."""
-        if type(messages) is Run and messages:
-            return self._transmit_run(messages)
+    def transmit_batch(self, messages: Iterable[UMessage], /) -> int:
+        """As `SendBatch` says."""
+        if type(messages) is MessageBatch and messages:
+            return self._transmit_columns(messages)
         taken = 0
-        run: list[UMessage] = []
-        way: Way | None = None
+        batch: list[UMessage] = []
+        template: RequestTemplate | None = None
         for message in messages:
-            other = self._way(message)
-            if run and other is not way:
-                sent = self._flush(run, way)
+            next_template = self._template_for(message)
+            if batch and next_template is not template:
+                sent = self._flush(batch, template)
                 taken += sent
-                if sent < len(run):
+                if sent < len(batch):
                     return taken
-                run = []
-            way = other
-            if way is not None:
-                run.append(message)
+                batch = []
+            template = next_template
+            if template is not None:
+                batch.append(message)
                 continue
             try:
-                self._send_other(message)
+                self._send_slow_path(message)
             except Exception:  # noqa: BLE001  # it is offered again, by itself, and raises where that is seen
                 return taken
             taken += 1
-        return taken + self._flush(run, way)
+        return taken + self._flush(batch, template)
 
-    def _transmit_run(self, run: Run) -> int:
-        way = self._way(run[0])
-        if way is None:
-            return self.transmit_all(iter(run))
-        if way is not _ANSWERS:
-            return self._call(list(run), way)
-        reqids, commstatus = run.reqids, run.attributes.commstatus
-        return 0 if reqids is None else self._answer(reqids, [commstatus] * len(run), run.payloads)
+    def _transmit_columns(self, batch: MessageBatch) -> int:
+        template = self._template_for(batch[0])
+        if template is None:
+            return self.transmit_batch(iter(batch))
+        if template is not _RESPONSE_TEMPLATE:
+            return self._send_requests(list(batch), template)
+        reqids, commstatus = batch.reqids, batch.attributes.commstatus
+        return (
+            0 if reqids is None else self._send_responses(reqids, [commstatus] * len(batch), batch.payloads)
+        )
 
-    def _way(self, message: UMessage) -> Way | None:
+    def _template_for(self, message: UMessage) -> RequestTemplate | None:
         attributes = message.attributes
         if attributes.type is UMessageType.REQUEST:
-            ways = (
-                self._services.ways
+            templates = (
+                self._services.request_templates
             )  # before the question: one that is outdated meanwhile is put where nobody looks
-            return ways.get(attributes) or self._found(message, ways)
-        if attributes.type is UMessageType.RESPONSE and not self._concerns(message):
-            return _ANSWERS
+            return templates.get(attributes) or self._create_template(message, templates)
+        if attributes.type is UMessageType.RESPONSE and not self._is_for_discovery(message):
+            return _RESPONSE_TEMPLATE
         return None
 
-    def _found(self, message: UMessage, ways: dict[UAttributes, Way]) -> Way | None:
+    def _create_template(
+        self, message: UMessage, templates: dict[UAttributes, RequestTemplate]
+    ) -> RequestTemplate | None:
         attributes = message.attributes
         method = attributes.sink
-        if method is None or not attributes.repeats or self._concerns(message):
+        if method is None or not attributes.is_cacheable or self._is_for_discovery(message):
             return None
         try:
             check_attributes(attributes)
-            remote = self._services.remote(method)
+            remote = self._services.remote_service(method)
         except UStatusError:
             return None
         id, address = method.resource_id, remote.methods[method.resource_id]
         if (
             isinstance(address, TcpAddress)
-            or id in remote.segmenting
+            or id in remote.segmentation
             or id in remote.no_return
-            or not remote.listed
+            or not remote.is_configured
         ):
             return None
-        said = PROTOCOL_VERSION << 24 | remote.major << 16 | MessageType.REQUEST << 8 | ReturnCode.E_OK
+        versions_and_type = (
+            PROTOCOL_VERSION << 24 | remote.major << 16 | MessageType.REQUEST << 8 | ReturnCode.E_OK
+        )
         message_id, client = remote.service << 16 | id, attributes.source.ue_type
-        way = Way(message_id, said, client, address, attributes.ttl or 0)
-        if len(ways) >= _KEPT:
-            ways.clear()
-        ways[attributes] = way
-        return way
+        template = RequestTemplate(message_id, versions_and_type, client, address, attributes.ttl or 0)
+        if len(templates) >= _MAX_CACHED:
+            templates.clear()
+        templates[attributes] = template
+        return template
 
-    def _flush(self, run: Sequence[UMessage], way: Way | None) -> int:
+    def _flush(self, batch: Sequence[UMessage], template: RequestTemplate | None) -> int:
         """Send messages of one way; how many."""
-        if way is None or not run:
+        if template is None or not batch:
             return 0
-        if way is not _ANSWERS:
-            return self._call(run, way)
-        said = [each.attributes for each in run]
-        return self._answer(
-            [each.reqid for each in said],
-            [each.commstatus for each in said],
-            [each.payload for each in run],
+        if template is not _RESPONSE_TEMPLATE:
+            return self._send_requests(batch, template)
+        attributes = [each.attributes for each in batch]
+        return self._send_responses(
+            [each.reqid for each in attributes],
+            [each.commstatus for each in attributes],
+            [each.payload for each in batch],
         )
 
-    def _call(self, run: Sequence[UMessage], way: Way) -> int:
-        books, ttl = self._books, way.ttl
+    def _send_requests(self, batch: Sequence[UMessage], template: RequestTemplate) -> int:
+        pending, ttl = self._pending, template.ttl
         datagrams: list[bytes] = []
         opened: list[int] = []
         first_ns = 0
-        with books.lock:
+        with pending.lock:
             now_ns = self._monotonic_ns()
-            wall_ms = self._expiry.calm_wall_ms(now_ns, ttl)
+            wall_ms = self._expiry.wall_ms_if_stable(now_ns, ttl)
             # Nor if the service has gone or moved meanwhile: who tells its callers would not find these.
-            is_there = self._services.ways.get(run[0].attributes) is way
-            if wall_ms is None or not books.takes_calls or not is_there:
+            is_there = self._services.request_templates.get(batch[0].attributes) is template
+            if wall_ms is None or not pending.accepts_calls or not is_there:
                 return 0
-            for message in run:
+            for message in batch:
                 left_ms = min((message.id.msb >> 16) + ttl - wall_ms, ttl)
                 if left_ms <= 0:
                     break
                 deadline_ns = now_ns + left_ms * _NS_PER_MS
                 first_ns = min(first_ns or deadline_ns, deadline_ns)
-                asked = UMessage(message.id, message.attributes)
-                call = Call(asked, way.message_id >> 16, way.message_id & 0xFFFF, way.address)
+                head = UMessage(message.id, message.attributes)
+                call = OutboundCall(
+                    head, template.message_id >> 16, template.message_id & 0xFFFF, template.address
+                )
                 try:
-                    request_id = books.open_call(way.client, call, deadline_ns)
+                    request_id = pending.open_call(template.client, call, deadline_ns)
                 except UStatusError:
                     break
                 opened.append(request_id)
                 payload = message.payload
-                header = _HEADER.pack(way.message_id, len(payload) + MIN_LENGTH, request_id, way.said)
+                header = _HEADER.pack(
+                    template.message_id, len(payload) + MIN_LENGTH, request_id, template.versions_and_type
+                )
                 datagrams.append(header + payload)
-            sent = self._sent(datagrams, [way.address] * len(datagrams))
+            sent = self._send_grouped(datagrams, [template.address] * len(datagrams))
             for request_id in opened[sent:]:
-                books.calls.close(request_id)
+                pending.calls.remove_entry(request_id)
         if sent:
             self._wake_by(first_ns)
         return sent
 
-    def _answer(
+    def _send_responses(
         self,
         reqids: Sequence[UUID | None],
         commstatuses: Sequence[UCode | None],
         payloads: Sequence[bytes],
     ) -> int:
-        requests = self._books.requests
+        requests = self._pending.requests
         datagrams: list[bytes] = []
         addresses: list[Address] = []
         closed = []
-        with self._books.lock:
+        with self._pending.lock:
             now_ns = self._monotonic_ns()
             for reqid, commstatus, payload in zip(reqids, commstatuses, payloads, strict=True):
-                asked = None if reqid is None else requests.get(reqid, now_ns)
-                if reqid is None or asked is None or not self._is_plain(commstatus, asked):
+                request = None if reqid is None else requests.get(reqid, now_ns)
+                if reqid is None or request is None or not self._fits_fast_path(commstatus, request):
                     break
-                closed.append((reqid, asked, requests.deadline_ns(reqid)))
-                requests.close(reqid)
+                closed.append((reqid, request, requests.deadline_ns(reqid)))
+                requests.remove_entry(reqid)
                 header = _HEADER.pack(
-                    asked.service << 16 | asked.method,
+                    request.service << 16 | request.method,
                     len(payload) + MIN_LENGTH,
-                    asked.client << 16 | asked.session,
-                    _RESPONSE | asked.interface_version << 16,
+                    request.client << 16 | request.session,
+                    _RESPONSE_VERSIONS_AND_TYPE | request.interface_version << 16,
                 )
                 datagrams.append(header + payload)
-                addresses.append(asked.address)
-            sent = self._sent(datagrams, addresses)
-            for reqid, asked, deadline_ns in closed[sent:]:
-                requests.open(reqid, asked, deadline_ns)
+                addresses.append(request.address)
+            sent = self._send_grouped(datagrams, addresses)
+            for reqid, request, deadline_ns in closed[sent:]:
+                requests.add_entry(reqid, request, deadline_ns)
         return sent
 
-    def _is_plain(self, commstatus: UCode | None, asked: ClientRequest) -> bool:
+    def _fits_fast_path(self, commstatus: UCode | None, request: InboundRequest) -> bool:
         """Whether an answer is a success for a client that wants to know, in one datagram."""
         return (
             (commstatus is None or commstatus is UCode.OK)
-            and asked.wants_answer
-            and not isinstance(asked.address, TcpAddress)
-            and self._services.response_segmenting(asked) is None
+            and request.expects_response
+            and not isinstance(request.address, TcpAddress)
+            and self._services.response_segmenting(request) is None
         )
 
-    def _sent(self, datagrams: Sequence[bytes], addresses: Sequence[Address]) -> int:
+    def _send_grouped(self, datagrams: Sequence[bytes], addresses: Sequence[Address]) -> int:
         """Send in this order; how many were taken."""
         begin, end = 0, len(datagrams)
         while begin < end:
             size, address, stop = len(datagrams[begin]), addresses[begin], begin + 1
             while stop < end and len(datagrams[stop]) == size and addresses[stop] == address:
                 stop += 1
-            stop = min(stop, begin + _AT_ONCE)
-            taken = self._send(datagrams[begin:stop], address)
+            stop = min(stop, begin + _MAX_SEGMENTS)
+            taken = self._send_equal_sized(datagrams[begin:stop], address)
             begin += taken
             if begin < stop:
                 break

@@ -7,77 +7,81 @@ Entries for the same receiver that come up together leave in one message (two if
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from ustreamer.core.base.keyed_deadlines import Deadlines
+from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
-from ustreamer.transports.someip.sd.actions import Action, Refused, Send
-from ustreamer.transports.someip.sd.codec import ENTRY_SIZE, Discovery, Entry, encode_message
+from ustreamer.transports.someip.sd.actions import Action, SdInputRefused, Send
+from ustreamer.transports.someip.sd.codec import ENTRY_SIZE, Entry, SdMessage, encode_sd_message
 from ustreamer.transports.someip.sd.options import Option, write_option
-from ustreamer.transports.someip.sd.settings import Settings
+from ustreamer.transports.someip.sd.settings import SdSettings
 
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
 _FIXED: Final = HEADER_LENGTH + 12
-_MOST: Final = 200  # entries of one message; each may have an option of its own, and an index is a byte
+_MAX_ENTRIES: Final = (
+    200  # entries of one message; each may have an option of its own, and an index is a byte
+)
 
-Numbering = Callable[[Address | None], tuple[int, bool]]
+NextSession = Callable[[Address | None], tuple[int, bool]]
 
 
-class Desk:
+class ActionBuffer:
     """Collects actions until `done`. `number` gives session number and reboot flag of the next message to somebody."""
 
-    def __init__(self, settings: Settings, dice: Callable[[], float], number: Numbering) -> None:
+    def __init__(self, settings: SdSettings, rng: Callable[[], float], next_session: NextSession) -> None:
         self.settings = settings
         self.timings = settings.timings
-        self.deadlines: Deadlines[tuple[object, Hashable]] = Deadlines()
-        self._dice = dice
-        self._number = number
+        self.deadlines: KeyedDeadlines[tuple[object, Hashable]] = KeyedDeadlines()
+        self._rng = rng
+        self._next_session = next_session
         self._actions: list[Action] = []
-        self._later: list[Action] = []
-        self._post: dict[Address | None, list[tuple[Entry, ...]]] = {}
+        self._after_sends: list[Action] = []
+        self._enqueued: dict[Address | None, list[tuple[Entry, ...]]] = {}
 
-    def between(self, least_ms: int, most_ms: int) -> int:
+    def random_delay_ns(self, min_ms: int, max_ms: int) -> int:
         """A time at random, in ns."""
-        return round((least_ms + (most_ms - least_ms) * self._dice()) * NS_PER_MS)
+        return round((min_ms + (max_ms - min_ms) * self._rng()) * NS_PER_MS)
 
-    def answer_delay(self) -> int:
+    def response_delay_ns(self) -> int:
         """How long the answer to a multicast waits, in ns."""
-        return self.between(
+        return self.random_delay_ns(
             self.timings.request_response_delay_min_ms, self.timings.request_response_delay_max_ms
         )
 
-    def initial_delay(self) -> int:
-        return self.between(self.timings.initial_delay_min_ms, self.timings.initial_delay_max_ms)
+    def initial_delay_ns(self) -> int:
+        return self.random_delay_ns(self.timings.initial_delay_min_ms, self.timings.initial_delay_max_ms)
 
-    def tell(self, action: Action) -> None:
+    def emit(self, action: Action) -> None:
         """Have `action` done, before any message is sent."""
         self._actions.append(action)
 
-    def tell_later(self, action: Action) -> None:
+    def emit_after(self, action: Action) -> None:
         """Have `action` done when all messages are sent."""
-        self._later.append(action)
+        self._after_sends.append(action)
 
-    def refuse(self, reason: str, peer: Address, detail: str) -> None:
-        self.tell(Refused(str(reason), peer, detail))
+    def emit_refused(self, reason: str, peer: Address, detail: str) -> None:
+        self.emit(SdInputRefused(str(reason), peer, detail))
 
-    def post(self, to: Address | None, *entries: Entry) -> None:
+    def enqueue(self, to: Address | None, *entries: Entry) -> None:
         """Send entries, which stay together and in order, to a peer or to all."""
-        self._post.setdefault(to, []).append(entries)
+        self._enqueued.setdefault(to, []).append(entries)
 
-    def done(self) -> list[Action]:
+    def drain(self) -> list[Action]:
         """All that is to be done, once."""
         sends = [
-            self._send(to, entries) for to, groups in self._post.items() for entries in self._messages(groups)
+            self._send(to, entries)
+            for to, groups in self._enqueued.items()
+            for entries in self._messages(groups)
         ]
-        actions = [*self._actions, *sends, *self._later]
-        self._actions, self._later, self._post = [], [], {}
+        actions = [*self._actions, *sends, *self._after_sends]
+        self._actions, self._after_sends, self._enqueued = [], [], {}
         return actions
 
     def _send(self, to: Address | None, entries: tuple[Entry, ...]) -> Send:
-        session, reboot = self._number(to)
-        message = Discovery(entries, reboot=reboot, initial_data=self.settings.initial_data)
-        return Send(encode_message(message, session), to)
+        session, reboot = self._next_session(to)
+        message = SdMessage(entries, reboot=reboot, initial_data=self.settings.initial_data)
+        return Send(encode_sd_message(message, session), to)
 
     def _messages(self, groups: list[tuple[Entry, ...]]) -> Iterator[tuple[Entry, ...]]:
         room = self.settings.limits.datagram
@@ -87,7 +91,7 @@ class Desk:
         for group in groups:
             new = {option for entry in group for option in entry.options} - options
             more = ENTRY_SIZE * len(group) + sum(len(write_option(option)) for option in new)
-            if entries and (size + more > room or len(entries) + len(group) > _MOST):
+            if entries and (size + more > room or len(entries) + len(group) > _MAX_ENTRIES):
                 yield tuple(entries)
                 entries, options, size = [], set(), _FIXED
                 new = {option for entry in group for option in entry.options}

@@ -17,7 +17,7 @@ class Send(Struct, frozen=True):
     to: Address | None
 
 
-class Refusal(StrEnum):
+class SdRefusal(StrEnum):
     """Why a message or an entry was not taken: labels of counters, beside those of `codec`."""
 
     SD_NETWORK = "sd_network"  # the sender, or an endpoint it names, is not in `networks`
@@ -35,13 +35,15 @@ class Refusal(StrEnum):
     SD_SUBSCRIBE_UNKNOWN = "sd_subscribe_unknown"  # no such service, instance, version or event group
     SD_SUBSCRIBE_LIMIT = "sd_subscribe_limit"
     SD_SUBSCRIBE_UNDECIDED = "sd_subscribe_undecided"  # who was asked did not answer in time
-    SD_ACK_UNASKED = "sd_ack_unasked"
+    SD_ACK_UNEXPECTED = "sd_ack_unexpected"
     SD_RELAYED = "sd_relayed"  # what another streamer offers is no ECU's
-    SD_STREAMER_WORDS = "sd_streamer_words"  # a streamer's option that does not say what it should
+    SD_ANNOUNCEMENT_MALFORMED = (
+        "sd_announcement_malformed"  # a streamer's option that does not say what it should
+    )
     SD_STREAMER_LIMIT = "sd_streamer_limit"
 
 
-class Refused(Struct, frozen=True):
+class SdInputRefused(Struct, frozen=True):
     """Something of `peer` was not taken. `reason` is a Refusal or one of those of `codec`."""
 
     reason: str
@@ -49,7 +51,7 @@ class Refused(Struct, frozen=True):
     detail: str
 
 
-class Ended(StrEnum):
+class EndReason(StrEnum):
     """Why a service, or a subscription in either direction, is over for now."""
 
     STOPPED = "stopped"  # its side said so
@@ -79,10 +81,10 @@ class ServiceFound(Struct, frozen=True):
 
 class ServiceLost(Struct, frozen=True):
     key: ServiceKey
-    why: Ended
+    why: EndReason
 
 
-class ConnectWanted(Struct, frozen=True):
+class ConnectRequested(Struct, frozen=True):
     """Open a TCP connection to `address`, then call `connected` (or `disconnected` when it is gone)."""
 
     key: ServiceKey
@@ -112,10 +114,10 @@ class EventgroupLost(Struct, frozen=True):
 
     key: ServiceKey
     eventgroup: int
-    why: Ended
+    why: EndReason
 
 
-class Subscription(Struct, frozen=True):
+class SdSubscription(Struct, frozen=True):
     """Somebody else's subscription to an event group of ours; events go to `udp`, or over the connection from `tcp`."""
 
     peer: Address
@@ -126,35 +128,35 @@ class Subscription(Struct, frozen=True):
     tcp: Address | None
 
 
-class SubscriptionAsked(Struct, frozen=True):
+class SubscriptionRequested(Struct, frozen=True):
     """Have `decide` called. After accepting, the present values of fields are sent if `initial_data` is set."""
 
-    subscription: Subscription
+    subscription: SdSubscription
     ttl_s: int
     initial_data: bool
     multicast: Address | None
 
 
-class InitialDataAsked(Struct, frozen=True):
+class InitialDataRequested(Struct, frozen=True):
     """A subscriber wants the present values of fields once more."""
 
-    subscription: Subscription
+    subscription: SdSubscription
 
 
 class SubscriptionEnded(Struct, frozen=True):
     """A subscription that was asked about is over, whether it was accepted or not decided yet."""
 
-    subscription: Subscription
-    why: Ended
+    subscription: SdSubscription
+    why: EndReason
 
 
-class StreamersHeard(Struct, frozen=True):
+class PeerAnnouncementsChanged(Struct, frozen=True):
     """All that other streamers announce on the network at present."""
 
     announcements: frozenset[Announcement]
 
 
-class OfferTurned(Struct, frozen=True):
+class OfferRoleChanged(Struct, frozen=True):
     """A service of ours is another streamer's to offer from now on (`ours` is False), or ours again."""
 
     key: ServiceKey
@@ -163,17 +165,17 @@ class OfferTurned(Struct, frozen=True):
 
 Action = (
     Send
-    | Refused
+    | SdInputRefused
     | PeerRebooted
     | ServiceFound
     | ServiceLost
-    | ConnectWanted
+    | ConnectRequested
     | EventgroupSubscribed
     | EventgroupRefused
     | EventgroupLost
-    | SubscriptionAsked
-    | InitialDataAsked
+    | SubscriptionRequested
+    | InitialDataRequested
     | SubscriptionEnded
-    | StreamersHeard
-    | OfferTurned
+    | PeerAnnouncementsChanged
+    | OfferRoleChanged
 )

@@ -38,15 +38,15 @@ from ustreamer.transports.someip.protocol.codec import (
 )
 from ustreamer.transports.someip.sd.options import (
     Endpoint,
+    EndpointRole,
     InvalidOption,
     Option,
     OptionOverrun,
-    Role,
     read_options,
     write_option,
 )
 
-FOREVER: Final = 0xFF_FFFF
+TTL_FOREVER: Final = 0xFF_FFFF
 """The ttl, in s, of what is valid until its sender reboots."""
 ANY_INSTANCE: Final = 0xFFFF
 ANY_MAJOR: Final = 0xFF
@@ -109,7 +109,7 @@ class EventgroupEntry(Struct, frozen=True):
 Entry = ServiceEntry | EventgroupEntry
 
 
-class Discovery(Struct, frozen=True):
+class SdMessage(Struct, frozen=True):
     """One message of service discovery. `sd_endpoint` is where its sender wants to be spoken to, if it says so."""
 
     entries: tuple[Entry, ...]
@@ -119,7 +119,7 @@ class Discovery(Struct, frozen=True):
     sd_endpoint: Endpoint | None = None
 
 
-class MalformedReason(StrEnum):
+class SdMalformedReason(StrEnum):
     """Why a message was refused as a whole."""
 
     SD_HEADER = "sd_header"
@@ -140,10 +140,10 @@ class EntryProblem(StrEnum):
     SD_OPTION_INVALID = "sd_option_invalid"
 
 
-class MalformedDiscovery(ValueError):
+class MalformedSdMessage(ValueError):
     """The payload is no message of service discovery; `reason` says why, `detail` with which numbers."""
 
-    def __init__(self, reason: MalformedReason, detail: str) -> None:
+    def __init__(self, reason: SdMalformedReason, detail: str) -> None:
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
@@ -167,41 +167,42 @@ class RefusedEntry(Struct, frozen=True):
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def is_discovery(message: SomeIpMessage) -> bool:
+def is_sd_message(message: SomeIpMessage) -> bool:
     """Whether the ids are those of service discovery."""
     return message.service == SD_SERVICE and message.method == SD_METHOD
 
 
-def decode_message(message: SomeIpMessage) -> tuple[Discovery, list[RefusedEntry]]:
+def decode_sd_message(message: SomeIpMessage) -> tuple[SdMessage, list[RefusedEntry]]:
     """`decode` the payload of a message whose header is checked as well. Raises MalformedDiscovery."""
     if (
-        not is_discovery(message)
+        not is_sd_message(message)
         or message.interface_version != INTERFACE_VERSION
         or message.message_type != MessageType.NOTIFICATION
         or message.return_code != ReturnCode.E_OK
     ):
-        raise MalformedDiscovery(
-            MalformedReason.SD_HEADER,
+        raise MalformedSdMessage(
+            SdMalformedReason.SD_HEADER,
             f"message {message.message_id:#010x} version {message.interface_version} type {message.message_type:#04x} "
             f"code {message.return_code:#04x}, expected 0xffff8100 version 1 type 0x02 code 0x00",
         )
-    return decode(message.payload)
+    return decode_sd_payload(message.payload)
 
 
-def decode(payload: bytes) -> tuple[Discovery, list[RefusedEntry]]:
+def decode_sd_payload(payload: bytes) -> tuple[SdMessage, list[RefusedEntry]]:
     """The message, and the entries of it that were refused. Raises MalformedDiscovery."""
     size = len(payload)
     if size < _FIXED:
-        raise MalformedDiscovery(MalformedReason.SD_TRUNCATED, f"{size} bytes, expected at least 12")
+        raise MalformedSdMessage(SdMalformedReason.SD_TRUNCATED, f"{size} bytes, expected at least 12")
     (length,) = _U32.unpack_from(payload, 4)
     if length % ENTRY_SIZE or length > size - _FIXED:
-        raise MalformedDiscovery(
-            MalformedReason.SD_ENTRIES_LENGTH,
+        raise MalformedSdMessage(
+            SdMalformedReason.SD_ENTRIES_LENGTH,
             f"entries of {length} bytes, expected a multiple of 16 up to {size - _FIXED}",
         )
     if length > MAX_ENTRIES * ENTRY_SIZE:
-        raise MalformedDiscovery(
-            MalformedReason.SD_ENTRIES_LIMIT, f"{length // ENTRY_SIZE} entries, expected up to {MAX_ENTRIES}"
+        raise MalformedSdMessage(
+            SdMalformedReason.SD_ENTRIES_LIMIT,
+            f"{length // ENTRY_SIZE} entries, expected up to {MAX_ENTRIES}",
         )
     options = _options(payload, 8 + length)
     flags = payload[0]
@@ -214,14 +215,14 @@ def decode(payload: bytes) -> tuple[Discovery, list[RefusedEntry]]:
         else:
             entries.append(found)
     return (
-        Discovery(
+        SdMessage(
             tuple(entries),
             reboot=flags & FLAG_REBOOT != 0,
             unicast=flags & FLAG_UNICAST != 0,
             initial_data=flags & FLAG_INITIAL_DATA != 0,
             # Referred to by no entry, and of several the first one counts.
             sd_endpoint=next(
-                (o for o in options if isinstance(o, Endpoint) and o.role == Role.DISCOVERY), None
+                (o for o in options if isinstance(o, Endpoint) and o.role == EndpointRole.DISCOVERY), None
             ),
         ),
         refused,
@@ -232,24 +233,24 @@ def _options(payload: bytes, offset: int) -> list[Option]:
     (length,) = _U32.unpack_from(payload, offset)
     room = len(payload) - offset - 4
     if length > room:
-        raise MalformedDiscovery(
-            MalformedReason.SD_OPTIONS_LENGTH, f"options of {length} bytes, expected up to {room}"
+        raise MalformedSdMessage(
+            SdMalformedReason.SD_OPTIONS_LENGTH, f"options of {length} bytes, expected up to {room}"
         )
     if length < room:
-        raise MalformedDiscovery(
-            MalformedReason.SD_TRAILING_BYTES, f"{room - length} bytes behind the options, expected none"
+        raise MalformedSdMessage(
+            SdMalformedReason.SD_TRAILING_BYTES, f"{room - length} bytes behind the options, expected none"
         )
     if length == 0:
         return []
     try:
         return read_options(payload[offset + 4 :])
     except OptionOverrun as error:
-        raise MalformedDiscovery(MalformedReason.SD_OPTION_LENGTH, str(error)) from error
+        raise MalformedSdMessage(SdMalformedReason.SD_OPTION_LENGTH, str(error)) from error
 
 
 def _entry(index: int, payload: bytes, offset: int, options: list[Option]) -> Entry | RefusedEntry:
     type, first, second, counts, service, instance, version, last = _ENTRY.unpack_from(payload, offset)
-    major, ttl = version >> 24, version & FOREVER
+    major, ttl = version >> 24, version & TTL_FOREVER
     entry: Entry
     if type in {EntryType.FIND, EntryType.OFFER}:
         entry = ServiceEntry(type, service, instance, major, last, ttl)
@@ -289,9 +290,9 @@ def _entry(index: int, payload: bytes, offset: int, options: list[Option]) -> En
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def encode_message(message: Discovery, session: int) -> bytes:
+def encode_sd_message(message: SdMessage, session: int) -> bytes:
     """The whole SOME/IP message. Raises UnencodableMessage where a value does not fit its field."""
-    payload = encode(message)
+    payload = encode_sd_payload(message)
     header = pack_header(
         SD_SERVICE,
         SD_METHOD,
@@ -305,7 +306,7 @@ def encode_message(message: Discovery, session: int) -> bytes:
     return header + payload
 
 
-def encode(message: Discovery) -> bytes:
+def encode_sd_payload(message: SdMessage) -> bytes:
     """The payload; options that entries share are written once. Raises UnencodableMessage."""
     options: list[Option] = [] if message.sd_endpoint is None else [message.sd_endpoint]
     entries = b"".join([_write_entry(entry, options) for entry in message.entries])
@@ -321,7 +322,7 @@ def encode(message: Discovery) -> bytes:
 
 
 def _write_entry(entry: Entry, options: list[Option]) -> bytes:
-    limits = {"type": 0xFF, "service": 0xFFFF, "instance": 0xFFFF, "major": 0xFF, "ttl": FOREVER}
+    limits = {"type": 0xFF, "service": 0xFFFF, "instance": 0xFFFF, "major": 0xFF, "ttl": TTL_FOREVER}
     if isinstance(entry, ServiceEntry):
         limits["minor"] = ANY_MINOR
         last = entry.minor

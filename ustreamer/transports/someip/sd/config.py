@@ -7,10 +7,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from ustreamer.transports.someip.protocol.addresses import Address, check_ip, check_network
-from ustreamer.transports.someip.sd.settings import Limits, Timings
+from ustreamer.transports.someip.sd.settings import SdLimits, SdTimings
 
 
-class Unlisted(Struct, frozen=True, forbid_unknown_fields=True):
+class DynamicServicesConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """How much may be wanted of services that are in no `services` table.
 
     * `services`: looked for at a time; `topics`: subscribed of all of them.
@@ -22,14 +22,14 @@ class Unlisted(Struct, frozen=True, forbid_unknown_fields=True):
     idle_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
 
 
-class ServiceDiscovery(Struct, frozen=True, forbid_unknown_fields=True):
+class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The multicast group and port of SOME/IP-SD, and our address on the interface it is used on.
 
     * `networks`: from where offers, finds and subscriptions are believed; without it, from the interface's own network.
     * `initial_data`: say that we understand the flag by which a client asks for the present values of fields.
     * `sd_endpoint_options`: believe who speaks for another address than its own.
     * `streamer_service`: the id that stands for a streamer, by which streamers find each other.
-    * `unlisted`: look for services that are in no `services` table, too, when somebody subscribes or calls them.
+    * `dynamic_services`: look for services that are in no `services` table, too, when somebody subscribes or calls them.
     """
 
     multicast: str
@@ -38,9 +38,9 @@ class ServiceDiscovery(Struct, frozen=True, forbid_unknown_fields=True):
     networks: tuple[str, ...] | None = None
     initial_data: bool = False
     sd_endpoint_options: bool = False
-    timings: Timings = Timings()
-    limits: Limits = Limits()
-    unlisted: bool | Unlisted = False
+    timings: SdTimings = SdTimings()
+    limits: SdLimits = SdLimits()
+    dynamic_services: bool | DynamicServicesConfig = False
     streamer_service: Annotated[int, Meta(ge=1, le=0xFFFE)] = 0xFFFE
 
     def __post_init__(self) -> None:
@@ -57,21 +57,21 @@ class ServiceDiscovery(Struct, frozen=True, forbid_unknown_fields=True):
             check_network(f"networks[{index}]", network)
 
     @property
-    def own(self) -> Address:
+    def own_address(self) -> Address:
         """Where our messages leave from."""
         return (str(ipaddress.IPv4Address(self.interface)), self.port)
 
     @property
-    def group(self) -> Address:
+    def group_address(self) -> Address:
         return (str(ipaddress.IPv4Address(self.multicast)), self.port)
 
     @property
-    def unlisted_bounds(self) -> Unlisted | None:
+    def dynamic_services_limits(self) -> DynamicServicesConfig | None:
         """How much of what is not listed is looked for; None: nothing."""
-        if isinstance(self.unlisted, bool):
-            return Unlisted() if self.unlisted else None
-        return self.unlisted
+        if isinstance(self.dynamic_services, bool):
+            return DynamicServicesConfig() if self.dynamic_services else None
+        return self.dynamic_services
 
-    def believed(self) -> tuple[ipaddress.IPv4Network, ...] | None:
+    def trusted_networks(self) -> tuple[ipaddress.IPv4Network, ...] | None:
         """`networks`, or None if it is the interface that says."""
         return None if self.networks is None else tuple(map(ipaddress.IPv4Network, self.networks))

@@ -3,10 +3,15 @@
 
 from typing import Final
 
-from ustreamer.transports.someip.sd.actions import Refusal
-from ustreamer.transports.someip.sd.codec import EntryProblem, MalformedReason
+from ustreamer.transports.someip.sd.actions import SdRefusal
+from ustreamer.transports.someip.sd.codec import EntryProblem, SdMalformedReason
 
-SERVICE: Final = "sd_service"
+NOT_DISCOVERY: Final = "sd_service"
 """A SOME/IP message that came to service discovery's port and is none of its."""
 
-REASONS: Final = (*map(str, Refusal), *map(str, MalformedReason), *map(str, EntryProblem), SERVICE)
+SD_DROP_REASONS: Final = (
+    *map(str, SdRefusal),
+    *map(str, SdMalformedReason),
+    *map(str, EntryProblem),
+    NOT_DISCOVERY,
+)

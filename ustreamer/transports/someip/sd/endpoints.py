@@ -8,13 +8,13 @@ from typing import Final
 from msgspec import Struct
 
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
+from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
 from ustreamer.transports.someip.sd.settings import Network
 
-_KEPT: Final = 4_096  # hosts that are remembered; senders choose them, so it is a bound
+_MAX_CACHED_HOSTS: Final = 4_096  # hosts that are remembered; senders choose them, so it is a bound
 
 
-class Places(Struct, frozen=True):
+class EntryEndpoints(Struct, frozen=True):
     """At most one endpoint over UDP, one over TCP, and one multicast group."""
 
     udp: Address | None = None
@@ -22,7 +22,7 @@ class Places(Struct, frozen=True):
     multicast: Address | None = None
 
 
-def places(options: Iterable[Option], family: int) -> Places | str:
+def entry_endpoints(options: Iterable[Option], family: int) -> EntryEndpoints | str:
     """The endpoints of IP version `family` among `options`; if two of a kind contradict each other, which.
 
     Those of the other version, and options that are not needed, are ignored.
@@ -34,20 +34,20 @@ def places(options: Iterable[Option], family: int) -> Places | str:
         kind = (option.role, option.protocol)
         known = found.setdefault(kind, option.address)
         if known != option.address:
-            return f"{Protocol(option.protocol).name} endpoints {shown(known)} and {shown(option.address)}"
-    return Places(
-        found.get((Role.SERVICE, Protocol.UDP)),
-        found.get((Role.SERVICE, Protocol.TCP)),
-        found.get((Role.MULTICAST, Protocol.UDP)),
+            return f"{L4Protocol(option.protocol).name} endpoints {format_address(known)} and {format_address(option.address)}"
+    return EntryEndpoints(
+        found.get((EndpointRole.SERVICE, L4Protocol.UDP)),
+        found.get((EndpointRole.SERVICE, L4Protocol.TCP)),
+        found.get((EndpointRole.MULTICAST, L4Protocol.UDP)),
     )
 
 
-def shown(address: Address) -> str:
+def format_address(address: Address) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Neighbourhood:
+class NetworkPolicy:
     """The networks that are believed."""
 
     def __init__(self, networks: tuple[Network, ...]) -> None:
@@ -57,7 +57,7 @@ class Neighbourhood:
     def __contains__(self, host: str) -> bool:
         known = self._hosts.get(host)
         if known is None:
-            if len(self._hosts) >= _KEPT:
+            if len(self._hosts) >= _MAX_CACHED_HOSTS:
                 self._hosts.clear()
             known = self._hosts[host] = any(ipaddress.ip_address(host) in each for each in self._networks)
         return known

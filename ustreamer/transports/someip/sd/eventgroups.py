@@ -21,14 +21,14 @@ from typing import Final
 from ustreamer.transports.someip.protocol.addresses import Address
 
 
-class State(StrEnum):
+class EventgroupState(StrEnum):
     CONNECTING = "connecting"
     PENDING = "pending"
     SUBSCRIBED = "subscribed"
     REFUSED = "refused"
 
 
-class Event(StrEnum):
+class EventgroupTrigger(StrEnum):
     OFFER = "offer"
     ACK = "ack"
     NACK = "nack"
@@ -38,30 +38,30 @@ class Event(StrEnum):
 
 
 TRANSITIONS: Final = {
-    (State.CONNECTING, Event.CONNECTED): State.PENDING,
-    (State.PENDING, Event.OFFER): State.PENDING,
-    (State.PENDING, Event.ACK): State.SUBSCRIBED,
-    (State.PENDING, Event.NACK): State.REFUSED,
-    (State.PENDING, Event.DISCONNECTED): State.CONNECTING,
-    (State.SUBSCRIBED, Event.OFFER): State.SUBSCRIBED,
-    (State.SUBSCRIBED, Event.ACK): State.SUBSCRIBED,
-    (State.SUBSCRIBED, Event.NACK): State.REFUSED,
-    (State.SUBSCRIBED, Event.EXPIRED): State.PENDING,
-    (State.SUBSCRIBED, Event.DISCONNECTED): State.CONNECTING,
-    (State.REFUSED, Event.OFFER): State.PENDING,
-    (State.REFUSED, Event.ACK): State.SUBSCRIBED,
-    (State.REFUSED, Event.NACK): State.REFUSED,
-    (State.REFUSED, Event.DISCONNECTED): State.CONNECTING,
+    (EventgroupState.CONNECTING, EventgroupTrigger.CONNECTED): EventgroupState.PENDING,
+    (EventgroupState.PENDING, EventgroupTrigger.OFFER): EventgroupState.PENDING,
+    (EventgroupState.PENDING, EventgroupTrigger.ACK): EventgroupState.SUBSCRIBED,
+    (EventgroupState.PENDING, EventgroupTrigger.NACK): EventgroupState.REFUSED,
+    (EventgroupState.PENDING, EventgroupTrigger.DISCONNECTED): EventgroupState.CONNECTING,
+    (EventgroupState.SUBSCRIBED, EventgroupTrigger.OFFER): EventgroupState.SUBSCRIBED,
+    (EventgroupState.SUBSCRIBED, EventgroupTrigger.ACK): EventgroupState.SUBSCRIBED,
+    (EventgroupState.SUBSCRIBED, EventgroupTrigger.NACK): EventgroupState.REFUSED,
+    (EventgroupState.SUBSCRIBED, EventgroupTrigger.EXPIRED): EventgroupState.PENDING,
+    (EventgroupState.SUBSCRIBED, EventgroupTrigger.DISCONNECTED): EventgroupState.CONNECTING,
+    (EventgroupState.REFUSED, EventgroupTrigger.OFFER): EventgroupState.PENDING,
+    (EventgroupState.REFUSED, EventgroupTrigger.ACK): EventgroupState.SUBSCRIBED,
+    (EventgroupState.REFUSED, EventgroupTrigger.NACK): EventgroupState.REFUSED,
+    (EventgroupState.REFUSED, EventgroupTrigger.DISCONNECTED): EventgroupState.CONNECTING,
 }
 """What is not in here changes nothing."""
 
 
-class Group:
+class EventgroupSubscription:
     """A subscription of ours."""
 
     def __init__(self, reliable: bool) -> None:
         self.reliable = reliable
-        self.state = State.CONNECTING if reliable else State.PENDING
+        self.state = EventgroupState.CONNECTING if reliable else EventgroupState.PENDING
         self.sent = False
         self.sent_ns = 0
         self.tries = 0  # since the last answer

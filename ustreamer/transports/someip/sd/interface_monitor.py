@@ -15,8 +15,8 @@ _IFF_UP: Final = 0x1
 _IFF_RUNNING: Final = 0x40  # there is a carrier
 _READY: Final = _IFF_UP | _IFF_RUNNING
 _IFREQ: Final = struct.Struct("16s24s")  # name and union, on 64 bits and (a little long) on 32
-_MOST: Final = 1_024  # addresses of one machine that are looked at
-_GROUPS: Final = 0x1 | 0x10  # RTMGRP_LINK, RTMGRP_IPV4_IFADDR
+_MAX_ADDRESSES: Final = 1_024  # addresses of one machine that are looked at
+_NETLINK_GROUPS: Final = 0x1 | 0x10  # RTMGRP_LINK, RTMGRP_IPV4_IFADDR
 
 
 class Interface(NamedTuple):
@@ -27,29 +27,29 @@ class Interface(NamedTuple):
     up: bool
 
 
-def interface_of(address: str) -> Interface | None:
+def find_interface(address: str) -> Interface | None:
     """The interface that has `address` or, as loopback has all of 127.0.0.0/8, its network; None if there is none."""
     ip = ipaddress.IPv4Address(address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        known = [(own, _interface(asked, request)) for own, request in _addresses(asked)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        known = [(own, _interface(control, request)) for own, request in _addresses(control)]
     exact = [each for own, each in known if own == ip]
-    around = [each for _, each in known if ip.is_loopback and ip in each.network]
-    return next(iter((*exact, *around)), None)
+    loopback = [each for _, each in known if ip.is_loopback and ip in each.network]
+    return next(iter((*exact, *loopback)), None)
 
 
-def _addresses(asked: socket.socket) -> list[tuple[ipaddress.IPv4Address, bytes]]:
-    buffer = array.array("B", bytes(_MOST * _IFREQ.size))
+def _addresses(control: socket.socket) -> list[tuple[ipaddress.IPv4Address, bytes]]:
+    buffer = array.array("B", bytes(_MAX_ADDRESSES * _IFREQ.size))
     at, size = buffer.buffer_info()
-    length, _ = struct.unpack("iP", fcntl.ioctl(asked, _SIOCGIFCONF, struct.pack("iP", size, at)))
+    length, _ = struct.unpack("iP", fcntl.ioctl(control, _SIOCGIFCONF, struct.pack("iP", size, at)))
     raw = buffer.tobytes()[:length]
     requests = [raw[start : start + _IFREQ.size] for start in range(0, length, _IFREQ.size)]
     return [(_address_in(each), each) for each in requests]
 
 
-def _interface(asked: socket.socket, request: bytes) -> Interface:
-    mask = _address_in(fcntl.ioctl(asked, _SIOCGIFNETMASK, request))
+def _interface(control: socket.socket, request: bytes) -> Interface:
+    mask = _address_in(fcntl.ioctl(control, _SIOCGIFNETMASK, request))
     name = request[:16].rstrip(b"\0").decode(errors="replace")
-    flags = struct.unpack_from("H", fcntl.ioctl(asked, _SIOCGIFFLAGS, request), 16)[0]
+    flags = struct.unpack_from("H", fcntl.ioctl(control, _SIOCGIFFLAGS, request), 16)[0]
     network = ipaddress.IPv4Network(f"{_address_in(request)}/{mask}", strict=False)
     return Interface(name, network, flags & _READY == _READY)
 
@@ -58,14 +58,14 @@ def _address_in(request: bytes) -> ipaddress.IPv4Address:
     return ipaddress.IPv4Address(request[20:24])
 
 
-class LinkWatch:
+class InterfaceMonitor:
     """Tells that interfaces or addresses have changed; what has become of ours is asked anew."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         self._socket.setblocking(False)
-        self._socket.bind((0, _GROUPS))
+        self._socket.bind((0, _NETLINK_GROUPS))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -83,7 +83,7 @@ class LinkWatch:
     def is_up(self) -> bool:
         """Whether our address is on an interface that is up and has a carrier."""
         try:
-            found = interface_of(self._address)
+            found = find_interface(self._address)
         except OSError:
             return False  # it went between two questions, and the kernel tells of that
         return found is not None and found.up

@@ -4,21 +4,21 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from ustreamer.transports.someip.config import Service
+from ustreamer.transports.someip.config import ServiceConfig
 from ustreamer.transports.someip.protocol.addresses import Address, parse_group
-from ustreamer.transports.someip.protocol.mapping import WireEvent
+from ustreamer.transports.someip.protocol.mapping import EventTemplate
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
 from ustreamer.uprotocol.uuri import UUri
 
 
-class Multicast(NamedTuple):
+class EventgroupMulticast(NamedTuple):
     """Where an event group goes from `threshold` subscribers on."""
 
     group: Address
     threshold: int
 
 
-class Offer(NamedTuple):
+class OfferedEventgroups(NamedTuple):
     """A service that we offer: its topics on both sides, by event group; which are fields; which groups go by multicast.
 
     `receivers` is how many the configuration names, `authority` whose service it is.
@@ -26,11 +26,11 @@ class Offer(NamedTuple):
 
     key: ServiceKey
     minor: int
-    events: Mapping[UUri, WireEvent]
+    events: Mapping[UUri, EventTemplate]
     over_tcp: frozenset[UUri]
     eventgroups: Mapping[int, tuple[UUri, ...]]
     fields: frozenset[UUri]
-    multicast: Mapping[int, Multicast]
+    multicast: Mapping[int, EventgroupMulticast]
     receivers: int
     uses_tcp: bool
     uses_udp: bool
@@ -39,7 +39,7 @@ class Offer(NamedTuple):
     def group_of(self, topic: UUri) -> int | None:
         return next((group for group, topics in self.eventgroups.items() if topic in topics), None)
 
-    def discovered_at(self, udp: Address, tcp: Address) -> OfferedService:
+    def sd_service_at(self, udp: Address, tcp: Address) -> OfferedService:
         """What service discovery is told: where we are, and what may be subscribed."""
         groups = tuple(
             (group, self.multicast[group].group if group in self.multicast else None)
@@ -55,37 +55,42 @@ class Offer(NamedTuple):
         )
 
 
-def offers(services: Iterable[Service], own_authority: str) -> dict[ServiceKey, Offer]:
+def offered_eventgroups(
+    services: Iterable[ServiceConfig], own_authority: str
+) -> dict[ServiceKey, OfferedEventgroups]:
     """Those of `services` that are offered; `own_authority` stands for an empty one in `provider`."""
-    return {offer.key: offer for offer in (_offer(each, own_authority) for each in services if each.offered)}
+    return {
+        offer.key: offer
+        for offer in (_offered_eventgroups(each, own_authority) for each in services if each.offered)
+    }
 
 
-def _offer(service: Service, own_authority: str) -> Offer:
+def _offered_eventgroups(service: ServiceConfig, own_authority: str) -> OfferedEventgroups:
     assert service.provider_uuri is not None  # config.py has seen to it
     provider = service.provider_uuri.with_authority(own_authority)
     topics = {event: provider.with_resource(event.id) for event in service.events}
     groups: dict[int, list[UUri]] = {}
     for event, topic in topics.items():
-        for group in event.groups:
+        for group in event.eventgroup_ids:
             groups.setdefault(group, []).append(topic)
-    return Offer(
+    return OfferedEventgroups(
         key=ServiceKey(service.service, service.instance, service.major),
         minor=service.minor,
         events={
-            topic: WireEvent(service.service, event.id, service.major, service.segmenting(event))
+            topic: EventTemplate(service.service, event.id, service.major, service.segmentation_of(event))
             for event, topic in topics.items()
         },
         over_tcp=frozenset(t for event, t in topics.items() if service.protocol_of(event) == _TCP),
         eventgroups={group: tuple(each) for group, each in groups.items()},
         fields=frozenset(topic for event, topic in topics.items() if event.field),
         multicast={
-            each.id: Multicast(parse_group(each.multicast), each.threshold)
+            each.id: EventgroupMulticast(parse_group(each.multicast), each.threshold)
             for each in service.eventgroups
             if each.threshold
         },
         receivers=len(service.static_receivers),
-        uses_tcp=service.uses("tcp"),
-        uses_udp=service.uses("udp"),
+        uses_tcp=service.uses_protocol("tcp"),
+        uses_udp=service.uses_protocol("udp"),
         authority=provider.authority_name,
     )
 

@@ -44,7 +44,7 @@ class OptionType(IntEnum):
     IPV6_SD_ENDPOINT = 0x26
 
 
-class Role(IntEnum):
+class EndpointRole(IntEnum):
     """What an endpoint is for: the type byte of its IPv4 option. IPv6 adds 2."""
 
     SERVICE = 0x04
@@ -52,7 +52,7 @@ class Role(IntEnum):
     DISCOVERY = 0x24
 
 
-class Protocol(IntEnum):
+class L4Protocol(IntEnum):
     TCP = 6
     UDP = 17
 
@@ -62,8 +62,8 @@ class Endpoint(Struct, frozen=True):
 
     host: str
     port: int
-    protocol: int = int(Protocol.UDP)
-    role: int = int(Role.SERVICE)
+    protocol: int = int(L4Protocol.UDP)
+    role: int = int(EndpointRole.SERVICE)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -184,22 +184,20 @@ def _problem(
         return f"protocol {protocol}, expected 6 (TCP) or 17 (UDP)"
     if port == 0:
         return "port 0, expected 1 to 65535"
-    if role == Role.SERVICE:
+    if role == EndpointRole.SERVICE:
         if ip.is_multicast or ip.is_unspecified or ip == _BROADCAST:
             return f"address {ip}, expected that of one host"
-    elif protocol != Protocol.UDP:
+    elif protocol != L4Protocol.UDP:
         return f"protocol {protocol}, expected 17 (UDP)"
-    elif ip.is_multicast != (role == Role.MULTICAST):
-        return (
-            f"address {ip}, expected {'a multicast group' if role == Role.MULTICAST else 'that of one host'}"
-        )
+    elif ip.is_multicast != (role == EndpointRole.MULTICAST):
+        return f"address {ip}, expected {'a multicast group' if role == EndpointRole.MULTICAST else 'that of one host'}"
     return None
 
 
-_PROTOCOLS: Final = frozenset(map(int, Protocol))
+_PROTOCOLS: Final = frozenset(map(int, L4Protocol))
 _BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")
 _ENDPOINTS: Final[Mapping[int, Layout]] = {
-    role | extra: layout for role in Role for extra, layout in ((0, _BODY_V4), (2, _BODY_V6))
+    role | extra: layout for role in EndpointRole for extra, layout in ((0, _BODY_V4), (2, _BODY_V6))
 }
 
 

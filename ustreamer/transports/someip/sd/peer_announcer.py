@@ -9,251 +9,275 @@ is said in several parts counts when all of them are there.
 from collections.abc import Hashable
 from typing import Final, cast
 
-from ustreamer.core.peers.election import Announcement, Who
+from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, Desk
-from ustreamer.transports.someip.sd.actions import Refusal, StreamersHeard
+from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, ActionBuffer
+from ustreamer.transports.someip.sd.actions import PeerAnnouncementsChanged, SdRefusal
 from ustreamer.transports.someip.sd.codec import (
     ANY_INSTANCE,
     ANY_MAJOR,
     ANY_MINOR,
     ENTRY_SIZE,
-    FOREVER,
+    TTL_FOREVER,
     EntryType,
     ServiceEntry,
 )
 from ustreamer.transports.someip.sd.options import Configuration, Endpoint, write_option
 from ustreamer.transports.someip.sd.peer_options import (
     MAX_GENERATION,
-    MalformedWords,
-    Part,
-    mark,
-    read_part,
-    words_of,
-    write_parts,
+    AnnouncementPart,
+    MalformedAnnouncement,
+    decode_announcement_part,
+    encode_announcements,
+    roles_and_subjects,
+    streamer_mark,
 )
-from ustreamer.transports.someip.sd.phases import after
-from ustreamer.transports.someip.sd.settings import Streamer
+from ustreamer.transports.someip.sd.phases import next_phase
+from ustreamer.transports.someip.sd.settings import PeerDiscoverySettings
 
-MAX_STREAMERS: Final = 32
+MAX_PEER_STREAMERS: Final = 32
 """That are known on one network."""
 MAX_ANNOUNCEMENTS: Final = 4_096
 """Of all of them together, half said ones included."""
-PAUSE_NS: Final = 20_000_000
+UPDATE_DELAY_NS: Final = 20_000_000
 """Between a change and the telling of it: each telling makes all plans anew, and a hostile peer may change its mind all the time."""
 
 _MAJOR: Final = 1
 _HEADER: Final = 16 + 12  # of SOME/IP and of service discovery
 _OPTION: Final = 4 + 1  # its head, and the 0 at its end
-_Key = tuple[Address, Who, str]
+_Key = tuple[Address, RouterId, str]
 _Version = tuple[int, int]
 
 
-class _Heard:
+class _PeerState:
     """What one streamer says of one network: what counts, and what is not complete."""
 
     def __init__(self) -> None:
-        self.now: frozenset[Announcement] = frozenset()
+        self.announcements: frozenset[Announcement] = frozenset()
         self.complete: _Version | None = None
         self.version: _Version | None = None
-        self.got: dict[int, frozenset[Announcement]] = {}
+        self.parts: dict[int, frozenset[Announcement]] = {}
 
     @property
     def size(self) -> int:
-        return len(self.now) + sum(map(len, self.got.values()))
+        return len(self.announcements) + sum(map(len, self.parts.values()))
 
 
-class Streamers:
+class PeerAnnouncer:
     """Belongs to whoever has the Discovery."""
 
-    def __init__(self, desk: Desk, streamer: Streamer) -> None:
-        self._desk = desk
-        self._streamer = streamer
+    def __init__(self, actions: ActionBuffer, settings: PeerDiscoverySettings) -> None:
+        self._actions = actions
+        self._settings = settings
         self._up = False
-        self._said: frozenset[Announcement] = frozenset()
+        self._announced: frozenset[Announcement] = frozenset()
         self._entries: list[ServiceEntry] = []
         self._generation = 0
         self._sent = 0
-        self._asked: dict[Address, None] = {}
-        self._heard: dict[_Key, _Heard] = {}
-        self._told: frozenset[Announcement] = frozenset()
-        self._unsaid = 0
+        self._pending_answers: dict[Address, None] = {}
+        self._peers: dict[_Key, _PeerState] = {}
+        self._reported: frozenset[Announcement] = frozenset()
+        self._dropped = 0
 
     @property
     def service(self) -> int:
         """The service that stands for a streamer."""
-        return self._streamer.service
+        return self._settings.service
 
     # --- ours -----------------------------------------------------------------------------------------------------------
 
-    def say(self, announcements: frozenset[Announcement], now_ns: int) -> None:
+    def announce(self, announcements: frozenset[Announcement], now_ns: int) -> None:
         """Announce these from now on, and no others."""
-        if announcements == self._said:
+        if announcements == self._announced:
             return
-        self._said = announcements
+        self._announced = announcements
         if not announcements:
             self._stop()
             return
         self._generation = self._generation % MAX_GENERATION + 1
         endpoint = next(iter(announcements)).endpoint
-        place = Endpoint(*self._desk.settings.events)
-        room = self._desk.settings.limits.datagram - _HEADER - ENTRY_SIZE - len(write_option(place)) - _OPTION
-        options, self._unsaid = write_parts(
-            self._streamer.me, endpoint, self._generation, words_of(announcements), room
+        endpoint_option = Endpoint(*self._actions.settings.events)
+        max_bytes = (
+            self._actions.settings.limits.datagram
+            - _HEADER
+            - ENTRY_SIZE
+            - len(write_option(endpoint_option))
+            - _OPTION
         )
-        self._entries = [self._entry(number, place, option) for number, option in enumerate(options)]
+        options, self._dropped = encode_announcements(
+            self._settings.own_id, endpoint, self._generation, roles_and_subjects(announcements), max_bytes
+        )
+        self._entries = [
+            self._entry(number, endpoint_option, option) for number, option in enumerate(options)
+        ]
         if self._up:
             self._start(now_ns, 0)
 
-    def _entry(self, number: int, place: Endpoint, words: Configuration) -> ServiceEntry:
+    def _entry(self, number: int, endpoint_option: Endpoint, announcement: Configuration) -> ServiceEntry:
         # An instance for each part: to whoever does not know what this is, they are different things.
-        instance = (int(self._streamer.me.instance, 16) + number) % 0xFFFE + 1
-        ttl = self._desk.timings.ttl_offer_s
-        return ServiceEntry(EntryType.OFFER, self.service, instance, _MAJOR, 0, ttl, (place, words))
+        instance = (int(self._settings.own_id.instance, 16) + number) % 0xFFFE + 1
+        ttl = self._actions.timings.ttl_offer_s
+        return ServiceEntry(
+            EntryType.OFFER, self.service, instance, _MAJOR, 0, ttl, (endpoint_option, announcement)
+        )
 
     def _start(self, now_ns: int, delay_ns: int) -> None:
         self._sent = 0
-        self._desk.deadlines.set((self._say_due, None), now_ns + delay_ns)
+        self._actions.deadlines.schedule((self._announce_due, None), now_ns + delay_ns)
 
-    def _say_due(self, _: Hashable, now_ns: int) -> None:
+    def _announce_due(self, _: Hashable, now_ns: int) -> None:
         for entry in self._entries:
-            self._desk.post(None, entry)
+            self._actions.enqueue(None, entry)
         self._sent += 1
-        _, pause_ms = after(self._sent, self._desk.timings)
+        _, pause_ms = next_phase(self._sent, self._actions.timings)
         if pause_ms:
-            self._desk.deadlines.set((self._say_due, None), now_ns + pause_ms * NS_PER_MS)
+            self._actions.deadlines.schedule((self._announce_due, None), now_ns + pause_ms * NS_PER_MS)
 
     def _stop(self) -> None:
-        self._desk.deadlines.cancel((self._say_due, None))
+        self._actions.deadlines.cancel((self._announce_due, None))
         if self._entries and self._sent:
             first = self._entries[0]
             stop = ServiceEntry(
-                EntryType.OFFER, self.service, first.instance, _MAJOR, 0, 0, (mark(self._streamer.me),)
+                EntryType.OFFER,
+                self.service,
+                first.instance,
+                _MAJOR,
+                0,
+                0,
+                (streamer_mark(self._settings.own_id),),
             )
-            self._desk.post(None, stop)
+            self._actions.enqueue(None, stop)
         self._entries, self._sent = [], 0
 
-    def find(self, entry: ServiceEntry, peer: Address, multicast: bool, now_ns: int) -> None:
+    def on_find(self, entry: ServiceEntry, peer: Address, multicast: bool, now_ns: int) -> None:
         """Answer who looks for streamers."""
         if entry.service != self.service or not entry.ttl or not self._sent:
             return
-        self._asked[peer] = None
-        delay_ns = self._desk.answer_delay() if multicast else 0
-        self._desk.deadlines.set_earlier((self._answer_due, peer), now_ns + delay_ns)
+        self._pending_answers[peer] = None
+        delay_ns = self._actions.response_delay_ns() if multicast else 0
+        self._actions.deadlines.schedule_earlier((self._answer_due, peer), now_ns + delay_ns)
 
     def _answer_due(self, hashed: Hashable, now_ns: int) -> None:
         peer = cast(Address, hashed)
-        del self._asked[peer]
+        del self._pending_answers[peer]
         for entry in self._entries:
-            self._desk.post(peer, entry)
+            self._actions.enqueue(peer, entry)
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     def link_up(self, delay_ns: int, now_ns: int) -> None:
         """The network is there: look who else is, and say that we are."""
         self._up = True
-        self._desk.deadlines.set((self._find_due, None), now_ns + delay_ns)
+        self._actions.deadlines.schedule((self._find_due, None), now_ns + delay_ns)
         if self._entries:
             self._start(now_ns, delay_ns)
 
     def _find_due(self, _: Hashable, now_ns: int) -> None:
-        ttl = self._desk.timings.ttl_find_s
-        self._desk.post(
+        ttl = self._actions.timings.ttl_find_s
+        self._actions.enqueue(
             None, ServiceEntry(EntryType.FIND, self.service, ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, ttl)
         )
 
     def link_down(self) -> None:
         """The network is gone, and everybody with it."""
         self._up, self._sent = False, 0
-        for due in (self._say_due, self._find_due):
-            self._desk.deadlines.cancel((due, None))
-        for peer in self._asked:
-            self._desk.deadlines.cancel((self._answer_due, peer))
-        self._asked.clear()
-        for key in self._heard:
-            self._desk.deadlines.cancel((self._expired, key))
-        self._heard.clear()
-        self._tell_due(None, 0)
+        for due in (self._announce_due, self._find_due):
+            self._actions.deadlines.cancel((due, None))
+        for peer in self._pending_answers:
+            self._actions.deadlines.cancel((self._answer_due, peer))
+        self._pending_answers.clear()
+        for key in self._peers:
+            self._actions.deadlines.cancel((self._expired, key))
+        self._peers.clear()
+        self._report_due(None, 0)
 
     def close(self) -> None:
-        self._said = frozenset()
+        self._announced = frozenset()
         self._stop()
 
     # --- others' --------------------------------------------------------------------------------------------------------
 
-    def hear(self, entry: ServiceEntry, who: Who, peer: Address, now_ns: int) -> None:
+    def on_offer(self, entry: ServiceEntry, router_id: RouterId, peer: Address, now_ns: int) -> None:
         """An Offer or StopOffer of a streamer itself."""
         if entry.ttl == 0:
-            for key in [each for each in self._heard if each[:2] == (peer, who)]:
-                self._forget(key, now_ns)
+            for key in [each for each in self._peers if each[:2] == (peer, router_id)]:
+                self._remove_peer(key, now_ns)
             return
         try:
-            part = read_part(who, entry.options)
-        except MalformedWords as error:
-            self._desk.refuse(Refusal.SD_STREAMER_WORDS, peer, str(error))
+            part = decode_announcement_part(router_id, entry.options)
+        except MalformedAnnouncement as error:
+            self._actions.emit_refused(SdRefusal.SD_ANNOUNCEMENT_MALFORMED, peer, str(error))
             return
-        key = (peer, who, part.endpoint)
-        known = self._heard.get(key)
+        key = (peer, router_id, part.endpoint)
+        known = self._peers.get(key)
         if known is None:
-            if len(self._heard) >= MAX_STREAMERS:
-                self._desk.refuse(Refusal.SD_STREAMER_LIMIT, peer, f"{MAX_STREAMERS} streamers are known")
+            if len(self._peers) >= MAX_PEER_STREAMERS:
+                self._actions.emit_refused(
+                    SdRefusal.SD_STREAMER_LIMIT, peer, f"{MAX_PEER_STREAMERS} streamers are known"
+                )
                 return
-            known = self._heard[key] = _Heard()
-        if (part.generation, part.parts) != known.complete and not self._collect(known, part, peer, now_ns):
+            known = self._peers[key] = _PeerState()
+        if (part.generation, part.parts) != known.complete and not self._collect_part(
+            known, part, peer, now_ns
+        ):
             return
         due = (self._expired, key)
-        if entry.ttl == FOREVER:
-            self._desk.deadlines.cancel(due)
+        if entry.ttl == TTL_FOREVER:
+            self._actions.deadlines.cancel(due)
         else:
-            self._desk.deadlines.set(due, now_ns + entry.ttl * NS_PER_S)
+            self._actions.deadlines.schedule(due, now_ns + entry.ttl * NS_PER_S)
 
-    def _collect(self, known: _Heard, part: Part, peer: Address, now_ns: int) -> bool:
+    def _collect_part(self, known: _PeerState, part: AnnouncementPart, peer: Address, now_ns: int) -> bool:
         """Keep a part of what is not complete; whether there was room for it."""
         version = (part.generation, part.parts)
         if known.version != version:
-            known.version, known.got = version, {}
-        known.got.pop(part.part, None)
-        if sum(each.size for each in self._heard.values()) + len(part.words) > MAX_ANNOUNCEMENTS:
-            self._desk.refuse(Refusal.SD_STREAMER_LIMIT, peer, f"{MAX_ANNOUNCEMENTS} words are known")
+            known.version, known.parts = version, {}
+        known.parts.pop(part.part, None)
+        if sum(each.size for each in self._peers.values()) + len(part.claims) > MAX_ANNOUNCEMENTS:
+            self._actions.emit_refused(
+                SdRefusal.SD_STREAMER_LIMIT, peer, f"{MAX_ANNOUNCEMENTS} words are known"
+            )
             return False
-        who = part.who
-        vouched = who.authority in self._streamer.vouched
-        known.got[part.part] = frozenset(
-            Announcement(who.instance, part.endpoint, who.authority, role, subject, vouched)
-            for role, subject in part.words
+        router_id = part.router_id
+        is_trusted = router_id.authority in self._settings.trusted_authorities
+        known.parts[part.part] = frozenset(
+            Announcement(router_id.instance, part.endpoint, router_id.authority, role, subject, is_trusted)
+            for role, subject in part.claims
         )
-        if len(known.got) == part.parts:
-            known.now = frozenset[Announcement]().union(*known.got.values())
-            known.complete, known.got = version, {}
-            self._news(now_ns)
+        if len(known.parts) == part.parts:
+            known.announcements = frozenset[Announcement]().union(*known.parts.values())
+            known.complete, known.parts = version, {}
+            self._schedule_report(now_ns)
         return True
 
     def _expired(self, hashed: Hashable, now_ns: int) -> None:
-        self._forget(cast(_Key, hashed), now_ns)
+        self._remove_peer(cast(_Key, hashed), now_ns)
 
-    def forget(self, peer: Address, now_ns: int) -> None:
+    def on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
         """It has rebooted: what it said is no longer so."""
-        for key in [each for each in self._heard if each[0] == peer]:
-            self._forget(key, now_ns)
+        for key in [each for each in self._peers if each[0] == peer]:
+            self._remove_peer(key, now_ns)
 
-    def _forget(self, key: _Key, now_ns: int) -> None:
-        del self._heard[key]
-        self._desk.deadlines.cancel((self._expired, key))
-        self._news(now_ns)
+    def _remove_peer(self, key: _Key, now_ns: int) -> None:
+        del self._peers[key]
+        self._actions.deadlines.cancel((self._expired, key))
+        self._schedule_report(now_ns)
 
-    def _news(self, now_ns: int) -> None:
-        self._desk.deadlines.set_earlier((self._tell_due, None), now_ns + PAUSE_NS)
+    def _schedule_report(self, now_ns: int) -> None:
+        self._actions.deadlines.schedule_earlier((self._report_due, None), now_ns + UPDATE_DELAY_NS)
 
-    def _tell_due(self, _: Hashable, now_ns: int) -> None:
-        there = frozenset[Announcement]().union(*(each.now for each in self._heard.values()))
-        if there != self._told:
-            self._told = there
-            self._desk.tell(StreamersHeard(there))
+    def _report_due(self, _: Hashable, now_ns: int) -> None:
+        announcements = frozenset[Announcement]().union(
+            *(each.announcements for each in self._peers.values())
+        )
+        if announcements != self._reported:
+            self._reported = announcements
+            self._actions.emit(PeerAnnouncementsChanged(announcements))
 
-    def uses(self, peer: Address) -> bool:
+    def depends_on(self, peer: Address) -> bool:
         """Whether something here depends on what is known of `peer`."""
-        return peer in self._asked or any(key[0] == peer for key in self._heard)
+        return peer in self._pending_answers or any(key[0] == peer for key in self._peers)
 
     def statistics(self) -> dict[str, int]:
-        """`sd_streamers` that are known, and `sd_unsaid` words of ours that found no room."""
-        return {"sd_streamers": len(self._heard), "sd_unsaid": self._unsaid}
+        """`sd_streamers` that are known, and `sd_announcements_dropped` words of ours that found no room."""
+        return {"sd_streamers": len(self._peers), "sd_announcements_dropped": self._dropped}

@@ -16,7 +16,7 @@ it starts. After a reboot, or when the ttl of an Offer is over, the Find starts 
 
 from enum import StrEnum
 
-from ustreamer.transports.someip.sd.settings import Timings
+from ustreamer.transports.someip.sd.settings import SdTimings
 
 
 class Phase(StrEnum):
@@ -28,7 +28,7 @@ class Phase(StrEnum):
     MAIN = "main"
 
 
-def after(sent: int, timings: Timings) -> tuple[Phase, int]:
+def next_phase(sent: int, timings: SdTimings) -> tuple[Phase, int]:
     """The phase once `sent` messages (1 or more) are out, and its pause in ms; in MAIN that is the cyclic delay."""
     if sent <= timings.repetitions_max:
         return Phase.REPETITION, timings.repetitions_base_delay_ms << (sent - 1)

@@ -14,48 +14,48 @@ from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from typing import Final, cast
 
-from ustreamer.core.peers.election import Who
+from ustreamer.core.peers.election import RouterId
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, Desk
+from ustreamer.transports.someip.sd.action_buffer import NS_PER_MS, NS_PER_S, ActionBuffer
 from ustreamer.transports.someip.sd.actions import (
-    Ended,
-    InitialDataAsked,
-    OfferTurned,
-    Refusal,
-    Subscription,
-    SubscriptionAsked,
+    EndReason,
+    InitialDataRequested,
+    OfferRoleChanged,
+    SdRefusal,
+    SdSubscription,
     SubscriptionEnded,
+    SubscriptionRequested,
 )
 from ustreamer.transports.someip.sd.codec import (
     ANY_INSTANCE,
     ANY_MAJOR,
     ANY_MINOR,
-    FOREVER,
+    TTL_FOREVER,
     EntryType,
     EventgroupEntry,
     ServiceEntry,
 )
-from ustreamer.transports.someip.sd.endpoints import Places, places, shown
-from ustreamer.transports.someip.sd.options import Endpoint, Option, Protocol, Role
-from ustreamer.transports.someip.sd.peer_options import mark
-from ustreamer.transports.someip.sd.phases import Phase, after
+from ustreamer.transports.someip.sd.endpoints import EntryEndpoints, entry_endpoints, format_address
+from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
+from ustreamer.transports.someip.sd.peer_options import streamer_mark
+from ustreamer.transports.someip.sd.phases import Phase, next_phase
 from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
-from ustreamer.transports.someip.sd.standby import Rivals
+from ustreamer.transports.someip.sd.standby import CompetingOffers
 
-_LISTEN_NS: Final = 50_000_000
+_FIND_MARGIN_NS: Final = 50_000_000
 """For how long an answer to a Find may be late: a streamer that is busy needs some ms."""
 
 
-class _Offer:
+class _OfferState:
     def __init__(self, service: OfferedService, extra: tuple[Option, ...]) -> None:
         self.service = service
-        self.listened = False
+        self.find_sent = False
         self.phase = Phase.DOWN
         self.sent = 0
         self.eventgroups = dict(service.eventgroups)
         endpoints = [
             Endpoint(*address, protocol=int(protocol))
-            for address, protocol in ((service.udp, Protocol.UDP), (service.tcp, Protocol.TCP))
+            for address, protocol in ((service.udp, L4Protocol.UDP), (service.tcp, L4Protocol.TCP))
             if address is not None
         ]
         self.options: tuple[Option, ...] = (*endpoints, *service.options, *extra)
@@ -66,7 +66,7 @@ class _Offer:
             EntryType.OFFER, key.service, key.instance, key.major, self.service.minor, ttl, self.options
         )
 
-    def fits(self, find: ServiceEntry) -> bool:
+    def matches(self, find: ServiceEntry) -> bool:
         key = self.service.key
         return (
             find.service == key.service
@@ -77,339 +77,364 @@ class _Offer:
 
 
 class SubscriberState(StrEnum):
-    ASKED = "asked"
+    PENDING = "asked"
     ACTIVE = "active"
 
 
 class _Subscriber:
     def __init__(self, entry: EventgroupEntry) -> None:
-        self.state = SubscriberState.ASKED
+        self.state = SubscriberState.PENDING
         self.entry = entry
-        self.heard_ns = 0
+        self.received_ns = 0
 
 
-class Server:
+class SdServer:
     """Offers of ours and their subscribers."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        streamer = desk.settings.streamer
-        self.rivals = None if streamer is None else Rivals(desk, streamer, self.recheck)
-        self._extra = () if streamer is None else (mark(streamer.me),)
-        self._family = 6 if ":" in desk.settings.own[0] else 4
+    def __init__(self, actions: ActionBuffer) -> None:
+        self._actions = actions
+        peer_discovery = actions.settings.streamer
+        self.competing_offers = (
+            None if peer_discovery is None else CompetingOffers(actions, peer_discovery, self.recheck_standby)
+        )
+        self._streamer_options = () if peer_discovery is None else (streamer_mark(peer_discovery.own_id),)
+        self._family = 6 if ":" in actions.settings.own[0] else 4
         self._up = False
-        self._offers: dict[ServiceKey, _Offer] = {}
-        self._answers: dict[Address, dict[ServiceKey, None]] = {}
-        self._subscribers: dict[Address, dict[Subscription, _Subscriber]] = {}
-        self._number = 0
+        self._offers: dict[ServiceKey, _OfferState] = {}
+        self._pending_offers: dict[Address, dict[ServiceKey, None]] = {}
+        self._subscribers: dict[Address, dict[SdSubscription, _Subscriber]] = {}
+        self._subscription_count = 0
 
     # --- offers -----------------------------------------------------------------------------------------------------------
 
-    def offer(self, service: OfferedService, now_ns: int) -> None:
+    def offer_service(self, service: OfferedService, now_ns: int) -> None:
         """Offer a service from now on; one that is offered already is offered anew."""
         if service.key in self._offers:
-            self.withdraw(service.key, now_ns)
-        self._offers[service.key] = _Offer(service, self._extra)
+            self.stop_offer(service.key, now_ns)
+        self._offers[service.key] = _OfferState(service, self._streamer_options)
         if self._up:
-            self._start((service.key,), now_ns)
+            self._start_offering((service.key,), now_ns)
 
-    def withdraw(self, key: ServiceKey, now_ns: int) -> None:
+    def stop_offer(self, key: ServiceKey, now_ns: int) -> None:
         """Offer a service no more; its subscribers are gone with it."""
         offer = self._offers.pop(key, None)
         if offer is None:
             return
-        self._desk.deadlines.cancel((self._offer_due, key))
+        self._actions.deadlines.cancel((self._offer_due, key))
         if offer.sent:
-            self._desk.post(None, offer.entry(0))
+            self._actions.enqueue(None, offer.entry(0))
         for subscription in [s for of in self._subscribers.values() for s in of if s.key == key]:
-            self._end(subscription, Ended.WITHDRAWN)
+            self._end_subscription(subscription, EndReason.WITHDRAWN)
 
     def link_up(self, delay_ns: int, now_ns: int) -> None:
         """All offers start, after the same delay, so that they share messages."""
         self._up = True
-        self._start(self._offers, now_ns, delay_ns)
+        self._start_offering(self._offers, now_ns, delay_ns)
 
     def link_down(self) -> None:
         """The link is gone: so is everybody who subscribed."""
         self._up = False
         for key, offer in self._offers.items():
-            self._turn(offer, Phase.DOWN)
+            self._set_phase(offer, Phase.DOWN)
             offer.sent = 0
-            self._desk.deadlines.cancel((self._offer_due, key))
-        for peer in self._answers:
-            self._desk.deadlines.cancel((self._answer_due, peer))
-        self._answers.clear()
+            self._actions.deadlines.cancel((self._offer_due, key))
+        for peer in self._pending_offers:
+            self._actions.deadlines.cancel((self._answer_due, peer))
+        self._pending_offers.clear()
         for peer in list(self._subscribers):
-            self.forget(peer, Ended.LINK)
-        if self.rivals is not None:
-            self.rivals.clear()
+            self.end_subscriptions_of(peer, EndReason.LINK)
+        if self.competing_offers is not None:
+            self.competing_offers.clear()
 
     def close(self) -> None:
         """Say that all offers stop."""
         for key in list(self._offers):
-            self.withdraw(key, 0)
+            self.stop_offer(key, 0)
         self._up = False
 
-    def _start(self, keys: Iterable[ServiceKey], now_ns: int, delay_ns: int | None = None) -> None:
-        delay_ns = self._desk.initial_delay() if delay_ns is None else delay_ns
+    def _start_offering(self, keys: Iterable[ServiceKey], now_ns: int, delay_ns: int | None = None) -> None:
+        delay_ns = self._actions.initial_delay_ns() if delay_ns is None else delay_ns
         for key in keys:
             offer = self._offers[key]
-            self._turn(offer, Phase.INITIAL_WAIT)
-            offer.sent, offer.listened = 0, False
-            self._desk.deadlines.set((self._offer_due, key), now_ns + delay_ns)
+            self._set_phase(offer, Phase.INITIAL_WAIT)
+            offer.sent, offer.find_sent = 0, False
+            self._actions.deadlines.schedule((self._offer_due, key), now_ns + delay_ns)
 
     def _offer_due(self, key: Hashable, now_ns: int) -> None:
         offer = self._offers[cast(ServiceKey, key)]
-        if offer.sent == 0 and self.rivals is not None and self._waits(offer, self.rivals, now_ns):
+        if (
+            offer.sent == 0
+            and self.competing_offers is not None
+            and self._must_wait(offer, self.competing_offers, now_ns)
+        ):
             return
-        self._desk.post(None, offer.entry(self._desk.timings.ttl_offer_s))
+        self._actions.enqueue(None, offer.entry(self._actions.timings.ttl_offer_s))
         offer.sent += 1
-        offer.phase, pause_ms = after(offer.sent, self._desk.timings)
+        offer.phase, pause_ms = next_phase(offer.sent, self._actions.timings)
         if pause_ms or offer.phase is not Phase.MAIN:
-            self._desk.deadlines.set((self._offer_due, key), now_ns + pause_ms * NS_PER_MS)
+            self._actions.deadlines.schedule((self._offer_due, key), now_ns + pause_ms * NS_PER_MS)
 
     # --- other streamers that offer the same --------------------------------------------------------------------------------
 
-    def _waits(self, offer: _Offer, rivals: Rivals, now_ns: int) -> bool:
+    def _must_wait(self, offer: _OfferState, competing_offers: CompetingOffers, now_ns: int) -> bool:
         """Whether another streamer offers it, or it is to be asked first."""
         key = offer.service.key
-        if not offer.listened:
-            offer.phase, offer.listened = Phase.LISTENING, True
-            ttl = self._desk.timings.ttl_find_s
-            self._desk.post(
+        if not offer.find_sent:
+            offer.phase, offer.find_sent = Phase.LISTENING, True
+            ttl = self._actions.timings.ttl_find_s
+            self._actions.enqueue(
                 None, ServiceEntry(EntryType.FIND, key.service, key.instance, key.major, ANY_MINOR, ttl)
             )
-            answered_ns = self._desk.timings.request_response_delay_max_ms * NS_PER_MS + _LISTEN_NS
-            self._desk.deadlines.set((self._offer_due, key), now_ns + answered_ns)
+            find_timeout_ns = (
+                self._actions.timings.request_response_delay_max_ms * NS_PER_MS + _FIND_MARGIN_NS
+            )
+            self._actions.deadlines.schedule((self._offer_due, key), now_ns + find_timeout_ns)
             return True
-        if rivals.hold(key, offer.service.authority, now_ns):
+        if competing_offers.should_stand_by(key, offer.service.authority, now_ns):
             self._stand_by(offer)
             return True
-        self._turn(offer, Phase.REPETITION)
+        self._set_phase(offer, Phase.REPETITION)
         return False
 
-    def rival(self, entry: ServiceEntry, who: Who, peer: Address, now_ns: int) -> bool:
+    def on_competing_offer(
+        self, entry: ServiceEntry, router_id: RouterId, peer: Address, now_ns: int
+    ) -> bool:
         """Hear that another streamer offers something, or stops to; whether it is something that we offer."""
         key = ServiceKey(entry.service, entry.instance, entry.major)
         offer = self._offers.get(key)
-        if offer is None or self.rivals is None or not self._up:
+        if offer is None or self.competing_offers is None or not self._up:
             return offer is not None
-        self.rivals.hear(key, who, peer, entry.ttl, now_ns)
+        self.competing_offers.on_offer(key, router_id, peer, entry.ttl, now_ns)
         offers_too = offer.sent and entry.ttl
-        if offers_too and self.rivals.believes(who, offer.service.authority):
-            if self.rivals.comes_first(key, who):
-                self._desk.post(None, offer.entry(0))
+        if offers_too and self.competing_offers.is_trusted(router_id, offer.service.authority):
+            if self.competing_offers.yields_to(key, router_id):
+                self._actions.enqueue(None, offer.entry(0))
                 for subscription in [s for of in self._subscribers.values() for s in of if s.key == key]:
-                    self._end(subscription, Ended.WITHDRAWN)
+                    self._end_subscription(subscription, EndReason.WITHDRAWN)
                 self._stand_by(offer)
             else:
-                self._answers.setdefault(peer, {})[key] = None
-                self._desk.deadlines.set_earlier((self._answer_due, peer), now_ns + self._desk.answer_delay())
+                self._pending_offers.setdefault(peer, {})[key] = None
+                self._actions.deadlines.schedule_earlier(
+                    (self._answer_due, peer), now_ns + self._actions.response_delay_ns()
+                )
         return True
 
-    def _stand_by(self, offer: _Offer) -> None:
-        self._desk.deadlines.cancel((self._offer_due, offer.service.key))
+    def _stand_by(self, offer: _OfferState) -> None:
+        self._actions.deadlines.cancel((self._offer_due, offer.service.key))
         offer.sent = 0
-        self._turn(offer, Phase.STANDBY)
+        self._set_phase(offer, Phase.STANDBY)
 
-    def _turn(self, offer: _Offer, phase: Phase) -> None:
+    def _set_phase(self, offer: _OfferState, phase: Phase) -> None:
         if (offer.phase is Phase.STANDBY) != (phase is Phase.STANDBY):
-            self._desk.tell(OfferTurned(offer.service.key, phase is not Phase.STANDBY))
+            self._actions.emit(OfferRoleChanged(offer.service.key, phase is not Phase.STANDBY))
         offer.phase = phase
 
-    def recheck(self, key: ServiceKey, now_ns: int) -> None:
+    def recheck_standby(self, key: ServiceKey, now_ns: int) -> None:
         """Fewer than before may offer what we stand by for, or somebody is believed no more."""
         offer = self._offers.get(key)
-        if offer is None or self.rivals is None or offer.phase is not Phase.STANDBY:
+        if offer is None or self.competing_offers is None or offer.phase is not Phase.STANDBY:
             return
         due = (self._offer_due, key)
-        if not self.rivals.hold(key, offer.service.authority, now_ns):
-            self._desk.deadlines.set_earlier(due, now_ns + self._desk.initial_delay())
+        if not self.competing_offers.should_stand_by(key, offer.service.authority, now_ns):
+            self._actions.deadlines.schedule_earlier(due, now_ns + self._actions.initial_delay_ns())
 
-    def recheck_all(self, now_ns: int) -> None:
+    def recheck_all_standby(self, now_ns: int) -> None:
         """Others may be believed than before."""
         for key in self._offers:
-            self.recheck(key, now_ns)
+            self.recheck_standby(key, now_ns)
 
     # --- finds ------------------------------------------------------------------------------------------------------------
 
-    def find(self, entry: ServiceEntry, peer: Address, multicast: bool, now_ns: int) -> None:
+    def on_find(self, entry: ServiceEntry, peer: Address, multicast: bool, now_ns: int) -> None:
         """Answer a Find with unicast Offers: at once, or with a delay if many may be answering."""
         if entry.ttl == 0:
             return
         keys = [
             key
             for key, offer in self._offers.items()
-            if offer.phase in {Phase.REPETITION, Phase.MAIN} and offer.fits(entry)
+            if offer.phase in {Phase.REPETITION, Phase.MAIN} and offer.matches(entry)
         ]
         if not keys:
             return
-        self._answers.setdefault(peer, {}).update(dict.fromkeys(keys))
+        self._pending_offers.setdefault(peer, {}).update(dict.fromkeys(keys))
         if multicast:
-            self._desk.deadlines.set_earlier((self._answer_due, peer), now_ns + self._desk.answer_delay())
+            self._actions.deadlines.schedule_earlier(
+                (self._answer_due, peer), now_ns + self._actions.response_delay_ns()
+            )
         else:
-            self._desk.deadlines.cancel((self._answer_due, peer))
+            self._actions.deadlines.cancel((self._answer_due, peer))
             self._answer_due(peer, now_ns)
 
     def _answer_due(self, peer: Hashable, now_ns: int) -> None:
         address = cast(Address, peer)
-        for key in self._answers.pop(address):
+        for key in self._pending_offers.pop(address):
             offer = self._offers.get(key)
             if offer is not None:
-                self._desk.post(address, offer.entry(self._desk.timings.ttl_offer_s))
+                self._actions.enqueue(address, offer.entry(self._actions.timings.ttl_offer_s))
 
     # --- subscriptions ----------------------------------------------------------------------------------------------------
 
-    def subscribe(
-        self, entry: EventgroupEntry, peer: Address, multicast: bool, says_initial: bool, now_ns: int
+    def on_subscribe(
+        self, entry: EventgroupEntry, peer: Address, multicast: bool, supports_initial_data: bool, now_ns: int
     ) -> None:
         """Subscribe or StopSubscribe; `says_initial`: the sender understands the flag for initial data."""
         if multicast:
-            self._desk.refuse(Refusal.SD_MULTICAST, peer, f"Subscribe of {_named(entry)} by multicast")
+            self._actions.emit_refused(
+                SdRefusal.SD_MULTICAST, peer, f"Subscribe of {_describe(entry)} by multicast"
+            )
             return
-        found = places(entry.options, self._family)
+        endpoints = entry_endpoints(entry.options, self._family)
         if entry.ttl == 0:
-            self._stop(entry, found, peer)
+            self._on_stop_subscribe(entry, endpoints, peer)
             return
-        problem = self._problem(entry, found, peer)
-        if problem is not None or isinstance(found, str):
-            reason, detail = problem or (Refusal.SD_ENDPOINTS, str(found))
-            self._desk.refuse(reason, peer, f"Subscribe of {_named(entry)}: {detail}")
+        problem = self._refusal_of(entry, endpoints, peer)
+        if problem is not None or isinstance(endpoints, str):
+            reason, detail = problem or (SdRefusal.SD_ENDPOINTS, str(endpoints))
+            self._actions.emit_refused(reason, peer, f"Subscribe of {_describe(entry)}: {detail}")
             self.nack(entry, peer)
             return
-        subscription = Subscription(peer, _key(entry), entry.eventgroup, entry.counter, found.udp, found.tcp)
+        subscription = SdSubscription(
+            peer, _service_key(entry), entry.eventgroup, entry.counter, endpoints.udp, endpoints.tcp
+        )
         subscriber = self._subscribers.get(peer, {}).get(subscription)
         if subscriber is None:
-            self._ask(subscription, entry, says_initial, now_ns)
+            self._request_decision(subscription, entry, supports_initial_data, now_ns)
             return
-        subscriber.entry, subscriber.heard_ns = entry, now_ns
+        subscriber.entry, subscriber.received_ns = entry, now_ns
         if subscriber.state is SubscriberState.ACTIVE:
             self._ack(subscription, subscriber)
-            if says_initial and entry.initial_data:
-                self._desk.tell_later(InitialDataAsked(subscription))
+            if supports_initial_data and entry.initial_data:
+                self._actions.emit_after(InitialDataRequested(subscription))
 
-    def _problem(
-        self, entry: EventgroupEntry, found: Places | str, peer: Address
-    ) -> tuple[Refusal, str] | None:
-        offer = self._offers.get(_key(entry))
+    def _refusal_of(
+        self, entry: EventgroupEntry, endpoints: EntryEndpoints | str, peer: Address
+    ) -> tuple[SdRefusal, str] | None:
+        offer = self._offers.get(_service_key(entry))
         if offer is None or offer.phase in {Phase.DOWN, Phase.STANDBY}:
-            return Refusal.SD_SUBSCRIBE_UNKNOWN, "not offered"
+            return SdRefusal.SD_SUBSCRIBE_UNKNOWN, "not offered"
         if entry.eventgroup not in offer.eventgroups:
-            return Refusal.SD_SUBSCRIBE_UNKNOWN, "no such event group"
-        if isinstance(found, str):
-            return Refusal.SD_ENDPOINTS, found
-        if found.udp is None and found.tcp is None and offer.eventgroups[entry.eventgroup] is None:
-            return Refusal.SD_ENDPOINTS, "no endpoint, expected one over UDP or TCP"
-        for address in (found.udp, found.tcp):
+            return SdRefusal.SD_SUBSCRIBE_UNKNOWN, "no such event group"
+        if isinstance(endpoints, str):
+            return SdRefusal.SD_ENDPOINTS, endpoints
+        if endpoints.udp is None and endpoints.tcp is None and offer.eventgroups[entry.eventgroup] is None:
+            return SdRefusal.SD_ENDPOINTS, "no endpoint, expected one over UDP or TCP"
+        for address in (endpoints.udp, endpoints.tcp):
             # Whoever could name another host would have us send it all the events.
             if address is not None and address[0] != peer[0]:
-                return Refusal.SD_ENDPOINTS, f"endpoint {shown(address)}, expected one of {peer[0]}"
+                return (
+                    SdRefusal.SD_ENDPOINTS,
+                    f"endpoint {format_address(address)}, expected one of {peer[0]}",
+                )
         return None
 
-    def _ask(
-        self, subscription: Subscription, entry: EventgroupEntry, says_initial: bool, now_ns: int
+    def _request_decision(
+        self, subscription: SdSubscription, entry: EventgroupEntry, supports_initial_data: bool, now_ns: int
     ) -> None:
-        limits = self._desk.settings.limits
+        limits = self._actions.settings.limits
         peer = subscription.peer
         of_peer = len(self._subscribers.get(peer, ()))
-        if self._number >= limits.subscriptions or of_peer >= limits.peer_subscriptions:
-            detail = f"{self._number} subscriptions, {of_peer} of this peer"
-            self._desk.refuse(Refusal.SD_SUBSCRIBE_LIMIT, peer, f"Subscribe of {_named(entry)}: {detail}")
+        if self._subscription_count >= limits.subscriptions or of_peer >= limits.peer_subscriptions:
+            detail = f"{self._subscription_count} subscriptions, {of_peer} of this peer"
+            self._actions.emit_refused(
+                SdRefusal.SD_SUBSCRIBE_LIMIT, peer, f"Subscribe of {_describe(entry)}: {detail}"
+            )
             self.nack(entry, peer)
             return
         subscriber = _Subscriber(entry)
-        subscriber.heard_ns = now_ns
+        subscriber.received_ns = now_ns
         self._subscribers.setdefault(peer, {})[subscription] = subscriber
-        self._number += 1
-        timeout_ns = self._desk.timings.decision_timeout_ms * NS_PER_MS
-        self._desk.deadlines.set((self._subscriber_due, subscription), now_ns + timeout_ns)
+        self._subscription_count += 1
+        timeout_ns = self._actions.timings.decision_timeout_ms * NS_PER_MS
+        self._actions.deadlines.schedule((self._subscriber_due, subscription), now_ns + timeout_ns)
         multicast = self._offers[subscription.key].eventgroups[subscription.eventgroup]
-        initial = entry.initial_data if says_initial else True
-        self._desk.tell(SubscriptionAsked(subscription, entry.ttl, initial, multicast))
+        initial = entry.initial_data if supports_initial_data else True
+        self._actions.emit(SubscriptionRequested(subscription, entry.ttl, initial, multicast))
 
-    def accept(self, subscription: Subscription) -> None:
+    def accept_subscription(self, subscription: SdSubscription) -> None:
         """The subscription that was asked about is granted; nothing if it is over meanwhile."""
         subscriber = self._subscribers.get(subscription.peer, {}).get(subscription)
-        if subscriber is not None and subscriber.state is SubscriberState.ASKED:
+        if subscriber is not None and subscriber.state is SubscriberState.PENDING:
             subscriber.state = SubscriberState.ACTIVE
             self._ack(subscription, subscriber)
 
-    def refuse(self, subscription: Subscription) -> None:
+    def refuse_subscription(self, subscription: SdSubscription) -> None:
         """It is not granted, or no longer: the next Subscribe is asked about again."""
         subscriber = self._subscribers.get(subscription.peer, {}).get(subscription)
         if subscriber is not None:
-            self._remove(subscription)
+            self._remove_subscription(subscription)
             self.nack(subscriber.entry, subscription.peer)
 
-    def _ack(self, subscription: Subscription, subscriber: _Subscriber) -> None:
+    def _ack(self, subscription: SdSubscription, subscriber: _Subscriber) -> None:
         entry = subscriber.entry
         multicast = self._offers[subscription.key].eventgroups[subscription.eventgroup]
-        options = () if multicast is None else (Endpoint(*multicast, role=int(Role.MULTICAST)),)
-        self._desk.post(subscription.peer, _answer(entry, entry.ttl, options))
+        options = () if multicast is None else (Endpoint(*multicast, role=int(EndpointRole.MULTICAST)),)
+        self._actions.enqueue(subscription.peer, _ack_entry(entry, entry.ttl, options))
         due = (self._subscriber_due, subscription)
-        if entry.ttl == FOREVER:
-            self._desk.deadlines.cancel(due)
+        if entry.ttl == TTL_FOREVER:
+            self._actions.deadlines.cancel(due)
         else:
-            self._desk.deadlines.set(due, subscriber.heard_ns + entry.ttl * NS_PER_S)
+            self._actions.deadlines.schedule(due, subscriber.received_ns + entry.ttl * NS_PER_S)
 
     def nack(self, entry: EventgroupEntry, peer: Address) -> None:
         """Refuse a Subscribe. A StopSubscribe has no answer."""
         if entry.ttl:
-            self._desk.post(peer, _answer(entry, 0, ()))
+            self._actions.enqueue(peer, _ack_entry(entry, 0, ()))
 
-    def _stop(self, entry: EventgroupEntry, found: Places | str, peer: Address) -> None:
-        asked = (_key(entry), entry.eventgroup, entry.counter)
+    def _on_stop_subscribe(
+        self, entry: EventgroupEntry, endpoints: EntryEndpoints | str, peer: Address
+    ) -> None:
+        stopped = (_service_key(entry), entry.eventgroup, entry.counter)
         for subscription in list(self._subscribers.get(peer, ())):
-            if (subscription.key, subscription.eventgroup, subscription.counter) != asked:
+            if (subscription.key, subscription.eventgroup, subscription.counter) != stopped:
                 continue
             # It names the endpoints of its Subscribe; one that names none means all of them.
-            named = (found.udp, found.tcp) if isinstance(found, Places) else (None, None)
+            named = (endpoints.udp, endpoints.tcp) if isinstance(endpoints, EntryEndpoints) else (None, None)
             if named in {(None, None), (subscription.udp, subscription.tcp)}:
-                self._end(subscription, Ended.STOPPED)
+                self._end_subscription(subscription, EndReason.STOPPED)
 
     def _subscriber_due(self, key: Hashable, now_ns: int) -> None:
-        subscription = cast(Subscription, key)
+        subscription = cast(SdSubscription, key)
         subscriber = self._subscribers[subscription.peer][subscription]
         if subscriber.state is SubscriberState.ACTIVE:
-            self._end(subscription, Ended.EXPIRED)
+            self._end_subscription(subscription, EndReason.EXPIRED)
             return
-        self._desk.refuse(
-            Refusal.SD_SUBSCRIBE_UNDECIDED, subscription.peer, f"Subscribe of {_named(subscriber.entry)}"
+        self._actions.emit_refused(
+            SdRefusal.SD_SUBSCRIBE_UNDECIDED, subscription.peer, f"Subscribe of {_describe(subscriber.entry)}"
         )
         self.nack(subscriber.entry, subscription.peer)
-        self._end(subscription, Ended.UNDECIDED)
+        self._end_subscription(subscription, EndReason.UNDECIDED)
 
-    def rebooted(self, peer: Address, now_ns: int) -> None:
+    def on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
         """All that `peer` subscribed is over, and it offers nothing."""
-        self.forget(peer, Ended.REBOOTED)
-        if self.rivals is not None:
-            self.rivals.forget(peer, now_ns)
+        self.end_subscriptions_of(peer, EndReason.REBOOTED)
+        if self.competing_offers is not None:
+            self.competing_offers.on_peer_rebooted(peer, now_ns)
 
-    def forget(self, peer: Address, why: Ended) -> None:
+    def end_subscriptions_of(self, peer: Address, why: EndReason) -> None:
         """End all subscriptions of `peer`."""
         for subscription in list(self._subscribers.get(peer, ())):
-            self._end(subscription, why)
+            self._end_subscription(subscription, why)
 
-    def _end(self, subscription: Subscription, why: Ended) -> None:
-        self._remove(subscription)
-        self._desk.tell(SubscriptionEnded(subscription, why))
+    def _end_subscription(self, subscription: SdSubscription, why: EndReason) -> None:
+        self._remove_subscription(subscription)
+        self._actions.emit(SubscriptionEnded(subscription, why))
 
-    def _remove(self, subscription: Subscription) -> None:
+    def _remove_subscription(self, subscription: SdSubscription) -> None:
         of_peer = self._subscribers[subscription.peer]
         del of_peer[subscription]
         if not of_peer:
             del self._subscribers[subscription.peer]
-        self._number -= 1
-        self._desk.deadlines.cancel((self._subscriber_due, subscription))
+        self._subscription_count -= 1
+        self._actions.deadlines.cancel((self._subscriber_due, subscription))
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
-    def uses(self, peer: Address) -> bool:
+    def depends_on(self, peer: Address) -> bool:
         """Whether something here depends on what is known of `peer`."""
-        offers_too = self.rivals is not None and self.rivals.uses(peer)
-        return offers_too or peer in self._subscribers or peer in self._answers
+        competes = self.competing_offers is not None and self.competing_offers.depends_on(peer)
+        return competes or peer in self._subscribers or peer in self._pending_offers
 
-    def phase(self, key: ServiceKey) -> Phase:
+    def offer_phase(self, key: ServiceKey) -> Phase:
         """The phase of an offer; DOWN if there is none."""
         offer = self._offers.get(key)
         return Phase.DOWN if offer is None else offer.phase
@@ -419,19 +444,19 @@ class Server:
         return {
             "sd_offers": len(self._offers),
             "sd_offers_standby": standby,
-            "sd_subscribers": self._number,
+            "sd_subscribers": self._subscription_count,
         }
 
 
-def _key(entry: EventgroupEntry) -> ServiceKey:
+def _service_key(entry: EventgroupEntry) -> ServiceKey:
     return ServiceKey(entry.service, entry.instance, entry.major)
 
 
-def _named(entry: EventgroupEntry) -> str:
-    return f"{_key(entry)} event group {entry.eventgroup:#06x}"
+def _describe(entry: EventgroupEntry) -> str:
+    return f"{_service_key(entry)} event group {entry.eventgroup:#06x}"
 
 
-def _answer(entry: EventgroupEntry, ttl: int, options: tuple[Option, ...]) -> EventgroupEntry:
+def _ack_entry(entry: EventgroupEntry, ttl: int, options: tuple[Option, ...]) -> EventgroupEntry:
     return EventgroupEntry(
         EntryType.ACK,
         entry.service,

@@ -32,10 +32,10 @@ WINDOW: Final = 32
 """How far back, in numbers, a datagram may be late."""
 REORDER_NS: Final = 50_000_000
 """How far back, in time: above what a network needs to overtake, below what an ECU needs to boot."""
-_MOST_ANNOUNCED: Final = 8
+_MAX_REPORTED: Final = 8
 
 
-class Heard(StrEnum):
+class SessionVerdict(StrEnum):
     """What a message's session number says of it."""
 
     NEW = "new"
@@ -44,12 +44,12 @@ class Heard(StrEnum):
     DUPLICATE = "duplicate"
 
 
-def numbered(count: int) -> tuple[int, bool]:
+def session_and_reboot_flag(count: int) -> tuple[int, bool]:
     """Session number and reboot flag of the message with this `count`, from 1, on its channel."""
     return (count - 1) % MAX_SESSION + 1, count <= MAX_SESSION
 
 
-class _Seen(NamedTuple):
+class _SeenMessage(NamedTuple):
     session: int
     reboot: bool
     digest: int
@@ -60,74 +60,80 @@ class _Channel:
     """The multicasts or the unicasts of one peer."""
 
     def __init__(self) -> None:
-        self._seen: deque[_Seen] = deque(maxlen=2 * WINDOW)
-        self._highest: _Seen | None = None
-        self._before: _Seen | None = None  # the highest of the life before, and when the new one was noticed
-        self._reborn_ns = 0
+        self._seen: deque[_SeenMessage] = deque(maxlen=2 * WINDOW)
+        self._highest: _SeenMessage | None = None
+        self._previous_highest: _SeenMessage | None = (
+            None  # the highest of the life before, and when the new one was noticed
+        )
+        self._restarted_ns = 0
         # When reboots were heard of that the other channel has told. Not a flag: a backlog is read one channel after the
         # other, and there may be several in it.
-        self.announced: deque[int] = deque(maxlen=_MOST_ANNOUNCED)
+        self.reported_reboots_ns: deque[int] = deque(maxlen=_MAX_REPORTED)
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self._highest is not None
 
-    def judge(self, new: _Seen) -> Heard:
+    def classify(self, new: _SeenMessage) -> SessionVerdict:
         """Say what `new` is, without taking it in."""
         highest = self._highest
         if highest is None:
-            return Heard.NEW
-        if self._goes_on_before(new, highest):
-            return Heard.LATE
+            return SessionVerdict.NEW
+        if self._continues_previous(new, highest):
+            return SessionVerdict.LATE
         if highest.reboot and not new.reboot:
-            return Heard.NEW  # it has wrapped
+            return SessionVerdict.NEW  # it has wrapped
         ahead = (new.session - highest.session) % MAX_SESSION
         behind = (highest.session - new.session) % MAX_SESSION
         if new.reboot and not highest.reboot:
             # Unless it is one of the last before the wrap.
             overtaken = new.session > highest.session and behind < WINDOW
-            return self._old(new, highest) if overtaken else Heard.REBOOT
+            return self._classify_old(new, highest) if overtaken else SessionVerdict.REBOOT
         if new.reboot:
-            return Heard.NEW if new.session > highest.session else self._old(new, highest)
-        verdict = self._old(new, highest) if behind < WINDOW and behind <= ahead else Heard.NEW
-        return Heard.NEW if verdict is Heard.REBOOT else verdict  # with flag 0 there is no sign of one
+            return SessionVerdict.NEW if new.session > highest.session else self._classify_old(new, highest)
+        verdict = (
+            self._classify_old(new, highest) if behind < WINDOW and behind <= ahead else SessionVerdict.NEW
+        )
+        return (
+            SessionVerdict.NEW if verdict is SessionVerdict.REBOOT else verdict
+        )  # with flag 0 there is no sign of one
 
-    def _old(self, new: _Seen, highest: _Seen) -> Heard:
+    def _classify_old(self, new: _SeenMessage, highest: _SeenMessage) -> SessionVerdict:
         for seen in reversed(self._seen):
             if (seen.session, seen.reboot) == (new.session, new.reboot):
-                again = seen.digest == new.digest and new.at_ns - seen.at_ns <= REORDER_NS
-                return Heard.DUPLICATE if again else Heard.REBOOT
+                is_duplicate = seen.digest == new.digest and new.at_ns - seen.at_ns <= REORDER_NS
+                return SessionVerdict.DUPLICATE if is_duplicate else SessionVerdict.REBOOT
         behind = (highest.session - new.session) % MAX_SESSION
         late = behind < WINDOW and new.at_ns - highest.at_ns <= REORDER_NS
-        return Heard.LATE if late else Heard.REBOOT
+        return SessionVerdict.LATE if late else SessionVerdict.REBOOT
 
-    def _goes_on_before(self, new: _Seen, highest: _Seen) -> bool:
-        before = self._before
-        if before is None or new.at_ns - self._reborn_ns > REORDER_NS or new.reboot != before.reboot:
+    def _continues_previous(self, new: _SeenMessage, highest: _SeenMessage) -> bool:
+        previous = self._previous_highest
+        if previous is None or new.at_ns - self._restarted_ns > REORDER_NS or new.reboot != previous.reboot:
             return False
         if new.reboot == highest.reboot and abs(new.session - highest.session) <= WINDOW:
             return False  # it goes on in the new life just as well
-        apart = (new.session - before.session) % MAX_SESSION
+        apart = (new.session - previous.session) % MAX_SESSION
         return min(apart, MAX_SESSION - apart) <= WINDOW
 
-    def advance(self, new: _Seen) -> None:
+    def advance(self, new: _SeenMessage) -> None:
         self._highest = new
         self._seen.append(new)
 
-    def note(self, new: _Seen) -> None:
+    def remember(self, new: _SeenMessage) -> None:
         """Remember a late one, so that it is not late twice."""
         self._seen.append(new)
 
-    def restart(self, new: _Seen) -> bool:
+    def restart(self, new: _SeenMessage) -> bool:
         """Begin a new life; whether the other channel has told of it."""
-        self._before, self._reborn_ns = self._highest, new.at_ns
+        self._previous_highest, self._restarted_ns = self._highest, new.at_ns
         self._seen.clear()
         self.advance(new)
-        told = False
-        while self.announced and self.announced[0] <= new.at_ns + REORDER_NS:
-            self.announced.popleft()
-            told = True
-        return told
+        was_reported = False
+        while self.reported_reboots_ns and self.reported_reboots_ns[0] <= new.at_ns + REORDER_NS:
+            self.reported_reboots_ns.popleft()
+            was_reported = True
+        return was_reported
 
 
 class PeerSessions:
@@ -137,20 +143,22 @@ class PeerSessions:
         self._unicast = _Channel()
         self._multicast = _Channel()
 
-    def heard(self, session: int, reboot: bool, multicast: bool, digest: int, now_ns: int) -> Heard:
+    def observe(
+        self, session: int, reboot: bool, multicast: bool, digest: int, now_ns: int
+    ) -> SessionVerdict:
         """Take in a message of the peer; `digest` is a checksum of its bytes. REBOOT comes once for each reboot."""
         if session == 0:
-            return Heard.NEW  # its sender does not count
+            return SessionVerdict.NEW  # its sender does not count
         channel, other = (self._multicast, self._unicast) if multicast else (self._unicast, self._multicast)
-        new = _Seen(session, reboot, digest, now_ns)
-        verdict = channel.judge(new)
-        if verdict is Heard.NEW:
+        new = _SeenMessage(session, reboot, digest, now_ns)
+        verdict = channel.classify(new)
+        if verdict is SessionVerdict.NEW:
             channel.advance(new)
-        elif verdict is Heard.LATE:
-            channel.note(new)
-        elif verdict is Heard.REBOOT:
+        elif verdict is SessionVerdict.LATE:
+            channel.remember(new)
+        elif verdict is SessionVerdict.REBOOT:
             if channel.restart(new):
-                return Heard.NEW
-            if other.known:
-                other.announced.append(now_ns)
+                return SessionVerdict.NEW
+            if other.is_known:
+                other.reported_reboots_ns.append(now_ns)
         return verdict

@@ -6,18 +6,18 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ustreamer.core.peers.election import Who
+from ustreamer.core.peers.election import RouterId
 from ustreamer.transports.someip.protocol.addresses import Address
-from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, FOREVER
+from ustreamer.transports.someip.sd.codec import ANY_INSTANCE, ANY_MAJOR, ANY_MINOR, TTL_FOREVER
 from ustreamer.transports.someip.sd.options import Option
 
 Milliseconds = Annotated[int, Meta(ge=0, le=3_600_000)]
-Ttl = Annotated[int, Meta(ge=1, le=FOREVER)]
+Ttl = Annotated[int, Meta(ge=1, le=TTL_FOREVER)]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SdTimings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When service discovery speaks; delays with a min and a max are chosen at random between them.
 
     * `initial_delay_*_ms`: before the first Offer or Find. Until then, no Find is answered.
@@ -48,14 +48,14 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if least > most:
                 raise ValueError(f"{name}_min_ms: {least}, expected at most {name}_max_ms, {most}")
         cycle_ms = self.cyclic_offer_delay_ms
-        if self.ttl_offer_s != FOREVER and not 0 < cycle_ms < self.ttl_offer_s * 1_000:
+        if self.ttl_offer_s != TTL_FOREVER and not 0 < cycle_ms < self.ttl_offer_s * 1_000:
             raise ValueError(
                 f"cyclic_offer_delay_ms: {cycle_ms}, expected 1 to {self.ttl_offer_s * 1_000 - 1}: "
                 f"an Offer is valid for ttl_offer_s, {self.ttl_offer_s}"
             )
 
 
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SdLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much of others is borne; what is above is refused and counted.
 
     * `peers`: whose session numbers are kept. `peer_entries_per_s` and `peer_entries_burst`: entries of one of them.
@@ -111,7 +111,7 @@ class WantedService(Struct, frozen=True):
     major: int = ANY_MAJOR
     minor: int = ANY_MINOR
 
-    def fits(self, key: ServiceKey, minor: int) -> bool:
+    def matches(self, key: ServiceKey, minor: int) -> bool:
         return (
             self.service == key.service
             and self.instance in {ANY_INSTANCE, key.instance}
@@ -120,7 +120,7 @@ class WantedService(Struct, frozen=True):
         )
 
 
-class Streamer(Struct, frozen=True, kw_only=True):
+class PeerDiscoverySettings(Struct, frozen=True, kw_only=True):
     """That we are a streamer, and what we make of others.
 
     * `me`: as they see us. `service`: the id that stands for a streamer.
@@ -129,14 +129,14 @@ class Streamer(Struct, frozen=True, kw_only=True):
     * `hosts`: addresses of streamers that do not say that they are.
     """
 
-    me: Who
+    own_id: RouterId
     service: int
-    vouched: frozenset[str] = frozenset()
-    relayed: frozenset[ServiceKey] = frozenset()
-    hosts: frozenset[str] = frozenset()
+    trusted_authorities: frozenset[str] = frozenset()
+    accept_relayed: frozenset[ServiceKey] = frozenset()
+    streamer_hosts: frozenset[str] = frozenset()
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class SdSettings(Struct, frozen=True, kw_only=True):
     """All that one service discovery is told at its start.
 
     * `own`: the address our messages leave from; what comes from there is our own multicast.
@@ -153,6 +153,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     events: Address
     initial_data: bool = False
     sd_endpoint_options: bool = False
-    streamer: Streamer | None = None
-    timings: Timings = Timings()
-    limits: Limits = Limits()
+    streamer: PeerDiscoverySettings | None = None
+    timings: SdTimings = SdTimings()
+    limits: SdLimits = SdLimits()

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a benchmark: started, waited for with a deadline, measured from outside, and ended."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+REPO: Final = Path(__file__).resolve().parents[2]
+_CPUCLOCK_SCHED: Final = 2  # linux: low bits of a process' CPU clock id, the rest is the inverted pid
+_LOG_TAIL_LINES: Final = 20
+
+
+class ChildError(RuntimeError):
+    """A process of the benchmark ended or did not answer; the text has the last lines it wrote."""
+
+
+class Child:
+    """One process; what it prints is read line by line, what it complains of goes to a log file."""
+
+    def __init__(self, name: str, command: Sequence[str], directory: Path) -> None:
+        self.name = name
+        self._log = directory / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, name=f"output of {name}", daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.strip())
+        self._lines.put(None)
+
+    def wait_line(self, expected: str, within_s: float) -> None:
+        """Wait for the line `wanted`. Raises ChildError if the process ends before or `within_s` goes by."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise ChildError(
+                    f"{self.name}: no {expected} within {within_s:g} s{self.log_tail()}"
+                ) from None
+            if line is None:
+                code = self._process.wait()
+                raise ChildError(f"{self.name}: ended with {code} before {expected}{self.log_tail()}")
+            if line == expected:
+                return
+
+    def poll_line(self) -> str | None:
+        """The next line that it has printed; None if there is none yet. Raises ChildError if it has ended."""
+        try:
+            line = self._lines.get_nowait()
+        except queue.Empty:
+            return None
+        if line is None:
+            raise ChildError(f"{self.name}: ended with {self._process.wait()}{self.log_tail()}")
+        return line
+
+    def send_command(self, command: str) -> None:
+        """Write one line to its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+
+    def log_lines(self) -> list[str]:
+        return self._log.read_text(errors="replace").splitlines()
+
+    def log_tail(self) -> str:
+        return "".join(f"\n    {line}" for line in self.log_lines()[-_LOG_TAIL_LINES:])
+
+    @property
+    def cpu_ns(self) -> int:
+        """User and system time of all its threads so far."""
+        return time.clock_gettime_ns(~self._process.pid << 3 | _CPUCLOCK_SCHED)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that it has in use now."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
+
+    def stop(self, within_s: float = 10.0) -> int:
+        """Ask it to end, make it end after `within_s`; its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+        finally:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def module_command(name: str, *arguments: object) -> list[str]:
+    """The command line of one of our own modules."""
+    return [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
+
+
+def console_script(name: str) -> str:
+    """The script that was installed beside this interpreter. Raises ChildError if it is not there."""
+    path = Path(sys.executable).parent / name
+    if not os.access(path, os.X_OK):
+        raise ChildError(f"{path}: no such command; install the streamer into this environment first")
+    return str(path)

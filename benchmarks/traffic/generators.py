@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generators: number and stamp messages and send them as fast as the sink's credit allows, or at a given pace.
+
+    python -m benchmarks.traffic.generators udp  BOARD PAYLOAD UDP_PORT TARGET_PORT
+    python -m benchmarks.traffic.generators zenoh BOARD PAYLOAD ZENOH_PORT
+
+Commands come on stdin, one per line, and are answered by `DONE` on stdout: `ping`, `flow WINDOW SECONDS` (ends when the
+board says so, or after SECONDS), `pace HZ COUNT`.
+"""
+
+import errno
+import socket
+import sys
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from benchmarks.harness.shared_counters import NEWEST_PLUS_1, SEND_ENABLED, SENT, SharedCounters
+from benchmarks.traffic import sockets, wire
+
+BURST: Final = 64
+_UDP_SEGMENT: Final = 103  # linux/udp.h: one send is cut into datagrams of this size by the kernel
+_UDP_SEND_MAX: Final = 65_507
+_PAUSE_S: Final = 0.0001
+_STALL_NS: Final = 250_000_000  # without progress for so long, what is on its way counts as lost
+_NS_PER_S: Final = 1_000_000_000
+
+
+class Generator(ABC):
+    """Sends numbered messages; `number` is that of the next one."""
+
+    def __init__(self, counters: SharedCounters) -> None:
+        self.counters = counters
+        self.number = counters[SENT]
+
+    @abstractmethod
+    def send_burst(self) -> None:
+        """Send BURST messages (or the burst of its own that `burst` says), unstamped, and advance `number`."""
+
+    @abstractmethod
+    def send_one(self) -> None:
+        """Send one message stamped with the present, and advance `number`."""
+
+    burst = BURST
+
+    def ping(self) -> None:
+        self.send_one()
+        self.counters[SENT] = self.number
+
+    def send_windowed(self, window: int, seconds: float) -> None:
+        """Keep at most `window` messages under way.
+
+        Lost ones give their credit back once a newer message has arrived or nothing has for a while.
+        """
+        counters = self.counters
+        now_ns = time.monotonic_ns()
+        end_ns = now_ns + round(seconds * _NS_PER_S)
+        credited, since_ns = self.number, now_ns  # what was sent before has arrived or is lost
+        while counters[SEND_ENABLED] and now_ns < end_ns:
+            newest, now_ns = counters[NEWEST_PLUS_1], time.monotonic_ns()
+            if newest > credited:
+                credited, since_ns = newest, now_ns
+            elif now_ns - since_ns > _STALL_NS:
+                credited, since_ns = self.number, now_ns
+            if self.number + self.burst - credited > window:
+                time.sleep(_PAUSE_S)
+                continue
+            self.send_burst()
+            counters[SENT] = self.number
+
+    def send_paced(self, hz: float, count: int) -> None:
+        """Send `count` messages, one every 1/`hz` s; a late one does not delay those after it."""
+        period_ns = round(_NS_PER_S / hz)
+        due_ns = time.monotonic_ns()
+        for _ in range(count):
+            left_ns = due_ns - time.monotonic_ns()
+            if left_ns > 0:
+                time.sleep(left_ns / _NS_PER_S)
+            self.send_one()
+            due_ns += period_ns
+        self.counters[SENT] = self.number
+
+
+class UdpGenerator(Generator):
+    """An ECU that sends SOME/IP notifications. Where the kernel can cut one send into a burst of datagrams, it does."""
+
+    def __init__(self, counters: SharedCounters, payload: int, port: int, target: int) -> None:
+        super().__init__(counters)
+        self._socket = sockets.udp_socket(port, target)
+        self._payload = payload
+        self._size = wire.SOMEIP_HEADER.size + payload
+        self.burst = min(BURST, _UDP_SEND_MAX // self._size)
+        event = wire.someip_event(wire.SERVICE, wire.EVENT, 1, wire.payload(payload, 0, 0))
+        self._datagrams = bytearray(event * self.burst)
+        self._segmented = _enable_segmentation(self._socket, self._size)
+
+    def send_burst(self) -> None:
+        size, datagrams = self._size, self._datagrams
+        pack_session, pack_tail = Struct(">H").pack_into, wire.TAIL.pack_into
+        tail = size - wire.TAIL.size
+        for start, number in zip(
+            range(0, len(datagrams), size), range(self.number, self.number + self.burst), strict=True
+        ):
+            pack_session(datagrams, start + wire.SESSION_OFFSET, wire.session(number))
+            pack_tail(datagrams, start + tail, number, 0)
+        if self._segmented:
+            self._send(datagrams)
+        else:
+            view = memoryview(datagrams)
+            for start in range(0, len(datagrams), size):
+                self._send(view[start : start + size])
+        self.number += self.burst
+
+    def send_one(self) -> None:
+        body = wire.payload(self._payload, self.number, time.monotonic_ns())
+        self._send(wire.someip_event(wire.SERVICE, wire.EVENT, wire.session(self.number), body))
+        self.number += 1
+
+    def _send(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            self._socket.send(data)
+        except ConnectionRefusedError:
+            # An earlier datagram found nobody; it is missing at the sink and counted there.
+            self._socket.send(data)
+
+
+def _enable_segmentation(sock: socket.socket, size: int) -> bool:
+    """Whether the kernel will cut what `sock` sends into datagrams of `size` bytes."""
+    try:
+        sock.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, size)
+    except OSError as error:
+        if error.errno not in {errno.ENOPROTOOPT, errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
+        return False
+    return True
+
+
+class ZenohGenerator(Generator):
+    """An application that publishes on a uProtocol topic."""
+
+    def __init__(self, counters: SharedCounters, payload: int, port: int) -> None:
+        super().__init__(counters)
+        self._session = sockets.zenoh_client(port)
+        self._publisher = sockets.blocking_publisher(self._session, wire.publish_key(wire.APP_TOPIC))
+        self._tail = wire.publish_tail(wire.APP_TOPIC)
+        self._padding = bytes(payload - wire.TAIL.size)
+
+    def send_burst(self) -> None:
+        put, pack, head = self._publisher.put, wire.TAIL.pack, wire.attachment_head
+        padding, tail, wall_ms = self._padding, self._tail, _wall_ms()
+        for number in range(self.number, self.number + self.burst):
+            put(padding + pack(number, 0), attachment=head(wall_ms, number) + tail)
+        self.number += self.burst
+
+    def send_one(self) -> None:
+        attachment = wire.attachment_head(_wall_ms(), self.number) + self._tail
+        body = self._padding + wire.TAIL.pack(self.number, time.monotonic_ns())
+        self._publisher.put(body, attachment=attachment)
+        self.number += 1
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_KINDS: Final = {"udp": UdpGenerator, "zenoh": ZenohGenerator}
+
+
+def main(kind: str, counters_path: str, *numbers: str) -> None:
+    generator = _KINDS[kind](SharedCounters(Path(counters_path)), *map(int, numbers))
+    sockets.print_ready()
+    for line in sys.stdin:
+        match line.split():
+            case ["ping"]:
+                generator.ping()
+            case ["flow", window, seconds]:
+                generator.send_windowed(int(window), float(seconds))
+            case ["pace", hz, count]:
+                generator.send_paced(float(hz), int(count))
+            case _:
+                raise ValueError(f"{line!r}: expected ping, flow WINDOW SECONDS or pace HZ COUNT")
+        print("DONE", flush=True)
+    sockets.exit_now()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain sockets and plain Zenoh sessions, set alike for generators, sinks and bare forwarders."""
+
+import json
+import os
+import socket
+import threading
+from typing import Final
+
+import zenoh
+
+LOOPBACK: Final = "127.0.0.1"
+_BUFFER_BYTES: Final = 4 << 20  # the kernel caps it at net.core.rmem_max
+
+
+def udp_socket(port: int, connect_port: int | None = None, host: str = LOOPBACK) -> socket.socket:
+    """A UDP socket bound to `port` of the loopback interface, or of `host` (port 0: any) and connected to the port `to`, if given."""
+    opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    opened.bind((host, port))
+    if connect_port is not None:
+        opened.connect((LOOPBACK, connect_port))
+    return opened
+
+
+def zenoh_peer(port: int) -> zenoh.Session:
+    """A session that others connect to."""
+    return _session(mode="peer", listen={"endpoints": [f"tcp/{LOOPBACK}:{port}"]})
+
+
+def zenoh_client(port: int) -> zenoh.Session:
+    """A session that is connected to a peer."""
+    return _session(mode="client", connect={"endpoints": [f"tcp/{LOOPBACK}:{port}"]})
+
+
+def _session(**sections: object) -> zenoh.Session:
+    config = zenoh.Config()
+    config.insert_json5("scouting/multicast/enabled", "false")
+    for section, value in sections.items():
+        config.insert_json5(section, json.dumps(value))
+    return zenoh.open(config)
+
+
+def blocking_publisher(session: zenoh.Session, key: str) -> zenoh.Publisher:
+    """A publisher that waits rather than drops, with the Zenoh priority of uProtocol's CS1."""
+    return session.declare_publisher(
+        key, priority=zenoh.Priority.DATA_LOW, congestion_control=zenoh.CongestionControl.BLOCK
+    )
+
+
+def print_ready() -> None:
+    """Tell whoever measures that everything is open."""
+    print("READY", flush=True)
+
+
+def exit_with_parent() -> None:
+    """End this process when its stdin does: no child outlives the benchmark, whatever ends that."""
+
+    def wait() -> None:
+        while os.read(0, 4_096):  # not sys.stdin: its lock would be held when the interpreter ends
+            pass
+        exit_now()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def exit_now() -> None:
+    """End this process now; an open Zenoh session or a receive that waits would keep it."""
+    os._exit(0)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Landing a file, and what the manifest remembers of it. No Spark: these run on an executor, or on the driver alone."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.sample_recordings import MS, NOON_MS, TARGET, TOPIC, Record, make_row
+from ustreamer_pipeline.bronze import landing
+from ustreamer_pipeline.bronze import manifest as manifest_module
+from ustreamer_pipeline.bronze.landing import Landed, land, landed_from_json, landed_to_json, read_bronze
+from ustreamer_pipeline.bronze.manifest import Manifest, lake_lock, list_recordings
+from ustreamer_pipeline.errors import DamagedError, UnavailableError
+from ustreamer_pipeline.ingest.ingest import _pack_into_tasks
+from ustreamer_pipeline.recording.rows import DAY_US
+from ustreamer_pipeline.silver.silver import TASK_ROWS, TASK_UNITS, UnitPlan, pack_tasks, plan_unit
+from ustreamer_recorder.events import Letter
+
+DAY = NOON_MS * 1000 // DAY_US
+MIDNIGHT_MS = 12 * 3_600_000.0
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    (tmp_path / "lake").mkdir()
+    return str(tmp_path / "lake")
+
+
+def files(lake: str) -> list[str]:
+    return sorted(str(path.relative_to(lake)) for path in Path(lake).rglob("*") if path.is_file())
+
+
+def test_bronze_has_the_bytes_as_they_came_and_the_summary_says_what_is_in_them(
+    record: Record, lake: str
+) -> None:
+    late = [
+        make_row(7, MIDNIGHT_MS + 5),
+        Letter(7, make_row(7).id, int(MIDNIGHT_MS + 6) * MS, TARGET, TOPIC, None, 0, 0),
+    ]
+    path = record([make_row(5, 3.0), make_row(6, 2.0), *late], gateway="a/b c", first_seq=5)
+    landed = land(str(path), lake)
+    assert landed.segment is not None
+    assert landed.segment.file == f"bronze/date=2023-11-14/gateway=a%2Fb%20c/{path.name}.zst"
+    assert files(lake) == [landed.segment.file]
+    assert read_bronze(Path(lake) / landed.segment.file) == path.read_bytes()
+    summary = landed.segment
+    assert summary.days == [(DAY, 2), (DAY + 1, 1)]
+    assert summary.event_days == [DAY, DAY + 1]
+    assert (summary.rows, summary.min_ns, summary.first_seq, summary.next_seq) == (3, 2 * MS, 5, 8)
+    assert (summary.complete, summary.faults, summary.gateway) == (True, 0, "a/b c")
+    assert landed_from_json(json.loads(json.dumps(landed_to_json(landed)))).segment.all_days == {DAY, DAY + 1}  # type: ignore[union-attr]
+
+
+def test_landing_twice_changes_nothing(record: Record, lake: str) -> None:
+    path = str(record([make_row(0)]))
+    first = land(path, lake)
+    place = Path(lake) / str(first.segment and first.segment.file)
+    before = place.stat().st_mtime_ns
+    assert land(path, lake) == first
+    assert place.stat().st_mtime_ns == before
+
+
+def test_a_copy_that_becomes_complete_replaces_what_was_there_of_it_and_never_the_other_way(
+    record: Record, lake: str, tmp_path: Path
+) -> None:
+    whole = record([make_row(seq) for seq in range(300)])
+    half = tmp_path / "half" / whole.name
+    half.parent.mkdir()
+    half.write_bytes(whole.read_bytes()[:25_000])
+    first, second, third = land(str(half), lake), land(str(whole), lake), land(str(half), lake)
+    rows = [one.segment.rows for one in (first, second, third) if one.segment]
+    assert rows == [200, 300, 300]
+    assert [one.segment.complete for one in (first, second, third) if one.segment] == [False, True, True]
+    assert read_bronze(Path(lake) / str(third.segment and third.segment.file)) == whole.read_bytes()
+
+
+def test_a_sound_copy_replaces_a_damaged_one(record: Record, lake: str) -> None:
+    path = record([make_row(seq) for seq in range(300)])
+    sound = path.read_bytes()
+    broken = bytearray(sound)
+    broken[15_000] ^= 1
+    path.write_bytes(broken)
+    first = land(str(path), lake)
+    path.write_bytes(sound)
+    second = land(str(path), lake)
+    assert first.segment is not None
+    assert second.segment is not None
+    assert (first.segment.rows, first.segment.faults) == (200, 1)
+    assert (second.segment.rows, second.segment.faults) == (300, 0)
+
+
+def test_two_recordings_of_one_name_that_differ_are_not_mixed(record: Record, lake: str) -> None:
+    first = land(str(record([make_row(0, size=1)])), lake)
+    other = land(str(record([make_row(0, size=2)], folder="other")), lake)
+    assert first.segment is not None
+    assert other.segment is None
+    assert "differs from bronze/" in str(other.refused)
+    assert read_bronze(Path(lake) / str(other.copy)) == Path(other.path).read_bytes()
+
+
+def test_what_cannot_be_read_at_all_is_kept_whole_with_its_reason(lake: str, tmp_path: Path) -> None:
+    path = tmp_path / "0000000000000001-000000.useg"
+    path.write_bytes(b"not a recording" * 1_000)
+    landed = land(str(path), lake)
+    assert (landed.segment, landed.raw) == (None, path.read_bytes()[:4096])
+    assert "begins with" in str(landed.refused)
+    assert read_bronze(Path(lake) / str(landed.copy)) == path.read_bytes()
+
+
+def test_a_copy_that_fails_leaves_nothing_behind(
+    record: Record, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = str(record([make_row(0)]))
+    with monkeypatch.context() as context:
+        context.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            land(path, lake)
+    assert files(lake) == []
+    assert land(path, lake).segment is not None
+
+
+# ------------------------------------------------------------------------------------------------------- the manifest
+
+
+def noted(*landed: Landed) -> Manifest:
+    made = Manifest()
+    for one in landed:
+        made.record_landed(one)
+    return made
+
+
+def test_the_manifest_is_read_as_it_was_saved(record: Record, lake: str, tmp_path: Path) -> None:
+    bad = tmp_path / "0000000000000001-000000.useg"
+    bad.write_bytes(b"nonsense")
+    made = noted(land(str(record([make_row(0), make_row(1, MIDNIGHT_MS + 1)])), lake), land(str(bad), lake))
+    made.save(lake)
+    again = Manifest.load(lake)
+    assert again.files == made.files
+    assert {key: one.crc for key, one in again.segments.items()} == {
+        key: one.crc for key, one in made.segments.items()
+    }
+    assert again.pending == {("hpc.vin1", DAY), ("hpc.vin1", DAY + 1)}
+    assert [seen.path for seen in again.refused] == [str(bad)]
+    assert [name for name in files(lake) if "manifest" in name] == ["manifest.jsonl"]
+    assert Manifest.load(str(tmp_path)).files == {}
+
+
+def test_of_an_older_lake_every_day_is_made_again(record: Record, lake: str) -> None:
+    made = noted(land(str(record([make_row(0), make_row(1, MIDNIGHT_MS + 1)])), lake))
+    made.pending.clear()
+    made.save(lake)
+    assert Manifest.load(lake).pending == set()
+    place = Path(lake) / "manifest.jsonl"
+    now = f'{{"version":{manifest_module.VERSION}}}'
+    place.write_text(place.read_text().replace(now, '{"version":1}', 1))
+    again = Manifest.load(lake)
+    assert again.pending == {("hpc.vin1", DAY), ("hpc.vin1", DAY + 1)}
+    again.save(lake)
+    assert place.read_text().startswith(now)
+
+
+def test_a_file_is_new_until_it_was_seen_with_its_size_and_time(record: Record, lake: str) -> None:
+    path = record([make_row(0)])
+    landed = land(str(path), lake)
+    made = noted(landed)
+    assert not made.is_new(landed.path, landed.size, landed.mtime_ns)
+    assert made.is_new(landed.path, landed.size + 1, landed.mtime_ns)
+    assert made.is_new(landed.path, landed.size, landed.mtime_ns + 1)
+    assert made.is_new("/other", landed.size, landed.mtime_ns)
+
+
+def test_what_an_older_reader_refused_is_looked_at_again_by_one_that_knows_more(
+    record: Record, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the other way: a reader that knows an older layout still reads it."""
+    path = record([make_row(0)])
+    with monkeypatch.context() as before:
+        before.setattr("ustreamer_pipeline.recording.segments.LAYOUTS", frozenset({0}))
+        before.setattr(manifest_module, "LAYOUTS", frozenset({0}))
+        landed = land(str(path), lake)
+        assert landed.refused == "layout 2: this version reads 0"
+        made = noted(landed)
+        assert not made.is_new(landed.path, landed.size, landed.mtime_ns)
+    assert made.is_new(landed.path, landed.size, landed.mtime_ns)
+    assert made.record_landed(land(str(path), lake))
+    assert made.refused == []
+    monkeypatch.setattr("ustreamer_pipeline.recording.segments.LAYOUTS", frozenset({1, 2, 3}))
+    assert land(str(path), lake).segment is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"version":3}\n', ":1: version 3"),
+        ("garbage\n", ":1: "),
+        ('{"version":1}\n{"file":{"nonsense":1}}\n', ":2: "),
+        ('{"version":1}\n{"version":1}\n', ":2: "),
+        ('{"version":1}\n[]\n', ":2: "),
+        ('{"version":1}\n{"file":{"path":"', ":2: "),
+    ],
+)
+def test_a_damaged_manifest_is_named_and_not_overwritten(lake: str, text: str, place: str) -> None:
+    (Path(lake) / "manifest.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(DamagedError, match=f"manifest.jsonl{place}.*move the lake aside"):
+        Manifest.load(lake)
+
+
+def hold(lake: str, ready: object, release: object) -> None:
+    with lake_lock(lake):
+        ready.set()  # type: ignore[attr-defined]
+        release.wait(30)  # type: ignore[attr-defined]
+
+
+def test_two_do_not_write_one_lake(tmp_path: Path) -> None:
+    lake = str(tmp_path / "new")
+    spawn = multiprocessing.get_context("fork")
+    ready, release = spawn.Event(), spawn.Event()
+    other = spawn.Process(target=hold, args=(lake, ready, release))
+    other.start()
+    try:
+        assert ready.wait(30)
+        with (
+            pytest.raises(UnavailableError, match="another ingest, or a compaction, is running"),
+            lake_lock(lake),
+        ):
+            pass
+    finally:
+        release.set()
+        other.join()
+    (Path(lake) / ".manifest-left").touch()
+    with lake_lock(lake):
+        assert files(lake) == [".lock"]
+
+
+def test_recordings_are_found_below_folders_and_by_name_and_a_missing_folder_is_said(
+    record: Record, tmp_path: Path
+) -> None:
+    first = record([], folder="x/a")
+    second = record([], folder="x/b/c", still_open=True)
+    (tmp_path / "x" / "notes.txt").touch()
+    (tmp_path / "x" / "0000000000000009-000000.useg").symlink_to("/nowhere")
+    suffixes = (".useg", ".useg.open")
+    found = [path for path, _, _ in list_recordings([str(tmp_path / "x")], suffixes)]
+    assert found == [str(first), str(second)]
+    assert [path for path, _, _ in list_recordings([str(first)], suffixes)] == [str(first)]
+    with pytest.raises(UnavailableError, match="nothing: expected a folder"):
+        list(list_recordings([str(tmp_path / "nothing")], suffixes))
+
+
+# ------------------------------------------------------------------------------------------------------------ planning
+
+
+def test_copies_of_one_recording_land_in_one_task() -> None:
+    name = "0000000000000001-000000.useg"
+    found = [(f"/{letter}/{name}{suffix}", 60 << 20, 0) for letter in "abc" for suffix in ("", ".open")]
+    found += [(f"/a/{name.replace('-0', '-1')}", 1, 0), (f"/a/{name.replace('-0', '-2')}", 70 << 20, 0)]
+    packed = _pack_into_tasks(found)
+    assert sorted(path for task in packed for path in task) == sorted(path for path, _, _ in found)
+    (same,) = [task for task in packed if f"/a/{name}" in task]
+    assert len([path for path in same if name in path]) == 6
+
+
+def test_a_later_segment_says_how_long_rows_of_an_earlier_one_wait(record: Record, lake: str) -> None:
+    rows = [[make_row(0, 1), make_row(1, 9)], [make_row(2, 8)], [], [make_row(3, 7)]]
+    firsts = [0, 2, 3, 3]
+    landed = [land(str(record(part, number=n, first_seq=firsts[n])), lake) for n, part in enumerate(rows)]
+    landed.append(land(str(record([make_row(0, 0.5)], run=2)), lake))
+    made = noted(*landed)
+    (unit,) = made.by_unit()
+    plan = plan_unit(made, unit, made.by_unit()[unit])
+    assert [piece.later_from_ns for piece in plan.parts] == [7 * MS, 7 * MS, 7 * MS, None, None]
+    assert [piece.floor for piece in plan.parts] == [0, 2, 3, 3, 0]
+    assert plan.rows == 5
+
+
+def test_a_segment_that_comes_late_has_the_next_one_judged_again(record: Record, lake: str) -> None:
+    """Whether a row of the second was there already is known only with the first."""
+    first = land(str(record([make_row(0), make_row(1), make_row(2)], number=0)), lake)
+    second = land(
+        str(record([make_row(2, MIDNIGHT_MS + 1), make_row(3, MIDNIGHT_MS + 2)], number=1, first_seq=2)), lake
+    )
+    made = noted(second)
+    made.pending.clear()
+    made.record_landed(first)
+    assert ("hpc.vin1", DAY + 1) in made.pending
+    assert made.first_new_seq(made.segments["hpc.vin1", 1, 1]) == 3
+
+
+def test_tasks_have_whole_units_and_not_too_many() -> None:
+    units = [
+        UnitPlan(f"g{n}", 0, (), rows)
+        for n, rows in enumerate([3 * TASK_ROWS, *[10] * 200, TASK_ROWS - 50, 0])
+    ]
+    packed = pack_tasks(units)
+    assert sorted(unit.gateway for task in packed for unit in task) == sorted(unit.gateway for unit in units)
+    assert packed[0] == [units[0]]
+    assert all(sum(unit.rows for unit in task) <= TASK_ROWS for task in packed[1:])
+    assert max(len(task) for task in packed) == TASK_UNITS
+    assert pack_tasks([]) == []
+
+
+def test_the_landing_of_a_task_gives_a_line_for_each_file(record: Record, lake: str) -> None:
+    paths = [[str(record([make_row(0)]))], [str(record([make_row(0)], number=1)), str(record([], number=2))]]
+    batch = pa.RecordBatch.from_pydict({"id": [1, 0]})
+    got = [
+        landed_from_json(json.loads(line))
+        for out in landing.landing_task(paths, lake)(iter([batch]))
+        for line in out["landed"].to_pylist()
+    ]
+    assert [one.path for one in got] == [*paths[1], *paths[0]]
+
+
+def test_a_file_that_is_gone_when_its_turn_comes_is_passed_over_and_one_that_cannot_be_read_is_refused(
+    record: Record, lake: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "0000000000000001-000005.useg"
+    folder.mkdir()
+    paths = [[str(tmp_path / "gone.useg"), str(folder), str(record([make_row(0)]))]]
+    batch = pa.RecordBatch.from_pydict({"id": [0]})
+    (out, other) = [
+        landed_from_json(json.loads(line))
+        for out in landing.landing_task(paths, lake)(iter([batch]))
+        for line in out["landed"].to_pylist()
+    ]
+    assert "Is a directory" in str(out.refused)
+    assert other.segment is not None
+    assert noted(out).is_new(out.path, folder.stat().st_size, folder.stat().st_mtime_ns), (
+        "it may be readable later"
+    )

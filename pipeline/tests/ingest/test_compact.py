@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compaction: the same rows out of fewer files, whoever reads or writes meanwhile, and whenever it is killed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.sample_recordings import NOON_MS, Record, make_row
+from ustreamer_pipeline import compacted
+from ustreamer_pipeline.bronze.manifest import Manifest
+from ustreamer_pipeline.cli import main
+from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest.compact import SmallFile, compact, read_small
+from ustreamer_pipeline.ingest.ingest import ingest
+from ustreamer_pipeline.schemas import DELIVERIES, GAPS, LEAPS, SUBSCRIPTIONS, WIDE
+
+DAYS = ("2023-11-14", "2023-11-15")
+FLEET = Fleet(vehicles=4, seconds=70, topics=4, segment_rows=1_000, start_ms=1_700_006_400_000 - 65_000)
+TABLES = (DELIVERIES, SUBSCRIPTIONS)
+
+
+def silent(text: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+Compact = Callable[..., Any]
+
+
+@pytest.fixture
+def again(spark: SparkSession, lake: Path) -> Compact:
+    return partial(compact, spark, str(lake), silent)
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four gateways on two dates: not to be changed."""
+    recordings, lake = tmp_path_factory.mktemp("recordings"), tmp_path_factory.mktemp("lake")
+    assert sum(write_fleet(FLEET, recordings)) > 1_000
+    ingest(spark, [str(recordings)], str(lake))
+    return lake
+
+
+@pytest.fixture
+def lake(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "lake"))
+
+
+def rows_of(spark: SparkSession, lake: Path) -> dict[str, list[Any]]:
+    return {
+        table.name: sorted(map(repr, table.read_table(spark, lake).select(*table.names).collect()))
+        for table in TABLES
+    }
+
+
+def files_of(spark: SparkSession, lake: Path) -> list[str]:
+    return sorted(DELIVERIES.read_table(spark, lake).inputFiles())
+
+
+def test_every_table_has_the_same_rows_in_fewer_files(
+    spark: SparkSession, lake: Path, again: Compact
+) -> None:
+    before, small = rows_of(spark, lake), files_of(spark, lake)
+    assert len(small) == 8
+    done = again()
+    # The last date still grows.
+    assert (done.dates, done.small, done.large) == (1, 8, 2)
+    assert rows_of(spark, lake) == before
+    now = files_of(spark, lake)
+    assert (len(now), sum("/compacted/" in each for each in now)) == (5, 1)
+    assert again(until=DAYS[1]).dates == 1
+    assert rows_of(spark, lake) == before
+    assert len(files_of(spark, lake)) == 2
+    assert all(Path(each.removeprefix("file://")).exists() for each in small), "a replay reads these"
+
+
+def test_a_gateways_rows_stand_together_and_in_order_and_files_have_their_size(
+    spark: SparkSession, lake: Path, again: Compact
+) -> None:
+    size = max(Path(each.removeprefix("file://")).stat().st_size for each in files_of(spark, lake))
+    again(until=DAYS[1], file_bytes=2 * size)
+    large = [each for each in files_of(spark, lake) if f"/{DAYS[1]}-" in each]
+    assert 1 < len(large) < 4
+    gateways = []
+    for each in large:
+        rows = pq.read_table(each.removeprefix("file://"), columns=["gateway", "run", "received_ns", "seq"])
+        keys = list(zip(*rows.to_pydict().values(), strict=True))
+        assert keys == sorted(keys)
+        gateways += sorted({key[0] for key in keys})
+    assert sorted(gateways) == sorted(set(gateways)), "none is in two"
+
+
+def test_what_is_compacted_is_not_written_again(lake: Path, again: Compact) -> None:
+    again(until=DAYS[1])
+    places = {path: path.stat().st_mtime_ns for path in (lake / "compacted").rglob("*.parquet")}
+    listed = (lake / compacted.NAME).read_bytes()
+    done = again(until=DAYS[1], keep_s=0)
+    assert (done.dates, done.removed) == (0, 0)
+    assert {path: path.stat().st_mtime_ns for path in (lake / "compacted").rglob("*.parquet")} == places
+    assert (lake / compacted.NAME).read_bytes() == listed
+
+
+def test_a_late_recording_is_read_at_once_and_compacted_the_next_time(
+    spark: SparkSession, lake: Path, again: Compact, record: Record
+) -> None:
+    again(until=DAYS[1])
+    early = DELIVERIES.read_table(spark, lake)  # by somebody who looks again later
+    count = early.count()
+    recording = record([make_row(0), make_row(1)], gateway="late.hpc")
+    assert ingest(spark, [str(recording)], str(lake)).rows == 2
+    assert NOON_MS // 86_400_000 == 19_675, "on the first of the dates"
+    assert list(compacted.load(lake)) == [DAYS[1]]
+    assert DELIVERIES.read_table(spark, lake).count() == count + 2
+    assert again(until=DAYS[1]).removed == 0
+    assert early.count() == count, "its files are still there"
+    assert DELIVERIES.read_table(spark, lake).count() == count + 2
+    assert len(files_of(spark, lake)) == 2
+    assert again(keep_s=0).removed == 2
+    assert DELIVERIES.read_table(spark, lake).count() == count + 2
+
+
+def test_killed_before_it_is_noted_it_was_never_there(
+    spark: SparkSession, lake: Path, again: Compact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = DELIVERIES.read_table(spark, lake).count()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(compacted, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            again()
+    assert DELIVERIES.read_table(spark, lake).count() == before
+    assert compacted.load(lake) == {}
+    assert len(list((lake / "compacted").glob("*/*"))) == 2
+    done = again(keep_s=0)
+    assert (done.dates, done.removed) == (1, 2)
+    assert DELIVERIES.read_table(spark, lake).count() == before
+
+
+def test_a_date_that_an_ingest_has_not_finished_waits(lake: Path, again: Compact) -> None:
+    manifest = Manifest.load(str(lake))
+    manifest.pending.add(("v0000001.hpc", 19_675))
+    manifest.save(str(lake))
+    assert again(until=DAYS[1]).dates == 1
+    assert list(compacted.load(lake)) == [DAYS[1]]
+
+
+def test_a_date_of_one_file_stays_as_it_is(spark: SparkSession, tmp_path: Path, record: Record) -> None:
+    lake = str(tmp_path / "one")
+    ingest(spark, [str(record([make_row(0)]))], lake)
+    assert compact(spark, lake, silent, until=DAYS[1]).dates == 0
+
+
+def test_a_damaged_file_is_named_and_nothing_is_changed(
+    spark: SparkSession, lake: Path, again: Compact
+) -> None:
+    first = min((lake / DELIVERIES.folder).rglob("*.parquet"))
+    whole = first.read_bytes()
+    first.write_bytes(whole[:100])
+    with pytest.raises(DamagedError, match=f"{first.name}: "):
+        again()
+    assert compacted.load(lake) == {}
+    first.write_bytes(whole)
+    assert again().dates == 1
+
+
+def test_a_column_that_an_older_file_does_not_have_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "old.parquet"
+    pq.write_table(pa.table({"run": [1, 2], "table": ["gaps", "gaps"]}), path)
+    (batch,) = read_small(SmallFile("v%1", str(path), 0), WIDE, DAYS[0])
+    assert batch.schema.names == WIDE.names
+    found = [{key: value for key, value in row.items() if value is not None} for row in batch.to_pylist()]
+    assert [(row["run"], row["gateway"], str(row["date"]), len(row)) for row in found] == [
+        (1, "v%1", DAYS[0], 4),
+        (2, "v%1", DAYS[0], 4),
+    ]
+    assert {"from_ns", "leap_ms"} <= {*GAPS.names, *LEAPS.names} <= {*WIDE.names}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version": 2, "dates": {}}', '{"version": 1, "dates": {"x": 1}}']
+)
+def test_a_damaged_list_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / compacted.NAME).write_text(text)
+    with pytest.raises(DamagedError, match=r"compacted.json: .*remove it and compact again"):
+        compacted.load(tmp_path)
+
+
+def test_the_list_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dates = {"2026-11-20": {"deliveries": "compacted/deliveries/a"}}
+    compacted.save(tmp_path, dates)
+
+    def fail(*_: object) -> None:
+        raise OSError("no")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="no"):
+            compacted.save(tmp_path, {})
+    assert compacted.load(tmp_path) == dates
+    assert [path.name for path in tmp_path.iterdir()] == [compacted.NAME]
+
+
+def test_the_command_says_what_it_did(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compact", str(lake), "--until", "yesterday"]) == 2
+    assert main(["compact", str(lake), "--file-mb", "0"]) == 2
+    assert main(["compact", str(lake), "--keep-hours", "nan"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[1:] == [
+        "ustreamer-pipeline compact: --file-mb 0: expected 1 or more",
+        "ustreamer-pipeline compact: --keep-hours nan: expected 0 or more",
+    ]
+    assert main(["compact", str(lake), "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["dates"], done["small"], done["large"], done["removed"]) == (1, 8, 2, 0)
+    assert main(["compact", str(lake)]) == 0
+    assert capsys.readouterr().out.startswith("dates  0 compacted, 0 rows")

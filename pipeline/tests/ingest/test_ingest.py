@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings to tables, with Spark: whatever comes, however often and in whichever order, the tables are the same."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.sample_recordings import MS, NOON_MS, TARGET, TOPIC, Record, make_row
+from ustreamer_pipeline import cli
+from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
+from ustreamer_pipeline.ingest import ingest as ingest_module
+from ustreamer_pipeline.ingest.ingest import Ingested, ingest, ingest_stream
+from ustreamer_pipeline.schemas import (
+    DEAD_LETTERS,
+    DELIVERIES,
+    EVENTS,
+    GAPS,
+    QUARANTINE,
+    SEGMENTS,
+    SILVER,
+    WIDE,
+)
+from ustreamer_pipeline.silver.silver import UnitPlan, plan_unit
+from ustreamer_recorder.events import Letter
+
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.uuid import UUID
+
+FLEET = Fleet(
+    vehicles=3, seconds=5, topics=10, outages=1_200, killed=50, segment_rows=500, start_ms=1_699_999_999_000
+)
+MIDNIGHT_MS = 12 * 3_600_000.0
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of three vehicles: not to be changed."""
+    place = tmp_path_factory.mktemp("fleet")
+    assert sum(write_fleet(FLEET, place)) > 5_000
+    return place
+
+
+@pytest.fixture(scope="module")
+def tables(
+    spark: SparkSession, fleet: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Any]]:
+    """What the tables of that fleet are when all of it is taken in at once."""
+    lake = str(tmp_path_factory.mktemp("lake"))
+    done = ingest(spark, [str(fleet)], lake)
+    assert done.rows == done.silver > 5_000
+    return contents(lake)
+
+
+def contents(lake: str) -> dict[str, list[Any]]:
+    """Every table's rows; without Spark, so that it is Spark's files that are compared."""
+    found: dict[str, list[Any]] = {}
+    for table in (DELIVERIES, WIDE, QUARANTINE):
+        place = Path(table.path(lake))
+        rows: list[Any] = []
+        for path in sorted(place.rglob("*.parquet")):
+            partition = path.parent.relative_to(place)
+            columns = pq.ParquetFile(path).read().to_pydict()
+            # One gateway's day is one file, and its rows are in order: so their places count in DELIVERIES.
+            rows += [(str(partition), *values) for values in zip(*columns.values(), strict=True)]
+        found[table.name] = rows if table is DELIVERIES else sorted(rows, key=repr)
+    return found
+
+
+def test_a_gateways_day_is_one_file_in_order_of_run_time_and_number(
+    tables: dict[str, list[Any]], spark: SparkSession
+) -> None:
+    names = [name for name in DELIVERIES.names if name not in DELIVERIES.partitioned_by]
+    keys = [names.index(name) + 1 for name in ("run", "received_ns", "seq")]
+    by_partition: dict[str, list[tuple[Any, ...]]] = {}
+    for row in tables["deliveries"]:
+        by_partition.setdefault(row[0], []).append(tuple(row[key] for key in keys))
+    assert by_partition.keys() == {f"date=2023-11-14/gateway=v000000{n}.hpc" for n in range(3)}
+    assert all(rows == sorted(rows) for rows in by_partition.values())
+    seqs = [row[2] for rows in by_partition.values() for row in rows]
+    assert len(set(seqs)) < len(seqs), "several gateways"
+    assert any(rows != sorted(rows, key=lambda row: row[2]) for rows in by_partition.values()), (
+        "not the order of verdicts"
+    )
+
+
+def test_the_tables_say_what_the_recording_said(spark: SparkSession, record: Record, tmp_path: Path) -> None:
+    request = UUID(NOON_MS << 16 | 0x7ABC, 0b10 << 62 | 77)
+    rows = [
+        make_row(0, 1, verdict=Verdict.THROTTLED, first_attempt_ns=0, attempts=0, settled_ns=MS + 500),
+        make_row(
+            1,
+            2,
+            verdict=Verdict.EXPIRED,
+            ttl_ms=0,
+            code=4,
+            reason="late",
+            first_attempt_ns=0,
+            settled_ns=9 * MS,
+        ),
+        Letter(1, make_row(1).id, 9 * MS, TARGET, TOPIC, None, 0, 20, 4, "late", b"\x00payload"),
+        make_row(
+            2, 3, type=UMessageType.RESPONSE, sink="//s/1/1/0", request=request, held=True, arrived_ns=MS
+        ),
+    ]
+    lake = str(tmp_path / "lake")
+    path = record(rows)
+    assert ingest(spark, [str(path.parent)], lake) == Ingested(files=1, landed=1, days=1, rows=3, silver=3)
+    throttled, expired, answer = (
+        row.asDict() for row in DELIVERIES.read_table(spark, lake).orderBy("seq").collect()
+    )
+    us = NOON_MS * 1000
+    assert (throttled["verdict"], throttled["ttl_ms"], throttled["code"], throttled["queue_wait_us"]) == (
+        "THROTTLED",
+        None,
+        None,
+        0,
+    )
+    assert (throttled["received_us"], str(throttled["date"]), throttled["gateway"]) == (
+        us + 1_000,
+        "2023-11-14",
+        "hpc.vin1",
+    )
+    assert (expired["verdict"], expired["ttl_ms"], expired["code"], expired["reason"]) == (
+        "EXPIRED",
+        0,
+        4,
+        "late",
+    )
+    assert (expired["queue_wait_us"], expired["latency_us"]) == (7_000, 7_000)
+    assert (answer["type"], answer["sink"], answer["held"], answer["latency_us"]) == (
+        "RESPONSE",
+        "//s/1/1/0",
+        True,
+        2_002,
+    )
+    assert (answer["request_msb"], answer["request_lsb"] + 2**64) == (request.msb, request.lsb)
+    assert (throttled["request_msb"], throttled["held"], throttled["topic"]) == (None, False, TOPIC)
+    (letter,) = DEAD_LETTERS.read_table(spark, lake).collect()
+    assert (letter.seq, letter.endpoint, bytes(letter.payload), letter.time_us) == (
+        1,
+        "backbone",
+        b"\x00payload",
+        us + 9_000,
+    )
+    (segment,) = SEGMENTS.read_table(spark, lake).collect()
+    assert (segment.rows, segment.end, segment.next_seq) == (3, "STOPPED", 3)
+    for table in SILVER:
+        assert table.read_table(spark, lake).columns == table.names
+
+
+def test_a_second_run_finds_nothing_and_touches_nothing(
+    spark: SparkSession, record: Record, tmp_path: Path
+) -> None:
+    lake, path = tmp_path / "lake", record([make_row(0)])
+    ingest(spark, [str(path.parent)], str(lake))
+    before = {file: file.stat().st_mtime_ns for file in lake.rglob("*")}
+    assert ingest(spark, [str(path.parent)], str(lake)) == Ingested(files=1)
+    assert {file: file.stat().st_mtime_ns for file in lake.rglob("*")} == before
+
+
+def test_in_any_order_twice_in_halves_and_late_the_tables_are_the_same(
+    spark: SparkSession, fleet: Path, tables: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    """First the later half of the files, two of them cut short and one still open; then all; then copies of all."""
+    coming, lake = tmp_path / "coming", str(tmp_path / "lake")
+    every = sorted(fleet.rglob("*.useg"), key=lambda path: path.name)
+    for index, path in enumerate(every[len(every) // 2 :]):
+        place = coming / path.parent.name / path.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        data = path.read_bytes()
+        if index == 1:
+            place = place.with_name(f"{path.name}.open")
+            data = data[: len(data) // 2] + bytes(50_000)
+        place.write_bytes(data[: len(data) * 2 // 3] if index in {3, 5} else data)
+    first = ingest(spark, [str(coming)], lake)
+    assert 0 < first.rows == first.silver < len(tables["deliveries"])
+    shutil.copytree(fleet, coming, dirs_exist_ok=True)
+    for place in coming.rglob("*.open"):
+        place.unlink()
+    second = ingest(spark, [str(coming)], lake)
+    assert second.landed >= len(every) // 2 + 3
+    third = ingest(spark, [str(fleet)], lake)
+    assert (third.files, third.landed, third.days) == (len(every), 0, 0)
+    assert contents(lake) == tables
+
+
+def test_as_a_stream_the_tables_are_the_same(
+    spark: SparkSession,
+    fleet: Path,
+    tables: dict[str, list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In several batches; with a copy that is not complete when the stream sees it, and is when it comes again."""
+    monkeypatch.setattr(ingest_module, "WAVE_FILES", 8)
+    coming, lake, checkpoint = tmp_path / "coming", str(tmp_path / "lake"), str(tmp_path / "checkpoint")
+    shutil.copytree(fleet, coming)
+    half = max(coming.rglob("*.useg"), key=lambda path: path.stat().st_size)
+    whole = half.read_bytes()
+    half.write_bytes(whole[: len(whole) // 2])
+    first = ingest_stream(spark, str(coming), lake, checkpoint)
+    assert first.landed == first.files == len(list(fleet.rglob("*.useg")))
+    half.write_bytes(whole)
+    second = ingest_stream(spark, str(coming), lake, checkpoint)
+    assert second.landed == 1
+    assert contents(lake) == tables
+    assert ingest_stream(spark, str(coming), lake, checkpoint).landed == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--stream", "checkpoint"]])
+def test_a_folder_that_is_not_there_is_said_in_a_line(
+    spark: SparkSession, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, lake = tmp_path / "none", tmp_path / "lake"
+    assert cli.main(["ingest", *options, str(missing), str(lake)]) == 69
+    assert capsys.readouterr().err == (
+        f"ustreamer-pipeline ingest: {missing}: expected a folder of recordings, or one of them\n"
+    )
+
+
+class Killed(BaseException):
+    """Ends a run where a kill -9 would: nothing after it is done."""
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_after_an_end_between_any_two_steps_the_next_run_makes_the_same(
+    spark: SparkSession,
+    fleet: Path,
+    tables: dict[str, list[Any]],
+    tmp_path: Path,
+    at: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = str(tmp_path / "lake")
+    calls = 0
+
+    def until(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **named: Any) -> Any:
+            nonlocal calls
+            if calls == at:
+                raise Killed
+            calls += 1
+            return original(*args, **named)
+
+        return step
+
+    with monkeypatch.context() as context:
+        for name in ("_rebuild_wave", "_write", "_remove"):
+            context.setattr(ingest_module, name, until(getattr(ingest_module, name)))
+        with pytest.raises(Killed):
+            ingest(spark, [str(fleet)], lake)
+    ingest(spark, [str(fleet)], lake)
+    assert contents(lake) == tables
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 200.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(400)  # a Spark of its own, which a busy machine starts in a minute
+def test_a_stream_that_is_killed_goes_on_where_it_was(
+    spark: SparkSession,
+    fleet: Path,
+    tables: dict[str, list[Any]],
+    quick_java: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A real process and a real SIGKILL, at the moment when bronze is there and the tables are not."""
+    lake = tmp_path / "lake"
+    command = ["ingest", "--stream", str(tmp_path / "checkpoint"), "--json", str(fleet), str(lake)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ustreamer_pipeline", *command, "--memory", "512m", "--cores", "1"],
+        env=os.environ | quick_java,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for((lake / "manifest.jsonl").exists)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert '"pending"' in (lake / "manifest.jsonl").read_text(encoding="utf-8")
+    # The same command, in the session that is here: the checkpoint and the lake are all that it has of the first.
+    assert cli.main(command) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == len(tables["deliveries"])
+    assert contents(str(lake)) == tables
+
+
+def test_bad_rows_and_files_are_in_the_quarantine_with_their_reason_and_none_is_dropped(
+    spark: SparkSession, record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted: dict[int, dict[str, Any]] = {
+        1: {"priority": 7},
+        2: {"code": 99},
+        3: {"received_ns": MS - 1},
+        4: {"settled_ns": MS - 1, "first_attempt_ns": 0},
+        5: {"first_attempt_ns": 9 * MS},
+        6: {"type": 0},
+        7: {"source": None},
+    }
+    rows = [make_row(seq, 1, **planted.get(seq, {})) for seq in range(10)]
+    rows += [make_row(9, 1), make_row(10, MIDNIGHT_MS + 1)]
+    path = record(rows)
+    bad = path.with_name("0000000000000002-000000.useg")
+    bad.write_bytes(b"junk")
+    broken = bytearray(record([make_row(seq, 1) for seq in range(50)], run=3, block=10).read_bytes())
+    broken[288 + 96 * 25] ^= 1
+    path.with_name("0000000000000003-000000.useg").write_bytes(broken)
+    lake = str(tmp_path / "lake")
+    assert cli.main(["ingest", str(path.parent), lake]) == 0
+    said = capsys.readouterr().out
+    assert "recordings  3 seen, 2 with something new, 1 refused" in said
+    assert "rows        52 recorded = 44 in silver + 8 in quarantine" in said
+    assert DELIVERIES.read_table(spark, lake).count() == 44
+    kept = QUARANTINE.read_table(spark, lake).collect()
+    reasons = {row.reason for row in kept if row.rows}
+    assert reasons == {
+        "priority 7: expected 0 to 6",
+        "code 99: expected 0 to 16, or 255",
+        "received_ns 999999: expected arrived_ns or later",
+        "settled_ns 999999: expected received_ns or later",
+        "first_attempt_ns 9000000: expected between received_ns and settled_ns",
+        "type 0: expected 1 to 4",
+        "source: expected one",
+        "seq 9: was there already",
+    }
+    assert all(bytes(row.raw)[0] == 3 and len(row.raw) == 96 and row.offset for row in kept if row.rows)
+    others = [(row.file, row.gateway) for row in kept if not row.rows]
+    assert sorted(others) == sorted([(str(bad), "?"), ("0000000000000003-000000.useg", "hpc.vin1")])
+    (gap,) = GAPS.read_table(spark, lake).collect()
+    assert (gap.cause, gap.rows, gap.run) == ("DAMAGED", 10, 3)
+    # The file is repaired: what it had in quarantine is gone from there, and the rows are in silver.
+    bad.unlink()
+    record([make_row(seq, 1) for seq in range(50)], run=3, block=10, folder="again")
+    assert ingest(spark, [str(tmp_path / "again")], lake).landed == 1
+    assert DELIVERIES.read_table(spark, lake).count() == 54
+    assert not GAPS.read_table(spark, lake).collect()
+    assert QUARANTINE.read_table(spark, lake).where("file like '%3-000000.useg'").count() == 0
+
+
+def test_a_bronze_file_that_is_gone_is_said_before_anything_is_forgotten(
+    spark: SparkSession, record: Record, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    path = record([make_row(0)])
+    ingest(spark, [str(path.parent)], str(lake))
+    (kept,) = lake.rglob("*.zst")
+    kept.write_bytes(b"")
+    record([make_row(1, 2)], number=1, first_seq=1)
+    with pytest.raises(Exception, match=r"0000000000000001-000000\.useg|bytes of a header"):
+        ingest(spark, [str(path.parent)], str(lake))
+    assert DELIVERIES.read_table(spark, lake).count() == 1
+
+
+def test_rows_that_do_not_come_out_of_bronze_fail_the_run(
+    spark: SparkSession, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = record([make_row(0), make_row(1)])
+
+    def too_many(*args: Any) -> UnitPlan:
+        return replace(plan_unit(*args), rows=3)
+
+    monkeypatch.setattr(ingest_module, "plan_unit", too_many)
+    with pytest.raises(DamagedError, match="2 of 3 rows came out of bronze"):
+        ingest(spark, [str(path.parent)], str(tmp_path / "lake"))
+
+
+def test_the_small_tables_are_in_one_file_per_gateways_day(
+    spark: SparkSession, tables: dict[str, list[Any]]
+) -> None:
+    kinds = {row[1] for row in tables["events"]}
+    assert kinds <= {table.name for table in EVENTS}
+    assert {"subscriptions", "dead_letters", "epochs", "counters", "segments"} <= kinds

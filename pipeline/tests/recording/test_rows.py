@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One gateway's rows come out in order of time, whatever the order of verdicts, and with no more waiting than need be."""
+
+import random
+from functools import partial
+
+import numpy as np
+from tests.sample_recordings import NOON_MS, Record, make_row
+from ustreamer_pipeline.recording.layout import Records
+from ustreamer_pipeline.recording.rows import (
+    BATCH_ROWS,
+    DAY_US,
+    SegmentSource,
+    TextPool,
+    day_of,
+    merge_day,
+    record_batches,
+)
+from ustreamer_pipeline.recording.segments import Segment, read_segment
+from ustreamer_recorder.events import Row
+
+DAY = NOON_MS * 1000 // DAY_US
+MIDNIGHT_MS = 12 * 3_600_000.0
+
+
+def a_run(record: Record, times: list[list[float]], run: int = 1) -> list[Segment]:
+    """Segments of one run; each with rows received at these ms, in this order of verdicts."""
+    found, seq = [], 0
+    for number, segment in enumerate(times):
+        rows: list[Row] = [make_row(seq + index, at) for index, at in enumerate(segment)]
+        path = record(rows, run=run, number=number, first_seq=seq)
+        found.append(read_segment(path.read_bytes(), path.name))
+        seq += len(rows)
+    return found
+
+
+def parts(segments: list[Segment]) -> list[SegmentSource]:
+    """As `silver.work` plans them, by what the segments themselves say."""
+    made: list[SegmentSource] = []
+    earliest: dict[int, int] = {}
+    for segment in reversed(segments):
+        run = segment.header.run
+        made.append(
+            SegmentSource(partial(lambda s: s, segment), "f", segment.header.first_seq, earliest.get(run))
+        )
+        received = segment.records(3)["received_ns"]
+        if len(received):
+            earliest[run] = min(int(received.min()), earliest.get(run, 2**62))
+    return made[::-1]
+
+
+def order(pieces: list[Records]) -> list[tuple[int, int, int]]:
+    return [(int(row["run"]), int(row["received_ns"]), int(row["seq"])) for piece in pieces for row in piece]
+
+
+def test_rows_of_overlapping_segments_come_out_in_order_of_time_and_none_is_lost(record: Record) -> None:
+    for seed in range(10):
+        dice = random.Random(seed)
+        # Rounded, so that many have the same time: then seq decides.
+        times = [
+            [max(0.0, float(round(number * 50 + dice.gauss(25, 40)))) for _ in range(dice.randrange(0, 80))]
+            for number in range(6)
+        ]
+        segments = a_run(partial(record, folder=str(seed)), times) + a_run(
+            partial(record, folder=str(seed)), times[::-1], run=2
+        )
+        got = order(list(merge_day(parts(segments), TextPool(), DAY)))
+        assert got == sorted(got)
+        assert len(got) == 2 * sum(map(len, times))
+
+
+def test_a_row_waits_only_for_segments_that_may_have_earlier_ones(record: Record) -> None:
+    segments = a_run(record, [[1, 2, 9], [8, 11, 12], [20, 21]])
+    assert [len(piece) for piece in merge_day(parts(segments), TextPool(), DAY)] == [2, 4, 2, 0]
+
+
+def test_a_day_has_the_rows_received_on_it(record: Record) -> None:
+    times = [[MIDNIGHT_MS - 1, MIDNIGHT_MS - 0.001, MIDNIGHT_MS, MIDNIGHT_MS + 5]]
+    segments = a_run(record, times)
+    today, tomorrow = (order(list(merge_day(parts(segments), TextPool(), day))) for day in (DAY, DAY + 1))
+    assert [seq for _, _, seq in today] == [0, 1]
+    assert [seq for _, _, seq in tomorrow] == [2, 3]
+    assert day_of(np.array([-1, 0, DAY_US - 1, DAY_US])).tolist() == [-1, 0, 0, 1]
+
+
+def test_batches_are_bounded_and_texts_are_the_same_across_segments(record: Record) -> None:
+    segments = a_run(record, [[float(i) for i in range(300)] for _ in range(2)])
+    pool = TextPool()
+    rows = np.concatenate(list(merge_day(parts(segments), pool, DAY)) * 400)
+    batches = list(record_batches(rows, pool, DAY, "hpc.vin1"))
+    assert [batch.num_rows for batch in batches] == [BATCH_ROWS, BATCH_ROWS, 600 * 400 - 2 * BATCH_ROWS]
+    assert set(batches[1].column("source").to_pylist()) == {"//chassis.vin1/10A0/1/8001"}
+    assert {str(date) for date in batches[0].column("date").unique().to_pylist()} == {"2023-11-14"}
+    assert batches[0].column("raw").null_count == BATCH_ROWS
+
+
+def test_for_the_quarantine_a_row_says_where_it_stood_and_has_its_bytes(record: Record) -> None:
+    (segment,) = a_run(record, [[1, 2]])
+    pool = TextPool()
+    (batch,) = record_batches(next(merge_day(parts([segment]), pool, DAY, detail=True)), pool, DAY, "g")
+    first, second = batch.to_pylist()
+    assert (first["file"], second["offset"] - first["offset"]) == ("f", 96)
+    assert (first["raw"][0], len(first["raw"])) == (3, 96)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replay decides as the gateway's own gate does, whatever comes, and wherever the recording is cut into batches."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ustreamer_pipeline.replay.gate import LONG_AGO, Limit, Times, decide, retuned
+from ustreamer_throttle.gate import Gate
+
+PERIODS = st.sampled_from([1, 7, 100, 1_000, 16_666_667, 10**9])
+TOLERANCES = st.sampled_from([0.0, 0.01, 0.1, 0.25, 0.5])
+
+
+def by_the_gate(gate: Gate, times: Times) -> list[bool]:
+    return [gate.admit(now) for now in times.tolist()]
+
+
+def arrivals(period: int, gaps: list[float], start: int = 10**12) -> Times:
+    return start + np.cumsum(np.array([int(gap * period) for gap in gaps], dtype=np.int64))
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[float]:
+    """Gaps in periods: stretches of bursts, of about the limit, of slow publishers, with pauses between."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    gaps: list[float] = []
+    for _ in range(draw(st.integers(1, 6))):
+        low, high = draw(
+            st.sampled_from([(0, 0), (0, 0.1), (0.8, 1.2), (0.3, 1.0), (0, 4), (1, 1), (2, 9), (0.5, 0.5)])
+        )
+        gaps += [rng.uniform(low, high) for _ in range(draw(st.sampled_from([1, 3, 60, 200])))]
+    return gaps
+
+
+@settings(max_examples=300, deadline=None)
+@given(PERIODS, TOLERANCES, stories(), st.lists(st.floats(0, 1), max_size=4))
+def test_the_replay_decides_as_the_gate_wherever_it_is_cut(
+    period: int, tolerance: float, gaps: list[float], cuts: list[float]
+) -> None:
+    times = arrivals(period, gaps)
+    gate, limit, due = Gate(period, tolerance), Limit.for_period(period, tolerance), LONG_AGO
+    for batch in np.split(times, sorted(int(cut * len(times)) for cut in cuts)):
+        expected = by_the_gate(gate, batch)
+        passed, due = decide(batch, due, limit)
+        assert passed.tolist() == expected
+        assert due - limit.early == gate.due_ns
+
+
+@settings(max_examples=100, deadline=None)
+@given(TOLERANCES, stories(), st.lists(PERIODS, min_size=2, max_size=5), st.floats(0, 3))
+def test_a_change_of_the_limit_is_replayed_as_the_gate_takes_it(
+    tolerance: float, gaps: list[float], periods: list[int], wait: float
+) -> None:
+    gate, limit, due = Gate(periods[0], tolerance), Limit.for_period(periods[0], tolerance), LONG_AGO
+    now = 10**12
+    for period in periods:
+        now += int(wait * period)
+        gate.retune(period, now)
+        due = retuned(due, limit, Limit.for_period(period, tolerance), now)
+        limit = Limit.for_period(period, tolerance)
+        times = arrivals(period, gaps, now)
+        passed, due = decide(times, due, limit)
+        assert passed.tolist() == by_the_gate(gate, times)
+        assert due - limit.early == gate.due_ns
+        now = int(times[-1])
+
+
+@settings(max_examples=50, deadline=None)
+@given(PERIODS, TOLERANCES, st.integers(0, 2**32))
+def test_a_clock_that_steps_back_is_replayed_as_well(period: int, tolerance: float, seed: int) -> None:
+    rng = random.Random(seed)
+    times = arrivals(period, [rng.uniform(0, 2) for _ in range(100)])
+    earlier = times - int(rng.uniform(0, 40) * period)
+    gate, limit = Gate(period, tolerance), Limit.for_period(period, tolerance)
+    expected = by_the_gate(gate, times), by_the_gate(gate, earlier)
+    first, due = decide(times, LONG_AGO, limit)
+    second, due = decide(earlier, due, limit)
+    assert (first.tolist(), second.tolist(), due - limit.early) == (*expected, gate.due_ns)
+
+
+@pytest.mark.parametrize("gap", [0.01, 0.4, 0.999, 1.0, 1.001, 2.0, 2.5, 2.6, 7.0])
+@pytest.mark.parametrize("tolerance", [0.0, 0.1])
+def test_steady_publishers_of_every_speed(gap: float, tolerance: float) -> None:
+    times = arrivals(1_000_000, [gap] * 3_000)
+    gate = Gate(1_000_000, tolerance)
+    passed, due = decide(times, LONG_AGO, Limit.for_period(1_000_000, tolerance))
+    assert passed.tolist() == by_the_gate(copy.copy(gate), times)
+    assert by_the_gate(gate, times)
+    assert due - Limit.for_period(1_000_000, tolerance).early == gate.due_ns
+
+
+def test_nothing_arrives() -> None:
+    passed, due = decide(np.array([], dtype=np.int64), 5, Limit.for_period(10, 0.1))
+    assert (passed.tolist(), due) == ([], 5)

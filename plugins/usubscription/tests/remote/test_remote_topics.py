@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all clients of a remote topic want together."""
+
+import pytest
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.model.remote_status import RemoteTopicStates
+from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.remote.remote_topics import RemoteTopics
+from ustreamer_usubscription.requests.requests import MAX_DETAILS
+from ustreamer_usubscription.store.transaction import ServiceState, Transaction
+
+from ustreamer.core.base.links import LinkStates
+from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.uprotocol.pb.google_any import Any
+from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes, SubscriptionRequest
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC = UUri("b", 1, 1, 0x8000)
+APPS = [UUri("a", number, 1, 0) for number in range(1, 4)]
+MS = 1_000_000
+
+
+def subscribed(*entries: SubscriptionRecord) -> tuple[ServiceState, RemoteTopics]:
+    """Somebody in whose books these subscriptions are committed."""
+    state = ServiceState({"a"}, InMemoryDirectory())
+    upstream = RemoteTopics(state, "a", LinkStates(), UuidSource(lambda: 1), UsubscriptionConfig())
+    transaction = Transaction(state, UsubscriptionConfig(), 0)
+    for entry in entries:
+        transaction.put_subscription(entry)
+    state.apply(transaction)
+    upstream.on_transaction_end(transaction, 0, committed=True)
+    return state, upstream
+
+
+def requested_attributes(upstream: RemoteTopics) -> SubscribeAttributes:
+    """The attributes in the one call that is due."""
+    sent: list[UMessage] = []
+    upstream.send_due_calls(sent.append, 0)
+    [call] = sent
+    return SubscriptionRequest.FromString(call.payload).attributes
+
+
+@pytest.mark.parametrize(
+    ("wishes", "period_ms", "expire_ms"),
+    [
+        ([(100 * MS, 5), (20 * MS, 9)], 20, 9),
+        ([(100 * MS, 5), (0, 9)], 0, 9),
+        ([(100 * MS, None), (20 * MS, 9)], 20, None),
+        ([(100 * MS, 5)], 100, 5),
+    ],
+    ids=["fastest and latest", "every message", "for ever", "one alone"],
+)
+def test_the_fastest_rate_and_the_latest_end_are_asked_for(
+    wishes: list[tuple[int, int | None]], period_ms: int, expire_ms: int | None
+) -> None:
+    """[utest->LIF-20]"""
+    entries = [SubscriptionRecord(TOPIC, app, *wish) for app, wish in zip(APPS, wishes, strict=False)]
+    attributes = requested_attributes(subscribed(*entries)[1])
+    assert attributes.sample_period_ms == period_ms
+    assert (attributes.expire.ToMilliseconds() if attributes.HasField("expire") else None) == expire_ms
+
+
+def details(text: bytes) -> bytes:
+    return SubscribeAttributes(details=[Any(type_url="t", value=text)]).SerializeToString()
+
+
+def test_the_details_of_all_are_passed_on_each_once_and_no_more_than_may_be_kept() -> None:
+    texts = [b"a", b"a", b"b" * (MAX_DETAILS - 20)]
+    entries = [
+        SubscriptionRecord(TOPIC, app, details=details(text)) for app, text in zip(APPS, texts, strict=True)
+    ]
+    assert [each.value[:1] for each in requested_attributes(subscribed(*entries)[1]).details] == [b"a", b"b"]
+    entries[1] = SubscriptionRecord(TOPIC, APPS[1], details=details(b"c" * 20))
+    together = requested_attributes(subscribed(*entries)[1])
+    assert len(together.details) == 2
+    assert SubscribeAttributes(details=together.details).ByteSize() <= MAX_DETAILS
+
+
+def test_a_call_that_cannot_be_sent_is_made_later() -> None:
+    _, upstream = subscribed(SubscriptionRecord(TOPIC, APPS[0]))
+
+    def refuse(_: UMessage) -> None:
+        raise UStatusError(UCode.UNAVAILABLE, "closed")
+
+    upstream.send_due_calls(refuse, 0)
+    assert upstream.statistics()["remote_open"] == 0
+    due_ns = upstream.next_due_ns()
+    assert due_ns is not None
+    assert 500 * MS <= due_ns <= 1000 * MS
+    sent: list[UMessage] = []
+    upstream.send_due_calls(sent.append, due_ns)
+    assert len(sent) == 1
+
+
+def test_a_remote_topic_that_is_not_subscribed_is_not_kept() -> None:
+    remotes = RemoteTopicStates()
+    remotes.load([(TOPIC, Status.SUBSCRIBED)])
+    assert (remotes.find(TOPIC), remotes.count, list(remotes)) == (Status.SUBSCRIBED, 1, [TOPIC])
+    remotes.apply({TOPIC: None, UUri("b", 2, 1, 0x8000): None})
+    assert (remotes.find(TOPIC), remotes.count) == (None, 0)

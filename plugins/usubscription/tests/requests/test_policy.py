@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the configuration says about topics and callers."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.requests.policy import SubscriptionPolicy
+
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import ANY, UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import ServiceRig
+
+MakeRig = Callable[..., "ServiceRig"]
+
+OWN, SERVED = "device1", "device2"
+APP = UUri(OWN, 0x300EF, 4, 0)
+TOPIC = UUri(SERVED, 0x10AB, 3, 0x80CD)
+EVERY_INSTANCE = UUri(SERVED, 0xFFFF10AB, 3, 0x80CD)
+
+
+def config(**section: object) -> UsubscriptionConfig:
+    return msgspec.convert(section, UsubscriptionConfig)
+
+
+def policy(**section: object) -> SubscriptionPolicy:
+    return SubscriptionPolicy(config(**section), OWN)
+
+
+# --- permission levels ------------------------------------------------------------------------------------------------
+
+RULES = [
+    {"topic": "//device2/110AB/3/80CD", "level": 1},
+    {"topic": "//device2/FFFF10AB/3/FFFF", "level": 3},
+    {"topic": "up:/42/1/8000", "level": 0},
+    {"topic": "//*/FFFFFFFF/FF/8000", "level": 2},
+]
+
+
+@pytest.mark.parametrize(
+    ("topic", "highest"),
+    [
+        (UUri(SERVED, 0x110AB, 3, 0x80CD), 1),
+        (TOPIC, 3),
+        (EVERY_INSTANCE, 1),  # one of the instances is that of the first rule
+        (UUri(SERVED, 0xFFFF10AB, 3, 0x80CE), 3),
+        (UUri(OWN, 0x42, 1, 0x8000), 0),
+        (UUri("else", 0x42, 1, 0x8000), 2),
+        (UUri("else", 0x42, 1, 0x8001), 5),
+    ],
+)
+def test_a_caller_above_the_level_of_a_topic_is_refused(topic: UUri, highest: int) -> None:
+    rules = policy(permissions=RULES)
+    for level in (0, highest):
+        rules.check_permission_level(topic, level)
+    for above in (highest + 1, *([None] if highest < 5 else [])):
+        with pytest.raises(UStatusError, match=f"expected at most {highest}") as refused:
+            rules.check_permission_level(topic, above)
+        assert refused.value.code is UCode.PERMISSION_DENIED
+
+
+def test_without_any_level_everything_is_allowed_up_to_the_most_permissive() -> None:
+    policy().check_permission_level(TOPIC, None)
+    policy().check_permission_level(TOPIC, 5)
+    policy(permission_levels=9).check_permission_level(TOPIC, 9)
+    with pytest.raises(UStatusError, match="permission_level 6 of the caller, expected at most 5"):
+        policy().check_permission_level(TOPIC, 6)
+
+
+def test_the_level_in_a_request_decides_over_a_subscribe(make_desk: MakeRig) -> None:
+    desk = make_desk(permissions=config(permissions=RULES).permissions).start()
+    for level in (4, None):
+        status = desk.call_refused(1, desk.subscription_request(), permission_level=level)
+        assert status.code is UCode.PERMISSION_DENIED
+    assert desk.pairs() == []
+    assert desk.call(1, desk.subscription_request(), permission_level=3).attributes.commstatus is None
+    assert desk.pairs() == [(TOPIC, APP)]
+
+
+# --- who may register -------------------------------------------------------------------------------------------------
+
+PRODUCER = TOPIC.with_resource(0)
+LISTED = UUri("device3", 0, 3, 0)
+WATCHERS = [
+    (APP, TOPIC, False),
+    (PRODUCER, TOPIC, True),
+    (PRODUCER, TOPIC.with_resource(0x8000), True),
+    (PRODUCER, UUri(SERVED, 0x10AC, 3, 0x80CD), False),
+    (UUri(SERVED, 0x10AB, 4, 0), TOPIC, False),
+    (UUri(OWN, 0x10AB, 3, 0), TOPIC, False),
+    (LISTED, TOPIC, True),
+    (LISTED, ANY, True),
+    (UUri("device4", 0, 3, 0), TOPIC, False),
+    (UUri(OWN, 7, 1, 0), ANY, True),
+    (PRODUCER, ANY, False),
+]
+
+
+@pytest.mark.parametrize(("caller", "topic", "allowed"), WATCHERS)
+def test_a_strict_policy_knows_who_may_watch_what(caller: UUri, topic: UUri, allowed: bool) -> None:
+    """[utest->LIF-10] [utest->LIF-11] [utest->LIF-12]"""
+    policy().check_observer(caller, topic)  # an open one lets everybody
+    strict = policy(register_policy="strict", dispatchers=["//device3/0/FF/0", "up:/7/1/0"])
+    if allowed:
+        strict.check_observer(caller, topic)
+        return
+    with pytest.raises(UStatusError, match="register_policy is strict") as refused:
+        strict.check_observer(caller, topic)
+    assert refused.value.code is UCode.PERMISSION_DENIED
+
+
+def test_a_strict_policy_holds_for_registering_and_not_for_unregistering(make_desk: MakeRig) -> None:
+    """[utest->LIF-10]"""
+    desk = make_desk(register_policy="strict", dispatchers=("//device3/0/FF/0",)).start()
+    wanted = pb.NotificationsRequest(topic=TOPIC.to_pb())
+    assert desk.call_refused(6, wanted, caller=APP).code is UCode.PERMISSION_DENIED
+    desk.unregister(caller=APP)
+    desk.register(caller=PRODUCER)
+    desk.register(caller=LISTED)
+    assert desk.registered_observers() == {(TOPIC, PRODUCER), (TOPIC, LISTED)}
+
+
+# --- delivery ---------------------------------------------------------------------------------------------------------
+
+DELIVERY = [
+    {"topic": "//device2/10AB/3/80CD", "id": "t7", "type": "mqtt", "attributes": {"qos": "1"}},
+    {"topic": "//device2/FFFFFFFF/FF/FFFF", "id": "rest"},
+]
+
+
+def test_the_first_pattern_that_covers_a_topic_tells_how_it_is_delivered() -> None:
+    """[utest->LIF-14]"""
+    routes = policy(delivery=DELIVERY)
+    first, second = routes.delivery_config_of(TOPIC), routes.delivery_config_of(TOPIC.with_resource(0x8000))
+    assert first is not None
+    assert second is not None
+    assert (first.id, first.type, second.id, second.type) == ("t7", "mqtt", "rest", "")
+    qos = first.attributes["qos"]
+    assert qos.type_url == "type.googleapis.com/google.protobuf.StringValue"
+    assert StringValue.FromString(qos.value).value == "1"
+    assert routes.delivery_config_of(UUri(OWN, 1, 1, 0x8000)) is None
+
+
+def test_subscribers_learn_how_their_topic_is_delivered(make_desk: MakeRig) -> None:
+    """[utest->LIF-14]"""
+    desk = make_desk(delivery=config(delivery=DELIVERY).delivery).start()
+    elsewhere = UUri(OWN, 1, 1, 0x8000)
+    for topic, id in ((TOPIC, "t7"), (elsewhere, "")):
+        answer = desk.call_for(pb.SubscriptionResponse, 1, desk.subscription_request(topic))
+        assert (answer.config.id, answer.HasField("config")) == (id, bool(id))
+    assert [(each.config.id, each.HasField("config")) for each in desk.fetch().subscriptions] == [
+        ("", False),
+        ("t7", True),
+    ]
+
+
+def test_whose_place_is_known_may_change() -> None:
+    known = ["cloud"]
+    policy = SubscriptionPolicy(config(), OWN, ["chassis"], known)
+    assert [policy.is_known_authority(each) for each in (OWN, "chassis", "cloud", "fleet")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    known[:] = ["fleet"]
+    assert [policy.is_known_authority(each) for each in (OWN, "chassis", "cloud", "fleet")] == [
+        True,
+        True,
+        False,
+        True,
+    ]

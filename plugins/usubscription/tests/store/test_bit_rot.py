@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thousands of flipped bits, each in an otherwise whole store: none comes back as wrong data, or as data that is silently
+missing, and none ends the process that asked.
+
+A process of its own flips them, reads the store as the reader does and believes what its parent would; a bit that ends it
+would have ended the reader, which is damage found. `test_damage` does the same with a few and all that a start does.
+"""
+
+import io
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from ustreamer_usubscription.events import SubscriptionEvent
+from ustreamer_usubscription.model.declared_topics import TopicState
+from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
+from ustreamer_usubscription.store import store_contents, verify_process
+from ustreamer_usubscription.store.compact_index import unpack_block
+from ustreamer_usubscription.store.store import (
+    SubscriptionStore,
+    SubscriptionStoreDamaged,
+    delete_subscription,
+    put_observer,
+    put_subscription,
+    put_topic,
+)
+from ustreamer_usubscription.store.verify_process import DATA_FILE, LENGTH_PREFIX
+
+from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC: Final = UUri("device2", 0x10AB, 3, 0x80CD)
+PAGE: Final = 4096
+META: Final = 152  # bytes of a meta page that mean anything
+MODES: Final = ("walk", "verify")
+HARMLESS: Final = {"unnoticed", "found", "gone", "died, found", "died, gone"}
+
+
+def filled(path: Path) -> None:
+    """Write a store with records of every kind and size, some of which have been changed or deleted again."""
+    store = SubscriptionStore(path, 16 << 20, history=100)
+    store.open()
+    rng = random.Random(1)
+    for number in range(0, 300, 10):
+        some = [UUri("device1", each, 1, 0) for each in range(number, number + 10)]
+        events = [SubscriptionEvent(each.ue_id, TOPIC, each, Status.SUBSCRIBED, "why") for each in some]
+        entries = [
+            SubscriptionRecord(TOPIC, each, details=b"d" * rng.choice([0, 100, 3900])) for each in some
+        ]
+        store.commit(
+            [*map(put_subscription, entries), *(put_observer(Observer(TOPIC, each)) for each in some[:2])],
+            events,
+        )
+        store.commit(
+            [delete_subscription(TOPIC, some[0]), put_subscription(SubscriptionRecord(TOPIC, some[1], 7))]
+        )
+        store.commit([put_topic(TOPIC.with_resource(0x8000 + number), TopicState.ACTIVE)])
+    # So that without the last transaction something is wrong, and no count of records tells.
+    store.commit([put_subscription(SubscriptionRecord(TOPIC, UUri("device1", 6, 1, 0), 8))])
+    store.close()
+
+
+# --- looking, in a process that may die of it --------------------------------------------------------------------------
+
+
+def chunks(mode: str, directory: Path, lost: list[int] | None = None) -> Iterator[store_contents.RecordChunk]:
+    """What a reader sends; into `lost` goes what it says of pages. Raises SubscriptionStoreDamaged where it ends with a complaint."""
+    out = io.BytesIO()
+    if verify_process.main(mode, str(directory), out):
+        raise SubscriptionStoreDamaged("complaint")
+    out.seek(0)
+    while length := LENGTH_PREFIX.unpack(out.read(LENGTH_PREFIX.size))[0]:
+        data = out.read(length)
+        yield data, *unpack_block(data)
+    if lost is not None:
+        lost += LENGTH_PREFIX.unpack(out.read(LENGTH_PREFIX.size))
+
+
+def look(directory: Path) -> None:
+    """For each line `bit mode` on stdin flip that bit, and say what comes of it; mode `salvage` goes straight to that."""
+    sys.stderr = io.StringIO()
+    data = directory / DATA_FILE
+    whole = data.read_bytes()
+    expected = dict(store_contents.contents_from_chunks(directory, chunks("verify", directory)).all_records())
+    for line in sys.stdin:
+        bit, mode = int(line.split()[0]), line.split()[1]
+        with data.open("r+b") as file:
+            os.pwrite(file.fileno(), bytes([whole[bit // 8] ^ 1 << bit % 8]), bit // 8)
+            result = verdict(directory, mode, expected)
+            os.pwrite(file.fileno(), whole[bit // 8 : bit // 8 + 1], bit // 8)
+        print(result, flush=True)
+
+
+def verdict(directory: Path, mode: str, expected: dict[bytes, bytes]) -> str:
+    if mode != "salvage":
+        try:
+            found = dict(
+                store_contents.contents_from_chunks(directory, chunks(mode, directory)).all_records()
+            )
+        except SubscriptionStoreDamaged:
+            pass
+        else:
+            return "unnoticed" if found == expected else "BELIEVED"
+    saved: dict[bytes, bytes] = {}
+    lost: list[int] = []
+    lost += [
+        store_contents.salvage_records(keys, values, saved)
+        for _, keys, values in chunks("salvage", directory, lost)
+    ]
+    if not saved.items() <= expected.items():
+        return "RESURRECTED"
+    if saved != expected and not any(lost):
+        return "SILENT"
+    return "found" if len(saved) > 0.5 * len(expected) else "gone"
+
+
+class BitFlipper:
+    """Processes that look at a store, one after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._whole = (directory / DATA_FILE).read_bytes()
+        self._process: subprocess.Popen[str] | None = None
+
+    def flip_bit(self, bit: int, mode: str) -> str:
+        if self._process is None:
+            self._process = self._new_process()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(bit, mode, file=self._process.stdin, flush=True)
+        result = self._process.stdout.readline().strip()
+        if result:
+            return result
+        self.close()
+        (self._directory / DATA_FILE).write_bytes(self._whole)
+        assert mode != "salvage", f"bit {bit} ended the process that salvages"
+        return f"died, {self.flip_bit(bit, 'salvage')}"
+
+    def _new_process(self) -> "subprocess.Popen[str]":
+        code = "import runpy, sys; from pathlib import Path; runpy.run_path(sys.argv[1])['look'](Path(sys.argv[2]))"
+        return subprocess.Popen(
+            [sys.executable, "-c", code, __file__, str(self._directory)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def said_of(directory: Path, bits: Iterable[int]) -> Counter[str]:
+    """What came of flipping each of these bits, in turn as after an orderly end and as after a death."""
+    looker = BitFlipper(directory)
+    result: Counter[str] = Counter()
+    try:
+        for number, bit in enumerate(bits):
+            mode = MODES[number % 2]
+            said = looker.flip_bit(bit, mode)
+            assert said in HARMLESS, f"bit {bit % 8} of byte {bit // 8}, {mode}: {said}"
+            result[said] += 1
+    finally:
+        looker.close()
+    return result
+
+
+def bits_of_metas(size: int) -> list[int]:
+    """Every bit of both meta pages that means anything; `size` is that of the file."""
+    assert size > 2 * PAGE
+    return [(page * PAGE + at) * 8 + bit for page in (0, 1) for at in range(META) for bit in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("flips", "every"), [(300, 9), pytest.param(10_000, 1, marks=pytest.mark.soak)], ids=["some", "many"]
+)
+def test_no_flipped_bit_is_believed_or_loses_anything_in_silence(
+    tmp_path: Path, flips: int, every: int
+) -> None:
+    """[utest->req~usubscription-subscribe~1]"""
+    path = tmp_path / "s"
+    filled(path)
+    size = (path / DATA_FILE).stat().st_size
+    rng = random.Random(flips)
+    found = said_of(path, (rng.randrange(8 * size) for _ in range(flips)))
+    metas = said_of(path, bits_of_metas(size)[::every])
+    print(f"\nflips={flips} wrong_data_accepted=0 of which {dict(found)}; in the meta pages {dict(metas)}")
+    assert found["unnoticed"] < 0.6 * flips  # most of the file is in use, or nothing has been tried
+    assert metas["gone"] > 0
+
+
+def test_the_last_transaction_is_not_forgotten_for_a_bit_of_its_number(tmp_path: Path) -> None:
+    """The one but last is whole, and what LMDB goes back to: only the numbers of what was freed tell."""
+    filled(tmp_path / "s")
+    path = tmp_path / "s" / DATA_FILE
+    whole, expected = path.read_bytes(), dict(store_contents.read_store(tmp_path / "s", "walk").all_records())
+    for meta in (0, PAGE):
+        for bit in range(64):
+            hit = bytearray(whole)
+            hit[meta + 144 + bit // 8] ^= 1 << bit % 8
+            found = dict(verify_process.LmdbTree(bytes(hit)).records())
+            assert dict(list(found.items())[1:]) == expected  # without the layout record
+            assert verify_process.LmdbTree(bytes(hit)).transaction_error()
+    assert not verify_process.LmdbTree(whole).transaction_error()
+
+
+# --- what a few bits may do, and dice seldom ----------------------------------------------------------------------------
+
+
+def leaf_with_many(tree: verify_process.LmdbTree) -> int:
+    """Where a page with many records begins."""
+    return next(at for at in tree.leaf_offsets() if len(tree._nodes(at)) > 9)
+
+
+def fewer_nodes(data: bytearray) -> None:
+    at = leaf_with_many(verify_process.LmdbTree(bytes(data)))
+    data[at + 12 : at + 14] = (int.from_bytes(data[at + 12 : at + 14], "little") - 2).to_bytes(2, "little")
+
+
+def more_nodes(data: bytearray) -> None:
+    at = leaf_with_many(verify_process.LmdbTree(bytes(data)))
+    data[at + 12 : at + 14] = (int.from_bytes(data[at + 12 : at + 14], "little") + 4).to_bytes(2, "little")
+
+
+def one_node_twice(data: bytearray) -> None:
+    at = leaf_with_many(verify_process.LmdbTree(bytes(data)))
+    data[at + 18 : at + 20] = data[at + 20 : at + 22]
+
+
+def former_page(data: bytearray) -> None:
+    """Have the root lead to what one of its pages was before the last transaction."""
+    tree = verify_process.LmdbTree(bytes(data))
+    free, root = tree.free_pages(), tree._meta_pages[0].root * PAGE
+
+    def keys(at: int) -> set[bytes]:
+        return {record[0] for node in tree._nodes(at) if (record := tree._record(at, node))}
+
+    for node in tree._nodes(root):
+        page = tree._child(root + node)
+        for former in free:
+            is_leaf = data[former * PAGE : former * PAGE + 8] == former.to_bytes(8, "little") and (
+                data[former * PAGE + 10] == 2
+            )
+            if is_leaf and keys(former * PAGE) == keys(page * PAGE):
+                data[root + node : root + node + 4] = former.to_bytes(4, "little")
+                return
+    raise AssertionError("no page has a former one that is still there")
+
+
+@pytest.mark.parametrize(
+    ("hit", "why"),
+    [
+        (fewer_nodes, r"\d+ records, and its meta page says \d+"),
+        (more_nodes, "data.mdb: "),
+        (one_node_twice, "comes after"),
+        (former_page, "pages of its tree, the first of them .*, are free ones"),
+    ],
+)
+def test_a_page_that_is_not_what_it_was_is_found_and_what_is_saved_is_right(
+    tmp_path: Path, hit: Callable[[bytearray], None], why: str
+) -> None:
+    path = tmp_path / "s"
+    filled(path)
+    expected = set(store_contents.read_store(path, "walk").all_records())
+    data = bytearray((path / DATA_FILE).read_bytes())
+    hit(data)
+    (path / DATA_FILE).write_bytes(data)
+    with pytest.raises(SubscriptionStoreDamaged, match=why):
+        store_contents.read_store(path, "walk")
+    saved = store_contents.salvage_store(path)
+    assert set(saved.all_records()) < expected or hit is more_nodes
+    assert set(saved.all_records()) <= expected
+    assert saved.lost_total > 0

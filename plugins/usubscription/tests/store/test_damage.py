@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that was damaged: found out before it can do harm, moved aside, and as much of it saved as can be read."""
+
+import logging
+import os
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import lmdb
+import pytest
+from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.store import store_contents
+from ustreamer_usubscription.store.store import (
+    MAX_QUARANTINED,
+    RecordChange,
+    StoreInUse,
+    SubscriptionStore,
+    SubscriptionStoreDamaged,
+    delete_subscription,
+    put_subscription,
+)
+from ustreamer_usubscription.store.verify_process import LmdbTree
+
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.conftest import ServiceRig
+
+TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
+MB = 1 << 20
+PAGE = 4096
+NOON_MS = 1_781_524_800_000  # 2026-06-15 12:00 UTC
+
+
+def numbered(number: int, size: int = 0) -> SubscriptionRecord:
+    return SubscriptionRecord(TOPIC, UUri("device1", number, 1, 0), details=b"d" * size)
+
+
+def a_store(path: Path, damaged: Literal["refuse", "quarantine"] = "quarantine") -> SubscriptionStore:
+    return SubscriptionStore(path, 16 * MB, damaged=damaged, wall_ms=lambda: NOON_MS)
+
+
+def filled(path: Path, count: int = 2000, size: int = 0) -> list[SubscriptionRecord]:
+    """Write a store, with some history: each fourth record has been deleted again."""
+    store = a_store(path)
+    store.open()
+    for start in range(0, count, 100):
+        store.commit([put_subscription(numbered(number, size)) for number in range(start, start + 100)])
+        store.commit(
+            [
+                delete_subscription(TOPIC, numbered(number).subscriber)
+                for number in range(start, start + 100, 4)
+            ]
+        )
+    store.close()
+    return [numbered(number, size) for number in range(count) if number % 4]
+
+
+def damage(path: Path, change: Callable[[bytearray], None]) -> None:
+    data = bytearray((path / "data.mdb").read_bytes())
+    change(data)
+    (path / "data.mdb").write_bytes(data)
+
+
+def truncate(data: bytearray) -> None:
+    del data[len(data) // 2 :]
+
+
+def leaf(data: bytearray) -> int:
+    """Where a page of records begins, one that the tree leads to."""
+    return list(LmdbTree(bytes(data)).leaf_offsets())[-2]
+
+
+def hit_record(data: bytearray) -> None:
+    at = leaf(data)
+    lowest = int.from_bytes(data[at + 14 : at + 16], "little")
+    data[at + lowest + 12] ^= 0x10  # in a key
+
+
+def hit_page_header(data: bytearray) -> None:
+    data[leaf(data)] ^= 0x40
+
+
+def hit_root(data: bytearray) -> None:
+    for at in (0, PAGE):
+        data[at + 88 + 40 + 5] ^= 0x01  # a page number beyond the end of the world
+
+
+def flip(data: bytearray, *, bit: int) -> None:
+    data[bit // 8] ^= 1 << bit % 8
+
+
+def wipe(data: bytearray) -> None:
+    data[:] = b"\0" * len(data)
+
+
+# What is done to the file, and how much of what was in it must come back.
+HITS: list[tuple[Callable[[bytearray], None], float]] = [
+    (truncate, 0.2),
+    (hit_record, 0.999),
+    (hit_page_header, 0.9),
+    (hit_root, 0.0),
+    (wipe, 0.0),
+]
+
+
+@pytest.mark.parametrize(("hit", "saved"), HITS, ids=[hit.__name__ for hit, _ in HITS])
+def test_damage_is_moved_aside_announced_and_survived_by_what_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hit: Callable[[bytearray], None], saved: float
+) -> None:
+    path = tmp_path / "usubscription"
+    entries = filled(path)
+    damage(path, hit)
+    as_it_was = (path / "data.mdb").read_bytes()
+    store = a_store(path)
+    store.open()
+    rest = list(store.load_subscriptions())
+    assert list(store.take_subscriptions()) == rest
+    assert set(rest) <= set(entries)  # nothing that was deleted, nothing that was never there
+    assert saved * len(entries) <= len(rest) < len(entries)
+    assert store.statistics()["store_quarantined"] == 1
+    assert store.statistics()["store_salvaged"] == len(rest)
+    assert store.statistics()["store_lost"] > 0
+    aside = tmp_path / "usubscription.damaged-1-20260615T120000Z"
+    assert (aside / "data.mdb").read_bytes() == as_it_was
+    [said] = [record for record in caplog.records if record.message == "usubscription.store_damaged"]
+    assert said.levelno == logging.ERROR
+    assert vars(said)["moved_to"] == str(aside)
+    assert f"store {path}/data.mdb" in vars(said)["reason"] or "record" in vars(said)["reason"]
+    store.commit([put_subscription(numbered(5000))])
+    store.close()
+    store.open()
+    assert len(store.take_subscriptions()) == len(rest) + 1
+    assert store.statistics()["store_quarantined"] == 1
+    store.close()
+
+
+@pytest.mark.parametrize(("hit", "saved"), HITS, ids=[hit.__name__ for hit, _ in HITS])
+def test_where_damage_is_to_be_refused_nothing_is_touched(
+    tmp_path: Path, hit: Callable[[bytearray], None], saved: float
+) -> None:
+    path = tmp_path / "usubscription"
+    filled(path)
+    damage(path, hit)
+    before = (path / "data.mdb").read_bytes()
+    for _ in range(2):
+        with pytest.raises(SubscriptionStoreDamaged) as refused:
+            a_store(path, "refuse").open()
+        assert refused.value.code is UCode.DATA_LOSS
+    assert (path / "data.mdb").read_bytes() == before
+    assert {each.name for each in tmp_path.iterdir()} == {"usubscription", "usubscription.lock"}
+    # Whoever comes next looks at every page.
+    assert (tmp_path / "usubscription.lock").read_text(encoding="ascii").split() == [str(os.getpid())]
+
+
+def test_a_file_that_ends_the_process_that_reads_it_ends_a_child_and_not_us(tmp_path: Path) -> None:
+    store = a_store(tmp_path / "s")
+    store.open()
+    store.commit(
+        [put_subscription(numbered(number, size=3900)) for number in range(100)]
+    )  # each on a page of its own
+    store.close()
+
+    def truncate_behind_the_tree(data: bytearray) -> None:
+        del data[max(LmdbTree(bytes(data)).leaf_offsets()) + PAGE :]
+
+    damage(tmp_path / "s", truncate_behind_the_tree)
+    with pytest.raises(SubscriptionStoreDamaged, match="ended the process that read it with SIGBUS"):
+        store_contents.read_store(tmp_path / "s", "walk")
+    assert len(store_contents.salvage_store(tmp_path / "s")) > 0
+
+
+def test_a_reader_that_does_not_come_to_an_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "s", count=100)
+    stuck = tmp_path / "python"
+    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
+    stuck.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(stuck))
+    monkeypatch.setattr(store_contents, "_BASE_TIMEOUT_S", 0.2)
+    with pytest.raises(SubscriptionStoreDamaged, match="took longer than 0 s"):
+        store_contents.read_store(tmp_path / "s", "walk")
+
+
+def test_a_reader_that_cannot_be_run_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s"
+    filled(path, count=100)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "nothing"))
+    with pytest.raises(UStatusError, match="nothing cannot read it") as refused:
+        a_store(path).open()
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert not list(tmp_path.glob("*.damaged-*"))
+
+
+def test_after_a_user_that_died_the_free_pages_are_looked_at_too(tmp_path: Path) -> None:
+    path = tmp_path / "usubscription"
+    filled(path)
+    damage(path, hit_free_list)
+    store_contents.read_store(path, "walk")  # what holds the records is whole
+    (tmp_path / "usubscription.lock").write_text("4711\n")
+    with pytest.raises(SubscriptionStoreDamaged, match="freeDB"):
+        a_store(path, "refuse").open()
+
+
+def hit_free_list(data: bytearray) -> None:
+    meta = max((0, PAGE), key=lambda at: int.from_bytes(data[at + 144 : at + 152], "little"))
+    root = int.from_bytes(data[meta + 80 : meta + 88], "little") * PAGE
+    data[root + PAGE - 7] ^= 0x40  # the number of a free page, which is now behind the end
+
+
+def test_whatever_bit_is_flipped_no_wrong_record_is_believed_and_nobody_dies(tmp_path: Path) -> None:
+    path = tmp_path / "usubscription"
+    entries = set(filled(path, count=400, size=100))
+    whole = (path / "data.mdb").read_bytes()
+    rng = random.Random(7)
+    found_out = 0
+    for _ in range(40):
+        at = rng.randrange(len(whole) * 8)
+        damage(path, partial(flip, bit=at))
+        store = a_store(path)
+        store.open()
+        assert set(store.load_subscriptions()) <= entries
+        found_out += store.statistics()["store_quarantined"]
+        assert len(store.take_subscriptions()) == len(entries) or store.statistics()["store_lost"]
+        store.close()
+        (path / "data.mdb").write_bytes(whole)
+    assert found_out > 5
+
+
+def test_only_the_latest_damaged_stores_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "usubscription"
+    for _ in range(MAX_QUARANTINED + 2):
+        filled(path, count=100)
+        damage(path, wipe)
+        store = a_store(path)
+        store.open()
+        store.close()
+    kept = sorted(each.name.split("-")[1] for each in tmp_path.glob("*.damaged-*"))
+    assert kept == ["3", "4", "5"][-MAX_QUARANTINED:]
+
+
+def test_a_replacement_that_was_cut_short_is_finished_and_nothing_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "usubscription"
+    entries = filled(path)
+    path.rename(tmp_path / "usubscription.new")
+    store = a_store(path)
+    store.open()
+    assert set(store.take_subscriptions()) == set(entries)
+    store.close()
+    (tmp_path / "usubscription.new").mkdir()  # and one that was not yet whole counts for nothing
+    damage(path, hit_record)
+    store.open()
+    assert len(store.take_subscriptions()) == len(entries) - 1
+    store.close()
+
+
+def test_without_room_for_what_was_saved_the_damaged_store_stays(tmp_path: Path) -> None:
+    path = tmp_path / "usubscription"
+    filled(path, size=1000)
+    damage(path, hit_record)
+    store = SubscriptionStore(path, MB, damaged="quarantine")
+    with pytest.raises(UStatusError, match="no room to keep") as refused:
+        store.open()
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert {each.name for each in tmp_path.iterdir()} == {"usubscription", "usubscription.lock"}
+
+
+def test_large_records_are_salvaged_from_their_overflow_pages(tmp_path: Path) -> None:
+    entries = filled(tmp_path / "s", count=100, size=3900)
+    assert len(store_contents.salvage_store(tmp_path / "s")) == len(entries)
+
+
+# --- one user at a time -----------------------------------------------------------------------------------------------
+
+
+def test_a_second_streamer_is_told_who_has_the_store(tmp_path: Path) -> None:
+    first, second = a_store(tmp_path / "s"), a_store(tmp_path / "s")
+    first.open()
+    with pytest.raises(StoreInUse, match=rf"s\.lock is held by process {os.getpid()}") as refused:
+        second.open()
+    assert (refused.value.code, refused.value.pid) == (UCode.UNAVAILABLE, os.getpid())
+    first.commit([put_subscription(numbered(1))])  # undisturbed
+    first.close()
+    second.open()
+    assert list(second.take_subscriptions()) == [numbered(1)]
+    second.close()
+
+
+# --- the service ------------------------------------------------------------------------------------------------------
+
+
+def test_a_streamer_with_a_damaged_store_starts_with_what_is_left_and_says_so(
+    make_desk: "Callable[..., ServiceRig]", caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = make_desk().start()
+    for number in range(1, 4):
+        desk.subscribe(caller=UUri("device1", number, 1, 0))
+    desk.stop()
+    with lmdb.open(str(desk.state_dir / "usubscription")) as env, env.begin(write=True) as txn:
+        key = b"s/up://device2/10AB/3/80CD\0up://device1/2/1/0"
+        txn.put(*RecordChange(key, b"\x02" + b"?" * 20))  # type: ignore[arg-type]
+    desk.restart()
+    assert [subscriber.ue_id for subscriber, _ in desk.routed_subscribers()] == [1, 3]
+    assert (desk.statistics("store_salvaged"), desk.statistics("store_lost")) == (
+        2 + 3,
+        1,
+    )  # and what happened
+    assert "usubscription.store_damaged" in caplog.messages
+    desk.subscribe(caller=UUri("device1", 2, 1, 0))  # how it comes back
+    assert len(desk.routed_subscribers()) == 3
+
+
+def test_a_streamer_that_is_to_refuse_a_damaged_store_does_not_start(
+    make_desk: "Callable[..., ServiceRig]",
+) -> None:
+    desk = make_desk(damaged="refuse").start()
+    desk.subscribe()
+    desk.stop()
+    damage(desk.state_dir / "usubscription", wipe)
+    with pytest.raises(SubscriptionStoreDamaged):
+        desk.restart()

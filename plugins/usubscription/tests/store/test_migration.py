@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores of former layouts: each `store_of_layout<n>.mdb.gz` was written by the last version that had that layout."""
+
+import errno
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import lmdb
+import pytest
+from ustreamer_usubscription.events import SubscriptionEvent
+from ustreamer_usubscription.model.declared_topics import TopicState
+from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
+from ustreamer_usubscription.store import records, store_contents
+from ustreamer_usubscription.store.records import LAYOUT_KEY
+from ustreamer_usubscription.store.store import (
+    RecordChange,
+    SubscriptionStore,
+    SubscriptionStoreDamaged,
+    put_subscription,
+)
+
+from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC = UUri("device2", 0x10AB, 3, 0x80CD)
+MB = 1 << 20
+
+
+def kept_of(layout: int) -> bytes:
+    return gzip.decompress(Path(__file__).with_name(f"store_of_layout{layout}.mdb.gz").read_bytes())
+
+
+OLD, OLD_2 = kept_of(1), kept_of(2)
+
+
+def subscription(number: int) -> SubscriptionRecord:
+    expire_ms = None if number % 2 else 1_781_565_900_000 + number
+    details = b"\x12\x00" if number == 3 else b""
+    return SubscriptionRecord(TOPIC, UUri("device1", number, 1, 0), number * 1_000_000, expire_ms, details)
+
+
+def put_down(path: Path, data: bytes = OLD) -> Path:
+    path.mkdir()
+    (path / "data.mdb").write_bytes(data)
+    return path
+
+
+def test_a_store_of_layout_1_is_migrated_once_and_kept_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[utest->req~usubscription-subscribe-persistency~1]"""
+    caplog.set_level("INFO")
+    store = SubscriptionStore(put_down(tmp_path / "s"), MB)
+    for _ in range(2):
+        store.open()
+        assert list(store.take_subscriptions()) == [
+            subscription(number) for number in (1, 2, 3, 4)
+        ]  # the fifth has left
+        assert store.statistics()["store_migrated"] == 1
+        store.close()
+    [kept] = tmp_path.glob("s.layout1-*")
+    assert (kept / "data.mdb").read_bytes() == OLD
+    assert caplog.messages == ["usubscription.store_migrated"]
+    store.open()
+    store.commit([put_subscription(subscription(6))])
+    assert len(list(store.load_subscriptions())) == 5
+    store.close()
+
+
+def test_a_damaged_store_of_layout_1_is_salvaged_into_this_one(tmp_path: Path) -> None:
+    hit = OLD.replace(b"\0up://device1/2/1/0", b"\0up://device1/2/1/1")
+    with pytest.raises(SubscriptionStoreDamaged, match="device1/2/1/1"):
+        SubscriptionStore(put_down(tmp_path / "refused", hit), MB).open()
+    store = SubscriptionStore(put_down(tmp_path / "s", hit), MB, damaged="quarantine")
+    store.open()
+    assert list(store.take_subscriptions()) == [subscription(number) for number in (1, 3, 4)]
+    assert store.statistics()["store_lost"] == 1
+    store.close()
+
+
+def test_without_room_to_migrate_the_old_store_stays(tmp_path: Path) -> None:
+    store = SubscriptionStore(put_down(tmp_path / "s"), 12 << 10)
+    with pytest.raises(UStatusError, match="no room to keep 4 records") as refused:
+        store.open()
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD
+
+
+# --- layout 2: in place -------------------------------------------------------------------------------------------------
+
+IN_2 = [
+    *(subscription(number) for number in (1, 2, 3)),
+    SubscriptionRecord(TOPIC, UUri("device1", 4, 1, 0), 4_000_000, 1_781_565_900_004, version=4),
+]
+
+
+def test_a_store_of_layout_2_is_migrated_where_it_is_and_nothing_but_its_layout_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[utest->req~usubscription-subscribe~1]"""
+    caplog.set_level("INFO")
+    before = dict(store_contents.read_store(put_down(tmp_path / "s", OLD_2), "walk").all_records())
+    store = SubscriptionStore(tmp_path / "s", MB, history=10)
+    for _ in range(2):
+        store.open()
+        assert list(store.take_subscriptions()) == IN_2
+        assert list(store.load_observers()) == [Observer(TOPIC, UUri("device1", 1, 1, 0), 4)]
+        assert list(store.load_declared_topics()) == [(TOPIC, TopicState.DEPRECATED)]
+        assert store.statistics()["store_migrated"] == 1
+        store.close()
+    found = store_contents.read_store(tmp_path / "s", "verify")
+    assert (found.layout, dict(found.all_records())) == (3, before)
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "s.lock"}  # nothing was copied
+    assert caplog.messages == ["usubscription.store_migrated"]
+    store.open()
+    store.commit([], [SubscriptionEvent(1, TOPIC, TOPIC, Status.SUBSCRIBED)])
+    store.close()
+    # What comes first is what a program of layout 2 refuses the store by: it sees a number, not damage.
+    with lmdb.open(str(tmp_path / "s")) as env, env.begin() as txn, txn.cursor() as cursor:
+        assert cursor.first()
+        assert (cursor.key(), records.layout_of(cursor.value())) == (LAYOUT_KEY, 3)
+
+
+def test_a_damaged_store_of_layout_2_is_salvaged_into_this_one(tmp_path: Path) -> None:
+    hit = OLD_2.replace(b"\0up://device1/2/1/0", b"\0up://device1/2/1/1")
+    store = SubscriptionStore(put_down(tmp_path / "s", hit), MB, damaged="quarantine")
+    store.open()
+    assert list(store.take_subscriptions()) == [IN_2[0], *IN_2[2:]]
+    assert (store.statistics()["store_lost"], store.statistics()["store_migrated"]) == (1, 0)
+    store.close()
+    assert store_contents.read_store(tmp_path / "s", "verify").layout == 3
+
+
+def test_a_full_map_is_migrated_too(tmp_path: Path) -> None:
+    """Written in one transaction, it has no free page; and the map has become smaller since."""
+    changes = [
+        put_subscription(SubscriptionRecord(TOPIC, UUri("device1", number, 1, 0))) for number in range(1000)
+    ]
+    with lmdb.open(str(tmp_path / "s"), map_size=MB) as env, env.begin(write=True) as txn:
+        txn.put(LAYOUT_KEY, records.encode_frame(LAYOUT_KEY, b"\x91\x02"))
+        for key, value in changes:
+            txn.put(key, value or b"")
+    store = SubscriptionStore(tmp_path / "s", 64 << 10)
+    store.open()
+    assert len(store.take_subscriptions()) == 1000
+    store.close()
+    assert store_contents.read_store(tmp_path / "s", "verify").layout == 3
+
+
+def test_a_disk_without_room_for_the_layout_record_leaves_the_store_as_it_was(
+    tmp_path: Path,
+) -> None:
+    class FullDisk(SubscriptionStore):
+        def _write(self, changes: Sequence[RecordChange]) -> None:
+            raise lmdb.DiskError("mdb_txn_commit", errno.ENOSPC)
+
+    store = FullDisk(put_down(tmp_path / "s", OLD_2), MB)
+    with pytest.raises(UStatusError, match="not migrated to layout 3") as refused:
+        store.open()
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert (tmp_path / "s" / "data.mdb").read_bytes() == OLD_2

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes between sessions and a whole streamer, and its section. Every test ends with the ledger law."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from ustreamer_wamp.plugin import WampPlugin, WampSection
+
+from ustreamer.hooks import Decoder, PluginContext, hookimpl
+from ustreamer.host.config.config import ConfigError
+from ustreamer.host.runtime import process
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.rpc import RpcClient
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.car import (
+        MINE,
+        RPM,
+        RPM_TOPIC,
+        SECTION,
+        SPEED,
+        SPEED_TOPIC,
+        Car,
+        subscribed,
+        until,
+    )
+else:
+    from plugins.wamp.tests.car import (
+        MINE,
+        RPM,
+        RPM_TOPIC,
+        SECTION,
+        SPEED,
+        SPEED_TOPIC,
+        Car,
+        subscribed,
+        until,
+    )
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A plugin that can read the payloads of one topic."""
+
+    class Config(msgspec.Struct, frozen=True):
+        pass
+
+    def __init__(self, config: Config, context: PluginContext) -> None:
+        """It needs nothing."""
+
+    @hookimpl
+    def ustreamer_decoders(self, topic: UUri) -> Decoder | None:
+        return (lambda payload: {"speed": int.from_bytes(payload, "big")}) if topic == SPEED else None
+
+
+@pytest.mark.parametrize(
+    ("form", "payload", "shown"),
+    [
+        (UPayloadFormat.RAW, b"\x01", b"\x01"),
+        (UPayloadFormat.TEXT, "ä".encode(), "ä"),
+        (UPayloadFormat.TEXT, b"\xff", b"\xff"),
+        (UPayloadFormat.JSON, b'{"a":[1,2.5]}', {"a": [1, 2.5]}),
+        (UPayloadFormat.JSON, b"{broken", b"{broken"),
+        (UPayloadFormat.PROTOBUF, b"\x08\x01", b"\x08\x01"),
+    ],
+)
+def test_a_payload_is_shown_as_its_format_has_it(
+    car: Car, form: UPayloadFormat, payload: bytes, shown: object
+) -> None:
+    peer = car.peer("cbor").join()
+    subscribed(peer, RPM_TOPIC)
+    car.publish(RPM, payload, form)
+    assert peer.receive()[4] == [shown]
+
+
+def test_a_plugin_can_make_payloads_readable(
+    make_car: Callable[..., Car], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    car = make_car()
+    car.streamer.plugins.register(Reader(Reader.Config(), None))  # type: ignore[arg-type]  # it looks at neither
+    peer = car.peer().join()
+    subscribed(peer, SPEED_TOPIC)
+    car.publish(SPEED, b"\x01\x00")
+    assert peer.receive()[4] == [{"speed": 256}]
+
+
+def test_the_last_value_is_there_for_who_comes_later(car: Car) -> None:
+    first, second = car.peer().join(), car.peer().join()
+    subscribed(first, SPEED_TOPIC)
+    car.publish(SPEED, b"now")
+    first.receive()
+    subscribed(second, SPEED_TOPIC, {"get_retained": True})
+    event = second.receive()
+    assert (event[3], event[4]) == ({"retained": True}, [b"now"])
+    for peer in (first, second):
+        peer.socket.close()
+    until(lambda: len(car.wamp.router.realm.retained) == 0)
+
+
+# --- what clients publish -----------------------------------------------------------------------------------------------
+
+
+def test_a_client_publishes_into_the_vehicle_where_it_may(car: Car) -> None:
+    heard: list[UMessage] = []
+    car.inside.register_listener(UUri("wamp.hpc", 0x4711, 1, 0x8000), None, heard.append)
+    rpc = RpcClient(car.inside, UUri("car", 0x78, 1, 0), car.ids)
+    topic = pb.SubscriptionRequest(topic=UUri("wamp.hpc", 0x4711, 1, 0x8000).to_pb())
+    rpc.call(UUri("hpc", 0, 3, 1), topic.SerializeToString(), UPayloadFormat.PROTOBUF)
+    listener = car.peer().join()
+    subscribed(listener, MINE)
+    driver = car.peer("cbor").join_publisher("driver")
+    assert driver.request(16, 1, {"acknowledge": True}, MINE, [b"\x01"], {"ttl": 5000})[0] == 17
+    assert driver.request(16, 2, {"acknowledge": True}, MINE, [{"a": 1}])[0] == 17
+    until(lambda: len(heard) == 2)
+    assert [(each.payload, each.attributes.payload_format.name) for each in heard] == [
+        (b"\x01", "RAW"),
+        (b'{"a":1}', "JSON"),
+    ]
+    assert {each.attributes.type for each in heard} == {UMessageType.PUBLISH}
+    assert heard[0].attributes.ttl == 5000
+    assert [listener.receive()[4] for _ in range(2)] == [[b"\x01"], [{"a": 1}]], (
+        "and other sessions hear it once"
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic", "args", "reason"),
+    [
+        (SPEED_TOPIC, [1], "wamp.error.not_authorized"),  # somebody else's, whatever the configuration allows
+        ("up.car.no.topic", [1], "wamp.error.invalid_uri"),
+        ("up.cloud.10ab.0.3.80cd", [1], "wamp.error.not_authorized"),
+        (MINE, [1, 2], "wamp.error.invalid_argument"),
+        ("org.elsewhere", [1], "wamp.error.not_authorized"),
+    ],
+)
+def test_what_a_client_may_not_publish_goes_nowhere(
+    car: Car, topic: str, args: list[Any], reason: str
+) -> None:
+    listener = car.peer().join()
+    listener.send(32, 1, {"match": "prefix"}, "")
+    driver = car.peer().join_publisher("driver")
+    received = car.streamer.dispatcher.ingress("wamp").ledger.received
+    answer = driver.request(16, 1, {"acknowledge": True}, topic, args)
+    assert (answer[0], answer[4]) == (8, reason)
+    assert car.streamer.dispatcher.ingress("wamp").ledger.received == received
+
+
+def test_somebody_without_a_name_publishes_nothing(car: Car) -> None:
+    answer = car.peer().join().request(16, 1, {"acknowledge": True}, MINE, [1])
+    assert (answer[0], answer[4]) == (8, "wamp.error.not_authorized")
+
+
+# --- the configuration --------------------------------------------------------------------------------------------------
+
+
+def test_the_section_is_all_there_is_to_write(car: Car) -> None:
+    assert car.streamer.transports["wamp"].unicast
+    config = process.load(car.path).config
+    assert config.endpoints["wamp"].authorities == ("wamp.hpc",)
+    assert [each.name for each in car.streamer.routes().endpoints] == ["inside", "outside", "wamp"]
+    section = config.plugins["wamp"]
+    assert isinstance(section, WampSection)
+    assert WampPlugin.Config is WampSection
+
+
+@pytest.mark.parametrize(
+    ("more", "section", "problem"),
+    [
+        (
+            '[endpoints.wamp]\ntransport = "local"\nnetwork = "x"\nauthorities = ["y"]',
+            SECTION,
+            "brings an endpoint 'wamp'",
+        ),
+        ("", SECTION + '\nauthority = "car"', "'car' lives behind endpoint 'inside'"),
+        ("", SECTION + '\nauthority = "No!"', "is not an authority"),
+        ("", SECTION.replace("ws://127.0.0.1:0/ws", "http://x"), "is none of ws://"),
+        ("[egress.wamp]\nqueue_message = 1", SECTION, "queue_messages"),
+    ],
+)
+def test_what_does_not_go_together_is_said(tmp_path: Path, more: str, section: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem.replace("(", r"\(")):
+        Car(tmp_path, more, section=section)
+
+
+def test_the_lane_has_limits_of_its_own(make_car: Callable[..., Car]) -> None:
+    car = make_car("[egress.wamp]\nqueue_messages = 7")
+    assert process.load(car.path).config.limits("wamp").queue_messages == 7
+
+
+def test_what_is_counted_has_a_name_from_the_start(car: Car) -> None:
+    counters = car.streamer.endpoints()["wamp"]
+    assert counters["sessions_now"] == 0
+    subscribed(car.peer().join(), SPEED_TOPIC)
+    counters = car.streamer.endpoints()["wamp"]
+    assert (counters["sessions"], counters["sessions_now"], counters["subscriptions_now"]) == (1, 1, 1)

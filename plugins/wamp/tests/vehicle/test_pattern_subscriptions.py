@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patterns as topics that uSubscription is asked for; uSubscription is played by the test, and says yes unless told otherwise."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ustreamer_wamp.broker import matches
+from ustreamer_wamp.uri import Match
+from ustreamer_wamp.vehicle import pattern_subscriptions
+from ustreamer_wamp.vehicle.mapping import topic_of
+from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
+from ustreamer_wamp.vehicle.patterns import Pattern
+from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
+
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.routing.usubscription_codec import (
+    Status,
+    pack_payload,
+    subscribe_in,
+    subscribe_response,
+    unsubscribe_in,
+    update_message,
+)
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+ONE, TWO = (UUri("wamp.hpc", number << 16 | 0x8001, 1, 0) for number in (1, 2))
+SPEED, RPM, DOORS = (UUri("vcu", 0x2001, 1, resource) for resource in (0x8001, 0x8002, 0x8003))
+SECOND = UUri("vcu", 0x2_2001, 1, 0x8001)
+HERE = UUri("hpc", 0x2001, 1, 0x8001)
+EVERY = UUri("vcu", 0xFFFF_2001, 1, 0x8001)
+MS = 1_000_000
+FORM = UPayloadFormat.PROTOBUF
+
+
+class PatternRig:
+    """A reach and the uSubscription at its other end: what that has granted, by subscriber and topic, with the period."""
+
+    def __init__(self, limit: int = 100) -> None:
+        self.clock = ManualClock()
+        monotonic_ns, wall_ms = self.clock.clock()
+        self.ids = UuidSource(wall_ms)
+        self.calls: list[UMessage] = []
+        self.versions: set[int] = set()
+        self.granted: dict[tuple[UUri, UUri], int] = {}
+        self.refuses: set[UUri] = set()
+        self.subscribe_calls = Counter[UUri]()
+        self.ended_by_us = 0
+        self.usubscription = UsubscriptionClient("hpc", self.ids, self.calls.append, monotonic_ns, Counter())
+        self.patterns = PatternSubscriptions(self.usubscription, limit, ("hpc", "wamp.hpc"))
+        self.ended: list[UUri] = []
+        self.usubscription.on_subscription_ended = self._ended
+
+    def _ended(self, entity: UUri, topic: UUri, why: str) -> None:
+        self.ended.append(topic)
+        self.patterns.on_subscription_ended(entity, topic)
+
+    def answer_all(self) -> None:
+        """Answer calls until there are no more."""
+        while self.calls:
+            self._answer(self.calls.pop(0))
+
+    def _answer(self, call: UMessage) -> None:
+        entity, sink = call.attributes.source, call.attributes.sink
+        assert sink is not None
+        version, method = sink.ue_version_major, sink.resource_id
+        answer = (b"", FORM)
+        if method == 1:
+            subscription = subscribe_in(version, call.payload, FORM)
+            self.subscribe_calls[subscription.topic] += 1
+            self.versions.add(version)
+            if subscription.topic in self.refuses:
+                status = UStatus(UCode.NOT_FOUND, "no such topic")
+                self.usubscription.on_response(error_response(self.ids.next(), call, status))
+                return
+            self.granted[entity, subscription.topic] = subscription.period_ns
+            answer = pack_payload(subscribe_response(version, subscription.topic, Status.SUBSCRIBED), FORM)
+        elif method == 2:
+            self.ended_by_us += 1
+            self.granted.pop((entity, unsubscribe_in(version, call.payload, FORM)), None)
+        else:
+            fetch_request = pb4.FetchSubscriptionsRequest.FromString(call.payload)
+            pair = (UUri.from_pb(fetch_request.subscriber_filter), UUri.from_pb(fetch_request.topic_filter))
+            found = [pb4.Subscription()] if pair in self.granted else []
+            answer = pack_payload(pb4.FetchSubscriptionsResponse(subscriptions=found), FORM)
+        self.usubscription.on_response(response(self.ids.next(), call, *answer))
+
+    def end(self, entity: UUri, topic: UUri, version: int = 3) -> None:
+        """End a subscription as uSubscription does when another device refuses it."""
+        del self.granted[entity, topic]
+        payload = update_message(version, topic, entity, Status.UNSUBSCRIBED).SerializeToString()
+        source = UUri("hpc", 0, version, 0x8000)
+        update = notification(self.ids.next(), source, entity, payload, FORM)
+        assert self.usubscription.is_subscription_update(update)
+        self.usubscription.on_subscription_update(update)
+        self.answer_all()
+
+    def add_pattern(
+        self, topic: str, match: Match = "prefix", entity: UUri = ONE, period_ns: int = 0
+    ) -> Pattern:
+        pattern = Pattern(entity, topic, match)
+        self.patterns.add_pattern(pattern, period_ns)
+        self.answer_all()
+        return pattern
+
+    def observe(self, *topics: UUri) -> None:
+        for topic in topics:
+            self.patterns.observe(topic)
+        self.answer_all()
+
+    def topics(self, entity: UUri = ONE) -> set[UUri]:
+        return {topic for of, topic in self.granted if of == entity}
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(s=seconds)
+        self.usubscription.tick(self.clock.now_ns)
+        self.patterns.tick(self.clock.now_ns)
+        self.answer_all()
+
+
+@pytest.fixture
+def desk() -> PatternRig:
+    return PatternRig()
+
+
+def test_a_pattern_subscribes_what_is_configured_has_come_by_and_comes_by_later(desk: PatternRig) -> None:
+    desk.patterns.configure([SPEED, UUri("other", 0x2001, 1, 0x8001)])
+    desk.observe(RPM)
+    pattern = desk.add_pattern("up.vcu.")
+    assert desk.topics() == {SPEED, RPM}
+    desk.observe(DOORS)
+    assert desk.topics() == {SPEED, RPM, DOORS}
+    assert desk.patterns.topic_count == 3
+    desk.patterns.remove_pattern(pattern)
+    desk.answer_all()
+    assert desk.granted == {}
+    assert (desk.patterns.topic_count, len(desk.usubscription)) == (0, 0)
+
+
+def test_what_is_configured_later_than_a_pattern_is_subscribed_too(desk: PatternRig) -> None:
+    desk.add_pattern("up.vcu.")
+    desk.patterns.configure([SPEED])
+    desk.answer_all()
+    assert desk.topics() == {SPEED}
+
+
+def test_topics_that_the_streamer_serves_are_nobodys_to_ask(desk: PatternRig) -> None:
+    desk.add_pattern("")
+    desk.add_pattern("up.hpc.2001..1.8001", "wildcard")
+    desk.patterns.configure([HERE])
+    desk.observe(HERE, UUri("wamp.hpc", 1, 1, 0x8000))
+    assert desk.granted == {}
+    assert not desk.patterns.is_unknown(HERE)
+
+
+def test_every_instance_of_an_entity_is_one_topic_of_version_4(desk: PatternRig) -> None:
+    pattern = desk.add_pattern("up.vcu.2001..1.8001", "wildcard", period_ns=16_666_667)
+    assert desk.granted == {(ONE, EVERY): 17 * MS}, "in whole ms, and none more often than what was asked for"
+    assert desk.versions == {4}
+    # What of it is known by its name is asked for as well: the other device may know version 3 alone.
+    desk.observe(SECOND, RPM)
+    assert desk.topics() == {EVERY, SECOND}
+    desk.add_pattern("up.vcu.")
+    desk.end(ONE, EVERY, version=4)
+    assert desk.topics() == {SECOND, RPM}
+    desk.pass_time(61)
+    assert desk.topics() == {EVERY, SECOND, RPM}
+    desk.patterns.remove_pattern(pattern)
+    desk.answer_all()
+    assert desk.topics() == {SECOND, RPM}, "those of the prefix"
+
+
+def test_a_topic_that_is_refused_or_ends_is_tried_again_every_minute(desk: PatternRig) -> None:
+    desk.refuses.add(RPM)
+    desk.observe(SPEED, RPM)
+    pattern = desk.add_pattern("up.vcu.")
+    assert desk.topics() == {SPEED}
+    assert desk.patterns.waiting_topic_count == 1
+    desk.end(ONE, SPEED)
+    assert (desk.topics(), desk.ended, desk.patterns.waiting_topic_count) == (set(), [SPEED], 2)
+    desk.pass_time(61)
+    assert desk.topics() == {SPEED}
+    assert desk.subscribe_calls[RPM] == 2
+    for _ in range(10):
+        desk.pass_time(1)
+    assert desk.subscribe_calls[RPM] == 2
+    desk.refuses.clear()
+    desk.pass_time(61)
+    assert (desk.topics(), desk.patterns.waiting_topic_count) == ({SPEED, RPM}, 0)
+    desk.refuses.add(DOORS)
+    desk.observe(DOORS)
+    assert desk.patterns.waiting_topic_count == 1
+    desk.patterns.remove_pattern(pattern)
+    desk.answer_all()
+    desk.pass_time(61)
+    assert (desk.granted, desk.patterns.waiting_topic_count) == ({}, 0)
+    assert desk.subscribe_calls[DOORS] == 1, "nobody wants it any more"
+
+
+def test_a_session_has_no_more_topics_than_the_limit_and_takes_others_when_there_is_room() -> None:
+    desk = PatternRig(limit=2)
+    desk.observe(*(UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(5)))
+    first = desk.add_pattern("up.vcu.2001.0.1.8000")
+    desk.add_pattern("up.vcu.")
+    desk.add_pattern("up.vcu.", entity=TWO)
+    assert [len(desk.topics(each)) for each in (ONE, TWO)] == [2, 2]
+    assert desk.patterns.waiting_topic_count == 6
+    desk.patterns.remove_pattern(first)
+    desk.observe(UUri("vcu", 0x2001, 1, 0x9000))
+    assert len(desk.topics()) == 2
+    desk.patterns.unsubscribe_all(ONE)
+    desk.answer_all()
+    assert (desk.topics(), len(desk.topics(TWO)), desk.patterns.waiting_topic_count) == (set(), 2, 4)
+
+
+def test_no_topic_is_subscribed_for_patterns_where_the_limit_is_none() -> None:
+    desk = PatternRig(limit=0)
+    desk.observe(SPEED)
+    desk.add_pattern("up.vcu.")
+    assert desk.granted == {}
+    desk.patterns.subscribe(ONE, SPEED, 0, lambda refusal: None)
+    desk.answer_all()
+    assert desk.topics() == {SPEED}, "this one has a name"
+
+
+def test_what_has_come_by_is_remembered_within_bounds(
+    desk: PatternRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pattern_subscriptions, "MAX_OBSERVED_TOPICS", 3)
+    monkeypatch.setattr(pattern_subscriptions, "MAX_RETRY_TOPICS", 2)
+    many = [UUri("vcu", 0x2001, 1, 0x8000 + number) for number in range(10)]
+    desk.observe(*many)
+    assert [desk.patterns.is_unknown(each) for each in many] == [True] * 7 + [False] * 3
+    desk.refuses.update(many)
+    desk.add_pattern("up.vcu.")
+    assert desk.patterns.waiting_topic_count == 2
+
+
+def test_who_subscribes_a_topic_by_its_name_as_well_is_told_of_that_one(desk: PatternRig) -> None:
+    desk.refuses.add(SPEED)
+    desk.observe(SPEED)
+    told: list[object] = []
+    desk.patterns.add_pattern(Pattern(ONE, "up.vcu.", "prefix"), 0)
+    desk.patterns.subscribe(ONE, SPEED, 0, told.append)
+    desk.answer_all()
+    assert [each is not None for each in told] == [True]
+    desk.refuses.clear()
+    desk.patterns.subscribe(ONE, SPEED, 5 * MS, told.append)
+    desk.answer_all()
+    assert told[1:] == [None]
+
+
+def test_who_waits_for_a_topic_and_gives_it_up_is_told_so_at_once_also_where_a_pattern_goes_on(
+    desk: PatternRig,
+) -> None:
+    desk.observe(SPEED)
+    desk.add_pattern("up.vcu.", period_ns=20 * MS)
+    told: list[object] = []
+    desk.patterns.subscribe(ONE, SPEED, 10 * MS, told.append)
+    desk.patterns.unsubscribe(ONE, SPEED)
+    assert told == [None]
+    desk.answer_all()
+    assert desk.granted == {(ONE, SPEED): 20 * MS}
+
+
+def test_what_was_refused_by_its_name_leaves_nothing(desk: PatternRig) -> None:
+    for number in range(10):
+        topic = UUri("vcu", 0x2001, 1, 0x8000 + number)
+        desk.refuses.add(topic)
+        desk.patterns.subscribe(ONE, topic, 0, lambda refusal: None)
+    desk.answer_all()
+    assert (desk.patterns._named, len(desk.usubscription)) == ({}, 0)
+
+
+def test_a_topic_with_a_name_and_a_pattern_is_not_left_until_both_are_gone(desk: PatternRig) -> None:
+    """Not for a moment: what another device is told to end, it ends."""
+    desk.observe(SPEED)
+    desk.patterns.subscribe(ONE, SPEED, 20 * MS, lambda refusal: None)
+    pattern = desk.add_pattern("up.vcu.", period_ns=10 * MS)
+    assert desk.granted == {(ONE, SPEED): 10 * MS}
+    desk.patterns.remove_pattern(pattern)
+    desk.answer_all()
+    assert desk.granted == {(ONE, SPEED): 20 * MS}
+    desk.add_pattern("up.vcu.", period_ns=10 * MS)
+    desk.patterns.unsubscribe(ONE, SPEED)
+    desk.answer_all()
+    assert desk.granted == {(ONE, SPEED): 10 * MS}
+    assert desk.ended_by_us == 0
+    desk.patterns.remove_pattern(pattern)
+    desk.answer_all()
+    assert (desk.granted, desk.ended_by_us) == ({}, 1)
+
+
+# --- against a model ----------------------------------------------------------------------------------------------------
+
+TOPICS = (SPEED, RPM, SECOND, HERE, UUri("cloud", 0x2001, 1, 0x8001))
+PATTERNS: tuple[tuple[str, Match], ...] = (
+    ("up.vcu.", "prefix"),
+    ("up.vcu.2001.0", "prefix"),
+    ("up..2001...8001", "wildcard"),
+    ("up.vcu.2001..1.8001", "wildcard"),
+    ("", "prefix"),
+)
+PERIODS = (0, 10 * MS, 20 * MS)
+entities = st.sampled_from((ONE, TWO))
+step = st.one_of(
+    st.tuples(st.just("put"), entities, st.sampled_from(PATTERNS), st.sampled_from(PERIODS)),
+    st.tuples(st.just("remove"), entities, st.sampled_from(PATTERNS), st.just(0)),
+    st.tuples(st.just("want"), entities, st.sampled_from(TOPICS), st.sampled_from(PERIODS)),
+    st.tuples(st.just("forget"), entities, st.sampled_from(TOPICS), st.just(0)),
+    st.tuples(st.just("learn"), st.just(ONE), st.sampled_from(TOPICS), st.just(0)),
+    st.tuples(st.just("leave"), entities, st.just(None), st.just(0)),
+    st.tuples(st.just("answer"), st.just(ONE), st.just(None), st.just(0)),
+)
+
+
+class Model:
+    """What each entity holds, as sets; what that comes to is compared with what uSubscription has."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[UUri, UUri], int] = {}
+        self.patterns: dict[Pattern, int] = {}
+        self.known: set[UUri] = set()
+
+    def expected(self) -> dict[tuple[UUri, UUri], int]:
+        found: dict[tuple[UUri, UUri], int] = dict(self.names)
+        for pattern, period_ns in self.patterns.items():
+            topics = {each for each in self.known if matches(pattern.topic, pattern.match, topic_of(each))}
+            if pattern.topic == "up.vcu.2001..1.8001":
+                topics.add(EVERY)
+            for topic in topics:
+                pair = (pattern.entity, topic)
+                found[pair] = min(period_ns, found.get(pair, period_ns))
+        return found
+
+    def leave(self, entity: UUri) -> None:
+        self.names = {pair: period for pair, period in self.names.items() if pair[0] != entity}
+        self.patterns = {each: period for each, period in self.patterns.items() if each.entity != entity}
+
+
+@settings(max_examples=300)
+@given(st.lists(step, min_size=10, max_size=60))
+def test_in_any_order_usubscription_has_what_names_and_patterns_come_to(
+    steps: list[tuple[str, UUri, object, int]],
+) -> None:
+    desk, model = PatternRig(), Model()
+    for what, entity, which, period_ns in steps:
+        if isinstance(which, UUri):
+            if what == "want":
+                desk.patterns.subscribe(entity, which, period_ns, lambda refusal: None)
+                model.names[entity, which] = period_ns
+            elif what == "forget":
+                desk.patterns.unsubscribe(entity, which)
+                model.names.pop((entity, which), None)
+            else:
+                desk.patterns.observe(which)
+                model.known |= {which} - {HERE}
+        elif isinstance(which, tuple):
+            pattern = Pattern(entity, *which)
+            if what == "put":
+                desk.patterns.add_pattern(pattern, period_ns)
+                model.patterns[pattern] = period_ns
+            else:
+                desk.patterns.remove_pattern(pattern)
+                model.patterns.pop(pattern, None)
+        elif what == "leave":
+            desk.patterns.unsubscribe_all(entity)
+            model.leave(entity)
+        else:
+            desk.answer_all()
+    desk.answer_all()
+    assert desk.granted == model.expected()
+    for entity in (ONE, TWO):
+        desk.patterns.unsubscribe_all(entity)
+    desk.answer_all()
+    assert (desk.granted, len(desk.usubscription), desk.patterns.topic_count) == ({}, 0, 0)

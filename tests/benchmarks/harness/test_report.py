@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of the report, and the counters that processes share."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.harness.child_process import ChildError
+from benchmarks.harness.measure import Load, Round, percentile
+from benchmarks.harness.report import Ratio, RigResult, Spread
+from benchmarks.harness.shared_counters import AGE_COUNT, MAX_AGES, RECEIVED, SharedCounters
+from benchmarks.harness.testbed import Direction, Subject, ledger_from_log
+
+ROUND = Round(
+    messages_per_s=100_000.0,
+    cpu_us=5.0,
+    p50_us=150.0,
+    p99_us=900.0,
+    p999_us=1_900.0,
+    fast_p50_us=90.0,
+    fast_p99_us=200.0,
+    fast_p999_us=400.0,
+    lost=0,
+    sent=250_000,
+    forwarder_cores=0.9,
+    generator_cores=0.3,
+    sink_cores=0.4,
+    other_cores=0.1,
+    paced_cpu_us=90.0,
+)
+
+
+def row(subject: Subject, *rates: float) -> RigResult:
+    rounds = [msgspec.structs.replace(ROUND, messages_per_s=rate) for rate in rates]
+    return RigResult.of(Direction.SOMEIP_TO_ZENOH, subject, 64, rounds)
+
+
+@pytest.mark.parametrize(
+    ("values", "part", "expected"),
+    [
+        ([7], 0.5, 7),
+        ([1, 2], 0.5, 1),
+        ([1, 2, 3], 0.5, 2),
+        (list(range(1, 101)), 0.5, 50),
+        (list(range(1, 101)), 0.99, 99),
+        (list(range(1, 1001)), 0.99, 990),
+        ([1, 2, 3], 1.0, 3),
+    ],
+)
+def test_a_percentile_is_the_smallest_value_that_covers_its_part(
+    values: list[int], part: float, expected: int
+) -> None:
+    assert percentile(values, part) == expected
+
+
+def test_a_ratio_compares_each_round_with_its_neighbour_in_time() -> None:
+    # The machine was twice as fast in the second half: the medians' ratio would be 0.5 of unlike rounds.
+    bare, streamer = row(Subject.BARE, 100, 100, 200), row(Subject.STREAMER, 50, 80, 100)
+    assert Ratio.of(streamer, bare).messages_per_s == Spread(0.5, 0.5, 0.8)
+
+
+def test_rounds_without_a_neighbour_are_an_error() -> None:
+    with pytest.raises(ValueError, match="longer"):
+        Ratio.of(row(Subject.STREAMER, 1.0), row(Subject.BARE, 1.0, 2.0))
+
+
+def test_loss_adds_up_over_the_rounds() -> None:
+    rounds = [msgspec.structs.replace(ROUND, lost=lost) for lost in (1, 0, 4)]
+    summed = RigResult.of(Direction.UDP, Subject.DIRECT, 64, rounds)
+    assert (summed.lost, summed.sent) == (5, 750_000)
+
+
+LEDGER = {"received": 9, "delivered": 5, "throttled": 1, "expired": 0, "dead_lettered": 1, "denied": 0}
+
+
+@pytest.mark.parametrize(("queued", "unaccounted"), [(2, 0), (0, 2), (4, -2)])
+def test_what_the_streamer_says_last_is_read_and_added_up(queued: int, unaccounted: int) -> None:
+    ledger = {**LEDGER, "queued": queued}
+    log = [
+        '{"event": "streamer.started"}',
+        json.dumps({"event": "streamer.stopped", "ledger": ledger}),
+        '{"event": "later"}',
+    ]
+    assert ledger_from_log(log) == {**ledger, "unaccounted": unaccounted}
+
+
+def test_a_streamer_that_gave_no_ledger_is_an_error() -> None:
+    with pytest.raises(ChildError, match="no ledger in 1 lines"):
+        ledger_from_log(['{"event": "streamer.started"}'])
+
+
+def test_a_load_that_a_board_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="a board can hold"):
+        Load(paced_messages=MAX_AGES + 1)
+
+
+def test_a_board_is_seen_by_everybody_who_maps_it(tmp_path: Path) -> None:
+    writer, reader = SharedCounters(tmp_path / "board"), SharedCounters(tmp_path / "board")
+    writer[RECEIVED] += 7
+    writer.record_age(150_000)
+    assert (reader[RECEIVED], reader[AGE_COUNT], reader.ages_ns()) == (7, 1, [150_000])
+
+
+def test_a_board_notes_no_more_ages_than_it_has_room_for(tmp_path: Path) -> None:
+    board = SharedCounters(tmp_path / "board")
+    board[AGE_COUNT] = MAX_AGES - 1
+    board.record_age(1)
+    board.record_age(2)
+    assert (board[AGE_COUNT], board.ages_ns()[-1]) == (MAX_AGES, 1)

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A delivery target and the filters in front of it, without routing."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import pytest
+
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.core.conftest import BatchListEgress, HoldingFilter, VerdictFilter, World
+
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+DASH = UUri("dash", 7, 1, 0)
+
+Offer = Callable[..., UMessage]
+
+
+@pytest.fixture
+def delivery(world: "World") -> Delivery:
+    return Delivery(world.ingress("chassis"), world.egress["backbone"], TOPIC)
+
+
+@pytest.fixture
+def offer(world: "World", delivery: Delivery) -> Offer:
+    """Offers a message as an ingress does, which has counted it before; returns the message."""
+
+    def offer(now_ns: int = 0, to: Delivery = delivery) -> UMessage:
+        message = publish(world.id(), TOPIC)
+        world.ingress("chassis").ledger.received += 1
+        to.offer(message, now_ns)
+        return message
+
+    return offer
+
+
+def test_without_filters_every_message_goes_to_the_egress(
+    world: "World", delivery: Delivery, offer: Offer
+) -> None:
+    message = offer(now_ns=5)
+    assert len(world.egress["backbone"]) == 1
+    world.send()
+    assert world.egress["backbone"].messages == [message]
+    assert (delivery.received, delivery.delivered, delivery.throttled) == (1, 1, 0)
+
+
+def test_filters_are_asked_in_order_and_see_the_same_message_and_time(
+    world: "World", delivery: Delivery, offer: Offer, answering: "type[VerdictFilter]"
+) -> None:
+    order: list[str] = []
+
+    class Noting(Filter):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+            order.append(self.name)
+            return None
+
+    last = answering([])
+    delivery.set_filters((Noting("a"), Noting("b"), last))
+    message = offer(now_ns=77)
+    assert order == ["a", "b"]
+    assert last.calls == [(message, 77)]
+    assert len(world.egress["backbone"]) == 1
+
+
+@pytest.mark.parametrize("verdict", [Verdict.THROTTLED, Verdict.DENIED])
+def test_the_first_filter_with_a_verdict_ends_it_and_those_behind_are_not_asked(
+    world: "World", delivery: Delivery, offer: Offer, answering: "type[VerdictFilter]", verdict: Verdict
+) -> None:
+    behind = answering([])
+    delivery.set_filters((answering([]), answering([verdict]), behind))
+    stopped = offer(now_ns=3)
+    assert behind.calls == []
+    assert world.tap_calls == [(stopped, delivery, verdict, None, 0)]
+    assert world.times == [(3, 3)]
+    assert world.ingress("chassis").ledger.settled[verdict] == 1
+    assert delivery.throttled == (verdict is Verdict.THROTTLED)
+    assert (delivery.received, delivery.delivered) == (1, 0)
+    offer()
+    assert len(behind.calls) == 1
+
+
+def test_other_filters_take_the_place_of_those_before(
+    world: "World", delivery: Delivery, offer: Offer, answering: "type[VerdictFilter]"
+) -> None:
+    delivery.set_filters((answering([Verdict.DENIED] * 9),))
+    offer()
+    delivery.set_filters(())
+    offer()
+    assert (world.verdicts(), len(world.egress["backbone"])) == ([Verdict.DENIED], 1)
+
+
+def test_a_held_message_passes_the_filters_behind_its_holder_and_not_those_before(
+    world: "World",
+    delivery: Delivery,
+    offer: Offer,
+    holding: "type[HoldingFilter]",
+    answering: "type[VerdictFilter]",
+) -> None:
+    before, holder, behind = answering([]), holding(delivery, 100), answering([])
+    delivery.set_filters((before, holder, behind))
+    message = offer(now_ns=0)
+    assert (len(world.egress["backbone"]), world.ledger().queued) == (0, 1)
+    delivery.release_held(holder, 99)
+    assert world.ledger().queued == 1
+    assert behind.calls == []
+    delivery.release_held(holder, 100)
+    assert (len(before.calls), behind.calls) == (1, [(message, 100)])
+    assert (len(world.egress["backbone"]), world.ledger().queued) == (1, 1)
+    world.send()
+    assert world.egress["backbone"].messages == [message]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.THROTTLED, Verdict.DENIED])
+def test_a_filter_behind_a_holder_may_stop_what_is_released(
+    world: "World",
+    delivery: Delivery,
+    offer: Offer,
+    holding: "type[HoldingFilter]",
+    answering: "type[VerdictFilter]",
+    verdict: Verdict,
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder, answering([verdict])))
+    offer()
+    delivery.release_held(holder, 100)
+    assert (world.verdicts(), world.ledger().queued) == ([verdict], 0)
+
+
+def test_a_second_holder_may_hold_what_the_first_releases(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
+) -> None:
+    first, second = holding(delivery, 100), holding(delivery, 50)
+    delivery.set_filters((first, second))
+    message = offer()
+    delivery.release_held(first, 100)
+    assert (world.ingress("chassis").held, len(world.egress["backbone"])) == (1, 0)
+    delivery.release_held(second, 150)
+    assert (world.ingress("chassis").held, len(world.egress["backbone"])) == (0, 1)
+    world.send()
+    assert world.egress["backbone"].messages == [message]
+
+
+def test_what_a_holder_drops_for_a_newer_message_is_throttled_and_the_newer_one_is_held(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder,))
+    older, newer = offer(now_ns=0), offer(now_ns=30)
+    assert world.tap_calls == [(older, delivery, Verdict.THROTTLED, None, 0)]
+    assert world.times == [(30, 30)]
+    assert (delivery.received, delivery.throttled, world.ledger().queued) == (2, 1, 1)
+    delivery.release_held(holder, 100)
+    world.send()
+    assert world.egress["backbone"].messages == [newer]
+
+
+def test_what_nobody_wants_any_more_has_no_subscriber(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder,))
+    message = offer()
+    delivery.release_held(holder, 100, subscribed=False)
+    assert world.tap_calls == [(message, delivery, Verdict.NO_SUBSCRIBER, None, 0)]
+    delivery.release_held(holder, 200, subscribed=False)  # nothing is held: nothing happens
+    assert len(world.tap_calls) == 1
+
+
+def test_a_held_message_is_sent_though_its_holder_is_no_longer_among_the_filters(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
+) -> None:
+    """A subscriber lifts its limit while a message is held; the new chain may have no such filter."""
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder,))
+    message = offer()
+    delivery.set_filters(())
+    delivery.release_held(holder, 100)
+    world.send()
+    assert world.egress["backbone"].messages == [message]
+
+
+def test_settling_tells_every_tap_all_there_is_to_say(
+    world: "World", delivery: Delivery, offer: Offer
+) -> None:
+    message = offer(now_ns=3)
+    reason = UStatus(UCode.INTERNAL, "broken")
+    world.egress["backbone"]._queue.pop_batch()
+    delivery.settle(world.egress["backbone"].ledger, message, Verdict.DEAD_LETTERED, 3, 9, reason, attempts=4)
+    assert world.tap_calls == [(message, delivery, Verdict.DEAD_LETTERED, reason, 4)]
+    assert world.times == [(3, 9)]
+    assert world.egress["backbone"].ledger.settled[Verdict.DEAD_LETTERED] == 1
+
+
+def test_a_tap_is_told_when_a_message_arrived_was_released_tried_and_settled(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
+) -> None:
+    first, second = holding(delivery, 100), holding(delivery, 50)
+    delivery.set_filters((first, second))
+    offer(now_ns=10)
+    delivery.release_held(first, 110)
+    delivery.release_held(second, 160)  # two have held it: it arrived when the first one was asked
+    world.time.advance(ns=200)
+    world.send()
+    delivery.set_filters(())
+    offer(now_ns=300)
+    world.time.advance(ns=300)
+    world.send()
+    assert world.times == [(160, 200), (300, 500)]
+    assert world.more_times == [(10, 200), (300, 500)]
+    assert delivery._arrival_ns == {}
+
+
+@pytest.mark.parametrize("end", ["superseded", "stopped behind", "given up", "holder fails", "not wanted"])
+def test_a_tap_is_told_when_what_was_held_had_arrived_however_it_ends(
+    world: "World",
+    delivery: Delivery,
+    offer: Offer,
+    holding: "type[HoldingFilter]",
+    answering: "type[VerdictFilter]",
+    end: str,
+) -> None:
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder, answering([Verdict.DENIED])))
+    offer(now_ns=10)
+    match end:
+        case "superseded":
+            offer(now_ns=200)
+            delivery.abandon_held(300, UStatus(UCode.ABORTED))
+        case "stopped behind":
+            delivery.release_held(holder, 200)
+        case "given up":
+            delivery.abandon_held(200, UStatus(UCode.ABORTED))
+        case "holder fails":
+            holder.release_due = lambda _: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+            delivery.release_held(holder, 200)
+        case _:
+            delivery.release_held(holder, 200, subscribed=False)
+    assert (world.times[0], world.more_times[0]) == ((200, 200), (10, 0))
+    assert delivery._arrival_ns == {}
+
+
+def test_without_a_tap_nothing_is_kept_of_when_a_message_arrived(
+    world: "World", delivery: Delivery, offer: Offer, holding: "type[HoldingFilter]"
+) -> None:
+    ingress = world.ingress("chassis")
+    taps, ingress.taps = ingress.taps, ()
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder,))
+    offer(now_ns=10)
+    delivery.release_held(holder, 110)
+    assert (len(world.egress["backbone"]), delivery._arrival_ns) == (1, {})
+    ingress.taps = taps
+    world.time.advance(ns=200)
+    world.send()
+    assert (world.times, world.more_times) == ([(110, 200)], [(110, 200)])
+
+
+def test_a_unicast_target_sends_to_its_subscriber(world: "World", offer: Offer) -> None:
+    to_dash = Delivery(world.ingress("chassis"), world.egress["dash"], TOPIC, DASH, 5)
+    message = offer(to=to_dash)
+    world.send()
+    assert world.egress["dash"].sent == [(DASH, message)]
+
+
+def test_a_delivery_says_what_it_is(world: "World", delivery: Delivery) -> None:
+    to_dash = Delivery(world.ingress("chassis"), world.egress["dash"], TOPIC, DASH, 5)
+    by_sink = Delivery(world.ingress("chassis"), world.egress["dash"])
+    assert (to_dash.ingress, to_dash.endpoint) == ("chassis", "dash")
+    assert repr(delivery) == "<Delivery up://chassis/1234/1/8001 chassis -> backbone period_ns=0>"
+    assert repr(to_dash) == (
+        "<Delivery up://chassis/1234/1/8001 chassis -> dash for up://dash/7/1/0 period_ns=5>"
+    )
+    assert repr(by_sink) == "<Delivery unicast chassis -> dash period_ns=0>"
+
+
+def test_a_filter_may_keep_its_state_by_the_delivery_without_keeping_it_alive(world: "World") -> None:
+    state: WeakKeyDictionary[Delivery, int] = WeakKeyDictionary()
+    delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], TOPIC)
+    state[delivery] = 1
+    del delivery
+    assert len(state) == 0
+
+
+def test_a_filter_that_does_not_say_what_it_admits_is_named(world: "World") -> None:
+    class Forgetful(Filter):
+        pass
+
+    with pytest.raises(TypeError, match=r"Forgetful does not say what it admits: define admit\(message"):
+        Forgetful().admit(publish(world.id(), TOPIC), 0)
+    assert Forgetful().release_due(0) is None
+
+
+# ------------------------------------------------------------------------------------------------------- many at once
+
+
+@pytest.fixture
+def bulky(
+    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+) -> "tuple[BatchListEgress, Delivery, World]":
+    world = build(egress_class=bulk_lane)
+    lane: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
+    return lane, Delivery(world.ingress("chassis"), lane, TOPIC), world
+
+
+def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, ageing: bool = False) -> list[int]:
+    """As an ingress does with what has passed the filters; when each came."""
+    world.ingress("chassis").ledger.received += len(messages)
+    times_ns = list(range(len(messages)))
+    delivery.batch, delivery.batch_times_ns = list(messages), list(times_ns)
+    delivery.flush_batch(ageing=ageing)
+    assert (delivery.batch, delivery.batch_times_ns) == ([], [])
+    return times_ns
+
+
+@pytest.mark.parametrize("ageing", [False, True])
+@pytest.mark.parametrize(
+    ("number", "differ", "given"),
+    [
+        (0, False, None),
+        (1, False, None),
+        (2, False, list),
+        (MIN_BATCH - 1, False, list),
+        (MIN_BATCH, False, MessageBatch),
+        (3 * MIN_BATCH, False, MessageBatch),
+        (MIN_BATCH, True, list),
+        (3 * MIN_BATCH, True, list),
+    ],
+)
+def test_many_that_are_alike_leave_as_a_run_and_others_as_they_are(
+    bulky: "tuple[BatchListEgress, Delivery, World]",
+    number: int,
+    differ: bool,
+    given: type | None,
+    ageing: bool,
+) -> None:
+    lane, delivery, world = bulky
+    messages = [publish(world.id(), TOPIC, b"%d" % n, ttl=500 if ageing else None) for n in range(number)]
+    if differ:
+        messages[-1] = publish(messages[-1].id, TOPIC.with_resource(0x8002), b"last")
+    times_ns = leave(world, delivery, messages, ageing=ageing)
+    if given is None:
+        assert lane.batches == []
+    else:
+        ((together, at_ns, said),) = lane.batches
+        assert (type(together), list(together)) == (given, messages)
+        assert (at_ns, said) == (times_ns, ageing)
+    world.run()
+    assert lane.messages == messages
+
+
+@pytest.mark.parametrize("ttl", [None, 500])
+@pytest.mark.parametrize("number", [1, 2, MIN_BATCH - 1, MIN_BATCH, 3 * MIN_BATCH])
+def test_a_run_is_taken_as_it_is_however_short(
+    bulky: "tuple[BatchListEgress, Delivery, World]", number: int, ttl: int | None
+) -> None:
+    lane, delivery, world = bulky
+    run = MessageBatch.from_messages([publish(world.id(), TOPIC, b"%d" % n, ttl=ttl) for n in range(number)])
+    assert run is not None
+    world.ingress("chassis").ledger.received += number
+    delivery.offer_batch(run, 7)
+    assert delivery.received == number
+    if number > 1:
+        ((together, at_ns, ageing),) = lane.batches
+        assert together is run
+        assert (list(at_ns), ageing) == ([7] * number, ttl is not None)
+    world.run()
+    assert (lane.messages, delivery.delivered) == (list(run), number)
+    assert [received_ns for received_ns, _ in world.times] == [7] * number
+
+
+def test_an_egress_that_takes_one_by_one_is_given_a_run_so(world: "World", delivery: Delivery) -> None:
+    run = MessageBatch.from_messages([publish(world.id(), TOPIC, b"%d" % n) for n in range(2 * MIN_BATCH)])
+    assert run is not None
+    world.ingress("chassis").ledger.received += len(run)
+    delivery.offer_batch(run, 7)
+    world.run()
+    assert world.egress["backbone"].messages == list(run)

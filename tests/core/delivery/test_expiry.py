@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No leap of a clock expires a message before its time, and none keeps one for ever."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.core.base.clock import Clock, ManualClock
+from ustreamer.core.delivery.expiry import (
+    BATCH_SEND_MS,
+    CLOCK_STEP_MS,
+    MAX_CLOCK_STEPS,
+    STEP_GRACE_NS,
+    Expiry,
+)
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.uprotocol.batch import IdColumns, MessageBatch
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode_status
+
+if TYPE_CHECKING:
+    from tests.core.conftest import World
+
+TODAY_MS = 1_780_000_000_000  # in 2026
+BOOT_MS = 946_684_800_000  # 2000-01-01
+YEARS_MS = TODAY_MS - BOOT_MS
+IN_2039_MS = 2_180_000_000_000  # past 2038, where 32 bits end
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+NS = 1_000_000
+
+TOPIC = UUri("chassis", 1, 1, 0x8000)
+
+
+def message(made_ms: int, ttl: int | None) -> UMessage:
+    return publish(UUID(made_ms << 16 | 0x7000, 1 << 63), TOPIC, ttl=ttl)
+
+
+class Watch:
+    """A clock, and what watches it once a second as a timer does."""
+
+    def __init__(self, wall_ms: int) -> None:
+        self.time = ManualClock(wall_ms)
+        self.expiry = Expiry(self.time.clock())
+
+    @property
+    def wall_ms(self) -> int:
+        return self.time.clock().wall_ms()
+
+    @property
+    def now_ns(self) -> int:
+        return self.time.now_ns
+
+    def wait(self, ms: int) -> None:
+        for _ in range(min(ms // 1000, 700)):
+            self.time.advance(s=1)
+            self.expiry.observe_clock()
+            ms -= 1000
+        self.time.advance(ms=ms)
+
+    def step(self, ms: int) -> None:
+        """The wall clock is set, and the timer goes off some time in the next second."""
+        self.time.step(ms=ms)
+
+    def remaining_ms(self, each: UMessage) -> int:
+        """How long it may still wait; negative if it is expired."""
+        left_ns = self.expiry.deadline_ns(each, self.now_ns, 0) - self.now_ns
+        return -1 if left_ns < 0 else left_ns // NS
+
+
+# ------------------------------------------------------------------------------------------------------ a clock that is set
+
+
+@pytest.mark.parametrize(
+    ("ttl", "age_ms", "left_ms"),
+    [
+        (50, 0, 50),
+        (50, 49, 1),
+        (50, 50, 0),
+        (50, 51, -1),
+        (50, -1, 50),
+        (50, -DAY_MS, 50),
+        (50, YEARS_MS, -1),
+    ],
+)
+def test_what_is_left_of_a_ttl_is_counted_from_the_id_and_never_more_than_the_ttl(
+    ttl: int, age_ms: int, left_ms: int
+) -> None:
+    watch = Watch(TODAY_MS)
+    assert watch.remaining_ms(message(TODAY_MS - age_ms, ttl)) == left_ms
+    assert watch.expiry.is_expired(TODAY_MS - age_ms, ttl) is (left_ms < 0)
+
+
+@pytest.mark.parametrize("ttl", [None, 0])
+def test_a_message_without_ttl_may_wait_as_long_as_the_bound_says(ttl: int | None) -> None:
+    watch = Watch(TODAY_MS)
+    assert watch.expiry.deadline_ns(message(BOOT_MS, ttl), 7, 30) == 37
+
+
+# --------------------------------------------------------------------------------------------------------- a clock that leaps
+
+
+class Story(NamedTuple):
+    """Our clock shows `ours`, leaps by `leap` and is looked at `since` later; a message was made `age` before that."""
+
+    name: str
+    ours: int
+    leap: int
+    since: int
+    made: int  # by the clock of its maker
+    ttl: int
+    left: int  # -1: expired
+
+
+AFTER_BOOT = BOOT_MS + 100_000
+STORIES = [
+    # Made 6 s before we look, 5 s after which the clock leapt: on our own clock, before the leap.
+    Story("made before the leap", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 10_000, 4_000),
+    Story("made before the leap, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT - 1_000, 5_999, -1),
+    Story("made after the leap", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS + 4_000, 1_500, 500),
+    Story("made after the leap, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS, 4_999, -1),
+    # By somebody whose clock was right all the time.
+    Story("from a right clock, made before", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 1_000, 9_000, 3_000),
+    Story("from a right clock, and late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + YEARS_MS - 60_000, 9_000, -1),
+    # By somebody who boots in 2000 as we did and has not leapt yet.
+    Story("from a clock still in 2000", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_800, 500, 300),
+    Story("from a clock still in 2000, late", AFTER_BOOT, YEARS_MS, 5_000, AFTER_BOOT + 4_000, 500, -1),
+    Story("from one that takes 9 minutes", AFTER_BOOT, YEARS_MS, 540_000, AFTER_BOOT + 539_900, 500, 400),
+    Story("from one that never leaps", AFTER_BOOT, YEARS_MS, 700_000, AFTER_BOOT + 699_900, 500, -1),
+    Story("a ttl of more than the grace", AFTER_BOOT, YEARS_MS, 690_000, AFTER_BOOT - 1_000, 900_000, 209_000),
+    # Back: what was made before is from the future.
+    Story("back an hour, made before", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 10_000),
+    Story("back an hour, made after", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - HOUR_MS + 1_000, 10_000, 9_000),
+    Story("back an hour, late", TODAY_MS, -HOUR_MS, 2_000, TODAY_MS - 2 * HOUR_MS, 10_000, -1),
+    Story("forward an hour, made before", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
+    Story("forward an hour, late", TODAY_MS, HOUR_MS, 2_000, TODAY_MS - 9_000, 10_000, -1),
+    Story("into 2039", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, TODAY_MS - 1_000, 10_000, 7_000),
+    Story("into 2039, made there", TODAY_MS, IN_2039_MS - TODAY_MS, 2_000, IN_2039_MS + 1_000, 10_000, 9_000),
+    # A sleep of which the monotonic clock knows nothing: what was on the way has not aged.
+    Story("slept for an hour", TODAY_MS, HOUR_MS, 10, TODAY_MS - 5_000, 10_000, 4_990),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
+def test_a_leap_neither_expires_a_message_nor_saves_one_that_is_late(story: Story) -> None:
+    watch = Watch(story.ours)
+    watch.step(story.leap)
+    watch.wait(story.since)
+    assert watch.remaining_ms(message(story.made, story.ttl)) == story.left
+    assert watch.expiry.is_expired(story.made, story.ttl) is (story.left < 0)
+
+
+@pytest.mark.parametrize(
+    "leap_ms", [YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, IN_2039_MS - TODAY_MS]
+)
+def test_a_message_that_waits_keeps_its_deadline_whatever_the_wall_clock_does(leap_ms: int) -> None:
+    watch = Watch(TODAY_MS)
+    deadline_ns = watch.expiry.deadline_ns(message(TODAY_MS - 100, 1_000), watch.now_ns, 0)
+    watch.step(leap_ms)
+    watch.wait(900)
+    assert watch.now_ns == deadline_ns  # not above it, so not expired
+    watch.wait(1)
+    assert watch.now_ns > deadline_ns
+
+
+def test_a_small_step_is_no_leap() -> None:
+    watch = Watch(TODAY_MS)
+    for step_ms in (CLOCK_STEP_MS, -CLOCK_STEP_MS, CLOCK_STEP_MS, CLOCK_STEP_MS):
+        watch.step(step_ms)
+        watch.expiry.observe_clock()
+    assert watch.expiry.clock_steps == 0
+    watch.step(CLOCK_STEP_MS + 1)
+    watch.expiry.observe_clock()
+    assert watch.expiry.clock_steps == 1
+
+
+def test_a_clock_that_has_come_back_to_within_a_small_step_was_never_another_one() -> None:
+    watch = Watch(TODAY_MS)
+    watch.step(-DAY_MS)
+    watch.wait(1_000)
+    watch.step(DAY_MS + 30)
+    watch.wait(1_000)
+    late = message(watch.wall_ms - 70, ttl=60)  # 40 ms old by the clock of before the leaps
+    assert watch.expiry.is_expired(late.id.time_ms, 60)
+    assert watch.expiry.deadline_ns(late, watch.now_ns, HOUR_MS * NS) < watch.now_ns
+
+
+def test_a_thread_that_is_stopped_between_two_clocks_has_seen_no_leap() -> None:
+    time = ManualClock(TODAY_MS)
+    stopped = False
+
+    def wall_ms() -> int:
+        if stopped:
+            time.advance(s=60)
+        return time.clock().wall_ms()
+
+    expiry = Expiry(Clock(lambda: time.now_ns, wall_ms))
+    stopped = True
+    expiry.observe_clock()
+    stopped = False
+    expiry.observe_clock()
+    assert expiry.clock_steps == 0
+
+
+def test_a_clock_that_leaps_and_leaps_does_not_fill_the_memory() -> None:
+    watch = Watch(TODAY_MS)
+    for _ in range(1_000):
+        watch.step(HOUR_MS)
+        watch.expiry.observe_clock()
+    assert (watch.expiry.clock_steps, len(watch.expiry._steps)) == (1_000, MAX_CLOCK_STEPS)
+
+
+def test_a_leap_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch(TODAY_MS)
+    watch.step(-HOUR_MS)
+    watch.expiry.observe_clock()
+    assert [(each.message, each.__dict__["seconds"]) for each in caplog.records] == [
+        ("clock.stepped", -3600.0)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- any story
+
+moments = st.integers(0, 20_000)
+# All multiples of 2 s: of two times less than LEAP_MS apart the later one is right, and a ttl below that may be misjudged.
+leaps = st.sampled_from([YEARS_MS, -YEARS_MS, HOUR_MS, -HOUR_MS, DAY_MS, -DAY_MS, 2_000, -2_000, 10_000])
+events = st.lists(st.tuples(moments, leaps), max_size=MAX_CLOCK_STEPS)
+
+
+@given(events, st.integers(1, 30_000), st.integers(0, 20_000), st.integers(0, 100_000))
+def test_nobody_on_our_own_clock_ever_loses_a_message_before_its_time(
+    story: list[tuple[int, int]], ttl: int, until_made: int, wire: int
+) -> None:
+    """wrongly_expired = 0: made on this machine at any time of any story, it arrives within its ttl and lives."""
+    watch = Watch(BOOT_MS)
+    made_ms, born_ns = watch.wall_ms, watch.now_ns
+    for pause, leap in story:
+        if until_made > 0:
+            watch.wait(min(pause, until_made))
+            made_ms, born_ns = watch.wall_ms, watch.now_ns
+            until_made -= pause
+        else:
+            watch.wait(pause)
+        watch.step(leap)
+        watch.expiry.observe_clock()
+    watch.wait(wire % 5_000)
+    age_ms = (watch.now_ns - born_ns) // NS
+    left_ms = watch.remaining_ms(message(made_ms, ttl))
+    if age_ms <= ttl:
+        assert left_ms >= ttl - age_ms
+    # never_expired = 0: it is gone one ttl after its arrival at the latest.
+    assert left_ms <= ttl
+
+
+@given(
+    st.sampled_from([YEARS_MS, DAY_MS, HOUR_MS]),
+    st.integers(0, 60_000),
+    st.integers(0, 60_000),
+    st.integers(1, 60_000),
+    st.booleans(),
+)
+def test_what_is_late_is_expired_on_either_side_of_a_leap_forward(
+    leap: int, before: int, after: int, ttl: int, right_clock: bool
+) -> None:
+    """never_expired = 0, exactly: by our own clock, and by one that was right all the time."""
+    watch = Watch(BOOT_MS)
+    made_ms = watch.wall_ms + (leap if right_clock else 0)
+    watch.wait(before)
+    watch.step(leap)
+    watch.wait(after)
+    age_ms = before + after
+    assert watch.remaining_ms(message(made_ms, ttl)) == (ttl - age_ms if age_ms <= ttl else -1)
+
+
+# ---------------------------------------------------------------------------------------------------------- in a dispatcher
+
+
+def test_what_was_on_the_way_when_the_clock_leapt_is_delivered(world: "World") -> None:
+    world.dispatcher.watch_clock()
+    world.directory.subscribe(TOPIC, UUri("dash", 7, 1, 0))
+    on_the_way = publish(world.id(), TOPIC, b"on the way", ttl=1_000)
+    late = publish(world.id(), TOPIC, b"late", ttl=10)
+    world.time.advance(ms=500)
+    world.time.step(ms=YEARS_MS)
+    world.receive("chassis", on_the_way)
+    world.receive("chassis", late)
+    assert world.verdicts() == [Verdict.EXPIRED]
+    assert [each.message for each in world.tap_calls] == [late]
+    assert world.ledger().queued == 1
+
+
+@pytest.mark.parametrize(
+    ("ingress", "source", "sink", "verdict"),
+    [
+        ("dash", UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), Verdict.DENIED),
+        ("backbone", UUri("hpc", 16, 1, 0), UUri("cloud", 1, 1, 1), Verdict.NO_SUBSCRIBER),
+    ],
+    ids=["who lives elsewhere", "on the way to a neighbour"],
+)
+def test_the_age_of_a_message_is_of_no_interest_where_it_goes_nowhere(
+    world: "World", ingress: str, source: UUri, sink: UUri, verdict: Verdict
+) -> None:
+    """A neighbour that is late is not ours to answer, and a stranger does not fill the dead letters with old ids."""
+    asked = request(world.id(), source, sink, ttl=10)
+    world.time.advance(ms=100)
+    world.receive(ingress, asked)
+    assert (world.verdicts(), len(world.dispatcher.dead_letters)) == ([verdict], 0)
+    world.run()
+    told = [each.attributes.commstatus for each in world.egress[ingress].messages]
+    assert told == ([UCode.PERMISSION_DENIED] if verdict is Verdict.DENIED else [])
+
+
+def test_the_clock_is_looked_at_every_second(world: "World") -> None:
+    world.dispatcher.watch_clock()
+    for n in range(3):
+        world.time.step(s=100)
+        world.time.advance(s=1)
+        assert world.fire() == 1
+        assert world.dispatcher.expiry.clock_steps == n + 1
+
+
+def test_who_has_a_clock_that_was_never_set_is_told_so(world: "World") -> None:
+    asked = request(
+        UUID(BOOT_MS << 16 | 0x7000, 1 << 63), UUri("hpc", 16, 1, 0), UUri("chassis", 1, 1, 1), ttl=1_000
+    )
+    world.receive("backbone", asked)
+    world.run()
+    (answer,) = world.egress["backbone"].messages
+    days = (world.clock.wall_ms() - BOOT_MS) // DAY_MS
+    assert decode_status(answer.payload).message == (
+        "ttl of 1000 ms had run out on arrival at 'backbone'; "
+        f"by its id it was made {days} days ago: is the clock of its sender set?"
+    )
+
+
+def test_the_grace_is_longer_than_any_usual_ttl_and_shorter_than_a_drive() -> None:
+    assert 60 <= STEP_GRACE_NS / 1e9 <= 3600
+
+
+@pytest.mark.parametrize("leap_s", [0, 3_600])
+def test_of_many_those_before_the_first_that_is_late_are_in_time_each_when_it_is_asked_for(
+    leap_s: int,
+) -> None:
+    time = ManualClock()
+    clock = time.clock()
+    expiry, now_ms = Expiry(clock), clock.wall_ms()
+    ttls = [None, 0, 100, 50, 100, 10, 100]
+    messages = [
+        UMessage(UUID(now_ms << 16 | 0x7000, 1 << 63 | n), msgspec.structs.replace(EVENT, ttl=ttl))
+        for n, ttl in enumerate(ttls)
+    ]
+    assert list(expiry.unexpired(messages)) == messages
+    time.advance(ms=11)
+    time.step(s=leap_s)
+    asked = iter(expiry.unexpired(messages))
+    assert [next(asked) for _ in range(3)] == messages[:3]
+    time.advance(ms=60)
+    assert list(asked) == []
+    assert list(expiry.unexpired(messages)) == messages[:3]
+
+
+EVENT = publish(UUID(0, 0), UUri("chassis", 1, 1, 0x8001)).attributes
+
+
+def batch_made(made_ms: list[int], ttl: int | None) -> MessageBatch:
+    lsbs = [1 << 63 | n for n in range(len(made_ms))]
+    msbs = [made << 16 | 0x7FFF for made in made_ms]  # a counter that would make them look younger
+    return MessageBatch(
+        msgspec.structs.replace(EVENT, ttl=ttl),
+        IdColumns(msbs, lsbs),
+        [b"%d" % n for n in range(len(made_ms))],
+    )
+
+
+@pytest.mark.parametrize("reqids", [None, [UUID(0x7000, 1 << 63 | n) for n in range(5)]])
+@pytest.mark.parametrize("where", [0, 2, 4])
+@pytest.mark.parametrize(
+    ("ttl", "age_ms", "lasts"),
+    [
+        (1_000, 0, True),
+        (1_000, 1_000 - BATCH_SEND_MS, True),
+        (1_000, 1_001 - BATCH_SEND_MS, False),
+        (1_000, 1_000, False),
+        (1_000, 1_001, False),
+        (BATCH_SEND_MS, 0, True),
+        (BATCH_SEND_MS - 1, 0, False),
+        (BATCH_SEND_MS - 1, -1, True),  # from the future, so that it is young for longer
+        (0, 10_000_000, True),
+        (None, 10_000_000, True),
+    ],
+)
+def test_a_run_stays_one_if_none_of_it_expires_soon(
+    ttl: int | None, age_ms: int, lasts: bool, where: int, reqids: list[UUID] | None
+) -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    run = batch_made([now_ms - (age_ms if n == where else min(age_ms, 0)) for n in range(5)], ttl)
+    run.reqids = reqids
+    found = expiry.unexpired(run)
+    assert (found is run) is lasts
+    late = bool(ttl) and ttl is not None and age_ms > ttl
+    assert list(found) == list(run)[: where if late else None]
+
+
+def test_what_stays_a_run_is_in_time_as_long_as_it_was_said_to_be() -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    run = batch_made([now_ms - 400, now_ms], 400 + BATCH_SEND_MS)
+    assert expiry.unexpired(run) is run
+    time.advance(ms=BATCH_SEND_MS)
+    asked = expiry.unexpired(run)
+    assert asked is not run
+    assert list(asked) == list(run)
+    time.advance(ms=1)
+    assert list(expiry.unexpired(run)) == []
+
+
+def test_of_a_run_that_may_expire_each_is_looked_at_when_it_is_asked_for() -> None:
+    time = ManualClock()
+    expiry, now_ms = Expiry(time.clock()), time.clock().wall_ms()
+    run = batch_made([now_ms, now_ms, now_ms - 45, now_ms], 50)
+    asked = iter(expiry.unexpired(run))
+    assert [next(asked), next(asked)] == list(run)[:2]
+    time.advance(ms=6)
+    assert list(asked) == []
+
+
+def test_of_no_run_nothing_is_in_time() -> None:
+    assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], 50))) == []
+    assert list(Expiry(ManualClock().clock()).unexpired(batch_made([], None))) == []

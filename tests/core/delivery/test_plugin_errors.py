@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin that raises, or answers nonsense, on the path of messages: contained, counted, said once."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.plugin_errors import MAX_TAP_ERRORS, PluginErrors, describe_error
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode_status
+
+if TYPE_CHECKING:
+    from tests.core.conftest import HoldingFilter, VerdictFilter, World
+
+SPEED = UUri("chassis", 0x1234, 1, 0x8001)
+METHOD = UUri("chassis", 0x1234, 1, 1)
+APP = UUri("hpc", 0x10, 1, 0)
+DASH, DASH_2 = UUri("dash", 7, 1, 0), UUri("dash", 8, 1, 0)
+
+
+class Broken(Filter):
+    """Raises whatever it is asked."""
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        raise KeyError("speed")
+
+    def release_due(self, now_ns: int) -> UMessage | None:
+        raise KeyError("speed")
+
+
+def broken_tap(*_: object, **__: object) -> None:
+    raise ZeroDivisionError("tap")
+
+
+def event(world: "World") -> UMessage:
+    return publish(world.id(), SPEED)
+
+
+# --------------------------------------------------------------------------------------------------------------- filters
+
+
+def test_a_filter_that_raises_lets_nothing_pass_and_the_dead_letter_names_it(build: "type[World]") -> None:
+    world = build(lambda _: [Broken()])
+    world.directory.subscribe(SPEED, DASH)
+    message = event(world)
+    world.receive("chassis", message)
+    (seen,) = world.tap_calls
+    assert (seen.message, seen.verdict) == (message, Verdict.DEAD_LETTERED)
+    assert seen.reason is not None
+    assert (seen.reason.code, seen.reason.message) == (
+        UCode.INTERNAL,
+        "filter Broken raised KeyError: 'speed'",
+    )
+    (letter,) = world.dispatcher.dead_letters.pop_letters()
+    assert (letter.message, letter.endpoint, letter.status) == (message, "dash", seen.reason)
+    assert world.dispatcher.plugin_errors()["chassis"]["filter_errors"] == 1
+
+
+class Unsayable(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("detail")
+
+
+def test_an_error_that_cannot_say_what_it_is_ends_no_more_than_its_message(build: "type[World]") -> None:
+    class Fails(Filter):
+        def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+            if message.payload == b"1":
+                raise Unsayable
+            return None
+
+    world = build(lambda _: [Fails()])
+    world.directory.subscribe(SPEED, DASH)
+    messages = [publish(world.id(), SPEED, b"%d" % number) for number in range(3)]
+    world.ingress("chassis").on_batch(messages)
+    world.receive("chassis", messages[1])
+    world.run()
+    assert world.egress["dash"].messages == [messages[0], messages[2]]
+    (reason,) = {each.reason for each in world.tap_calls if each.verdict is Verdict.DEAD_LETTERED}
+    assert reason is not None
+    assert reason.message.endswith("Fails raised Unsayable, which cannot say why")
+
+
+def test_the_other_targets_of_the_same_message_get_it(build: "type[World]") -> None:
+    world = build(lambda delivery: [Broken()] if delivery.subscriber == DASH else [])
+    for subscriber in (DASH, DASH_2, APP):
+        world.directory.subscribe(SPEED, subscriber)
+    message = event(world)
+    world.receive("chassis", message)
+    world.send()
+    assert [each.subscriber for each in world.egress["dash"].sent] == [DASH_2]
+    assert world.egress["backbone"].messages == [message]
+
+
+@pytest.mark.parametrize(
+    "answer", [Verdict.DELIVERED, Verdict.EXPIRED, Verdict.NO_SUBSCRIBER, True, "yes", 1]
+)
+def test_an_answer_that_is_none_is_a_failure_of_the_filter(
+    build: "type[World]", answering: "type[VerdictFilter]", answer: Verdict
+) -> None:
+    world = build(lambda _: [answering([answer])])
+    world.directory.subscribe(SPEED, DASH)
+    world.receive("chassis", event(world))
+    assert world.verdicts() == [Verdict.DEAD_LETTERED]
+    assert world.tap_calls[0].reason is not None
+    assert world.tap_calls[0].reason.message.startswith(
+        f"filter Verdicts raised TypeError: {answer!r} is no answer"
+    )
+
+
+def ask(world: "World") -> UMessage:
+    asked = request(world.id(), APP, METHOD, ttl=1000)
+    world.receive("backbone", asked)
+    world.run()
+    (answer,) = world.egress["backbone"].messages
+    answer.check(strict=True)
+    assert (answer.attributes.reqid, answer.attributes.source) == (asked.id, METHOD)
+    assert decode_status(answer.payload).code is answer.attributes.commstatus
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code"),
+    [
+        (Verdict.DENIED, UCode.PERMISSION_DENIED),
+        (Verdict.THROTTLED, UCode.RESOURCE_EXHAUSTED),
+        (Verdict.DELIVERED, UCode.INTERNAL),
+    ],
+)
+def test_a_request_that_a_filter_does_not_let_pass_is_answered(
+    build: "type[World]", answering: "type[VerdictFilter]", verdict: Verdict, code: UCode
+) -> None:
+    answer = ask(build(lambda _: [answering([verdict])]))
+    assert answer.attributes.commstatus is code
+
+
+def test_a_request_whose_filter_raises_is_answered_internal(build: "type[World]") -> None:
+    answer = ask(build(lambda _: [Broken()]))
+    assert decode_status(answer.payload).message == "filter Broken raised KeyError: 'speed'"
+
+
+def test_a_held_request_that_a_newer_one_displaces_is_answered(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    world = build(lambda delivery: [holding(delivery, 10)])
+    asked = [request(world.id(), APP, METHOD, ttl=1000) for _ in range(2)]
+    for each in asked:
+        world.receive("backbone", each)
+    world.time.advance(ns=10)
+    world.run()
+    (answer,) = world.egress["backbone"].messages
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked[0].id, UCode.RESOURCE_EXHAUSTED)
+    assert world.egress["chassis"].messages == [asked[1]]
+
+
+def test_what_a_filter_held_is_a_dead_letter_if_it_cannot_release_it(
+    build: "type[World]", holding: "type[HoldingFilter]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders: list[HoldingFilter] = []
+
+    def factory(delivery: Delivery) -> Iterable[Filter]:
+        holders.append(holding(delivery, 10))
+        return holders
+
+    world = build(factory)
+    world.directory.subscribe(SPEED, DASH)
+    message = event(world)
+    world.receive("chassis", message)
+    monkeypatch.setattr(holders[0], "release_due", Broken().release_due)
+    world.time.advance(ns=10)
+    world.fire()
+    assert [(each.message, each.verdict) for each in world.tap_calls] == [(message, Verdict.DEAD_LETTERED)]
+    assert world.ledger().queued == 0
+
+    # What it hands out too late is nobody's any more.
+    monkeypatch.undo()
+    world.ingress("chassis").wake_at(world.time.now_ns, holders[0].delivery, holders[0])
+    world.run()
+    assert world.egress["dash"].sent == []
+
+
+def test_a_filter_can_hand_out_only_what_it_holds(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    class Inventing(holding):  # type: ignore[misc,valid-type]
+        def release_due(self, now_ns: int) -> UMessage | None:
+            return publish(self.held.id, SPEED, b"made up")
+
+    world = build(lambda delivery: [Inventing(delivery, 10)])
+    world.directory.subscribe(SPEED, DASH)
+    world.receive("chassis", event(world))
+    world.time.advance(ns=10)
+    world.run()
+    assert (world.egress["dash"].sent, world.ledger().queued) == ([], 1)
+
+
+def test_filters_that_cannot_be_made_let_nothing_pass(build: "type[World]") -> None:
+    def factory(delivery: Delivery) -> Iterable[Filter]:
+        raise OSError("no table")
+
+    world = build(factory)
+    world.directory.subscribe(SPEED, DASH)
+    for _ in range(3):
+        world.receive("chassis", event(world))
+    world.send()
+    assert world.verdicts() == [Verdict.DEAD_LETTERED] * 3
+    assert world.tap_calls[0].reason is not None
+    assert "OSError: no table" in world.tap_calls[0].reason.message
+
+
+# ------------------------------------------------------------------------------------------------------------ directories
+
+
+def test_a_directory_that_raises_costs_the_message_and_not_the_books(
+    world: "World", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.directory.subscribe(SPEED, DASH)
+    monkeypatch.setattr(world.directory, "_subscriptions", None)
+    world.receive("chassis", event(world))
+    assert world.verdicts() == [Verdict.DEAD_LETTERED]
+    assert world.dispatcher.plugin_errors()["chassis"]["directory_errors"] == 1
+
+    monkeypatch.undo()
+    world.receive("chassis", event(world))
+    world.send()
+    assert world.verdicts()[-1] is Verdict.DELIVERED
+
+
+def test_a_held_message_is_sent_though_the_directory_has_failed_since(
+    build: "type[World]", holding: "type[HoldingFilter]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = build(lambda delivery: [holding(delivery, 10)])
+    world.directory.subscribe(SPEED, DASH)
+    message = event(world)
+    world.receive("chassis", message)
+    monkeypatch.setattr(world.directory, "_subscriptions", None)
+    world.time.advance(ns=10)
+    world.run()
+    assert world.egress["dash"].messages == [message]
+
+
+# ------------------------------------------------------------------------------------------------------------------ taps
+
+
+class LineTap:
+    """Keeps of each verdict the message and its four times."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[UMessage, int, int, int, int]] = []
+        self.helpings: list[tuple[list[UMessage], list[int]]] = []
+
+    def __call__(
+        self,
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        arrived_ns: int,
+        received_ns: int,
+        first_attempt_ns: int,
+        settled_ns: int,
+    ) -> None:
+        self.lines.append((message, arrived_ns, received_ns, first_attempt_ns, settled_ns))
+
+
+def test_a_tap_that_raises_disturbs_neither_the_message_nor_the_other_taps(build: "type[World]") -> None:
+    world = build(taps=[broken_tap])
+    world.directory.subscribe(SPEED, DASH)
+    messages = [event(world) for _ in range(MAX_TAP_ERRORS + 3)]
+    for each in messages:
+        world.receive("chassis", each)
+        world.send()
+    assert world.egress["dash"].messages == messages
+    assert world.verdicts() == [Verdict.DELIVERED] * len(messages)
+
+
+def test_a_tap_is_switched_off_after_some_failures_at_the_endpoint_where_it_fails(
+    build: "type[World]", caplog: pytest.LogCaptureFixture
+) -> None:
+    world = build(taps=[broken_tap])
+    for _ in range(MAX_TAP_ERRORS + 3):
+        world.receive("chassis", event(world))
+    counts = world.dispatcher.plugin_errors()["chassis"]
+    assert (counts["tap_errors"], counts["taps_off"]) == (MAX_TAP_ERRORS, 1)
+    assert broken_tap not in world.ingress("chassis").taps
+    assert broken_tap in world.ingress("dash").taps
+    assert [record.message for record in caplog.records] == ["plugins.failed", "plugins.tap_disabled"]
+    assert {record.__dict__["plugin"] for record in caplog.records} == {"broken_tap"}
+    assert {record.__dict__["endpoint"] for record in caplog.records} == {"chassis"}
+
+
+class ManyTap(LineTap):
+    """Takes many notes at once, until it breaks."""
+
+    broken = False
+
+    def on_delivered_batch(
+        self, messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
+    ) -> None:
+        if self.broken:
+            raise RuntimeError("of a helping")
+        self.helpings.append((list(messages), list(times_ns)))
+
+
+def together_at(delivery: Delivery, world: "World", messages: Sequence[UMessage], *times_ns: int) -> None:
+    """A lane has sent these in one go."""
+    ledger = world.ingress("chassis").ledger
+    ledger.received += len(messages)
+    delivery.settle_delivered(ledger, messages, times_ns)
+
+
+def test_a_tap_that_takes_many_is_told_once_what_was_delivered_together(build: "type[World]") -> None:
+    alone, together = LineTap(), ManyTap()
+    world = build(taps=[alone, together])
+    delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
+    messages = [event(world) for _ in range(3)]
+    together_at(delivery, world, messages, 5, 7, 7)
+    assert together.helpings == [(messages, [5, 7, 7])]
+    assert alone.lines == [(each, at, at, at, at) for each, at in zip(messages, (5, 7, 7), strict=True)]
+    assert together.lines == []
+
+
+def test_what_a_filter_had_held_is_told_with_the_time_at_which_it_came(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    together = ManyTap()
+    world = build(taps=[together])
+    delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
+    holder = holding(delivery, 100)
+    delivery.set_filters((holder,))
+    held, other = event(world), event(world)
+    delivery.offer(held, 10)
+    delivery.release_held(holder, 110)
+    world.egress["backbone"]._queue.pop_batch()
+    together_at(delivery, world, [held, other], 110, 110)
+    assert together.lines == [(held, 10, 110, 110, 110), (other, 110, 110, 110, 110)]
+    together_at(delivery, world, [other], 120)
+    assert together.helpings == [([other], [120])]
+
+
+def test_a_tap_that_breaks_at_many_disturbs_nobody_and_is_switched_off(build: "type[World]") -> None:
+    alone, together = LineTap(), ManyTap()
+    world = build(taps=[together, alone])
+    together.broken = True
+    delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
+    for _ in range(MAX_TAP_ERRORS + 3):
+        together_at(delivery, world, [event(world), event(world)], 1, 1)
+    assert len(alone.lines) == delivery.delivered == 2 * MAX_TAP_ERRORS + 6
+    counts = world.dispatcher.plugin_errors()["chassis"]
+    assert (counts["tap_errors"], counts["taps_off"]) == (MAX_TAP_ERRORS, 1)
+
+
+def test_a_tap_is_switched_off_in_the_middle_of_what_was_delivered_together(build: "type[World]") -> None:
+    world = build(taps=[broken_tap])
+    delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
+    together_at(
+        delivery, world, [event(world) for _ in range(MAX_TAP_ERRORS + 3)], *range(MAX_TAP_ERRORS + 3)
+    )
+    counts = world.dispatcher.plugin_errors()["chassis"]
+    assert (counts["tap_errors"], counts["taps_off"]) == (MAX_TAP_ERRORS, 1)
+
+
+# ----------------------------------------------------------------------------------------------------------- the counters
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    with caplog.at_level(logging.DEBUG, "ustreamer.plugins"):
+        yield lambda: [
+            f"{record.message} {record.exc_info[1]!r}" for record in caplog.records if record.exc_info
+        ]
+
+
+def test_each_kind_of_failure_of_a_plugin_is_said_once_and_counted_always(
+    log: Callable[[], list[str]],
+) -> None:
+    faults = PluginErrors("chassis")
+    for error in (KeyError("a"), KeyError("b"), OSError("c"), KeyError("d")):
+        faults.record_filter_error(Broken(), error)
+    assert log() == ["plugins.failed KeyError('a')", "plugins.failed OSError('c')"]
+    assert faults.counts() == {"filter_errors": 4, "directory_errors": 0, "tap_errors": 0, "taps_off": 0}
+
+
+def test_a_plugin_that_invents_exceptions_does_not_fill_the_memory_or_the_log(
+    log: Callable[[], list[str]],
+) -> None:
+    faults = PluginErrors("chassis")
+    for number in range(300):
+        faults.record_filter_error(Broken(), type(f"Error{number}", (Exception,), {})())
+    assert len(log()) == 100
+    assert faults.counts()["filter_errors"] == 300
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text"),
+    [
+        (Broken(), "Broken raised ValueError: x"),
+        (broken_tap, "broken_tap raised ValueError: x"),
+        (Broken().admit, "Broken.admit raised ValueError: x"),
+    ],
+)
+def test_a_plugin_is_named_as_in_its_source(plugin: object, text: str) -> None:
+    assert describe_error(plugin, ValueError("x")) == text

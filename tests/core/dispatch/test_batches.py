@@ -1,0 +1,622 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many messages at once are decided about as one by one: `dispatch` is the oracle of `take_all`."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
+
+from tests.response_batches import batch_of_responses
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.access import AccessPolicy, AccessRule
+from ustreamer.core.routing.router import AuthorityTable, Router, RoutingDecision
+from ustreamer.hooks import PluginContext
+from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
+from ustreamer.uprotocol.utransport import BatchListener
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tests.core.conftest import BatchListEgress, HoldingFilter, ListEgress, Sent, VerdictFilter, World
+
+NS_PER_MS = 1_000_000
+NOW_MS = 1_700_000_000_000
+CHASSIS = [UUri("chassis", 0x1234, 1, 0x8001 + number) for number in range(3)]
+SPOOFED = UUri("hpc", 0x1234, 1, 0x8001)
+APPS = [
+    UUri("hpc", 0x10, 1, 0),
+    UUri("cloud", 0x11, 1, 0),
+    UUri("dash", 0x12, 1, 0),
+    UUri("dash", 0x13, 1, 0),
+]
+KINDS = [UMessageType.PUBLISH] * 4 + [
+    UMessageType.NOTIFICATION,
+    UMessageType.REQUEST,
+    UMessageType.RESPONSE,
+    UMessageType.RESPONSE,
+]
+
+
+class Sketch(msgspec.Struct, frozen=True):
+    kind: UMessageType
+    topic: UUri
+    sink: UUri
+    ttl: int | None
+    age_ms: int
+    valid: bool
+    flaw: str
+
+    def message(self, number: int) -> UMessage:
+        id = UUID(NOW_MS - self.age_ms << 16 | 0x7000 * self.valid, 1 << 63 | number)
+        match self.kind:
+            case UMessageType.PUBLISH:
+                return publish(id, self.topic, b"%d" % number, ttl=self.ttl)
+            case UMessageType.NOTIFICATION:
+                return notification(id, self.topic, self.sink, b"%d" % number, ttl=self.ttl)
+            case UMessageType.RESPONSE:
+                return UMessage(id, self.answer(number), b"%d" % number)
+            case _:
+                caller, method = self.topic.with_resource(0), self.sink.with_resource(1)
+                return request(id, caller, method, ttl=self.ttl or 50, priority=UPriority.CS4)
+
+    def answer(self, number: int) -> UAttributes:
+        """To a request of its own each; `flaw` is what is wrong with it."""
+        return UAttributes(
+            type=UMessageType.RESPONSE,
+            source=self.topic.with_resource(0 if self.flaw == "source" else 1),
+            sink=None if self.flaw == "sink" else self.sink,
+            priority=UPriority.CS1 if self.flaw == "priority" else UPriority.CS4,
+            ttl=self.ttl,
+            reqid=None
+            if self.flaw == "no reqid"
+            else UUID(0x7000 * (self.flaw != "reqid"), 1 << 63 | number),
+            token="t" if self.flaw == "token" else None,
+        )
+
+
+sketches = st.builds(
+    Sketch,
+    st.sampled_from(KINDS),
+    st.sampled_from([*CHASSIS, *CHASSIS, SPOOFED]),
+    st.sampled_from([*APPS, UUri("mars", 1, 1, 0)]),
+    st.sampled_from([None, None, 20]),
+    st.sampled_from([0, 0, 0, 30]),
+    st.sampled_from([True] * 9 + [False]),
+    st.sampled_from([""] * 8 + ["source", "sink", "priority", "no reqid", "reqid", "token"]),
+)
+wishes = st.lists(
+    st.tuples(
+        st.sampled_from(CHASSIS),
+        st.sampled_from(APPS),
+        st.sampled_from([0, 0, 5 * NS_PER_MS, 50 * NS_PER_MS]),
+    ),
+    max_size=8,
+)
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What is wished, and helpings of messages that come one ms after another; half way there are more wishes."""
+
+    wishes: list[tuple[UUri, UUri, int]]
+    later: list[tuple[UUri, UUri, int]]
+    helpings: list[list[Sketch]]
+    mode: str | None
+    """Of the throttle; None is without filters."""
+    window: int
+    denied: bool
+    """Whether the second topic may not be sent."""
+
+
+def aged(sketch: Sketch, ages_ms: list[int]) -> list[Sketch]:
+    """As many that differ in their ages only."""
+    return [msgspec.structs.replace(sketch, age_ms=each, valid=True) for each in ages_ms]
+
+
+often = st.builds(
+    Sketch,
+    st.sampled_from([UMessageType.PUBLISH] * 3 + KINDS),
+    st.sampled_from([*CHASSIS[:2], *CHASSIS[:2], SPOOFED]),
+    st.sampled_from(APPS),
+    st.sampled_from([None, 20]),
+    st.just(0),
+    st.just(True),
+    st.sampled_from(["", "", "no reqid", "sink"]),
+)
+alike = st.builds(
+    aged, often, st.lists(st.sampled_from([0] * 9 + [15, 18, 30]), min_size=1, max_size=2 * MIN_BATCH)
+)
+stories = st.builds(
+    Story,
+    wishes,
+    wishes,
+    # What comes again has a plan by then, and after more wishes a third time one that is not stale.
+    st.lists(st.one_of(st.lists(sketches, min_size=1, max_size=12), alike), max_size=3).map(
+        lambda each: each * 3
+    ),
+    st.sampled_from([None, None, "drop", "latest"]),
+    st.sampled_from([0, 0, 0, 8]),
+    st.booleans(),
+)
+
+
+def told(world: "World", story: Story, way: str) -> "World":
+    """The story in a world: each helping as one, as a run where it is one, or message by message."""
+    for wish in story.wishes:
+        world.directory.subscribe(*wish)
+    number = 0
+    for turn, helping in enumerate(story.helpings):
+        if turn == len(story.helpings) // 2:
+            for wish in story.later:
+                world.directory.subscribe(*wish)
+        messages = [each.message(number + n) for n, each in enumerate(helping)]
+        number += len(messages)
+        if way == "one by one":
+            for message in messages:
+                world.receive("chassis", message)
+        else:
+            is_run = way == "runs" and all(each.id.is_valid for each in messages)
+            run = MessageBatch.from_messages(messages) or batch_of_responses(messages) if is_run else None
+            world.ingress("chassis").on_batch(run or messages)
+        world.check()
+        world.time.advance(ms=1)
+        world.fire()
+    world.time.advance(ms=200)
+    world.run()
+    world.check()
+    return world
+
+
+def throttled(world: "type[World]", story: Story, lane: "type[ListEgress]") -> "World":
+    made: list[World] = []
+
+    def schedule(when_ns: int, action: object) -> None:
+        made[0]._schedule(when_ns, action)  # type: ignore[arg-type]
+
+    plugin = ThrottlePlugin(
+        msgspec.convert({"mode": story.mode or "drop"}, ThrottleConfig),
+        PluginContext("hpc", (), None, None, schedule),  # type: ignore[arg-type]
+    )
+
+    def filters(delivery: Delivery) -> "Iterable[Filter]":
+        found = plugin.ustreamer_filters(delivery) if story.mode else None
+        return () if found is None else (found,)
+
+    rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
+    access = {"chassis": AccessPolicy("chassis", rules)} if story.denied else {}
+    made.append(world(filters, dedup_windows={"chassis": story.window}, access=access, egress_class=lane))
+    return made[0]
+
+
+def verdicts(world: "World") -> Counter[tuple[UMessage, Verdict]]:
+    """On what came in; answers and dead letters have ids of their own."""
+    return Counter(
+        (each.message, each.verdict) for each in world.tap_calls if each.message.id.lsb < 1 << 63 | 1000
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(story=stories)
+@pytest.mark.parametrize("way", ["lists", "runs"])
+def test_many_at_once_end_as_they_would_one_by_one(
+    story: Story, unchecked: "type[World]", bulk_lane: "type[BatchListEgress]", way: str
+) -> None:
+    one = told(throttled(unchecked, story, bulk_lane), story, "one by one")
+    many = told(throttled(unchecked, story, bulk_lane), story, way)
+    assert many.ledger() == one.ledger()
+    assert many.dispatcher.refused_counts() == one.dispatcher.refused_counts()
+    assert targets(many) == targets(one)
+    assert verdicts(many) == verdicts(one)
+    for name, lane in many.egress.items():
+        assert streams(lane.sent) == streams(one.egress[name].sent)
+
+
+def targets(world: "World") -> Counter[object]:
+    """What each target has counted."""
+    return Counter(world.ingress("chassis").target_statistics())
+
+
+def streams(sent: "list[Sent]") -> dict[object, list[UMessage]]:
+    """What each target got of each source and sink, in its order: more order is not promised."""
+    found: dict[object, list[UMessage]] = {}
+    for subscriber, message in sent:
+        if message.id.lsb < 1 << 63 | 1000:
+            stream = subscriber, message.attributes.source, message.attributes.sink
+            found.setdefault(stream, []).append(message)
+    return found
+
+
+def event(world: "World", topic: UUri = CHASSIS[0], ttl: int | None = None) -> UMessage:
+    return publish(world.id(), topic, ttl=ttl)
+
+
+def test_an_ingress_is_a_listener_for_many(world: "World") -> None:
+    assert isinstance(world.ingress("chassis"), BatchListener)
+
+
+def test_what_has_no_plan_yet_does_not_overtake_what_has(world: "World") -> None:
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    first = event(world)
+    world.receive("chassis", first)
+    ingress, messages = world.ingress("chassis"), [event(world) for _ in range(6)]
+    # Another object, and then another ttl: plans of their own, and one stream.
+    messages[3] = msgspec.structs.replace(messages[3], attributes=event(world, ttl=500).attributes)
+    ingress.on_batch(messages)
+    world.run()
+    assert world.egress["backbone"].messages == [first, *messages]
+
+
+def answers(world: "World", number: int, sink: UUri = APPS[0]) -> list[UMessage]:
+    """To a request each."""
+    asked = request(world.id(), sink, CHASSIS[0].with_resource(1), ttl=1_000)
+    return [response(world.id(), UMessage(world.id(), asked.attributes)) for _ in range(number)]
+
+
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("together", [True, False])
+def test_answers_to_one_requester_have_one_plan(
+    build: "type[World]", monkeypatch: pytest.MonkeyPatch, together: bool, window: int
+) -> None:
+    world = build(dedup_windows={"chassis": window})
+    asked: list[UAttributes] = []
+    decide = Router.decide
+
+    def counting(router: Router, ingress: str, attributes: UAttributes) -> RoutingDecision:
+        asked.append(attributes)
+        return decide(router, ingress, attributes)
+
+    monkeypatch.setattr(Router, "decide", counting)
+    ingress, sent = world.ingress("chassis"), [*answers(world, 3), *answers(world, 3, APPS[1])]
+    if together:
+        ingress.on_batch(sent)
+    else:
+        for each in sent:
+            ingress.dispatch(each)
+    world.run()
+    assert len(asked) == 2
+    assert world.egress["backbone"].messages == sent
+    # What the plan does not depend on is looked at all the same.
+    wrong = answers(world, 1)[0]
+    bad = msgspec.structs.replace(wrong.attributes, reqid=UUID(1, 1))
+    ingress.on_batch([UMessage(world.id(), bad), UMessage(world.id(), bad)])
+    assert ingress.refused["invalid"] == 2
+
+
+def test_a_run_of_answers_has_the_plan_that_one_of_them_made(
+    bulky: "World", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To whatever request they are, and is handed on as it is."""
+    ingress, first = bulky.ingress("chassis"), answers(bulky, 1)
+    ingress.dispatch(first[0])
+    monkeypatch.setattr(Router, "decide", None)
+    sent = answers(bulky, 5)
+    run = batch_of_responses(sent)
+    assert run is not None
+    ingress.on_batch(run)
+    [(given, _, ageing)] = helped(bulky)
+    assert (given is run, ageing) == (True, True)
+    bulky.run()
+    assert bulky.egress["backbone"].messages == [*first, *sent]
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "answers as most are": {},
+    "without ttl": {"ttl": None},
+    "ttl 0": {"ttl": 0},
+    "too short a ttl": {"ttl": 1},
+    "no sink": {"sink": None},
+    "no priority of an answer": {"priority": UPriority.CS1},
+    "no answers": {"type": UMessageType.REQUEST},
+    "nobody there": {"sink": UUri("mars", 1, 1, 0)},
+    "of somebody else": {"source": SPOOFED.with_resource(1)},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_run_of_answers_ends_as_each_would(
+    build: "type[World]",
+    bulk_lane: "type[BatchListEgress]",
+    changes: dict[str, object],
+    window: int,
+    known: bool,
+) -> None:
+    """With a plan and without one, in time and too late, and where they are not valid."""
+    ends = []
+    for together in (True, False):
+        world = build(dedup_windows={"chassis": window}, egress_class=bulk_lane)
+        ingress = world.ingress("chassis")
+        like, *sent = (
+            UMessage(each.id, msgspec.structs.replace(each.attributes, **changes), b"%d" % n)
+            for n, each in enumerate(answers(world, 7))
+        )
+        if known:
+            ingress.dispatch(like)
+        world.time.advance(ms=3)
+        run = batch_of_responses(sent)
+        assert run is not None
+        if together:
+            ingress.on_batch(run)
+        else:
+            for each in sent:
+                ingress.dispatch(each)
+        world.run()
+        numbers = [each.payload for each in world.egress["backbone"].messages]
+        ours = {like.payload, *(each.payload for each in sent)}  # dead letters have ids of their own
+        told = Counter((each.message.payload, each.verdict) for each in world.tap_calls)
+        told = Counter({each: number for each, number in told.items() if each[0] in ours})
+        assert told.total() + ingress.refused["invalid"] == 6 + known
+        ends.append((numbers, told, world.ledger(), ingress.refused, targets(world)))
+    assert ends[0] == ends[1]
+
+
+def test_answers_go_where_the_authority_lives_after_a_change_of_places(world: "World") -> None:
+    ingress = world.ingress("chassis")
+    ingress.on_batch(answers(world, 2))
+    moved = AuthorityTable({"hpc": "dash", "chassis": "chassis"})
+    unicast = {"backbone": False, "chassis": True, "dash": True}
+    world.dispatcher.swap_router(Router(moved, world.directory, unicast))
+    later = answers(world, 2)
+    ingress.on_batch(later)
+    world.run()
+    assert world.egress["dash"].messages == later
+
+
+def test_a_wish_that_changes_between_two_helpings_holds_from_the_second_on(world: "World") -> None:
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    helpings = [[event(world) for _ in range(3)] for _ in range(3)]
+    ingress = world.ingress("chassis")
+    ingress.on_batch(helpings[0])
+    world.directory.subscribe(CHASSIS[0], APPS[2])
+    ingress.on_batch(helpings[1])
+    world.directory.unsubscribe(CHASSIS[0], APPS[0])
+    ingress.on_batch(helpings[2])
+    world.run()
+    assert world.egress["backbone"].messages == helpings[0] + helpings[1]
+    assert world.egress["dash"].messages == helpings[1] + helpings[2]
+
+
+def test_filters_are_told_the_time_of_each_message_and_others_share_one(
+    build: "type[World]", answering: "type[VerdictFilter]"
+) -> None:
+    asked = answering([])
+    world = build(lambda delivery: (asked,) if delivery.topic == CHASSIS[0] else ())
+    for topic in CHASSIS[:2]:
+        world.directory.subscribe(topic, APPS[0])
+    ingress, reading = world.ingress("chassis"), world.clock.monotonic_ns
+
+    def ticking() -> int:
+        world.time.now_ns += 1
+        return reading()
+
+    ingress._monotonic_ns = ticking
+    for message in (event(world), event(world, CHASSIS[1])):
+        ingress.dispatch(message)
+    asked.calls.clear()
+    world.times.clear()
+    before_ns = world.time.now_ns
+    ingress.on_batch([event(world, CHASSIS[number % 2]) for number in range(6)])
+    assert world.time.now_ns == before_ns + 4  # one for all, and one for each that a filter is asked about
+    assert [now_ns - before_ns for _, now_ns in asked.calls] == [2, 3, 4]
+
+
+def test_a_filter_that_fails_takes_nothing_else_with_it(build: "type[World]") -> None:
+    class Fails(Filter):
+        def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+            if message.payload == b"3":
+                raise ValueError(message.payload)
+            return None
+
+    world = build(lambda _: (Fails(),))
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    messages = [publish(world.id(), CHASSIS[0], b"%d" % number) for number in range(6)]
+    world.ingress("chassis").on_batch(messages)
+    world.run()
+    assert [each.payload for each in world.egress["backbone"].messages] == [b"0", b"1", b"2", b"4", b"5"]
+    assert world.verdicts().count(Verdict.DEAD_LETTERED) == 1
+
+
+def test_what_was_decided_before_an_end_in_the_middle_leaves_and_so_does_what_comes_later(
+    unchecked: "type[World]",
+) -> None:
+    class Ends(Filter):
+        def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+            if message.payload == b"3":
+                raise SystemExit  # no mistake of the kind that is contained
+            return None
+
+    world = unchecked(lambda _: (Ends(),))
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    messages = [publish(world.id(), CHASSIS[0], b"%d" % number) for number in range(8)]
+    with pytest.raises(SystemExit):
+        world.ingress("chassis").on_batch(messages[:6])
+    world.ingress("chassis").on_batch(messages[6:])
+    world.run()
+    assert [each.payload for each in world.egress["backbone"].messages] == [b"0", b"1", b"2", b"6", b"7"]
+
+
+def test_what_a_filter_holds_is_let_go_in_its_place(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    world = build(lambda delivery: (holding(delivery, 5 * NS_PER_MS),))
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    messages = [event(world) for _ in range(4)]
+    world.ingress("chassis").on_batch(messages)
+    assert world.ledger().queued == 1
+    world.time.advance(ms=6)
+    world.run()
+    assert world.egress["backbone"].messages == messages[-1:]
+    assert world.verdicts().count(Verdict.THROTTLED) == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def a_run(world: "World", number: int = 4, ttl: int | None = None, topic: UUri = CHASSIS[0]) -> MessageBatch:
+    run = MessageBatch.from_messages([publish(world.id(), topic, b"%d" % n, ttl=ttl) for n in range(number)])
+    assert run is not None
+    return run
+
+
+def helped(world: "World", lane: str = "backbone") -> "list[tuple[Sequence[UMessage], Sequence[int], bool]]":
+    """What a lane was given at once since this was last asked."""
+    found: BatchListEgress = world.egress[lane]  # type: ignore[assignment]
+    helpings, found.batches = found.batches, []
+    return helpings
+
+
+@pytest.fixture
+def bulky(build: "type[World]", bulk_lane: "type[BatchListEgress]") -> "World":
+    return build(egress_class=bulk_lane)
+
+
+@pytest.mark.parametrize("ttl", [None, 500])
+def test_a_run_that_all_goes_on_is_handed_on_as_it_is(bulky: "World", ttl: int | None) -> None:
+    """To each target, with one look at the clock."""
+    for app in (APPS[0], APPS[2], APPS[3]):
+        bulky.directory.subscribe(CHASSIS[0], app)
+    ingress = bulky.ingress("chassis")
+    first = a_run(bulky, ttl=ttl)
+    ingress.on_batch(first)
+    for lane in ("backbone", "dash"):
+        assert all(messages is not first for messages, *_ in helped(bulky, lane))  # there was no plan yet
+    reading = bulky.clock.monotonic_ns
+
+    def ticking() -> int:
+        bulky.time.now_ns += 1
+        return reading()
+
+    ingress._monotonic_ns = ticking
+    before_ns, run = bulky.time.now_ns, a_run(bulky, ttl=ttl)
+    ingress.on_batch(run)
+    assert bulky.time.now_ns == before_ns + 1
+    given = [*helped(bulky), *helped(bulky, "dash")]
+    assert len(given) == 3
+    for messages, times_ns, ageing in given:
+        assert messages is run
+        assert (list(times_ns), ageing) == ([before_ns + 1] * 4, ttl is not None)
+    assert bulky.ledger().received == 2 * 4 * 3
+    bulky.run()
+    assert bulky.egress["backbone"].messages == [*first, *run]
+    assert bulky.verdicts() == [Verdict.DELIVERED] * 24
+
+
+def test_a_run_of_one_is_as_that_one(bulky: "World") -> None:
+    bulky.directory.subscribe(CHASSIS[0], APPS[0])
+    sent = [a_run(bulky, 1) for _ in range(3)]
+    for each in sent:
+        bulky.ingress("chassis").on_batch(each)
+    bulky.run()
+    assert helped(bulky) == []
+    assert bulky.egress["backbone"].messages == [*sent[0], *sent[1], *sent[2]]
+
+
+@pytest.mark.parametrize("age_ms", [19, 20, 21])
+@pytest.mark.parametrize("where", [0, 2, 4])
+def test_of_a_run_those_that_are_too_old_expire_and_the_others_go_on(
+    bulky: "World", age_ms: int, where: int
+) -> None:
+    bulky.directory.subscribe(CHASSIS[0], APPS[0])
+    ingress = bulky.ingress("chassis")
+    ingress.on_batch(a_run(bulky, ttl=20))
+    bulky.run()
+    bulky.time.advance(ms=1_000)
+    now_ms = bulky.clock.wall_ms()
+    msbs = [(now_ms - (age_ms if n == where else 0)) << 16 | 0x7000 for n in range(5)]
+    attributes = a_run(bulky, ttl=20).attributes
+    run = MessageBatch(
+        attributes, IdColumns(msbs, [1 << 63 | n for n in range(5)]), [b"%d" % n for n in range(5)]
+    )
+    ingress.on_batch(run)
+    bulky.run()
+    verdicts = {each.message.id: each.verdict for each in bulky.tap_calls}
+    expected = [Verdict.EXPIRED if age_ms > 20 and n == where else Verdict.DELIVERED for n in range(5)]
+    assert [verdicts[each.id] for each in run] == expected
+    # By the ingress, so that no target has to do with it.
+    late = [each.delivery for each in bulky.tap_calls if each.verdict is Verdict.EXPIRED]
+    assert late == [None] * expected.count(Verdict.EXPIRED)
+    (target,) = ingress.target_statistics()
+    assert target.received == 4 + expected.count(Verdict.DELIVERED)
+
+
+def test_a_run_that_nobody_wants_is_in_the_books_one_by_one(bulky: "World") -> None:
+    for _ in range(2):
+        bulky.ingress("chassis").on_batch(a_run(bulky))
+    assert bulky.verdicts() == [Verdict.NO_SUBSCRIBER] * 8
+    assert helped(bulky) == []
+
+
+def test_a_run_that_is_denied_or_spoofed_goes_nowhere(
+    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+) -> None:
+    rules = [AccessRule(allow=False, source=str(CHASSIS[1])), AccessRule(allow=True)]
+    world = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=bulk_lane)
+    for topic in (CHASSIS[1], SPOOFED):
+        world.directory.subscribe(topic, APPS[0])
+    for _ in range(2):
+        for topic in (CHASSIS[1], SPOOFED):
+            world.ingress("chassis").on_batch(a_run(world, topic=topic))
+    one_by_one = build(access={"chassis": AccessPolicy("chassis", rules)}, egress_class=bulk_lane)
+    for _ in range(2):
+        for topic in (CHASSIS[1], SPOOFED):
+            for each in a_run(one_by_one, topic=topic):
+                one_by_one.receive("chassis", each)
+    assert world.dispatcher.refused_counts() == one_by_one.dispatcher.refused_counts()
+    assert Counter(world.verdicts()) == Counter(one_by_one.verdicts())
+    assert helped(world) == []
+
+
+def test_a_run_goes_by_the_wishes_of_its_time(bulky: "World") -> None:
+    """The plan of the one before it is not used when the directory has changed."""
+    bulky.directory.subscribe(CHASSIS[0], APPS[0])
+    ingress, runs = bulky.ingress("chassis"), [a_run(bulky) for _ in range(4)]
+    ingress.on_batch(runs[0])
+    bulky.directory.subscribe(CHASSIS[0], APPS[2])
+    ingress.on_batch(runs[1])
+    bulky.directory.unsubscribe(CHASSIS[0], APPS[0])
+    ingress.on_batch(runs[2])
+    bulky.directory.unsubscribe(CHASSIS[0], APPS[2])
+    ingress.on_batch(runs[3])
+    bulky.run()
+    assert bulky.egress["backbone"].messages == [*runs[0], *runs[1]]
+    assert bulky.egress["dash"].messages == [*runs[1], *runs[2]]
+    assert bulky.verdicts().count(Verdict.NO_SUBSCRIBER) == 4
+
+
+def test_of_a_run_each_is_asked_about_where_there_is_a_filter(
+    build: "type[World]", bulk_lane: "type[BatchListEgress]", answering: "type[VerdictFilter]"
+) -> None:
+    asked = answering([None, Verdict.THROTTLED] * 4)
+    world = build(lambda delivery: (asked,) if delivery.endpoint == "dash" else (), egress_class=bulk_lane)
+    for app in (APPS[0], APPS[2]):
+        world.directory.subscribe(CHASSIS[0], app)
+    runs = [a_run(world), a_run(world)]
+    for each in runs:
+        world.ingress("chassis").on_batch(each)
+    world.run()
+    everything = [*runs[0], *runs[1]]
+    assert [message for message, _ in asked.calls] == everything
+    assert world.egress["backbone"].messages == everything
+    assert world.egress["dash"].messages == everything[::2]
+
+
+def test_of_runs_that_are_taken_once_none_goes_twice(
+    build: "type[World]", bulk_lane: "type[BatchListEgress]"
+) -> None:
+    world = build(dedup_windows={"chassis": 100}, egress_class=bulk_lane)
+    world.directory.subscribe(CHASSIS[0], APPS[0])
+    first, second = a_run(world), a_run(world)
+    for each in (first, second, first, second[1:3]):
+        world.ingress("chassis").on_batch(each)
+    world.run()
+    assert world.egress["backbone"].messages == [*first, *second]
+    assert world.ingress("chassis").refused["duplicate"] == 6

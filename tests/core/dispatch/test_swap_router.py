@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another router, or another answer of the one there is, while messages come in. Every test ends with the ledger law."""
+
+from collections.abc import Iterable
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.core.routing.router import AuthorityTable, Router
+from ustreamer.uprotocol.umessage import notification, publish
+from ustreamer.uprotocol.uuri import UUri
+
+if TYPE_CHECKING:
+    from tests.core.conftest import HoldingFilter, VerdictFilter, World
+
+SPEED = UUri("chassis", 0x1234, 1, 0x8001)
+CLOUD, APP, TRUCK = UUri("cloud", 1, 1, 0), UUri("hpc", 0x10, 1, 0), UUri("truck", 1, 1, 0)
+UNICAST = {"backbone": False, "chassis": True, "dash": True, "self": False}
+DEADLINE_S = 30.0
+
+
+def router(world: "World", **authorities: str) -> Router:
+    return Router(AuthorityTable(authorities), world.directory, UNICAST)
+
+
+def emit(world: "World", payload: bytes) -> None:
+    world.receive("chassis", publish(world.id(), SPEED, payload))
+
+
+def sent(world: "World", endpoint: str) -> list[bytes]:
+    world.run()
+    return [message.payload for message in world.egress[endpoint].messages]
+
+
+def test_after_a_swap_the_next_message_goes_by_the_new_router_and_what_is_queued_by_the_old_one(
+    world: "World",
+) -> None:
+    world.directory.subscribe(SPEED, CLOUD)
+    emit(world, b"old")  # in the lane, not sent yet
+    world.dispatcher.swap_router(router(world, chassis="chassis", cloud="dash"))
+    emit(world, b"new")
+    assert (sent(world, "backbone"), sent(world, "dash")) == ([b"old"], [b"new"])
+
+
+def test_a_swap_changes_every_ingress_the_streamers_own_one_too(world: "World") -> None:
+    toward = {name: notification(world.id(), SPEED, TRUCK, name.encode()) for name in ("before", "after")}
+    world.receive("chassis", toward["before"])
+    world.dispatcher.swap_router(router(world, chassis="chassis", hpc="backbone", truck="dash"))
+    world.receive("chassis", toward["after"])
+    own = notification(world.id(), UUri("hpc", 4, 1, 0x8001), TRUCK, b"own")
+    world.receive("self", own)
+    assert sent(world, "dash") == [b"after"]
+    settled = {each.message.id: each.verdict for each in world.tap_calls}
+    assert settled[toward["before"].id] is Verdict.DEAD_LETTERED
+    assert settled[own.id] is Verdict.DENIED  # the new places host nobody
+
+
+def test_a_swap_asks_for_filters_anew_after_the_changes_that_come_with_it(
+    build: "type[World]", answering: "type[VerdictFilter]"
+) -> None:
+    quiet: list[bool] = [False]
+
+    def filters(delivery: Delivery) -> Iterable[Filter]:
+        return [answering([Verdict.DENIED] * 9)] if quiet[0] else []
+
+    world = build(filters=filters)
+    world.directory.subscribe(SPEED, CLOUD)
+    emit(world, b"loud")
+    world.dispatcher.swap_router(world.dispatcher.router, lambda: quiet.__setitem__(0, True))
+    emit(world, b"quiet")
+    assert sent(world, "backbone") == [b"loud"]
+    assert world.ledger().denied == 1
+
+
+def test_what_a_filter_holds_over_a_swap_is_still_sent(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    held: list[HoldingFilter] = []
+
+    def filters(delivery: Delivery) -> Iterable[Filter]:
+        if delivery.topic is None or held:
+            return []  # the second time: the filter is gone, and owes what it holds
+        held.append(holding(delivery, 1_000_000))
+        return held
+
+    world = build(filters=filters)
+    world.directory.subscribe(SPEED, CLOUD)
+    emit(world, b"held")
+    world.dispatcher.swap_router(world.dispatcher.router)
+    world.time.advance(ms=1)
+    assert sent(world, "backbone") == [b"held"]
+
+
+def test_nothing_is_dispatched_anywhere_while_a_swap_takes_place(world: "World") -> None:
+    world.directory.subscribe(SPEED, CLOUD)
+    emit(world, b"first")
+    came = Event()
+
+    def come_in() -> None:
+        emit(world, b"meanwhile")
+        came.set()
+
+    def changes() -> None:
+        thread.start()
+        assert not came.wait(0.05)
+
+    thread = Thread(target=come_in)
+    world.dispatcher.swap_router(router(world, chassis="chassis", cloud="dash"), changes)
+    thread.join(DEADLINE_S)
+    assert (sent(world, "backbone"), sent(world, "dash")) == ([b"first"], [b"meanwhile"])
+
+
+def test_a_pause_holds_from_the_next_message_on(world: "World") -> None:
+    paused = PausedDirectory(world.directory)
+    world.dispatcher.swap_router(
+        Router(
+            AuthorityTable({"chassis": "chassis", "cloud": "backbone", "hpc": "backbone"}), paused, UNICAST
+        )
+    )
+    world.directory.subscribe(SPEED, CLOUD)
+    emit(world, b"1")
+    paused.pause(SPEED, CLOUD)
+    world.dispatcher.invalidate_routes()
+    emit(world, b"2")
+    paused.resume(SPEED, CLOUD)
+    world.dispatcher.invalidate_routes()
+    emit(world, b"3")
+    assert sent(world, "backbone") == [b"1", b"3"]
+    assert world.ledger().no_subscriber == 1
+
+
+def test_what_a_filter_holds_for_somebody_who_pauses_has_no_subscriber_any_more(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    world = build(filters=lambda delivery: [holding(delivery, 1_000_000)] if delivery.topic else [])
+    paused = PausedDirectory(world.directory)
+    places = AuthorityTable({"chassis": "chassis", "cloud": "backbone"})
+    world.dispatcher.swap_router(Router(places, paused, UNICAST))
+    world.directory.subscribe(SPEED, CLOUD)
+    emit(world, b"held")
+    paused.pause(SPEED, CLOUD)
+    world.dispatcher.invalidate_routes()
+    world.time.advance(ms=1)
+    assert sent(world, "backbone") == []
+    assert world.ledger().no_subscriber == 1
+
+
+def test_a_dead_letter_is_kept_with_the_endpoint_it_came_in_by(world: "World") -> None:
+    kept: list[tuple[str, str, bytes]] = []
+    world.dispatcher._on_dead_letter = lambda letter: kept.append(
+        (letter.ingress, letter.endpoint, letter.message.payload)
+    )
+    world.receive("chassis", notification(world.id(), SPEED, UUri("mars", 1, 1, 0), b"nowhere"))
+    world.receive("chassis", notification(world.id(), SPEED, APP, b"late", ttl=1))
+    world.time.advance(ms=5)
+    world.run()
+    assert kept == [("chassis", "chassis", b"nowhere"), ("chassis", "backbone", b"late")]

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters as messages, and the box in which they wait. How they come about is in test_dispatcher.py."""
+
+from collections.abc import Callable
+from threading import Thread
+
+import pytest
+
+from ustreamer.core.egress.dead_letter import DeadLetter, DeadLetterBuffer, _size, dead_letter_topic
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode
+
+ID = UUID(0x018D548EA8E07000, 0x8000000000000001)
+OTHER_ID = UUID(0x018D548EA8E07000, 0x8000000000000002)
+LOST = UMessage(
+    ID,
+    UAttributes(
+        type=UMessageType.REQUEST,
+        source=UUri("cloud", 1, 1, 0),
+        sink=UUri("chassis", 0x1234, 1, 1),
+        priority=UPriority.CS4,
+        ttl=5000,
+        token="tok",
+        permission_level=2,
+        unknown=bytes.fromhex("a00601"),
+    ),
+    b"\x00\xff payload",
+)
+
+
+def letter(text: str = "link down", message: UMessage = LOST) -> DeadLetter:
+    return DeadLetter(
+        message, UStatus(UCode.UNAVAILABLE, text), "chassis", 3, 1_700_000_000_123, 1_700_000_005_999
+    )
+
+
+def test_the_topic_is_that_of_the_streamer_of_an_authority() -> None:
+    assert str(dead_letter_topic("hpc.vin1")) == "up://hpc.vin1/4/1/8000"
+
+
+def test_a_dead_letter_is_a_publication_with_header_payload_reason_and_history() -> None:
+    told = letter().to_message(OTHER_ID, dead_letter_topic("hpc"))
+    told.check(strict=True)
+    assert told.id == OTHER_ID
+    assert told.attributes.type is UMessageType.PUBLISH
+    assert told.attributes.source == UUri("hpc", 4, 1, 0x8000)
+    assert told.attributes.payload_format is UPayloadFormat.PROTOBUF
+
+    entry = pb.DeadLetter()
+    entry.ParseFromString(told.payload)
+    assert decode(entry.attributes.SerializeToString()) == (ID, LOST.attributes)
+    assert entry.payload == LOST.payload
+    assert (entry.status.code, entry.status.message) == (UCode.UNAVAILABLE, "link down")
+    assert (entry.endpoint, entry.attempts) == ("chassis", 3)
+    assert entry.first_attempt.ToMilliseconds() == 1_700_000_000_123
+    assert entry.last_attempt.ToMilliseconds() == 1_700_000_005_999
+
+
+# ----------------------------------------------------------------------------------------------------------- the box
+
+
+def test_letters_are_collected_once_in_the_order_they_came() -> None:
+    box = DeadLetterBuffer()
+    letters = [letter(text) for text in "abc"]
+    for each in letters:
+        box.add_letter(each)
+    assert len(box) == 3
+    assert box.pop_letters() == letters
+    assert box.pop_letters() == []
+    assert len(box) == 0
+
+
+def test_only_the_first_letter_in_an_empty_box_calls_for_collection() -> None:
+    box = DeadLetterBuffer()
+    assert [box.add_letter(letter()), box.add_letter(letter())] == [True, False]
+    box.pop_letters()
+    assert box.add_letter(letter()) is True
+
+
+def test_a_full_box_turns_the_newest_away_and_counts_it() -> None:
+    box = DeadLetterBuffer(limit=2)
+    assert [box.add_letter(letter(text)) for text in "abcd"] == [True, False, False, False]
+    assert [each.status.message for each in box.pop_letters()] == ["a", "b"]
+    assert box.unpublished == 2
+
+
+def test_a_box_is_bounded_in_bytes_too_and_has_room_again_when_some_are_collected() -> None:
+    box = DeadLetterBuffer(limit_bytes=2 * _size(letter()))
+    assert [box.add_letter(letter(text)) for text in "abc"] == [True, False, False]
+    assert box.unpublished == 1
+    assert [each.status.message for each in box.pop_letters(1)] == ["a"]
+    assert box.add_letter(letter("d")) is False
+    assert [each.status.message for each in box.pop_letters()] == ["b", "d"]
+
+
+class Interrupted(list[DeadLetter]):
+    """A list that, just after its length has been read, waits for another thread to do its work; once."""
+
+    interrupt: Callable[[], object] | None = None
+
+    def __len__(self) -> int:
+        length = super().__len__()
+        interrupt, self.interrupt = self.interrupt, None
+        if interrupt is not None:
+            interrupt()
+        return length
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 2])
+def test_a_letter_that_is_added_while_another_thread_collects_is_not_forgotten(waiting: int) -> None:
+    """Either it is collected, or `add` says that somebody should come; else no later letter would say so either."""
+    box = DeadLetterBuffer()
+    box._waiting = queue = Interrupted()
+    for _ in range(waiting):
+        box.add_letter(letter())
+    collector = Thread(target=box.pop_letters)
+
+    def collect() -> None:
+        collector.start()
+        collector.join(0.05)  # if the box has a lock, the other thread comes afterwards
+
+    queue.interrupt = collect
+    called_for = box.add_letter(letter("meanwhile"))
+    collector.join(30)
+    assert called_for or len(box) == 0

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who paused a topic is left out of it, and nobody else is."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from ustreamer.core.routing import paused_subscriptions as module
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.core.routing.router import AuthorityTable, Router
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+SPEED, DOORS = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+ALL = UUri("chassis", 0x1234, 1, 0xFFFF)
+FLEET, DASH = UUri("cloud", 1, 1, 0), UUri("dash", 2, 1, 0)
+
+
+@pytest.fixture
+def directory() -> PausedDirectory:
+    wishes = [Subscription(topic, who) for topic in (SPEED, DOORS) for who in (FLEET, DASH)]
+    return PausedDirectory(StaticDirectory(wishes))
+
+
+def who(directory: PausedDirectory, topic: UUri) -> Sequence[UUri]:
+    return [wish.subscriber for wish in directory.subscribers(topic)]
+
+
+def test_a_paused_topic_is_kept_from_who_paused_it_until_it_is_resumed(directory: PausedDirectory) -> None:
+    assert directory.pause(SPEED, FLEET)
+    assert (who(directory, SPEED), who(directory, DOORS)) == ([DASH], [FLEET, DASH])
+    assert directory.resume(SPEED, FLEET)
+    assert who(directory, SPEED) == [FLEET, DASH]
+
+
+def test_a_pattern_pauses_all_that_it_matches_and_is_resumed_as_it_was_said(
+    directory: PausedDirectory,
+) -> None:
+    directory.pause(ALL, DASH)
+    assert (who(directory, SPEED), who(directory, DOORS)) == ([FLEET], [FLEET])
+    assert not directory.resume(SPEED, DASH)
+    assert who(directory, SPEED) == [FLEET]
+    assert directory.resume(ALL, DASH)
+    assert who(directory, SPEED) == [FLEET, DASH]
+
+
+def test_saying_it_again_is_no_news(directory: PausedDirectory) -> None:
+    assert [directory.pause(SPEED, FLEET), directory.pause(SPEED, FLEET)] == [True, False]
+    assert [directory.resume(SPEED, FLEET), directory.resume(SPEED, FLEET)] == [True, False]
+
+
+def test_what_is_paused_is_told_in_a_stable_order(directory: PausedDirectory) -> None:
+    for topic, subscriber in [(DOORS, DASH), (SPEED, FLEET), (SPEED, DASH)]:
+        directory.pause(topic, subscriber)
+    assert directory.paused_by(DASH) == [SPEED, DOORS]
+    assert directory.paused_by(UUri("dash", 3, 1, 0)) == []
+    assert list(directory.all_paused()) == [(SPEED, FLEET), (SPEED, DASH), (DOORS, DASH)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "others"), [("MAX_PAUSED", DASH), ("MAX_PAUSED_BY_ONE", FLEET)], ids=["all", "one"]
+)
+def test_what_is_paused_is_bounded(
+    directory: PausedDirectory, monkeypatch: pytest.MonkeyPatch, limit: str, others: UUri
+) -> None:
+    monkeypatch.setattr(module, limit, 2)
+    directory.pause(SPEED, FLEET)
+    directory.pause(DOORS, others)
+    with pytest.raises(UStatusError, match="2 topics") as refused:
+        directory.pause(ALL, FLEET)
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert not directory.pause(SPEED, FLEET)  # what is paused already takes no room
+    assert directory.resume(SPEED, FLEET)
+    assert directory.pause(ALL, FLEET)
+
+
+def test_the_version_is_that_of_the_directory_behind_it(directory: PausedDirectory) -> None:
+    directory.pause(SPEED, FLEET)
+    assert directory.version == directory.inner.version == 0
+    places = AuthorityTable({})
+    assert Router(places, directory, {}).version_source is directory.inner
+    assert Router(places, directory.inner, {}).version_source is directory.inner

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What shares a plan is decided about alike."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.core.routing.access import AccessPolicy, AccessRule
+from ustreamer.core.routing.route_cache import batch_cache_key, cache_key
+from ustreamer.core.routing.router import AuthorityTable, InvalidMessage, Router, RoutingDecision
+from ustreamer.core.routing.subscriptions import StaticDirectory
+from ustreamer.uprotocol.batch import IdColumns, MessageBatch
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+METHODS = [UUri("chassis", 0x1234, 1, each) for each in (1, 2, 0, 0x8001, 0xFFFF)]
+CALLERS = [UUri("hpc", 0x10, 1, 0), UUri("hpc", 0x10, 1, 1), UUri("mars", 1, 1, 0), UUri("chassis", 1, 1, 0)]
+RULES = [AccessRule(allow=False, source="//chassis/1234/1/2", type="response")]
+"""Of a Response too, by name."""
+
+attributes = st.builds(
+    UAttributes,
+    type=st.sampled_from([UMessageType.RESPONSE] * 8 + list(UMessageType)),
+    source=st.sampled_from(METHODS + CALLERS[2:3]),
+    sink=st.sampled_from([*CALLERS, None]),
+    priority=st.sampled_from([UPriority.CS4, UPriority.CS6, UPriority.CS3]),
+    ttl=st.sampled_from([None, 0, 5, 1_000]),
+    permission_level=st.sampled_from([None, 1]),
+    commstatus=st.sampled_from([None, UCode.OK, UCode.INTERNAL]),
+    reqid=st.one_of(
+        st.none(),
+        st.builds(
+            UUID, st.sampled_from([0x7000, 0x4000, 0x1_7000]), st.sampled_from([1 << 63, 1, 1 << 63 | 5])
+        ),
+    ),
+    token=st.sampled_from([None, "t"]),
+    traceparent=st.sampled_from([None, "", "wrong"]),
+    payload_format=st.sampled_from([UPayloadFormat.UNSPECIFIED, UPayloadFormat.PROTOBUF]),
+    unknown=st.sampled_from([b"", b"\x78\x01"]),
+)
+
+
+def decided(each: UAttributes) -> RoutingDecision | str:
+    places = AuthorityTable({"hpc": "backbone", "chassis": "chassis"})
+    unicast = {"backbone": False, "chassis": True}
+    rules = {"chassis": AccessPolicy("chassis", RULES)}
+    try:
+        return Router(places, StaticDirectory([]), unicast, rules).decide("chassis", each)
+    except InvalidMessage as refused:
+        return str(refused)
+
+
+@given(attributes, attributes)
+def test_what_has_the_same_key_is_decided_alike(one: UAttributes, other: UAttributes) -> None:
+    # Most pairs differ in what matters: so the other is given the ends of the first.
+    other = msgspec.structs.replace(other, source=one.source, sink=one.sink)
+    if cache_key(one) == cache_key(other):
+        assert decided(one) == decided(other)
+
+
+def test_answers_share_a_plan_and_whatever_is_no_valid_answer_does_not() -> None:
+    answer = UAttributes(
+        type=UMessageType.RESPONSE,
+        source=METHODS[0],
+        sink=CALLERS[0],
+        priority=UPriority.CS4,
+        reqid=UUID(0x7000, 1 << 63),
+    )
+    assert cache_key(answer) == (METHODS[0], CALLERS[0])
+    changes: list[dict[str, object]] = [
+        {"type": UMessageType.REQUEST},
+        {"sink": None},
+        {"priority": UPriority.CS3},
+        {"reqid": UUID(0x4000, 1 << 63)},
+        {"reqid": UUID(0x7000, 1)},
+        {"reqid": None},
+    ]
+    for change in changes:
+        other = msgspec.structs.replace(answer, **change)
+        assert cache_key(other) is other
+
+
+reqids = st.lists(
+    st.builds(lambda number: UUID(number << 16 | 0x7000, 0b10 << 62 | number), st.integers(0, 2**48 - 1)),
+    min_size=1,
+    max_size=9,
+)
+
+
+@given(attributes, st.none() | reqids)
+def test_a_run_has_the_key_that_each_of_its_messages_has(
+    of_all: UAttributes, named: list[UUID] | None
+) -> None:
+    of_all, number = msgspec.structs.replace(of_all, reqid=None), 3 if named is None else len(named)
+    run = MessageBatch(of_all, IdColumns([0x7000] * number, [1 << 63] * number), [b""] * number, named)
+    keys = [cache_key(each.attributes) for each in run]
+    # Where a key is the attributes themselves, those of answers differ, and no two are the same.
+    if type(keys[0]) is tuple or named is None:
+        assert [batch_cache_key(run)] * number == keys
+    else:
+        assert batch_cache_key(run) == keys[0]
+    if named is None:
+        assert batch_cache_key(run) is of_all
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_of_answers_has_the_key_of_their_ends(named: bool) -> None:
+    answer = UAttributes(
+        type=UMessageType.RESPONSE, source=METHODS[0], sink=CALLERS[0], priority=UPriority.CS4
+    )
+    run = MessageBatch(
+        answer, IdColumns([0x7000], [1 << 63]), [b""], [UUID(0x7000, 1 << 63)] if named else None
+    )
+    assert batch_cache_key(run) == ((METHODS[0], CALLERS[0]) if named else answer)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A durable endpoint: the subscriber is away, the streamer is killed or stopped, both come back, and it is all there.
+
+The negative control is the same story with `durable = false`.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import pytest
+
+from tests.e2e.delivery.outage_scenarios import ZenohProcess
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import Metronome, SomeipNode, ZenohEntity
+from tests.e2e.rigs.streamer import START_S, VERDICTS, StreamerProcess, statistics
+from tests.e2e.rigs.vehicle import SPEED, VehiclePorts, free_ports
+from tests.e2e.rigs.wire import Uri
+
+COUNT: Final = 2_000
+MANY: Final = 6_000
+HZ: Final = 2_000  # or the kernel's buffer would be what is tested
+MAX_REPEATED: Final = 256
+TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
+
+_CONFIG: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+listen = ["tcp/127.0.0.1:{ports.backbone}"]
+durable = {durable}
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {ports.someip}
+
+[[endpoints.chassis.services]]
+service = 0x1234
+instance = 1
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+remote = "127.0.0.1:{ports.ecu}"
+
+[egress.backbone]
+queue_messages = {queue_messages}
+max_age_ms = 600_000
+
+[plugins.usubscription]
+"""
+
+
+class DurableScenario:
+    """A streamer between an ECU and a network, and a subscriber that has subscribed and gone."""
+
+    def __init__(self, directory: Path, ecu: SomeipNode, ports: VehiclePorts) -> None:
+        self.ports = ports
+        self._ecu = ecu
+        self._file = directory / "durable.toml"
+        self._sent = 0
+        self._processes: list[StreamerProcess] = []
+
+    def configure(self, *, durable: bool, queue_messages: int = 10_000) -> None:
+        text = _CONFIG.format(ports=self.ports, durable=str(durable).lower(), queue_messages=queue_messages)
+        self._file.write_text(text, encoding="utf-8")
+
+    def start(self) -> StreamerProcess:
+        self._processes.append(StreamerProcess(self._file))
+        return self._processes[-1].wait_ready()
+
+    def kill_all(self) -> None:
+        """Leave nothing behind, also where a test has failed."""
+        for process in self._processes:
+            if process.is_alive:
+                process.kill()
+
+    def subscribe(self, process: StreamerProcess) -> None:
+        """Have an application subscribe, and leave."""
+        with ZenohEntity(self.ports.backbone, "hpc.vin1") as app:
+            app.subscribe(TOPIC)
+        process.stderr.wait_one(lambda line: "link_down" in line)
+
+    def queue_counts(self) -> dict[str, int]:
+        """What the streamer says of the lane."""
+        queues = statistics(self._file.parent / "state")["egress_queues"]
+        [queue] = [each for each in queues if each["endpoint"] == "backbone"]
+        return {name: queue[name] for name in ("queued", "persisted")}
+
+    def wait_queue(self, **expected: int) -> None:
+        """Wait until the lane says so."""
+        until = time.monotonic() + START_S
+        while not (found := self.queue_counts()).items() >= expected.items():
+            assert time.monotonic() < until, f"{found}, expected {expected}"
+            time.sleep(0.01)
+
+    def send_events(self, count: int = COUNT) -> None:
+        """Have the ECU send so many events more, and wait until all are in the lane."""
+        done = Event()
+        first, self._sent = self._sent, self._sent + count
+
+        def beat(number: int) -> None:
+            if number < count:
+                datagram = wire.event(SPEED, 0x8001, b"%d" % (first + number), session=number % 0xFFFF + 1)
+                self._ecu.send_to_port(datagram, self.ports.someip)
+            else:
+                done.set()
+
+        with Metronome(HZ, beat):
+            assert done.wait(START_S)
+        self.wait_queue(queued=self._sent)
+
+    def send_persisted_events(self, at_once: int = 250) -> None:
+        """COUNT events, of which no more are on their way to the disk than there is room for, however slow it is."""
+        for _ in range(COUNT // at_once):
+            self.send_events(at_once)
+            self.wait_queue(persisted=self._sent)
+
+    def send_one_event(self) -> None:
+        """One more, for who is there to hear it."""
+        self._ecu.send_to_port(wire.event(SPEED, 0x8001, b"%d" % self._sent), self.ports.someip)
+        self._sent += 1
+
+    @contextmanager
+    def subscriber(self) -> Iterator[ZenohProcess]:
+        """The subscriber is back, in a process of its own."""
+        child = ZenohProcess("client", self.ports.backbone)
+        try:
+            yield child.wait_ready()
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[DurableScenario]:
+    ports = free_ports()
+    with SomeipNode(ports.ecu) as ecu:
+        scene = DurableScenario(tmp_path, ecu, ports)
+        yield scene
+        scene.kill_all()
+
+
+def stop_and_check(process: StreamerProcess) -> dict[str, int]:
+    """Stop it; it must exit with 0, and its books balance."""
+    process.send_sigterm()
+    code = process.wait_exit()
+    assert code == 0, process.output
+    ledger = process.ledger
+    assert ledger["received"] == sum(ledger[verdict] for verdict in VERDICTS), ledger
+    return ledger
+
+
+def test_what_waits_for_a_durable_endpoint_survives_a_kill_in_order_and_once(scene: DurableScenario) -> None:
+    scene.configure(durable=True, queue_messages=500)  # three quarters are on disk only
+    first = scene.start()
+    scene.subscribe(first)
+    scene.send_persisted_events()
+    first.kill()
+
+    second = scene.start()
+    assert scene.queue_counts() == {"queued": COUNT, "persisted": COUNT}
+    scene.send_events(10)  # what comes now does not overtake
+    with scene.subscriber() as subscriber:
+        subscriber.wait_received(COUNT + 9)
+        assert subscriber.received == list(range(COUNT + 10))
+        scene.wait_queue(queued=0)
+        ledger = stop_and_check(second)
+    assert ledger["received"] == ledger["delivered"] == COUNT + 10, ledger
+
+
+def test_a_plain_endpoint_loses_all_of_it(scene: DurableScenario) -> None:
+    scene.configure(durable=False)
+    first = scene.start()
+    scene.subscribe(first)
+    scene.send_events()
+    first.kill()
+    second = scene.start()
+    assert scene.queue_counts()["queued"] == 0
+    with scene.subscriber() as subscriber:
+        scene.send_one_event()
+        subscriber.wait_received(COUNT)
+        assert subscriber.received == [COUNT]
+        stop_and_check(second)
+
+
+def test_a_kill_in_the_middle_of_sending_repeats_few_and_loses_none(scene: DurableScenario) -> None:
+    scene.configure(durable=True)
+    first = scene.start()
+    scene.subscribe(first)
+    scene.send_events(MANY)
+    scene.wait_queue(persisted=MANY)
+    with scene.subscriber() as subscriber:
+        subscriber.wait_received(300)
+        first.kill()
+        second = scene.start()
+        subscriber.wait_received(MANY - 1)
+        scene.wait_queue(queued=0)
+        ledger = stop_and_check(second)
+        heard = subscriber.received
+    unique = list(dict.fromkeys(heard))
+    assert unique == list(range(MANY))
+    assert len(heard) - len(unique) <= MAX_REPEATED
+    assert MANY > ledger["received"] == ledger["delivered"] > 0, ledger  # it was in the middle
+
+
+def test_a_stop_leaves_what_is_on_disk_and_is_no_failure(scene: DurableScenario) -> None:
+    scene.configure(durable=True)
+    first = scene.start()
+    scene.subscribe(first)
+    scene.send_events()
+    ledger = stop_and_check(first)
+    assert (ledger["queued"], ledger["dead_lettered"]) == (COUNT, 0)
+    [stopped] = [line for line in first.log_records if line["event"] == "streamer.stopped"]
+    assert (stopped["persisted"], stopped["unsent"]) == (COUNT, 0)
+
+    second = scene.start()
+    with scene.subscriber() as subscriber:
+        subscriber.wait_received(COUNT - 1)
+        assert subscriber.received == list(range(COUNT))
+        ledger = stop_and_check(second)
+    assert ledger["received"] == ledger["delivered"] == COUNT, ledger

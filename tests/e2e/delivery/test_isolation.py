@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A receiver that stands still delays nobody else: each endpoint has its own session, queue and thread.
+
+Two sets of eight receivers hear the same 24 MB/s of one streamer at the same time. The receivers of one set are behind an
+endpoint each; those of the other, the control, are all behind one endpoint. Of each set one is stopped (SIGSTOP) for a while.
+If the neighbours in the control did not wait for it, the stall would have been hidden in some buffer, and prove nothing.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, NamedTuple, Self
+
+import pytest
+
+from tests.e2e.delivery.stall_processes import SIZE, TOPIC
+from tests.e2e.rigs.entities import DEADLINE_S, ZenohEntity
+from tests.e2e.rigs.ports import tcp_ports
+from tests.e2e.rigs.streamer import StreamerProcess, assert_ledger_balanced
+
+EIGHT: Final = 8
+HZ: Final = 24_000_000 / SIZE / EIGHT  # 50 messages/s to each
+WARM_UP_S: Final = 1.0
+ROUNDS: Final = 3
+
+_HEAD: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.source]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+listen = ["tcp/127.0.0.1:{source}"]
+
+[endpoints.together]
+transport = "zenoh"
+authorities = [{together}]
+config = "clamped.json5"
+listen = ["tcp/127.0.0.1:{shared}"]
+
+[plugins.usubscription]
+"""
+_APART: Final = """
+[endpoints.{name}]
+transport = "zenoh"
+authorities = ["{name}"]
+config = "clamped.json5"
+listen = ["tcp/127.0.0.1:{port}"]
+"""
+# No shared memory and small buffers, as between two computers: a stall that hides in them proves nothing.
+_CLAMPED: Final = """\
+{{
+  mode: "peer",
+  scouting: {{ multicast: {{ enabled: false }} }},
+  transport: {{
+    shared_memory: {{ enabled: false }},
+    link: {{
+      tcp: {{ so_sndbuf: 65536 }},
+      tx: {{
+        lease: {lease_ms},
+        queue: {{ congestion_control: {{ block: {{ wait_before_close: {patience_us} }} }} }},
+      }},
+    }},
+  }},
+}}
+"""
+
+
+class Patience(NamedTuple):
+    """When Zenoh gives a link up that takes nothing: a put waits so long, and a keep-alive (a quarter of the lease) later
+    the socket is closed. That takes until the peer has read all or 10 s have gone by, on a thread of the reception.
+    """
+
+    patience_us: int
+    lease_ms: int
+
+
+ZENOHS_OWN: Final = Patience(5_000_000, 10_000)
+QUICK: Final = Patience(1_500_000, 2_000)
+
+
+class StallProcess:
+    """A process of `stall_peers`; killed at the end of a `with` block, stopped or not."""
+
+    def __init__(self, role: str, *numbers: float) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.delivery.stall_processes", role, *map(str, numbers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+
+    def _read_line(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline()
+
+    def wait_ready(self) -> None:
+        assert self._read_line() == "READY\n"
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def stop_and_report(self) -> Any:
+        """Have it end its work and say what came of it."""
+        assert self._process.stdin
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return json.loads(self._read_line())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+
+class Ages(NamedTuple):
+    """How old messages were on arrival, in seconds: the 99th percentile and the worst, before and during the stall."""
+
+    calm_p99: float
+    stall_p99: float
+    stall_worst: float
+    lost: int
+
+    @property
+    def ratio(self) -> float:
+        return self.stall_p99 / self.calm_p99
+
+    def __str__(self) -> str:
+        p99s = f"p99 {self.calm_p99 * 1e3:.1f} -> {self.stall_p99 * 1e3:.1f} ms"
+        return f"{p99s} ({self.ratio:.1f} times), worst {self.stall_worst * 1e3:.0f} ms, lost {self.lost}"
+
+
+ReceivedTimes = list[list[tuple[int, float, float]]]
+
+
+def measure_ages(
+    received: ReceivedTimes, sent: int, calm_from: float, stopped: float, continued: float
+) -> Ages:
+    """What the neighbours of a stopped receiver noticed of it."""
+    calm = sorted(age for each in received for _, at, age in each if calm_from <= at < stopped)
+    stall = sorted(age for each in received for _, at, age in each if stopped <= at < continued)
+    lost = sum(sent - len({number for number, _, _ in each}) for each in received)
+    return Ages(_p99(calm), _p99(stall), stall[-1], lost)
+
+
+def _p99(ordered: Sequence[float]) -> float:
+    assert len(ordered) >= 100, f"{len(ordered)} messages in one of the phases"
+    return ordered[len(ordered) * 99 // 100]
+
+
+class IsolationResult(NamedTuple):
+    """What the neighbours noticed of a stall, and the books of the streamer."""
+
+    separate: Ages
+    shared: Ages
+    ledger: dict[str, int]
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether those behind other endpoints noticed nothing that could be the stall."""
+        return self.separate.stall_p99 < self.shared.stall_p99 / 4
+
+    def __str__(self) -> str:
+        return f"an endpoint for each: {self.separate}; one for all: {self.shared}; books: {self.ledger}"
+
+
+@contextmanager
+def streamer(directory: Path, patience: Patience) -> Iterator[tuple[StreamerProcess, int, dict[str, int]]]:
+    """A streamer with an endpoint for each of eight authorities, and one for all eight others; their ports."""
+    source, shared, *ports = tcp_ports(2 + EIGHT)
+    apart = {f"apart{number}": port for number, port in enumerate(ports)}
+    together = [f"together{number}" for number in range(EIGHT)]
+    config = directory / "isolation.toml"
+    names = ", ".join(f'"{name}"' for name in together)
+    text = _HEAD.format(source=source, shared=shared, together=names)
+    text += "".join(_APART.format(name=name, port=port) for name, port in apart.items())
+    config.write_text(text, encoding="utf-8")
+    (directory / "clamped.json5").write_text(_CLAMPED.format(**patience._asdict()), encoding="utf-8")
+    with StreamerProcess(config, "--drain", "9") as process:
+        yield process, source, apart | dict.fromkeys(together, shared)
+
+
+def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) -> IsolationResult:
+    """After `calm_s` stop the first receiver of each set for `stall_s`, and see what the seven others notice."""
+    with ExitStack() as stack:
+        process, source, ports = stack.enter_context(streamer(directory, patience))
+        for name, port in ports.items():
+            with ZenohEntity(port, name, 0x2001) as subscriber:
+                subscriber.subscribe(TOPIC)
+        by_set = list(ports.values())
+        separate_ports, shared_ports = by_set[:EIGHT], by_set[EIGHT:]
+        victims = stack.enter_context(StallProcess("receive", separate_ports[0], shared_ports[0]))
+        others = stack.enter_context(StallProcess("receive", *separate_ports[1:]))
+        control = stack.enter_context(StallProcess("receive", *shared_ports[1:]))
+        for each in (victims, others, control):
+            each.wait_ready()
+        publisher = stack.enter_context(StallProcess("publish", HZ, source))
+        publisher.wait_ready()
+
+        clock = Event()  # nobody sets it: to wait for it is to let time pass, which is what is measured
+        clock.wait(WARM_UP_S + calm_s)
+        victims.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        clock.wait(stall_s)
+        victims.send_signal(signal.SIGCONT)
+        continued = time.monotonic()
+        clock.wait(0.5)
+        sent = publisher.stop_and_report()
+        process.send_sigterm()  # it sends what has waited, and says what it did
+        assert process.wait_exit() == 0, process.output
+        reports = [
+            measure_ages(each.stop_and_report(), sent, stopped - calm_s, stopped, continued)
+            for each in (others, control)
+        ]
+    assert_ledger_balanced(process.ledger)
+    apart_ages, together_ages = reports
+    return IsolationResult(apart_ages, together_ages, process.ledger)
+
+
+def test_a_receiver_that_stands_still_delays_nobody_behind_another_endpoint(tmp_path: Path) -> None:
+    rounds: list[IsolationResult] = []
+    while len(rounds) < ROUNDS and not any(found.is_isolated for found in rounds):
+        directory = tmp_path / str(len(rounds))
+        directory.mkdir()
+        rounds.append(measure(directory, QUICK, calm_s=2.0, stall_s=4.0))
+    told = "; ".join(str(found) for found in rounds)
+    assert min(found.shared.stall_p99 for found in rounds) > 1.0, f"the control noticed no stall: {told}"
+    # A busy machine stands still for half a second now and then; a stall that is felt is felt each time.
+    assert any(found.is_isolated for found in rounds), told
+    assert sum(found.separate.lost for found in rounds) == 0, told
+
+
+@pytest.mark.soak
+def test_a_stall_of_15_s_leaves_the_p99_of_the_others_within_one_and_a_half_times(tmp_path: Path) -> None:
+    rounds = []
+    for number in range(3):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        rounds.append(measure(directory, ZENOHS_OWN, calm_s=15.0, stall_s=15.0))
+        print(rounds[-1])
+    assert min(found.shared.ratio for found in rounds) > 20, "the control noticed no stall"
+    assert sum(found.separate.lost for found in rounds) == 0
+    # The middle one of three: the machine has other things to do as well.
+    assert sorted(found.separate.ratio for found in rounds)[1] <= 1.5, [str(found) for found in rounds]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Zenoh does by itself where docs/delivery.md promises nothing: a link that takes nothing is closed in mid write.
+
+If the first of these fails, Zenoh has been mended, and the page can promise more.
+"""
+
+import pytest
+
+from tests.e2e.delivery.plain_zenoh import ZenohStallOutcome, router_stalled
+from tests.e2e.rigs.cable import unsupported_reason
+
+STALL_S = 7.5
+LONGER_US = 10_000_000
+"""Than the stall."""
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(bool(unsupported_reason()), reason=f"needs a namespace: {unsupported_reason()}"),
+]
+
+
+def test_a_router_that_stands_still_for_longer_than_a_put_waits_loses_messages_and_garbles_some() -> None:
+    outcomes: list[ZenohStallOutcome] = []
+    while not any(each.garbled and each.received < each.published for each in outcomes):
+        assert len(outcomes) < 10, outcomes  # half of them are
+        outcomes.append(router_stalled(STALL_S))
+
+
+def test_a_put_that_waits_for_longer_than_the_router_stands_still_loses_nothing() -> None:
+    for _ in range(3):
+        outcome = router_stalled(STALL_S, LONGER_US)
+        assert (outcome.received, outcome.garbled) == (outcome.published, [])

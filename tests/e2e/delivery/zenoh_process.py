@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A subscriber, or a router, in a process of its own, which can be killed as no session of a test can.
+
+    python -m tests.e2e.delivery.zenoh_process client PORT [HOST]    writes a line for each event it hears: its payload
+    python -m tests.e2e.delivery.zenoh_process router PORT [HOST]
+
+The first line is READY.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import zenoh
+
+from tests.e2e.rigs.entities import wait_declared
+
+
+def main() -> None:
+    mode, port, *rest = sys.argv[1:]
+    host = rest[0] if rest else "127.0.0.1"
+    config = zenoh.Config()
+    config.insert_json5("mode", json.dumps(mode))
+    endpoint_key = "listen" if mode == "router" else "connect"
+    config.insert_json5(f"{endpoint_key}/endpoints", json.dumps([f"tcp/{host}:{port}"]))
+    config.insert_json5("scouting/multicast/enabled", "false")
+    config.insert_json5("scouting/delay", "0")
+    # A client that is started while the network is away goes on trying.
+    config.insert_json5("connect/timeout_ms", "-1")
+    session = zenoh.open(config)
+    if mode == "client":
+        session.declare_subscriber("up/*/*/*/*/*/{}/{}/{}/{}/{}", write_payload)
+        wait_declared(session)
+    os.write(1, b"READY\n")
+    signal.sigwait({signal.SIGTERM})
+    session.close()  # type: ignore[no-untyped-call]
+
+
+def write_payload(sample: zenoh.Sample) -> None:
+    os.write(1, sample.payload.to_bytes() + b"\n")  # at once: what is in a buffer dies with the process
+
+
+if __name__ == "__main__":
+    main()

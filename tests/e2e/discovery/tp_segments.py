@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SOME/IP-TP by the book: 16 bytes of header, 4 of offset and flag, parts whose size is a multiple of 16."""
+
+from collections.abc import Iterable
+
+from tests.e2e.rigs import wire
+
+TP_FLAG = 0x20
+
+
+def tp_segments(
+    service: int, method: int, message_type: int, payload: bytes, *, session: int, size: int = 1_392
+) -> list[bytes]:
+    """A message in segments of `size` bytes."""
+    parts = [(at, payload[at : at + size]) for at in range(0, len(payload), size)]
+    return [
+        wire.someip(
+            service,
+            method,
+            message_type | TP_FLAG,
+            (at | (at + len(part) < len(payload))).to_bytes(4, "big") + part,
+            session=session,
+        )
+        for at, part in parts
+    ]
+
+
+def tp_reassembled(datagrams: Iterable[bytes]) -> list[bytes]:
+    """The payloads of all messages that came in segments and are whole, in the order of their ends."""
+    complete: list[bytes] = []
+    open_: dict[bytes, bytes] = {}
+    for raw in datagrams:
+        if len(raw) < 20 or not raw[14] & TP_FLAG:
+            continue
+        ids, offset_field = raw[:4] + raw[8:12], int.from_bytes(raw[16:20], "big")
+        at = offset_field & 0xFFFF_FFF0
+        so_far = open_.get(ids, b"") if at else b""
+        if len(so_far) == at:
+            open_[ids] = so_far + raw[20:]
+            if not offset_field & 1:
+                complete.append(open_.pop(ids))
+    return complete

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One topic that entities of one network have asked several streamers for: one of those puts it there, whatever happens to it.
+
+tests/core/peers/test_topic_advertisements.py has which one.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.e2e.multi_streamer.zenoh_networks import (
+    FAR_AUTHORITIES,
+    MESSAGES_EACH,
+    SIDE_BY_SIDE,
+    Gateway,
+    ZenohNetworks,
+    launch_side_by_side,
+    receive_counts,
+    stop_and_drain,
+)
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import Metronome, ZenohEntity, eventually
+from tests.e2e.rigs.wire import Id, Uri
+
+HZ: Final = 400
+
+Make = Callable[..., ZenohNetworks]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    with ExitStack() as exit_stack:
+        yield lambda *networks: ZenohNetworks(tmp_path, exit_stack, *networks)
+
+
+def subscribe_at(
+    listener: ZenohEntity, gateway: Gateway, topic: Uri, max_frequency: float | None = None
+) -> None:
+    """Subscribe at one of the streamers."""
+    method = Uri(gateway.authority, 0, 3).at(wire.SUBSCRIBE)
+    answer = listener.call(method, wire.subscription_request(topic, max_frequency=max_frequency))
+    assert answer.head.commstatus in {None, wire.OK}, answer.status
+
+
+def unsubscribe_at(listener: ZenohEntity, gateway: Gateway, topic: Uri) -> None:
+    """Unsubscribe at one of them."""
+    answer = listener.call(Uri(gateway.authority, 0, 3).at(wire.UNSUBSCRIBE), wire.topic_request(topic))
+    assert answer.head.commstatus in {None, wire.OK}, answer.status
+
+
+def deferred_count(gateway: Gateway, endpoint: str) -> int:
+    """How many messages that came in there it has left to another so far."""
+    _, endpoints = gateway.ledger_and_counters()
+    return endpoints[endpoint]["refused_deferred_to_peer"]
+
+
+def wait_all_but_one_defer(
+    near: ZenohEntity, topic: Uri, gateways: Sequence[Gateway], endpoint: str = "one"
+) -> list[Gateway]:
+    """Publish until all but one leave the topic alone; that one comes first. Who leaves it has seen the other's word."""
+    before = [deferred_count(each, endpoint) for each in gateways]
+    defers: list[bool] = []
+
+    def deferring_count() -> int:
+        nonlocal before, defers
+        for _ in range(5):
+            near.publish(topic)
+        now = [deferred_count(each, endpoint) for each in gateways]
+        defers = [one > other for one, other in zip(now, before, strict=True)]
+        before = now
+        return sum(defers)
+
+    eventually(deferring_count, len(gateways) - 1)
+    return [each for _, each in sorted(zip(defers, gateways, strict=True), key=lambda pair: pair[0])]
+
+
+class SharedTopic(NamedTuple):
+    """A topic of network one that `near` publishes; a listener on network two has asked each streamer for it."""
+
+    nets: ZenohNetworks
+    near: ZenohEntity
+    topic: Uri
+    listeners: list[ZenohEntity]
+    forwarding: Gateway
+    deferring: Gateway
+
+    def listener_of(self, gateway: Gateway) -> ZenohEntity:
+        """The listener that has asked this one."""
+        return self.listeners[("g1", "g2").index(gateway.authority)]
+
+    def stop_and_drain(self, *gateways: Gateway) -> None:
+        stop_and_drain(self.nets.connect_entity("two", FAR_AUTHORITIES[0]), self.listeners[0], *gateways)
+        after = self.nets.connect_entity("two", FAR_AUTHORITIES[0])
+        last = after.publish(after.address.at(0x8FFE))
+        eventually(lambda: receive_counts(self.listeners[1], [last]), [1])
+
+
+def set_up(
+    nets: ZenohNetworks,
+    gateways: Sequence[Gateway],
+    frequencies: Sequence[float | None] = (None, None),
+) -> SharedTopic:
+    near = nets.connect_entity("one", "a.vin1")
+    topic = near.address.at(0x8001)
+    listeners = [nets.connect_entity("two", who) for who in FAR_AUTHORITIES[:2]]
+    for listener, gateway, frequency in zip(listeners, gateways, frequencies, strict=True):
+        subscribe_at(listener, gateway, topic, frequency)
+    forwarding, deferring = wait_all_but_one_defer(near, topic, gateways)
+    return SharedTopic(nets, near, topic, listeners, forwarding, deferring)
+
+
+class PublicationStream:
+    """Publications, HZ of them a second, and when each was sent."""
+
+    def __init__(self, shared_topic: SharedTopic) -> None:
+        self._shared_topic = shared_topic
+        self.sent: list[tuple[float, Id]] = []
+
+    def beat(self, number: int) -> None:
+        self.sent.append(
+            (time.monotonic(), self._shared_topic.near.publish(self._shared_topic.topic, b"%d" % number))
+        )
+
+    def wait_sent(self, count: int) -> None:
+        """Wait until so many more have been sent."""
+        wanted = len(self.sent) + count
+        eventually(lambda: len(self.sent) >= wanted, True)
+
+    def result(self, listener: ZenohEntity) -> tuple[list[float], int]:
+        """When those were sent that have not come, and how many have come twice; none has come more often."""
+        times = receive_counts(listener, [id for _, id in self.sent])
+        assert max(times) <= 2
+        lost = [when for (when, _), count in zip(self.sent, times, strict=True) if not count]
+        gap_s = max(lost) - min(lost) if lost else 0.0
+        twice = sum(count > 1 for count in times)
+        print(f"\n{len(times)} sent, {len(lost)} lost within {1000 * gap_s:.1f} ms, {twice} twice")
+        return lost, twice
+
+
+# ------------------------------------------------------------------------------------------------- one of them puts it
+
+
+def test_what_was_asked_for_at_two_comes_once_to_everybody(make: Make) -> None:
+    nets = make("one", "two")
+    scene = set_up(nets, launch_side_by_side(nets))
+    before = deferred_count(scene.deferring, "one")
+    events = [scene.near.publish(scene.topic) for _ in range(4 * MESSAGES_EACH)]
+    scene.stop_and_drain(scene.deferring, scene.forwarding)
+    assert [set(receive_counts(each, events)) for each in scene.listeners] == [{1}, {1}]
+    assert scene.deferring.refused_counts("one")["deferred_to_peer"] >= before + 4 * MESSAGES_EACH
+    assert "deferred_to_peer" not in scene.forwarding.refused_counts("one")
+    assert scene.forwarding.process.ledger["dead_lettered"] == 0
+
+
+@pytest.mark.parametrize("wishes", [(20.0, 50.0), (50.0, 20.0)], ids=["the second", "the first"])
+def test_of_two_rates_everybody_gets_the_higher_one(make: Make, wishes: Sequence[float]) -> None:
+    """As if both had asked one of them: a network is one target, and gets the fastest rate that anybody there asked for."""
+    nets = make("one", "two")
+    gateways = launch_side_by_side(nets)
+    scene = set_up(nets, gateways, wishes)
+    assert scene.forwarding is gateways[wishes.index(50.0)]
+    stream = PublicationStream(scene)
+    began = time.monotonic()
+    with Metronome(HZ, stream.beat):
+        stream.wait_sent(3 * HZ)
+    said_s = time.monotonic() - began
+    scene.stop_and_drain(*gateways)
+    for each in scene.listeners:
+        times = receive_counts(each, [id for _, id in stream.sent])
+        assert set(times) == {0, 1}
+        came_s = (
+            each.events(scene.topic)[-1].received_at - began
+        )  # longer, if the machine was busy and some had to wait
+        assert 30 * said_s < sum(times) < 55 * max(said_s, came_s)
+
+
+def test_of_two_that_do_not_look_for_each_other_both_put_it(make: Make) -> None:
+    """What the above is for."""
+    nets = make("one", "two")
+    gateways = launch_side_by_side(nets, dict.fromkeys(SIDE_BY_SIDE, "peers = false"))
+    near, listener = nets.connect_entity("one", "a.vin1"), nets.connect_entity("two", FAR_AUTHORITIES[0])
+    topic = near.address.at(0x8001)
+    for each in gateways:  # whose answers come after those of the other one, which take its words for spoofs
+        subscribe = Uri(each.authority, 0, 3).at(wire.SUBSCRIBE)
+        listener.send_request(subscribe, wire.subscription_request(topic))
+    asked: list[Id] = []
+
+    def comes_through_both() -> bool:
+        asked.append(near.publish(topic))
+        return 2 in receive_counts(listener, asked)
+
+    eventually(comes_through_both, True)
+    events = [near.publish(topic) for _ in range(MESSAGES_EACH)]
+    stop_and_drain(nets.connect_entity("two", FAR_AUTHORITIES[0]), listener, *gateways)
+    assert set(receive_counts(listener, events)) == {2}
+
+
+# ------------------------------------------------------------------------------------------------- another takes over
+
+
+def run_hand_over(scene: SharedTopic, change: Callable[[], None]) -> PublicationStream:
+    """Have something change under load, with some time before and after it."""
+    stream = PublicationStream(scene)
+    with Metronome(HZ, stream.beat):
+        stream.wait_sent(HZ // 2)
+        change()
+        stream.wait_sent(HZ)
+    return stream
+
+
+def end_forwarder(scene: SharedTopic, by: Callable[[Gateway], None]) -> tuple[list[float], int]:
+    """End the one that puts, under load; what was lost, and how much came twice."""
+
+    def change() -> None:
+        by(scene.forwarding)
+        for network in SIDE_BY_SIDE:
+            scene.deferring.wait_known_peers(network)
+
+    stream = run_hand_over(scene, change)
+    scene.stop_and_drain(scene.deferring)
+    assert stream.result(scene.listeners[0]) == stream.result(scene.listeners[1])
+    assert scene.deferring.process.ledger["dead_lettered"] == 0
+    return stream.result(scene.listeners[0])
+
+
+def test_when_the_one_that_puts_is_killed_the_other_takes_over(make: Make) -> None:
+    nets = make("one", "two")
+    lost, twice = end_forwarder(
+        set_up(nets, launch_side_by_side(nets)), lambda gateway: gateway.process.kill()
+    )
+    assert not lost or max(lost) - min(lost) < 1.0  # milliseconds, on a quiet machine
+    assert twice <= HZ // 10  # what the other one had not read yet has become its own
+
+
+def test_when_the_one_that_puts_is_stopped_the_other_takes_over_and_nothing_is_lost(make: Make) -> None:
+    nets = make("one", "two")
+    lost, twice = end_forwarder(
+        set_up(nets, launch_side_by_side(nets)), lambda gateway: gateway.process.stop()
+    )
+    assert lost == []
+    assert twice <= HZ // 2  # it still sends what it has when the other begins
+
+
+def test_when_nobody_asks_the_one_that_puts_any_more_the_other_takes_over_and_nothing_is_lost(
+    make: Make,
+) -> None:
+    nets = make("one", "two")
+    scene = set_up(nets, launch_side_by_side(nets))
+    before = deferred_count(scene.deferring, "one")
+    stream = run_hand_over(
+        scene, lambda: unsubscribe_at(scene.listener_of(scene.forwarding), scene.forwarding, scene.topic)
+    )
+    scene.stop_and_drain(scene.deferring, scene.forwarding)
+    lost, twice = stream.result(scene.listener_of(scene.deferring))
+    assert lost == []
+    assert 0 < twice <= 2 * HZ  # a second: until then it cannot know that the other one has heard
+    assert scene.deferring.refused_counts("one")["deferred_to_peer"] < before + len(stream.sent)
+
+
+def test_one_that_comes_back_takes_its_share_again_and_nothing_is_lost(make: Make) -> None:
+    nets = make("one", "two")
+    scene = set_up(nets, launch_side_by_side(nets))
+    name = scene.forwarding.authority
+    scene.forwarding.process.kill()
+    scene.deferring.wait_known_peers("two")
+    back: list[Gateway] = []
+
+    def change() -> None:
+        back.append(nets.launch_streamer(name, SIDE_BY_SIDE).wait_ready())
+        before = deferred_count(scene.deferring, "one")
+        eventually(lambda: deferred_count(scene.deferring, "one") > before, True)
+
+    stream = run_hand_over(scene, change)
+    scene.stop_and_drain(scene.deferring, *back)
+    lost, twice = stream.result(scene.listener_of(scene.deferring))
+    assert lost == []
+    assert twice <= HZ  # until the other has seen its word; 50 ms
+    assert scene.deferring.process.ledger["dead_lettered"] == 0
+
+
+def test_one_that_no_longer_hears_the_topic_is_not_relied_on(make: Make) -> None:
+    """It is still on the network of those who have asked, and says there that it puts it."""
+    nets = make("one", "two")
+    branches = {name: nets.open_branch(f"branch-{name}", network="one") for name in ("g1", "g2")}
+    gateways = [
+        nets.launch_streamer(name, {f"branch-{name}:one": SIDE_BY_SIDE["one"], "two": FAR_AUTHORITIES})
+        for name in ("g1", "g2")
+    ]
+    for each in gateways:
+        each.wait_ready()
+    for one, other in (gateways, gateways[::-1]):
+        for network in SIDE_BY_SIDE:
+            one.wait_known_peers(network, other.authority)
+    scene = set_up(nets, gateways)
+
+    def change() -> None:
+        branches[scene.forwarding.authority].close()  # type: ignore[no-untyped-call]
+        scene.deferring.wait_known_peers("one")
+
+    stream = run_hand_over(scene, change)
+    assert scene.deferring.known_peers("two") == [scene.forwarding.authority]
+    scene.stop_and_drain(scene.deferring, scene.forwarding)
+    lost, twice = stream.result(scene.listeners[0])
+    assert not lost or max(lost) - min(lost) < 1.0
+    assert twice <= HZ // 10
+
+
+# ------------------------------------------------------------------------------------------------- a ring
+
+RING: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
+    "ab": {"a": ("a.vin1", "ab"), "b": ("b.vin1", "c.vin1")},
+    "bc": {"b": ("b.vin1", "a.vin1"), "c": ("c.vin1", "bc")},
+    "ca": {"c": ("c.vin1", "b.vin1"), "a": ("a.vin1", "ca")},
+}
+"""What a publishes comes to c in two ways: through ca, and through ab and bc."""
+
+
+@pytest.mark.parametrize(("named", "times"), [(True, {1}), (False, {2})])
+def test_in_a_ring_of_three_that_name_each_other_a_publication_comes_once_to_each_side(
+    make: Make, named: bool, times: set[int]
+) -> None:
+    nets = make("a", "b", "c")
+    trust = 'peers = ["ab", "bc", "ca"]' if named else ""
+    ring = [nets.launch_streamer(name, homes, dict.fromkeys(homes, trust)) for name, homes in RING.items()]
+    for each in ring:
+        each.wait_ready()
+    for each in ring:
+        for network in RING[each.authority]:
+            there = [n for n, homes in RING.items() if network in homes and n != each.authority]
+            each.wait_known_peers(network, *there)
+    ab, bc, ca = ring
+    near, middle, far = (nets.connect_entity(network, f"{network}.vin1") for network in "abc")
+    topic = near.address.at(0x8001)
+    subscribe_at(middle, ab, topic)
+    for each in (bc, ca):
+        subscribe_at(far, each, topic)
+    if named:
+        wait_deferred_by(near, topic, {ca: "a", bc: "b"})
+    asked: list[Id] = []
+
+    def comes() -> bool:
+        asked.append(near.publish(topic))
+        return max(times) in receive_counts(far, asked) and 1 in receive_counts(middle, asked)
+
+    eventually(comes, True)
+    events = [near.publish(topic) for _ in range(MESSAGES_EACH)]
+    stop_and_drain(nets.connect_entity("c", "c.vin1"), far, *ring)
+    stop_and_drain(nets.connect_entity("b", "b.vin1"), middle)
+    assert set(receive_counts(middle, events)) == {1}
+    assert set(receive_counts(far, events)) == times
+
+
+def wait_deferred_by(near: ZenohEntity, topic: Uri, gateways: Mapping[Gateway, str]) -> None:
+    """Publish until one of these leaves what it hears at its endpoint to the other one."""
+    before = {each: deferred_count(each, endpoint) for each, endpoint in gateways.items()}
+
+    def one_defers() -> bool:
+        near.publish(topic)
+        return any(deferred_count(each, endpoint) > before[each] for each, endpoint in gateways.items())
+
+    eventually(one_defers, True)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other commands, as a user runs them."""
+
+import json
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.rigs.streamer import VERDICTS, assert_ledger_balanced, run_command
+from tests.e2e.rigs.vehicle import free_ports, write_config
+
+BAD_CONFIG = 78
+
+
+def tree(directory: Path) -> set[Path]:
+    return set(directory.rglob("*"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--offline"], ["--json"]], ids=["all", "offline", "json"])
+def test_check_accepts_a_good_configuration_and_touches_nothing(tmp_path: Path, arguments: list[str]) -> None:
+    config = write_config(tmp_path, free_ports())
+    before = tree(tmp_path)
+    checked = run_command("check", config, *arguments)
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stderr == ""
+    assert checked.stdout
+    assert tree(tmp_path) == before
+
+
+BAD_LINES = {
+    "an unknown key": ('mode = "peer"', 'mood = "peer"', ("mood", "mode")),
+    "an unknown transport": ('transport = "someip"', 'transport = "some-ip"', ("transport", "someip")),
+    "a wrong type": ("sd = false", 'sd = "no"', ("sd",)),
+    "a number out of range": ("service = 0x3001", "service = 0x13001", ("service",)),
+    "an unknown plugin": ("[plugins.throttle]", "[plugins.trottle]", ("trottle", "throttle")),
+    "a syntax error": ('bind = "127.0.0.1"', 'bind = "127.0.0.1', ()),
+    "a bad address": ('bind = "127.0.0.1"', 'bind = "chassis.local"', ("bind", "chassis.local")),
+}
+
+
+@pytest.mark.parametrize(("good", "bad", "named"), BAD_LINES.values(), ids=BAD_LINES)
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_bad_configuration_is_refused_with_file_and_line(
+    tmp_path: Path, command: str, good: str, bad: str, named: tuple[str, ...]
+) -> None:
+    config = write_config(tmp_path, free_ports())
+    text = config.read_text(encoding="utf-8")
+    line = text[: text.index(good)].count("\n") + 1
+    config.write_text(text.replace(good, bad, 1), encoding="utf-8")
+    before = tree(tmp_path)
+    refused = run_command(command, config)
+    assert refused.returncode == BAD_CONFIG
+    assert f"{config}:{line}" in refused.stderr, refused.stderr
+    for word in named:
+        assert word in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert refused.stdout == ""
+    assert tree(tmp_path) == before
+
+
+def test_check_tells_every_problem_at_once(tmp_path: Path) -> None:
+    config = write_config(tmp_path, free_ports())
+    text = (
+        config.read_text(encoding="utf-8")
+        .replace("sd = false", 'sd = "no"')
+        .replace("major = 1", "mayor = 1", 1)
+    )
+    config.write_text(text, encoding="utf-8")
+    refused = run_command("check", config)
+    lines = {number for number, line in enumerate(text.splitlines(), 1) if '"no"' in line or "mayor" in line}
+    assert len(lines) == 2
+    assert all(f"{config}:{number}" in refused.stderr for number in lines), refused.stderr
+
+
+def test_check_of_no_file_says_so(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing.toml"
+    refused = run_command("check", missing)
+    assert refused.returncode == BAD_CONFIG
+    assert str(missing) in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(("place", "kind"), [("someip", socket.SOCK_DGRAM), ("cloud", socket.SOCK_STREAM)])
+def test_check_finds_a_port_in_use_unless_offline(
+    tmp_path: Path, place: str, kind: socket.SocketKind
+) -> None:
+    ports = free_ports()
+    config = write_config(tmp_path, ports)
+    port = getattr(ports, place)
+    with socket.socket(socket.AF_INET, kind) as user:
+        user.bind(("127.0.0.1", port))
+        if kind is socket.SOCK_STREAM:
+            user.listen()
+        refused = run_command("check", config)
+        assert refused.returncode == BAD_CONFIG
+        assert str(port) in refused.stderr
+        assert run_command("check", config, "--offline").returncode == 0
+    assert run_command("check", config).returncode == 0
+
+
+def test_plugins_lists_what_is_installed() -> None:
+    listed = run_command("plugins", "--json")
+    assert listed.returncode == 0, listed.stderr
+    found = {plugin["name"]: plugin for plugin in json.loads(listed.stdout)}
+    assert {"usubscription", "throttle"} <= found.keys()
+    assert "ustreamer_subscription_directory" in found["usubscription"]["hooks"]
+    assert "ustreamer_services" in found["usubscription"]["hooks"]
+    assert "ustreamer_filters" in found["throttle"]["hooks"]
+    assert found["throttle"]["distribution"] == "ustreamer-throttle"
+    assert all(plugin["version"] for plugin in found.values())
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["run"], ["check"], ["demo", "--seconds", "soon"]])
+def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
+    refused = run_command(*arguments)
+    assert refused.returncode == 2
+    assert "usage: ustreamer" in refused.stderr
+
+
+def run_demo(recordings: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    shown = run_command("demo", "--seconds", "4", "--json", "--recordings", recordings, within=60)
+    return shown, json.loads(shown.stdout)
+
+
+def was_held_up(outcome: dict[str, Any]) -> bool:
+    """Whether the machine was too busy for the simulated ECU to keep its own rhythm of 100 Hz, so a run shows nothing."""
+    return any(10 < target["published_hz"] < 99.5 for target in outcome["targets"])
+
+
+def test_the_demo_shows_every_rate_and_an_honest_ledger_and_records_it(tmp_path: Path) -> None:
+    shown, outcome = run_demo(tmp_path / "0")
+    recordings = tmp_path / "0"
+    for again in range(1, 5):
+        if not was_held_up(outcome):
+            break
+        recordings = tmp_path / str(again)
+        shown, outcome = run_demo(recordings)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert outcome["unaccounted"] == 0
+    assert {"received", *VERDICTS} <= outcome["ledger"].keys()
+    assert_ledger_balanced(outcome["ledger"])
+    assert outcome["rpc"]["sent"] == outcome["rpc"]["answered"] > 0
+    assert outcome["targets"]
+    for target in outcome["targets"]:
+        assert {"topic", "subscriber", "published_hz", "requested_hz", "delivered_hz"} <= target.keys()
+        published, requested = target["published_hz"], target["requested_hz"]
+        expected = published if requested is None else min(published, requested)
+        assert target["delivered_hz"] <= 1.02 * expected
+        assert target["delivered_hz"] >= 0.98 * expected or was_held_up(outcome)
+    assert any(target["requested_hz"] is None for target in outcome["targets"])
+    assert any(target["requested_hz"] is not None for target in outcome["targets"])
+    [run] = map(json.loads, run_command("recordings", "check", recordings, "--json").stdout.splitlines())
+    assert {verdict: run[verdict] for verdict in VERDICTS[:6]} == {
+        verdict: outcome["ledger"][verdict] for verdict in VERDICTS[:6]
+    }
+    assert (run["end"], run["ledger_agrees"], run["skipped"], run["damaged"]) == ("stopped", True, 0, 0)

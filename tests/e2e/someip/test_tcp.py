@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SOME/IP over TCP, with Zenoh on the other side: peers that die and stand still, streams that are cut anywhere, and floods."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import IO, Final, NamedTuple, Self
+
+import pytest
+
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import DEADLINE_S, Inbox, Metronome, ZenohEntity, eventually
+from tests.e2e.rigs.ports import tcp_ports, udp_ports
+from tests.e2e.rigs.streamer import StreamerProcess, assert_ledger_balanced
+from tests.e2e.rigs.subscriber import Subscriber
+from tests.e2e.rigs.wire import Uri
+
+PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
+ECU: Final = Uri("chassis", 0x1234, 1)
+SERVICE, OFFERED = 0x1234, 0x4001
+HZ: Final = 500.0
+PATIENCE_S: Final = 30.0
+
+_CONFIG: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[endpoints.backbone]
+transport = "zenoh"
+authorities = ["hpc.vin1"]
+listen = ["tcp/127.0.0.1:{ports.backbone}"]
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {ports.udp}
+port_tcp = {ports.tcp}
+request_ttl_ms = 10000
+tcp = {{ {limits} }}
+
+[[endpoints.chassis.services]]
+service = 0x1234
+major = 1
+protocol = "tcp"
+events = [{{ id = 0x8001 }}]
+methods = [0x0001]
+remote = "127.0.0.1:{ports.ecu}"
+
+[[endpoints.chassis.services]]
+service = 0x4001
+major = 1
+protocol = "tcp"
+events = [{{ id = 0x8001 }}, {{ id = 0x8002, protocol = "udp" }}]
+methods = [0x0001]
+offered = true
+provider = "//hpc.vin1/8401/1/0"
+remote = "127.0.0.1:{ports.receiver}"
+
+[egress.chassis]
+queue_bytes = 64000000
+
+[plugins.usubscription]
+"""
+
+
+class TcpPorts(NamedTuple):
+    backbone: int
+    tcp: int
+    ecu: int
+    udp: int
+    receiver: int
+
+
+class TcpScenario(NamedTuple):
+    """A streamer, and an application behind its Zenoh side that provides the offered service."""
+
+    ports: TcpPorts
+    process: StreamerProcess
+    app: Subscriber
+
+
+@contextmanager
+def running(directory: Path, limits: str = "retry_max_ms = 100") -> Iterator[TcpScenario]:
+    ports = TcpPorts(*tcp_ports(3), *udp_ports(2))
+    config = directory / "tcp.toml"
+    config.write_text(_CONFIG.format(ports=ports, limits=limits), encoding="utf-8")
+    with (
+        StreamerProcess(config) as process,
+        Subscriber(ports.backbone, PROVIDER.authority, PROVIDER.ue_id) as app,
+    ):
+        app.wait_responding(app.usubscription.at(wire.FETCH_SUBSCRIBERS))
+        yield TcpScenario(ports, process, app)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[TcpScenario]:
+    with running(tmp_path) as made:
+        yield made
+
+
+# --- events to a receiver that dies and stands still --------------------------------------------------------------------
+
+
+class TcpReceiver:
+    """One life of `tests.e2e.someip.tcp_receiver`."""
+
+    def __init__(self, port: int) -> None:
+        self.inbox: Inbox[str] = Inbox("receiver")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.someip.tcp_receiver", str(port)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._reader = Thread(target=self._read, args=(self._process.stdout,))
+        self._reader.start()
+        self.inbox.wait_one(lambda line: line == "READY", PATIENCE_S)
+
+    def _read(self, pipe: IO[str]) -> None:
+        with pipe:
+            for line in pipe:
+                if line.endswith("\n"):
+                    self.inbox.append(line.strip())
+
+    def wait_numbers(self, count: int) -> None:
+        self.inbox.wait_count(str.isdigit, count, PATIENCE_S)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> list[int]:
+        """SIGKILL; the numbers it had read."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        return [int(line) for line in self.inbox.items(str.isdigit)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def payload(number: int, size: int = 1_000) -> bytes:
+    return number.to_bytes(4, "big") + bytes(size)
+
+
+def run_receiver_lives(net: TcpScenario) -> tuple[list[list[int]], int]:
+    """What a receiver reads in each of its lives, killed with events unread, and how many events there were."""
+    topic = PROVIDER.at(0x8001)
+    lives: list[list[int]] = []
+
+    def publish(beat: int) -> None:
+        net.app.publish(topic, payload(beat))
+
+    with Metronome(HZ, publish) as metronome:
+        for _ in range(3):
+            with TcpReceiver(net.ports.tcp) as receiver:
+                receiver.wait_numbers(100)
+                receiver.send_signal(signal.SIGSTOP)
+                so_far = metronome.beats
+                eventually(lambda so_far=so_far: metronome.beats > so_far + 150, expected=True)  # type: ignore[misc]
+                lives.append(receiver.kill())
+    count = metronome.beats
+    with TcpReceiver(net.ports.tcp) as receiver:
+        receiver.inbox.wait_one(lambda line: line == str(count - 1), PATIENCE_S)
+        lives.append(receiver.kill())
+    return lives, count
+
+
+def assert_consecutive(life: list[int]) -> None:
+    assert life == list(range(life[0], life[0] + len(life)))
+
+
+def test_a_receiver_that_is_killed_in_mid_message_and_started_again_loses_nothing_and_keeps_the_order(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, "replay_ms = 60000, send_buffer = 4000000") as net:
+        lives, count = run_receiver_lives(net)
+        net.process.stop()
+        ledger = net.process.ledger
+
+    read = 0
+    for life in lives:
+        assert_consecutive(life)
+        assert life[0] <= read, "nothing is missing between two lives"
+        read = max(read, life[-1] + 1)
+    assert read == count
+    assert ledger["dead_lettered"] == ledger["expired"] == 0
+
+
+def test_without_a_replay_what_a_killed_receiver_had_not_read_is_lost(tmp_path: Path) -> None:
+    """The negative control: what its kernel had acknowledged, and no more."""
+    with running(tmp_path, "replay_ms = 0") as net:
+        lives, count = run_receiver_lives(net)
+
+    for life in lives:
+        assert_consecutive(life)
+    assert len({number for life in lives for number in life}) < count
+
+
+def test_what_a_receiver_that_stands_still_does_not_take_waits_and_holds_up_nobody(net: TcpScenario) -> None:
+    over_tcp, over_udp = PROVIDER.at(0x8001), PROVIDER.at(0x8002)
+    with (
+        TcpReceiver(net.ports.tcp) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other,
+    ):
+        other.bind(("127.0.0.1", net.ports.receiver))
+        other.settimeout(DEADLINE_S)
+        net.app.publish(over_tcp, payload(0))
+        receiver.wait_numbers(1)
+        receiver.send_signal(signal.SIGSTOP)
+        for number in range(1, 301):  # 18 MB, more than all kernels between have room for
+            net.app.publish(over_tcp, payload(number, 60_000))
+        net.process.stderr.wait_one(lambda line: '"egress.route_unavailable"' in line)
+
+        net.app.publish(over_udp, b"the others go on")
+        assert other.recv(100)[16:] == b"the others go on"
+        assert len(receiver.inbox.items(str.isdigit)) == 1
+        receiver.send_signal(signal.SIGCONT)
+        receiver.wait_numbers(301)
+        assert_consecutive(receiver.kill())
+
+
+# --- a service of the network -------------------------------------------------------------------------------------------
+
+
+class TcpService:
+    """The ECU's service: a listening socket, and what reads whole messages from a connection."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener.settimeout(PATIENCE_S)
+        self.connections: list[socket.socket] = []
+
+    def accept(self) -> socket.socket:
+        connection, _ = self._listener.accept()
+        connection.settimeout(DEADLINE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connections.append(connection)
+        return connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (*self.connections, self._listener):
+            each.close()
+
+
+@pytest.fixture
+def service(net: TcpScenario) -> Iterator[TcpService]:
+    with TcpService(net.ports.ecu) as made:
+        yield made
+
+
+def read_message(connection: socket.socket) -> bytes:
+    head = connection.recv(16, socket.MSG_WAITALL)
+    size = int.from_bytes(head[4:8], "big") - 8
+    return head + (connection.recv(size, socket.MSG_WAITALL) if size else b"")
+
+
+def numbers(peer: ZenohEntity, topic: Uri, count: int) -> list[int]:
+    return [int.from_bytes(sample.payload[:4], "big") for sample in peer.wait_events(topic, count)]
+
+
+def test_a_stream_may_be_cut_anywhere(net: TcpScenario, service: TcpService) -> None:
+    topic = ECU.at(0x8001)
+    net.app.subscribe(topic)
+    connection = service.accept()
+
+    for number in range(3):
+        for byte in wire.event(SERVICE, 0x8001, payload(number, 4)):
+            connection.sendall(bytes([byte]))
+    connection.sendall(
+        b"".join(wire.event(SERVICE, 0x8001, payload(number, 4)) for number in range(3, 1_003))
+    )
+
+    assert numbers(net.app, topic, 1_003) == list(range(1_003))
+
+
+def test_a_method_is_called_over_the_connection(net: TcpScenario, service: TcpService) -> None:
+    connection = service.accept()
+    asked = net.app.send_request(ECU.at(0x0001), b"how much?")
+
+    request = read_message(connection)
+    client, session = int.from_bytes(request[8:10], "big"), int.from_bytes(request[10:12], "big")
+    connection.sendall(wire.someip(SERVICE, 1, wire.SOMEIP_RESPONSE, b"42", client=client, session=session))
+
+    assert request[16:] == b"how much?"
+    assert net.app.wait_response(asked).payload == b"42"
+
+
+def test_a_request_that_a_service_did_not_get_before_it_died_is_carried_to_the_next(net: TcpScenario) -> None:
+    asked = net.app.send_request(ECU.at(0x0001), b"is anybody there?", ttl=20_000)
+    net.process.stderr.wait_one(lambda line: '"egress.route_unavailable"' in line)
+
+    with TcpService(net.ports.ecu) as service:
+        connection = service.accept()
+        request = read_message(connection)
+        connection.sendall(
+            wire.someip(
+                SERVICE,
+                1,
+                wire.SOMEIP_RESPONSE,
+                b"yes",
+                client=int.from_bytes(request[8:10], "big"),
+                session=int.from_bytes(request[10:12], "big"),
+            )
+        )
+        assert net.app.wait_response(asked).payload == b"yes"
+
+
+@pytest.mark.parametrize("length", [0, 7, 0x7FFF_FFFF, 0xFFFF_FFFF], ids=hex)
+def test_a_length_that_lies_ends_the_connection_and_the_next_one_is_as_good(
+    net: TcpScenario, service: TcpService, length: int
+) -> None:
+    topic = ECU.at(0x8001)
+    net.app.subscribe(topic)
+    first = service.accept()
+    first.sendall(
+        wire.event(SERVICE, 0x8001, payload(1, 4)) + wire.someip(SERVICE, 0x8001, 2, b"", length=length)
+    )
+
+    second = service.accept()
+    second.sendall(wire.event(SERVICE, 0x8001, payload(2, 4)))
+
+    assert numbers(net.app, topic, 2) == [1, 2]
+    assert_ended(first)
+
+
+def assert_ended(connection: socket.socket) -> None:
+    with suppress(ConnectionResetError):
+        assert connection.recv(1) == b""
+
+
+# --- clients of the offered service -------------------------------------------------------------------------------------
+
+
+def test_a_flood_of_a_thousand_connections_is_bounded_and_a_client_is_served_meanwhile(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, "connections = 20, connections_per_host = 10") as net, ExitStack() as stack:
+        client = _client(stack, net.ports.tcp)
+        for number in range(1_000):
+            _client(stack, net.ports.tcp, host=f"127.0.0.{2 + number // 100}")
+            if number % 100 == 0:
+                _send_call(net, client, number)
+        _send_call(net, client, 1_000)
+        net.process.stderr.wait_one(lambda line: "tcp_host_connections" in line)
+        net.process.stop()
+        assert_ledger_balanced(net.process.ledger)
+
+
+def _client(stack: ExitStack, port: int, host: str = "127.0.0.1") -> socket.socket:
+    connection = stack.enter_context(socket.socket())
+    connection.settimeout(DEADLINE_S)
+    connection.bind((host, 0))
+    with suppress(ConnectionResetError):  # turned away before connect() had returned
+        connection.connect(("127.0.0.1", port))
+    return connection
+
+
+def _send_call(net: TcpScenario, client: socket.socket, number: int) -> None:
+    """Call the provider, and insist on its answer."""
+    question = b"number %d" % number
+    client.sendall(wire.someip(OFFERED, 1, wire.SOMEIP_REQUEST, question, client=7, session=number % 100 + 1))
+    asked = net.app.inbox.wait_one(lambda sample: sample.payload == question)
+    net.app.respond(asked, question[::-1])
+    answer = read_message(client)
+    assert answer[14:] == bytes([wire.SOMEIP_RESPONSE, wire.E_OK]) + question[::-1]

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The samples of COVESA's vsomeip as peers of the streamer, where VSOMEIP_HOME names an installation of it."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rigs.cable import in_own_namespace, unsupported_reason
+from tests.e2e.rigs.streamer import run_command
+from tests.e2e.someip.vsomeip_samples import (
+    HOME,
+    SAMPLES,
+    Installation,
+    SampleProcess,
+    installation,
+    sample_command,
+    sample_environment,
+    vsomeip_json,
+)
+
+SCENARIOS_S = 110.0
+REPO = Path(__file__).parents[3]
+
+
+def run_scenarios(directory: Path, home: str) -> None:
+    """The play in a namespace of its own."""
+    why = unsupported_reason()
+    if why:
+        pytest.skip(f"no network namespaces on this machine: {why}")
+    done = subprocess.run(
+        in_own_namespace("tests.e2e.someip.vsomeip_scenarios", str(directory)),
+        env=os.environ | {HOME: home},
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=SCENARIOS_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_samples_of_vsomeip_are_found_called_subscribed_and_served(tmp_path: Path) -> None:
+    found = installation(os.environ)
+    if isinstance(found, str):
+        pytest.skip(found)
+    run_scenarios(tmp_path, str(found.home))
+
+
+def test_the_play_is_one_that_can_be_played(tmp_path: Path) -> None:
+    """With understudies, on the library someip, which read the same JSON and say the same words. No word about vsomeip."""
+    home = tmp_path / "v"
+    (home / "bin").mkdir(parents=True)
+    for name in SAMPLES:
+        understudy = home / "bin" / name
+        understudy.write_text(
+            f"#!/bin/sh\ncd {REPO} && exec {sys.executable} -m tests.e2e.someip.vsomeip_stand_in {name}\n",
+            encoding="utf-8",
+        )
+        understudy.chmod(0o755)
+    run_scenarios(tmp_path, str(home))
+
+
+# --- what can be known without vsomeip ----------------------------------------------------------------------------------
+
+
+def fake_installation(
+    home: Path, folder: str = "bin", names: tuple[str, ...] = SAMPLES, prints: str = ""
+) -> Path:
+    """An installation whose samples only say something, and how they were called."""
+    (home / folder).mkdir(parents=True)
+    for name in names:
+        sample = home / folder / name
+        sample.write_text(
+            f'#!/bin/sh\necho "{prints}"\necho "$0 $*"\necho "$VSOMEIP_CONFIGURATION"\nexec cat\n',
+            encoding="utf-8",
+        )
+        sample.chmod(0o755)
+    return home
+
+
+def test_without_the_variable_or_the_samples_it_is_said_what_is_missing(tmp_path: Path) -> None:
+    assert (
+        installation({}) == "VSOMEIP_HOME is not set; it names an installation of vsomeip 3 with its samples"
+    )
+    home = fake_installation(tmp_path / "v", names=("notify-sample",))
+    said = installation({"VSOMEIP_HOME": str(home)})
+    assert isinstance(said, str)
+    assert "no subscribe-sample, request-sample, response-sample in" in said
+    assert str(home / "bin") in said
+
+
+@pytest.mark.parametrize("folder", ["bin", "examples", "build/examples"])
+def test_the_samples_are_found_where_an_installation_or_a_build_has_them(tmp_path: Path, folder: str) -> None:
+    home = fake_installation(tmp_path / "v", folder)
+    found = installation({"VSOMEIP_HOME": str(home)})
+    assert isinstance(found, Installation)
+    assert dict(found.samples) == {name: home / folder / name for name in SAMPLES}
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_the_configuration_is_what_import_vsomeip_reads(tmp_path: Path, serves: bool) -> None:
+    written = vsomeip_json("sample", "192.0.2.2", "224.244.224.245", 30_490, is_server=serves)
+    assert (written["unicast"], written["routing"]) == ("192.0.2.2", "sample")
+    assert written["applications"][0]["name"] == "sample"
+    assert set(written["npdu-default-timings"]) == {
+        "debounce-time-request",
+        "debounce-time-response",
+        "max-retention-time-request",
+        "max-retention-time-response",
+    }
+    assert written["service-discovery"]["port"] == "30490"
+    file = tmp_path / "sample.json"
+    file.write_text(json.dumps(written), encoding="utf-8")
+    imported = run_command("import", "vsomeip", file, "--bind", "192.0.2.1")
+    assert imported.returncode == 0, imported.stderr
+    section = tomllib.loads(imported.stdout)["endpoints"]
+    [endpoint] = [each for each in section.values() if each["transport"] == "someip"]
+    assert [each["service"] for each in endpoint.get("services", [])] == [0x1234] * serves
+    assert endpoint["sd"]["multicast"] == "224.244.224.245"
+
+
+def test_a_sample_is_started_with_its_configuration_and_heard(tmp_path: Path) -> None:
+    found = installation({"VSOMEIP_HOME": str(fake_installation(tmp_path / "v", prints="is available."))})
+    assert isinstance(found, Installation)
+    with SampleProcess(found, "notify-sample", tmp_path, "192.0.2.2", ("224.244.224.245", 30_490)) as sample:
+        sample.output.wait_count(count=3)
+        there, called, configured = (line.strip() for line in sample.output.items())
+    assert there == "is available."
+    assert called == f"{found.samples['notify-sample']} --udp --cycle 100"
+    assert configured == str(tmp_path / "notify-sample.json")
+    assert json.loads(Path(configured).read_text(encoding="utf-8"))["services"]
+    assert sample_command(found, "request-sample") == [str(found.samples["request-sample"]), "--udp"]
+    assert sample_environment(found, tmp_path, "a")["LD_LIBRARY_PATH"].split(":")[0] == f"{found.home}/lib"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""COVESA's vsomeip as a peer, where the environment variable VSOMEIP_HOME names an installation of it with its samples.
+
+Its samples are service 0x1234, instance 0x5678, version 0, method 0x0421, event 0x8778 in event group 0x4465, at UDP port 30509.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from tests.e2e.rigs.entities import DEADLINE_S, Inbox
+
+SERVICE, INSTANCE, METHOD, EVENT, EVENTGROUP = 0x1234, 0x5678, 0x0421, 0x8778, 0x4465
+DATA_PORT: Final = 30_509
+HOME: Final = "VSOMEIP_HOME"
+SAMPLES: Final = ("notify-sample", "subscribe-sample", "request-sample", "response-sample")
+SERVER_SAMPLES: Final = {"notify-sample", "response-sample"}
+_FOLDERS: Final = ("bin", "examples", "build/examples", "share/vsomeip/examples", "")
+_LIBRARIES: Final = ("lib", "lib64", "build", "")
+_NO_DEBOUNCE: Final = {
+    f"{what}-time-{which}": "0" for what in ("debounce", "max-retention") for which in ("request", "response")
+}
+"""Without it, an answer waits for 5 ms for others to share its datagram."""
+
+
+class Installation(NamedTuple):
+    """Where the samples are, and what they are linked with."""
+
+    home: Path
+    samples: Mapping[str, Path]
+
+
+def installation(environment: Mapping[str, str]) -> Installation | str:
+    """The one that is named, or why there is none."""
+    home_variable = environment.get(HOME)
+    if not home_variable:
+        return f"{HOME} is not set; it names an installation of vsomeip 3 with its samples"
+    home = Path(home_variable)
+    found = {
+        name: path
+        for name in SAMPLES
+        for folder in reversed(_FOLDERS)
+        if os.access(path := home / folder / name, os.X_OK) and path.is_file()
+    }
+    missing = [name for name in SAMPLES if name not in found]
+    if missing:
+        where = ", ".join(str(home / folder) for folder in _FOLDERS)
+        return f"{HOME}: {home_variable}: no {', '.join(missing)} in {where}"
+    return Installation(home, found)
+
+
+def vsomeip_json(name: str, host: str, group: str, sd_port: int, *, is_server: bool) -> dict[str, Any]:
+    """The JSON of a vsomeip host with one application, which has the samples' service or wants it."""
+    offered = {
+        "service": f"{SERVICE:#06x}",
+        "instance": f"{INSTANCE:#06x}",
+        "unreliable": str(DATA_PORT),
+        "events": [{"event": f"{EVENT:#06x}", "is_field": "true", "update-cycle": "0"}],
+        "eventgroups": [{"eventgroup": f"{EVENTGROUP:#06x}", "events": [f"{EVENT:#06x}"]}],
+    }
+    return {
+        "unicast": host,
+        "netmask": "255.255.255.0",
+        "logging": {"level": "info", "console": "true", "file": {"enable": "false"}, "dlt": "false"},
+        "applications": [{"name": name, "id": "0x1277"}],
+        "services": [offered] if is_server else [],
+        "routing": name,
+        "npdu-default-timings": _NO_DEBOUNCE,
+        "service-discovery": {
+            "enable": "true",
+            "multicast": group,
+            "port": str(sd_port),
+            "protocol": "udp",
+            "initial_delay_min": "10",
+            "initial_delay_max": "100",
+            "repetitions_base_delay": "200",
+            "repetitions_max": "3",
+            "ttl": "3",
+            "cyclic_offer_delay": "1000",
+            "request_response_delay": "1500",
+        },
+    }
+
+
+def sample_environment(found: Installation, directory: Path, name: str) -> dict[str, str]:
+    """The variables of the environment that a sample is started with; sockets of its own, though /tmp is everybody's."""
+    libraries = [str(found.home / folder) for folder in _LIBRARIES]
+    return {
+        "VSOMEIP_CONFIGURATION": str(directory / f"{name}.json"),
+        "VSOMEIP_APPLICATION_NAME": name,
+        "VSOMEIP_BASE_PATH": f"{directory}/",
+        "LD_LIBRARY_PATH": ":".join(libraries),
+    }
+
+
+def sample_command(found: Installation, name: str) -> list[str]:
+    """How to start a sample so that it uses UDP and, if it serves, does so at once."""
+    cycle = ["--cycle", "100"] if name == "notify-sample" else []
+    return [str(found.samples[name]), "--udp", *cycle]
+
+
+class SampleProcess:
+    """A sample as a process; `prefix` is put before its command."""
+
+    def __init__(
+        self,
+        found: Installation,
+        name: str,
+        directory: Path,
+        host: str,
+        sd: tuple[str, int],
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        group, port = sd
+        written = vsomeip_json(name, host, group, port, is_server=name in SERVER_SAMPLES)
+        (directory / f"{name}.json").write_text(json.dumps(written, indent=2), encoding="utf-8")
+        self.output: Inbox[str] = Inbox(name)
+        self._process = subprocess.Popen(
+            [*prefix, *sample_command(found, name)],
+            env=os.environ | sample_environment(found, directory, name),
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="backslashreplace",
+        )
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self.output.append(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        assert self._process.stdout
+        self._process.stdout.close()
+        if error is not None:
+            error.add_note(f"the sample said:\n{''.join(self.output.items()[-40:])}")

@@ -1,0 +1,679 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole life of a remote subscription: two streamers with networks of their own, subscribers here, publishers there.
+
+What the near uSubscription asks of the far one is heard by a spy on the network between them; what becomes of it when one
+of them dies, in whatever state, is told by their lists and by what flows.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Final, NamedTuple
+
+import pytest
+import zenoh
+
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import SUBSCRIPTION_CHANGE, Metronome, ZenohEntity, ZenohSample, eventually
+from tests.e2e.rigs.rates import assert_rate
+from tests.e2e.rigs.subscriber import (
+    SUBSCRIBE_PENDING,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    Subscriber,
+    Update,
+    subscribe_request_v4,
+    subscription_request,
+)
+from tests.e2e.rigs.two_streamers import FAR_AUTHORITY, NEAR_AUTHORITY, TwoStreamers, two_streamers
+from tests.e2e.rigs.wire import Uri
+
+NEAR_USUBSCRIPTION: Final = Uri(NEAR_AUTHORITY, 0, 3)
+"""The uSubscription of the near side, which is the subscriber at the far side."""
+FAR_USUBSCRIPTION: Final = Uri(FAR_AUTHORITY, 0, 3)
+
+NO_SUBSCRIBERS: Final[dict[Uri, int]] = {}
+
+CREATE_TOPIC, DEPRECATE_TOPIC, RESET = 4, 5, 9
+
+_numbers: Final = count(1)
+
+
+@pytest.fixture(scope="module")
+def streamers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoStreamers]:
+    with two_streamers(tmp_path_factory.mktemp("two")) as running:
+        yield running
+
+
+class RemoteScenario:
+    """Both streamers up and linked, and applications of one test."""
+
+    def __init__(self, both: TwoStreamers, applications: ExitStack) -> None:
+        self.both, self.near, self.far = both, both.near, both.far
+        self._applications = applications
+        self.publisher = self.far_application()
+        self.reader = self.near_application()
+        self.topic = self.publisher.address.at(0x8001)
+
+    def near_application(self) -> Subscriber:
+        return self._applications.enter_context(self.near.new_application())
+
+    def far_application(self) -> Subscriber:
+        return self._applications.enter_context(self.far.new_application())
+
+    def spy(self) -> ZenohEntity:
+        return self._applications.enter_context(self.both.spy())
+
+    def publish(self, topic: Uri | None = None) -> bytes:
+        """Publish something unmistakable; its payload."""
+        payload = b"publication %d" % next(_numbers)
+        self.publisher.publish(topic or self.topic, payload)
+        return payload
+
+    def assert_flows(self, *to: ZenohEntity) -> None:
+        """A publication reaches each of them, once."""
+        payload = self.publish()
+        for peer in to:
+            peer.inbox.wait_one(lambda each: each.is_event and each.payload == payload)
+            assert len(peer.inbox.items(lambda each: each.is_event and each.payload == payload)) == 1
+
+    def assert_quiet(self, *others: ZenohEntity) -> None:
+        """A publication reaches neither the near side nor `others`, while one on a topic that is subscribed now does."""
+        marker = self.publisher.address.at(0x9000 + next(_numbers))
+        self.reader.subscribe_and_wait(marker)
+        silent, received = self.publish(), self.publish(marker)
+        for peer in (self.reader, *others):
+            peer.inbox.wait_one(lambda each: each.is_event and each.payload == received)
+            assert peer.inbox.items(lambda each: each.payload == silent) == []
+
+    def wait_subscribed(self) -> None:
+        """Both sides come to list what the reader has subscribed, and it flows."""
+        eventually(lambda: self.far.listed_states(self.topic), {NEAR_USUBSCRIPTION: SUBSCRIBED})
+        eventually(lambda: self.near.listed_states(self.topic), {self.reader.address: SUBSCRIBED})
+        self.assert_flows(self.reader)
+
+    def wait_unsubscribed(self) -> None:
+        """Neither side comes to list anybody, and nothing flows."""
+        eventually(lambda: self.near.listed_states(self.topic), NO_SUBSCRIBERS)
+        eventually(lambda: self.far.listed_states(self.topic), NO_SUBSCRIBERS)
+        self.assert_quiet()
+        assert self.far.listed_states(self.topic) == NO_SUBSCRIBERS
+
+
+@pytest.fixture
+def scene(streamers: TwoStreamers) -> Iterator[RemoteScenario]:
+    streamers.start()  # what an earlier test that failed has left dead or frozen
+    with ExitStack() as applications:
+        yield RemoteScenario(streamers, applications)
+
+
+# --- what is asked of the far side ----------------------------------------------------------------------------------------
+
+
+class UsubscriptionCall(NamedTuple):
+    """A call of the far uSubscription: its method and payload."""
+
+    method: int
+    payload: bytes
+
+
+def subscribe_call(
+    topic: Uri, *, period_ms: int | None = None, expire_s: int | None = None
+) -> UsubscriptionCall:
+    return UsubscriptionCall(
+        wire.SUBSCRIBE, subscription_request(topic, period_ms=period_ms, expire_s=expire_s)
+    )
+
+
+def unsubscribe_call(topic: Uri) -> UsubscriptionCall:
+    return UsubscriptionCall(wire.UNSUBSCRIBE, wire.topic_request(topic))
+
+
+def _is_call_about(topic: Uri) -> Callable[[ZenohSample], bool]:
+    methods = {FAR_USUBSCRIPTION.at(wire.SUBSCRIBE), FAR_USUBSCRIPTION.at(wire.UNSUBSCRIBE)}
+    topic_field = wire.topic_request(topic)
+    return lambda each: each.head.sink in methods and each.payload.startswith(topic_field)
+
+
+def calls_about(spy: ZenohEntity, topic: Uri) -> list[UsubscriptionCall]:
+    """What was asked of the far uSubscription about a topic so far, in order."""
+    found = spy.inbox.items(_is_call_about(topic))
+    return [UsubscriptionCall(each.head.sink.resource, each.payload) for each in found if each.head.sink]
+
+
+def assert_calls(spy: ZenohEntity, topic: Uri, *expected: UsubscriptionCall) -> None:
+    """Wait until so much was asked about a topic, and insist that it was this."""
+    spy.inbox.wait_count(_is_call_about(topic), len(expected))
+    assert calls_about(spy, topic) == list(expected)
+
+
+# --- what these tests write and read by hand ------------------------------------------------------------------------------
+
+_TOPIC: Final = Uri("device2", 0x10AB, 3, 0x80CD)
+_SUBSCRIBER: Final = Uri("device1", 0x300EF, 4)
+_IN_2026: Final = 1_781_565_900
+_CALL: Final = wire.Attributes(
+    wire.Id(0x018D548EA8E07000, 0x8000000000000001),
+    wire.REQUEST,
+    Uri("device1", 0, 3),
+    Uri("device2", 0, 3, 1),
+    priority=wire.CS4,
+    ttl=300_000,
+    payload_format=wire.PROTOBUF,
+)
+
+# What protobuf's own compiler and library make of the same messages.
+HANDWRITTEN_VECTORS: Final = {
+    "SubscriptionRequest": (
+        subscription_request(_TOPIC, expire_s=_IN_2026, period_ms=1000),
+        "0a120a076465766963653210ab21180320cd81021a0b0a0608cc93c2d10618e807",
+    ),
+    "SubscribeRequest of version 4": (
+        subscribe_request_v4(_TOPIC, expire_s=_IN_2026, period_ms=1000),
+        "0a120a076465766963653210ab21180320cd8102120608cc93c2d10618e807",
+    ),
+    "UAttributes of a remote Subscribe": (
+        _CALL.encode(),
+        "0a12090070e0a88e548d0111010000000000008010021a0b0a07646576696365311803220d0a076465766963653218032001280530e0a7126002",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HANDWRITTEN_VECTORS)
+def test_what_is_written_by_hand_is_as_a_library_writes_it(name: str) -> None:
+    by_hand, by_library = HANDWRITTEN_VECTORS[name]
+    assert by_hand.hex() == by_library
+
+
+def test_what_is_read_by_hand_is_as_a_library_writes_it() -> None:
+    topic, subscriber = "0a120a076465766963653210ab21180320cd8102", "0a0f0a076465766963653110ef810c1804"
+    answer = bytes.fromhex("0a0208011a12" + topic[4:])
+    assert wire.SubscriptionResponse.decode(answer) == (SUBSCRIBE_PENDING, _TOPIC)
+    update = bytes.fromhex(topic + "1211" + subscriber + "1a020802")
+    assert Update.decode(update) == Update(_TOPIC, _SUBSCRIBER, SUBSCRIBED)
+    change = bytes.fromhex(topic + "120f" + subscriber[4:] + "1803")
+    assert Update.decode_v4(change) == Update(_TOPIC, _SUBSCRIBER, SUBSCRIBED)
+
+
+# --- the whole life -------------------------------------------------------------------------------------------------------
+
+
+# [itest->req~usubscription-subscribe-remote~1] [itest->req~usubscription-subscribe-remote-pending~1]
+# [itest->req~usubscription-subscribe-remote-response~1] [itest->req~usubscription-unsubscribe-last-remote~1]
+# [itest->dsn~usubscription-subscribe-remote-subscriber-change~1]
+def test_a_remote_topic_flows_from_the_first_subscriber_to_the_last(scene: RemoteScenario) -> None:
+    reader, second, neighbour = scene.reader, scene.near_application(), scene.far_application()
+    topic, spy = scene.topic, scene.spy()
+
+    assert reader.request_subscription(topic) == SUBSCRIBE_PENDING
+    reader.wait_notified(topic, SUBSCRIBED)
+    assert reader.notified_states(topic) == [SUBSCRIBE_PENDING, SUBSCRIBED]
+    assert scene.near.listed_states(topic) == {reader.address: SUBSCRIBED}
+    assert scene.far.subscribers(topic) == [NEAR_USUBSCRIPTION]
+    scene.assert_flows(reader, spy)
+
+    assert neighbour.request_subscription(topic) == SUBSCRIBED  # at home there is nobody to wait for
+    assert scene.far.subscribers(topic) == sorted([NEAR_USUBSCRIPTION, neighbour.address])
+    assert second.request_subscription(topic) == SUBSCRIBED  # the topic flows already
+    assert scene.near.listed_states(topic) == {reader.address: SUBSCRIBED, second.address: SUBSCRIBED}
+    scene.assert_flows(reader, second, neighbour, spy)
+
+    reader.unsubscribe(topic)
+    reader.wait_notified(topic, UNSUBSCRIBED)
+    assert scene.near.listed_states(topic) == {second.address: SUBSCRIBED}
+    scene.assert_flows(second, neighbour, spy)
+    assert scene.far.subscribers(topic) == sorted([NEAR_USUBSCRIPTION, neighbour.address])
+
+    second.unsubscribe(topic)
+    second.wait_notified(topic, UNSUBSCRIBED)
+    assert scene.near.listed_states(topic) == NO_SUBSCRIBERS
+    eventually(lambda: scene.far.subscribers(topic), [neighbour.address])
+    scene.assert_quiet(spy)
+    scene.assert_flows(neighbour)
+    assert len(spy.events(topic)) == len(reader.events(topic)) == 3
+
+
+# [itest->req~usubscription-change-topic~1]
+def test_every_change_is_published_as_well(scene: RemoteScenario) -> None:
+    observer, changes = scene.near_application(), NEAR_USUBSCRIPTION.at(SUBSCRIPTION_CHANGE)
+    assert observer.request_subscription(changes) == SUBSCRIBED
+    scene.reader.subscribe_and_wait(scene.topic)
+    scene.reader.unsubscribe(scene.topic)
+
+    def heard() -> list[int]:
+        updates = [Update.decode(each.payload) for each in observer.events(changes)]
+        return [each.state for each in updates if each[:2] == (scene.topic, scene.reader.address)]
+
+    eventually(heard, [SUBSCRIBE_PENDING, SUBSCRIBED, UNSUBSCRIBED])
+
+
+# --- one call for all -----------------------------------------------------------------------------------------------------
+
+
+# [itest->req~usubscription-remote-max-timeout~1] [itest->dsn~usubscription-unsubscribe-remote-subscriber-change~1]
+@pytest.mark.parametrize(
+    "wish", [{}, {"period_ms": 1000, "expire_s": 4_102_444_800}], ids=["no wish", "a wish"]
+)
+def test_what_is_asked_of_the_far_side_is_as_the_standard_has_it(
+    scene: RemoteScenario, wish: dict[str, int]
+) -> None:
+    topic, spy = scene.topic, scene.spy()
+    asked = subscribe_call(topic, **wish)
+    scene.reader.subscribe_and_wait(topic, asked.payload)
+    scene.reader.unsubscribe(topic)
+    assert_calls(spy, topic, asked, unsubscribe_call(topic))
+    for method, sample in zip((1, 2), spy.inbox.items(_is_call_about(topic)), strict=True):
+        assert_is_call(sample, NEAR_USUBSCRIPTION, FAR_USUBSCRIPTION.at(method))
+        assert sample.key == f"up/a.vin1/0/0/3/0/b.vin1/0/0/3/{method}"
+
+
+def assert_is_call(sample: ZenohSample, source: Uri, sink: Uri) -> None:
+    """The request is one between uSubscriptions, to the last byte beside its payload."""
+    expected = wire.Attributes(
+        sample.head.id,
+        wire.REQUEST,
+        source,
+        sink,
+        priority=wire.CS4,
+        ttl=300_000,
+        payload_format=wire.PROTOBUF,
+    )
+    assert sample.attachment == expected.attachment
+    assert sample.key == expected.key
+    assert sample.priority == zenoh.Priority.INTERACTIVE_LOW
+    assert sample.head.id.is_version_7
+    assert abs(sample.head.id.time_ms - time.time() * 1000) < 10_000
+
+
+def test_the_far_side_is_asked_once_however_many_subscribe(scene: RemoteScenario) -> None:
+    topic, spy = scene.topic, scene.spy()
+    readers = [scene.reader, *(scene.near_application() for _ in range(7))]
+    requests = [
+        each.send_request(NEAR_USUBSCRIPTION.at(wire.SUBSCRIBE), wire.topic_request(topic))
+        for each in readers
+    ]
+    for reader, request in zip(readers, requests, strict=True):
+        answered = wire.SubscriptionResponse.decode(reader.wait_response(request).payload).state
+        assert answered in {SUBSCRIBE_PENDING, SUBSCRIBED}
+        if answered == SUBSCRIBE_PENDING:
+            reader.wait_notified(topic, SUBSCRIBED)
+    assert scene.near.listed_states(topic) == {each.address: SUBSCRIBED for each in readers}
+    last = readers.pop()
+    for reader in readers:
+        reader.unsubscribe(topic)
+    scene.assert_flows(last)
+    last.unsubscribe(topic)
+    assert_calls(spy, topic, subscribe_call(topic), unsubscribe_call(topic))
+    scene.assert_quiet(spy)
+    assert calls_about(spy, topic) == [subscribe_call(topic), unsubscribe_call(topic)]
+
+
+# --- rate and end ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_far_side_is_asked_for_the_fastest_rate(scene: RemoteScenario) -> None:
+    topic, spy = scene.topic, scene.spy()
+    slow, fast, every = scene.reader, scene.near_application(), scene.near_application()
+    expected = [subscribe_call(topic, period_ms=100)]
+    slow.subscribe_and_wait(topic, subscription_request(topic, max_frequency=10.0))
+    assert_calls(spy, topic, *expected)
+    assert_crosses_at(10, scene, spy)
+
+    fast.request_subscription(topic, subscription_request(topic, period_ms=20))
+    expected.append(subscribe_call(topic, period_ms=20))
+    assert_calls(spy, topic, *expected)
+    eventually(lambda: listed_attributes(scene), {wire.field(3, 20)})
+    assert_crosses_at(50, scene, spy)
+
+    every.request_subscription(topic)
+    expected.append(subscribe_call(topic))
+    assert_calls(spy, topic, *expected)
+    every.unsubscribe(topic)
+    expected.append(subscribe_call(topic, period_ms=20))
+    assert_calls(spy, topic, *expected)
+    fast.unsubscribe(topic)
+    expected.append(subscribe_call(topic, period_ms=100))
+    assert_calls(spy, topic, *expected)
+    slow.unsubscribe(topic)
+    assert_calls(spy, topic, *expected, unsubscribe_call(topic))
+
+
+def assert_crosses_at(hz: float, scene: RemoteScenario, spy: ZenohEntity) -> None:
+    """Publish at 100 Hz for a second: so much of it crosses the network between the streamers."""
+    witness, before = (
+        scene.far_application(),
+        len(spy.events(scene.topic)),
+    )  # who listens there hears every publication
+
+    def beat(_: int) -> None:
+        scene.publish()
+
+    with Metronome(100, beat):
+        witness.wait_events(scene.topic, 100)
+    assert_rate(spy.events(scene.topic)[before:], hz, witness.events(scene.topic), tolerance=0.05)
+
+
+def listed_attributes(scene: RemoteScenario) -> set[bytes]:
+    """The attributes with which the near side is listed at the far side."""
+    answer = scene.far.probe.call_successfully(
+        FAR_USUBSCRIPTION.at(wire.FETCH_SUBSCRIPTIONS), wire.topic_request(scene.topic)
+    )
+    return {each.attributes or b"" for each in wire.subscriptions_in(answer.payload)}
+
+
+def test_the_far_side_is_asked_for_the_latest_end(scene: RemoteScenario) -> None:
+    topic, spy = scene.topic, scene.spy()
+    soon, late = int(time.time()) + 600, int(time.time()) + 1200
+    first, second, forever = scene.reader, scene.near_application(), scene.near_application()
+    expected = [subscribe_call(topic, expire_s=soon)]
+    first.subscribe_and_wait(topic, expected[0].payload)
+    second.request_subscription(topic, subscription_request(topic, expire_s=late))
+    expected.append(subscribe_call(topic, expire_s=late))
+    assert_calls(spy, topic, *expected)
+    forever.request_subscription(topic)
+    expected.append(subscribe_call(topic))
+    assert_calls(spy, topic, *expected)
+    forever.unsubscribe(topic)
+    expected.append(subscribe_call(topic, expire_s=late))
+    assert_calls(spy, topic, *expected)
+    second.unsubscribe(topic)
+    expected.append(subscribe_call(topic, expire_s=soon))
+    assert_calls(spy, topic, *expected)
+    eventually(lambda: listed_attributes(scene), {wire.field(1, wire.field(1, soon))})
+
+
+def test_a_slower_subscriber_changes_nothing_at_the_far_side(scene: RemoteScenario) -> None:
+    topic, spy = scene.topic, scene.spy()
+    slower = scene.near_application()
+    scene.reader.subscribe_and_wait(topic, subscription_request(topic, period_ms=20))
+    assert slower.request_subscription(topic, subscription_request(topic, period_ms=50)) == SUBSCRIBED
+    slower.unsubscribe(topic)
+    scene.reader.unsubscribe(topic)
+    assert_calls(spy, topic, subscribe_call(topic, period_ms=20), unsubscribe_call(topic))
+
+
+# [itest->req~usubscription-subscribe-expiration~1]
+def test_a_subscription_that_ends_by_itself_ends_at_the_far_side(scene: RemoteScenario) -> None:
+    topic, rest, spy = scene.topic, scene.near_application(), scene.spy()
+    expected = [subscribe_call(topic, period_ms=100)]
+    rest.subscribe_and_wait(topic, subscription_request(topic, period_ms=100))
+    soon = int(time.time()) + 3
+    scene.reader.request_subscription(topic, subscription_request(topic, period_ms=20, expire_s=soon))
+    scene.reader.wait_notified(topic, UNSUBSCRIBED)
+    # By what was asked: what is listed meanwhile may have come and gone before anybody looks.
+    assert_calls(spy, topic, *expected, subscribe_call(topic, period_ms=20), *expected)
+    eventually(lambda: listed_attributes(scene), {wire.field(3, 100)})
+    rest.unsubscribe(topic)
+    scene.wait_unsubscribed()
+
+
+# --- death in every state -------------------------------------------------------------------------------------------------
+
+
+def subscribe_unsent(scene: RemoteScenario) -> None:
+    """SUBSCRIBE_PENDING, and the far side has been dead since before."""
+    scene.far.kill()
+    assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
+    assert scene.near.listed_states(scene.topic) == {scene.reader.address: SUBSCRIBE_PENDING}
+
+
+def subscribe_unanswered(scene: RemoteScenario) -> None:
+    """SUBSCRIBE_PENDING, and the far side has been sent the request and has not read it."""
+    scene.far.freeze()
+    assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
+    assert scene.near.listed_states(scene.topic) == {scene.reader.address: SUBSCRIBE_PENDING}
+
+
+def subscribed(scene: RemoteScenario) -> None:
+    scene.reader.subscribe_and_wait(scene.topic)
+    scene.assert_flows(scene.reader)
+
+
+def unsubscribe_unsent(scene: RemoteScenario) -> None:
+    """UNSUBSCRIBE_PENDING, and the far side has been dead since before."""
+    subscribed(scene)
+    scene.far.kill()
+    scene.reader.unsubscribe(scene.topic)
+    assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
+
+
+def unsubscribe_unanswered(scene: RemoteScenario) -> None:
+    """UNSUBSCRIBE_PENDING, and the far side has been sent the request and has not read it."""
+    subscribed(scene)
+    scene.far.freeze()
+    scene.reader.unsubscribe(scene.topic)
+    assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
+
+
+def far_dies(scene: RemoteScenario) -> None:
+    if scene.far.running:
+        scene.far.kill()
+    scene.both.start()
+
+
+def far_dies_and_forgets(scene: RemoteScenario) -> None:
+    if scene.far.running:
+        scene.far.kill()
+    scene.far.lose_state()
+    scene.both.start()
+
+
+def near_dies(scene: RemoteScenario) -> None:
+    """And comes back before the far side does, if that is dead too."""
+    scene.near.kill()
+    scene.far.thaw()
+    scene.near.start()
+    scene.both.start()
+
+
+def both_die(scene: RemoteScenario) -> None:
+    scene.near.kill()
+    far_dies(scene)
+
+
+STATES: Final = (
+    subscribe_unsent,
+    subscribe_unanswered,
+    subscribed,
+    unsubscribe_unsent,
+    unsubscribe_unanswered,
+)
+DEATHS: Final = (far_dies, far_dies_and_forgets, near_dies, both_die)
+
+
+def _name(function: Callable[[RemoteScenario], None]) -> str:
+    return function.__name__.replace("_", " ")
+
+
+# [itest->req~usubscription-remote-retry-indefinitely~1] [itest->req~usubscription-subscribe-persistency~1]
+@pytest.mark.parametrize("death", DEATHS, ids=_name)
+@pytest.mark.parametrize("state", STATES, ids=_name)
+def test_whoever_dies_in_whatever_state_the_end_is_right(
+    scene: RemoteScenario, state: Callable[[RemoteScenario], None], death: Callable[[RemoteScenario], None]
+) -> None:
+    state(scene)
+    death(scene)
+    if state in {unsubscribe_unsent, unsubscribe_unanswered}:
+        scene.wait_unsubscribed()
+    else:
+        scene.reader.wait_notified(scene.topic, SUBSCRIBED)
+        scene.wait_subscribed()
+
+
+# [itest->req~usubscription-subscribe-unsubscribe-pending~1]
+def test_who_subscribes_again_before_the_far_side_is_back_is_subscribed(scene: RemoteScenario) -> None:
+    unsubscribe_unsent(scene)
+    assert scene.reader.request_subscription(scene.topic) == SUBSCRIBE_PENDING
+    scene.both.start()
+    scene.reader.wait_notified(scene.topic, SUBSCRIBED, times=2)
+    scene.wait_subscribed()
+
+
+# [itest->req~usubscription-unsubscribe-subscribe-pending~1]
+def test_who_unsubscribes_before_the_far_side_is_back_is_not_subscribed(scene: RemoteScenario) -> None:
+    subscribe_unsent(scene)
+    scene.reader.unsubscribe(scene.topic)
+    scene.reader.wait_notified(scene.topic, UNSUBSCRIBED)
+    assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
+    scene.both.start()
+    scene.wait_unsubscribed()
+
+
+# [itest->req~usubscription-unsubscribe-subscribe-pending~1]
+def test_who_unsubscribes_before_the_far_side_has_answered_is_not_subscribed(scene: RemoteScenario) -> None:
+    subscribe_unanswered(scene)
+    scene.reader.unsubscribe(scene.topic)
+    assert scene.near.listed_states(scene.topic) == NO_SUBSCRIBERS
+    scene.far.thaw()  # it answers the Subscribe now, which is too late to matter
+    scene.wait_unsubscribed()
+    assert scene.reader.notified_states(scene.topic) == [SUBSCRIBE_PENDING, UNSUBSCRIBED]
+
+
+# --- the far side says no -------------------------------------------------------------------------------------------------
+
+_STRICT: Final = """\
+topic_lifecycle = "enforce"
+permissions = [{ topic = "//b.vin1/FFFFFFFF/1/A000", level = 0 }]
+"""
+PERMITTED, FORBIDDEN = 0x8001, 0xA000
+
+
+def never_created(scene: RemoteScenario) -> Uri:
+    return scene.publisher.address.at(PERMITTED)
+
+
+def deprecated(scene: RemoteScenario) -> Uri:
+    topic = scene.publisher.address.at(PERMITTED)
+    for method in (CREATE_TOPIC, DEPRECATE_TOPIC):
+        scene.publisher.call_successfully(FAR_USUBSCRIPTION.at(method), wire.topic_request(topic))
+    return topic
+
+
+def forbidden(scene: RemoteScenario) -> Uri:
+    return scene.publisher.address.at(FORBIDDEN)
+
+
+@pytest.fixture(scope="module")
+def strict_streamers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoStreamers]:
+    with two_streamers(tmp_path_factory.mktemp("strict"), _STRICT) as running:
+        yield running
+
+
+@pytest.fixture
+def strict_scene(strict_streamers: TwoStreamers) -> Iterator[RemoteScenario]:
+    strict_streamers.start()
+    with ExitStack() as applications:
+        yield RemoteScenario(strict_streamers, applications)
+
+
+@pytest.mark.parametrize("refused", [never_created, deprecated, forbidden], ids=_name)
+def test_a_refusal_of_the_far_side_ends_every_subscription_and_says_why(
+    strict_scene: RemoteScenario, refused: Callable[[RemoteScenario], Uri]
+) -> None:
+    scene = strict_scene
+    readers = scene.reader, scene.near_application()
+    topic = refused(scene)
+    scene.far.freeze()  # so that both are there when the answer comes
+    for reader in readers:
+        assert reader.request_subscription(topic) == SUBSCRIBE_PENDING
+    scene.far.thaw()
+    for reader in readers:
+        assert reader.wait_notified(topic, UNSUBSCRIBED).message
+    assert scene.near.listed_states(topic) == NO_SUBSCRIBERS
+    assert scene.far.listed_states(topic) == NO_SUBSCRIBERS
+
+
+def test_after_a_refusal_one_may_ask_again(strict_scene: RemoteScenario) -> None:
+    scene, topic = strict_scene, strict_scene.topic
+    assert scene.reader.request_subscription(topic) == SUBSCRIBE_PENDING
+    scene.reader.wait_notified(topic, UNSUBSCRIBED)
+    scene.publisher.call_successfully(FAR_USUBSCRIPTION.at(CREATE_TOPIC), wire.topic_request(topic))
+    scene.reader.subscribe_and_wait(topic)
+    scene.wait_subscribed()
+
+
+def test_a_refusal_is_heard_after_a_death_as_well(strict_scene: RemoteScenario) -> None:
+    scene, topic = strict_scene, strict_scene.topic
+    subscribe_unsent(scene)
+    scene.both.start()
+    assert scene.reader.wait_notified(topic, UNSUBSCRIBED).message
+    assert scene.near.listed_states(topic) == NO_SUBSCRIBERS
+
+
+# [itest->req~usubscription-reset~1]
+def test_what_a_reset_of_the_far_side_ends_is_subscribed_anew(scene: RemoteScenario) -> None:
+    subscribed(scene)
+    spy = scene.spy()
+    # Only a uSubscription may do that; on the wire it is whoever has its address behind its link.
+    reset = wire.Attributes(
+        wire.new_id(),
+        wire.REQUEST,
+        NEAR_USUBSCRIPTION,
+        FAR_USUBSCRIPTION.at(RESET),
+        priority=wire.CS4,
+        ttl=5000,
+        payload_format=wire.PROTOBUF,
+    )
+    spy.send_message(reset)
+    ended = spy.inbox.wait_one(
+        lambda each: (
+            (each.head.type, each.head.source, each.head.sink)
+            == (wire.NOTIFICATION, FAR_USUBSCRIPTION.at(SUBSCRIPTION_CHANGE), NEAR_USUBSCRIPTION)
+            and Update.decode(each.payload)[:3] == (scene.topic, NEAR_USUBSCRIPTION, UNSUBSCRIBED)
+        )
+    )
+    assert ended.head.id.time_ms >= reset.id.time_ms
+    scene.wait_subscribed()
+
+
+# --- version 4 ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_of_version_4_gets_every_instance_of_a_remote_topic(scene: RemoteScenario) -> None:
+    reader, publisher, spy = scene.reader, scene.publisher, scene.spy()
+    near, far = NEAR_USUBSCRIPTION._replace(version=4), FAR_USUBSCRIPTION._replace(version=4)
+    kind = publisher.address.ue_id
+    topic = Uri(FAR_AUTHORITY, 0xFFFF0000 | kind, 1, 0x8001)
+    instances = [topic._replace(ue_id=instance << 16 | kind) for instance in (0, 1, 0x2A)]
+
+    answer = reader.call_successfully(near.at(wire.SUBSCRIBE), subscribe_request_v4(topic, period_ms=40))
+    assert answer.payload == wire.field(1, topic.encode()) + wire.field(2, SUBSCRIBE_PENDING + 1)
+    told = reader.inbox.wait_count(
+        lambda each: (
+            (each.head.type, each.head.source, each.head.sink)
+            == (wire.NOTIFICATION, near.at(SUBSCRIPTION_CHANGE), reader.address)
+        ),
+        2,
+    )
+    assert [Update.decode_v4(each.payload) for each in told] == [
+        Update(topic, reader.address, SUBSCRIBE_PENDING),
+        Update(topic, reader.address, SUBSCRIBED),
+    ]
+
+    # Version 3 has no word for such a topic, so the far side is asked in version 4.
+    call = spy.inbox.wait_one(lambda each: each.head.sink == far.at(wire.SUBSCRIBE))
+    assert_is_call(call, near, far.at(wire.SUBSCRIBE))
+    assert call.payload == subscribe_request_v4(topic, period_ms=40)
+    assert far_subscribers_v4(scene, topic) == [near]
+    for instance in instances:
+        payload = scene.publish(instance)
+        [event] = reader.wait_events(instance)
+        assert event.payload == payload
+
+    assert reader.call_successfully(near.at(wire.UNSUBSCRIBE), wire.topic_request(topic)).payload == b""
+    eventually(lambda: far_subscribers_v4(scene, topic), list[Uri]())
+    before = [len(reader.events(instance)) for instance in instances]
+    for instance in instances:
+        scene.publish(instance)
+    scene.assert_quiet()
+    assert [len(reader.events(instance)) for instance in instances] == before
+
+
+def far_subscribers_v4(scene: RemoteScenario, topic: Uri) -> list[Uri]:
+    """Who has subscribed exactly this topic at the far side, which may be one of every instance."""
+    method = FAR_USUBSCRIPTION._replace(version=4).at(wire.FETCH_SUBSCRIPTIONS)
+    answer = scene.far.probe.call_successfully(method, wire.field(1, topic.encode()))
+    entries = wire.fields(answer.payload).get(1, [])
+    updates = [Update.decode_v4(each) for each in entries if isinstance(each, bytes)]
+    return [each.subscriber for each in updates if each.topic == topic]

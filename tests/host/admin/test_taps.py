@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What somebody sees who looks on, and what it costs those who do not."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.routing.router import SELF
+from ustreamer.host.admin.payload_decoding import MAX_DECODED, DecodedPayload, FindDecoder
+from ustreamer.host.admin.taps import MAX_BYTES, SHOWN_BYTES, Dropped, TapFilter, TapLine, TapReader, Taps
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri, any_at
+
+if TYPE_CHECKING:
+    from tests.core.conftest import HoldingFilter, World
+
+SPEED, DOORS = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+APP, DASH = UUri("hpc", 0x10, 1, 0), UUri("dash", 7, 1, 0)
+METHOD = UUri("dash", 7, 1, 1)
+OpenTapReader = Callable[..., TapReader]
+
+
+def no_decoder(topic: UUri) -> None:
+    """Nobody can read the payloads of any topic."""
+
+
+@pytest.fixture
+def open_reader(world: "World") -> Iterator[OpenTapReader]:
+    readers: list[TapReader] = []
+
+    def opened(max_notes: int = 100, find: FindDecoder = no_decoder, **wish: object) -> TapReader:
+        reader = TapReader(TapFilter(**wish), world.clock, find, max_notes)  # type: ignore[arg-type]
+        reader.attach(world.dispatcher)
+        readers.append(reader)
+        return reader
+
+    yield opened
+    for reader in readers:
+        reader.close()
+
+
+def seen(reader: TapReader) -> list[TapLine]:
+    return [each for each in reader.wait_lines(0) if isinstance(each, TapLine)]
+
+
+def event(world: "World", topic: UUri = SPEED, payload: bytes = b"12") -> UMessage:
+    return publish(world.id(), topic, payload)
+
+
+def test_each_target_of_a_message_is_a_line(world: "World", open_reader: OpenTapReader) -> None:
+    world.directory.subscribe(SPEED, APP)
+    world.directory.subscribe(SPEED, DASH)
+    reader = open_reader()
+    sent = event(world)
+    world.receive("chassis", sent)
+    world.time.advance(ms=3)
+    world.run()
+    by_egress = {each.egress: each for each in seen(reader)}
+    assert by_egress == {
+        "backbone": TapLine(
+            time_ms=world.clock.wall_ms(),
+            id=str(sent.id),
+            type="PUBLISH",
+            source=str(SPEED),
+            sink=None,
+            subscriber=None,
+            ingress="chassis",
+            egress="backbone",
+            verdict="delivered",
+            code=None,
+            reason=None,
+            attempts=1,
+            latency_ms=3.0,
+            payload_size=2,
+            payload=None,
+            decoded=None,
+        ),
+        "dash": by_egress["dash"],
+    }
+    assert by_egress["dash"].subscriber == str(DASH)
+
+
+def test_what_has_no_target_is_a_line_with_the_reason(world: "World", open_reader: OpenTapReader) -> None:
+    reader = open_reader()
+    world.receive("chassis", event(world))
+    world.receive("backbone", event(world))
+    [unwanted, spoofed] = seen(reader)
+    assert (unwanted.verdict, unwanted.egress, unwanted.code) == ("no_subscriber", None, None)
+    assert (spoofed.verdict, spoofed.ingress, spoofed.code) == ("denied", "backbone", "PERMISSION_DENIED")
+    assert "does not live behind" in (spoofed.reason or "")
+
+
+def test_the_streamers_own_messages_are_seen_too(world: "World", open_reader: OpenTapReader) -> None:
+    reader = open_reader()
+    world.receive("backbone", request(world.id(), APP, UUri("mars", 1, 1, 1), ttl=5000))
+    world.run()
+    own = [each for each in seen(reader) if each.ingress == SELF]
+    assert [(each.type, each.egress) for each in own] == [("RESPONSE", "backbone"), ("PUBLISH", None)]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ({"source": SPEED}, {"PUBLISH 8001"}),
+        ({"source": any_at("chassis")}, {"PUBLISH 8001", "PUBLISH 8002"}),
+        ({"sink": METHOD}, {"REQUEST 0"}),
+        ({"sink": any_at("chassis")}, set()),
+        ({"verdict": Verdict.NO_SUBSCRIBER}, {"PUBLISH 8002"}),
+        ({"source": SPEED, "verdict": Verdict.NO_SUBSCRIBER}, set()),
+    ],
+)
+def test_only_what_was_asked_for_is_shown(
+    world: "World", open_reader: OpenTapReader, wish: dict[str, object], expected: set[str]
+) -> None:
+    world.directory.subscribe(SPEED, APP)
+    reader = open_reader(**wish)
+    world.receive("chassis", event(world))
+    world.receive("chassis", event(world, DOORS))
+    world.receive("backbone", request(world.id(), APP, METHOD, ttl=5000))
+    world.run()
+    assert {f"{each.type} {each.source.rpartition('/')[2]}" for each in seen(reader)} == expected
+
+
+def test_a_payload_is_shown_to_who_asks_and_no_more_than_the_beginning_of_it(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    reader, without = open_reader(payload=True), open_reader()
+    world.receive("chassis", event(world, payload=b"\x01" * 1000))
+    [line] = seen(reader)
+    assert (line.payload_size, line.payload) == (1000, "01" * SHOWN_BYTES)
+    assert seen(without)[0].payload is None
+
+
+def speeds(topic: UUri) -> Callable[[bytes], object] | None:
+    """Reads SPEED only, which has four bytes."""
+
+    def read(payload: bytes) -> object:
+        if len(payload) > 4:
+            raise ValueError("too long")
+        return {"speed": int.from_bytes(payload, "big")}
+
+    return read if topic == SPEED else None
+
+
+def test_what_is_in_a_payload_is_shown_to_who_asks(world: "World", open_reader: OpenTapReader) -> None:
+    reader, without = open_reader(find=speeds, decode=True), open_reader(find=speeds)
+    both = open_reader(find=speeds, decode=True, payload=True)
+    for topic, payload in ((SPEED, b"\0\0\0\7"), (SPEED, b"\1" * 1000), (DOORS, b"\2")):
+        world.receive("chassis", event(world, topic, payload))
+    read, long, unknown = seen(reader)
+    assert (read.decoded, read.payload) == (DecodedPayload(msgspec.Raw(b'{"speed":7}')), None)
+    assert (long.decoded, long.payload) == (DecodedPayload(problem="too long"), "01" * SHOWN_BYTES)
+    assert (unknown.decoded, unknown.payload) == (None, "02")
+    assert [each.decoded for each in seen(without)] == [None] * 3
+    assert [each.payload for each in seen(both)] == ["00000007", "01" * SHOWN_BYTES, "02"]
+
+
+def test_no_decoder_is_called_while_a_message_is_on_its_way(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    asked: list[UUri] = []
+
+    def find(topic: UUri) -> Callable[[bytes], object]:
+        asked.append(topic)
+        return bytes.hex
+
+    reader = open_reader(find=find, decode=True)
+    for _ in range(3):
+        world.receive("chassis", event(world))
+    assert asked == []
+    assert [str(each.decoded) for each in seen(reader)] == ['"3132"'] * 3
+    assert asked == [SPEED]
+
+
+def test_large_payloads_wait_up_to_a_bound_and_the_rest_is_missed(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    reader = open_reader(find=speeds, decode=True)
+    large, fit = bytes(MAX_DECODED), MAX_BYTES // MAX_DECODED
+    for _ in range(fit + 2):
+        world.receive("chassis", event(world, payload=large))
+    world.receive("chassis", event(world, payload=large + b"\0"))  # of which only the beginning is kept
+    portions = [reader.wait_lines(0) for _ in range(fit)]
+    assert max(map(len, portions)) < 10  # or their values could take a hundred times as much at once
+    told = [each for portion in portions for each in portion]
+    assert [each for each in told if isinstance(each, Dropped)] == [Dropped(2)]
+    *lines, over = [each for each in told if isinstance(each, TapLine)]
+    assert [str(each.decoded) for each in lines] == ["not decoded: too long"] * fit
+    assert str(over.decoded) == f"not decoded: {MAX_DECODED + 1} bytes, more than {MAX_DECODED}"
+    world.receive("chassis", event(world, payload=large))  # there is room again
+    assert len(seen(reader)) == 1
+
+
+def test_a_token_is_shown_to_nobody(world: "World", open_reader: OpenTapReader) -> None:
+    reader = open_reader(payload=True)
+    asked = request(world.id(), APP, METHOD, ttl=5000)
+    with_token = msgspec.structs.replace(asked.attributes, token="ignition-key-4711")
+    world.receive("backbone", UMessage(asked.id, with_token, asked.payload))
+    world.run()
+    [line] = reader.wait_lines(0)
+    assert "4711" not in repr(line)
+
+
+def test_who_reads_too_slowly_loses_lines_and_is_told_how_many(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    reader = open_reader(max_notes=3)
+    sent = [event(world) for _ in range(5)]
+    for message in sent:
+        world.receive("chassis", message)
+    *lines, missed = reader.wait_lines(0)
+    assert [each.id for each in lines if isinstance(each, TapLine)] == [str(each.id) for each in sent[:3]]
+    assert missed == Dropped(2)
+    world.receive("chassis", event(world))
+    [after] = reader.wait_lines(0)
+    assert isinstance(after, TapLine)
+
+
+def test_many_lines_come_in_portions_and_none_is_lost_between_them(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    reader = open_reader(max_notes=2000)
+    for _ in range(1200):
+        world.receive("chassis", event(world))
+    assert [len(reader.wait_lines(0)) for _ in range(4)] == [500, 500, 200, 0]
+
+
+def test_nobody_who_has_left_costs_anything_and_others_look_on(
+    world: "World", open_reader: OpenTapReader
+) -> None:
+    before = {name: world.ingress(name).taps for name in ("chassis", "backbone")}
+    first, second = open_reader(), open_reader()
+    first.close()
+    first.close()
+    world.receive("chassis", event(world))
+    assert first.wait_lines(0) == []
+    assert len(seen(second)) == 1
+    second.close()
+    assert {name: world.ingress(name).taps for name in ("chassis", "backbone")} == before
+
+
+def test_few_may_look_on_at_once_and_who_leaves_makes_room(world: "World") -> None:
+    taps = Taps(world.dispatcher, no_decoder, max_readers=2)
+    first, _ = taps.open_reader(TapFilter()), taps.open_reader(TapFilter())
+    with pytest.raises(UStatusError, match="as many look on already") as refused:
+        taps.open_reader(TapFilter())
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    first.close()
+    first.close()
+    third = taps.open_reader(TapFilter())
+    with pytest.raises(UStatusError):
+        taps.open_reader(TapFilter())
+    third.close()
+
+
+def test_what_was_held_while_somebody_looked_on_leaves_nothing_behind_when_he_has_left(
+    unchecked: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    world = unchecked(filters=lambda delivery: [holding(delivery, 1000)])
+    world.directory.subscribe(SPEED, APP)
+    ingress = world.ingress("chassis")
+    ingress.taps = ()
+    reader = TapReader(TapFilter(), world.clock, no_decoder)
+    reader.attach(world.dispatcher)
+    world.receive("chassis", event(world))
+    world.time.advance(ms=1)
+    world.fire()
+    [delivery] = ingress._deliveries
+    assert delivery._arrival_ns
+    reader.close()
+    assert not delivery._arrival_ns

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""core.ustreamer by its methods, on a bus of its own; tests/host/runtime/test_streamer.py has it in a streamer."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.ledger import LedgerSnapshot
+from ustreamer.core.dispatch.delivery_registry import TargetStatistics
+from ustreamer.core.routing.paused_subscriptions import PausedDirectory
+from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
+from ustreamer.host.admin import ustreamer_service
+from ustreamer.host.admin.status import EndpointStatus, StreamerRoutes, StreamerStatistics
+from ustreamer.host.admin.ustreamer_service import UStreamerService
+from ustreamer.host.egress.endpoint_queue import EndpointQueueStatistics, SubscriberQueueStatistics
+from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol import UCode, UMessage, UStatusError, UuidSource, UUri
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb
+from ustreamer.uprotocol.rpc import RpcClient
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import notification
+
+APP: Final = UUri("app", 0x10, 1, 0)
+OWN: Final = UUri("hpc", 4, 1, 0)
+SPEED, DOORS = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+START, STOP, ROUTES, STATISTICS = 1, 2, 3, 4
+
+
+class FakeStatusProvider:
+    """What a streamer would tell."""
+
+    def routes(self) -> StreamerRoutes:
+        targets = (
+            TargetStatistics(SPEED, "chassis", "dash", UUri("dash", 2, 1, 0), 5, 9, 7, 2),
+            TargetStatistics(SPEED, "chassis", "backbone", None, 0, 9, 9, 0),
+            TargetStatistics(DOORS, "chassis", "backbone", None, 0, 1, 1, 0),
+        )
+        endpoints = (
+            EndpointStatus("chassis", "someip", ("chassis",), True),
+            EndpointStatus("backbone", "zenoh", ("hpc", "cloud"), False),
+        )
+        return StreamerRoutes(endpoints, targets, ())
+
+    def statistics(self) -> StreamerStatistics:
+        fullest = (SubscriberQueueStatistics(UUri("dash", 2, 1, 0), 2, 500, 1, 6),)
+        lane = EndpointQueueStatistics("backbone", 3, 700, 10, 1, 2, 4, 2, 1, 3, 8, 2, fullest)
+        ledger = LedgerSnapshot(22, 17, 2, 2, 1, 0, 0, 0)
+        counters = {"backbone": {"received": 5, "refused_key": 1}}
+        return StreamerStatistics(1_700_000_000_123, ledger, 0, counters, (lane,), self.routes().targets, {})
+
+
+class Bench:
+    """An application, and the entity that it calls."""
+
+    def __init__(self) -> None:
+        network = LocalNetwork()
+        self.bus, self.app = LocalTransport(network, "hpc"), LocalTransport(network, "app")
+        for each in (self.bus, self.app):
+            each.open()
+        self.paused = PausedDirectory(StaticDirectory([Subscription(SPEED, APP)]))
+        self.replans = 0
+        self.readings: Any = FakeStatusProvider()
+        clock = ManualClock().clock()
+        self.entity = UStreamerService("hpc", clock, self.readings, self.paused, self._replan)
+        self.entity.start(self.bus)
+        self.rpc = RpcClient(self.app, APP, UuidSource(clock.wall_ms))
+
+    def _replan(self) -> None:
+        self.replans += 1
+
+    def call(self, method: int, request: Any = b"", kind: UPayloadFormat = UPayloadFormat.PROTOBUF) -> bytes:
+        payload = request if isinstance(request, bytes) else request.SerializeToString()
+        return self.rpc.call(OWN.with_resource(method), payload, kind, ttl=100).payload
+
+    def close(self) -> None:
+        self.entity.stop()
+        for each in (self.app, self.bus):
+            each.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+# --------------------------------------------------------------------------------------------------- start and stop
+
+
+def test_a_caller_stops_and_starts_what_it_subscribed(bench: Bench) -> None:
+    assert bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb())) == b""
+    assert (bench.paused.paused_by(APP), bench.replans) == ([SPEED], 1)
+    assert bench.call(START, pb.StartDispatchingRequest(topic=SPEED.to_pb())) == b""
+    assert (bench.paused.paused_by(APP), bench.replans) == ([], 2)
+
+
+def test_what_changes_nothing_makes_no_plan_anew(bench: Bench) -> None:
+    bench.call(START, pb.StartDispatchingRequest(topic=SPEED.to_pb()))
+    bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
+    bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
+    assert bench.replans == 1
+
+
+def test_an_empty_authority_is_the_callers(bench: Bench) -> None:
+    bench.call(STOP, pb.StopDispatchingRequest(topic=UUri("", 1, 1, 0x8001).to_pb()))
+    assert bench.paused.paused_by(APP) == [UUri("app", 1, 1, 0x8001)]
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
+
+
+def test_routes_tell_endpoints_and_where_each_topic_goes(bench: Bench) -> None:
+    bench.call(STOP, pb.StopDispatchingRequest(topic=SPEED.to_pb()))
+    found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES))
+    assert [(e.name, e.transport, list(e.authorities), e.up) for e in found.endpoints] == [
+        ("chassis", "someip", ["chassis"], True),
+        ("backbone", "zenoh", ["hpc", "cloud"], False),
+    ]
+    assert [(UUri.from_pb(r.topic), r.ingress) for r in found.routes] == [
+        (SPEED, "chassis"),
+        (DOORS, "chassis"),
+    ]
+    backbone, dash = found.routes[0].targets
+    assert (backbone.endpoint, backbone.HasField("subscriber"), backbone.HasField("period_ns")) == (
+        "backbone",
+        False,
+        False,
+    )
+    assert (dash.endpoint, UUri.from_pb(dash.subscriber), dash.period_ns) == (
+        "dash",
+        UUri("dash", 2, 1, 0),
+        5,
+    )
+    assert [UUri.from_pb(topic) for topic in found.stopped] == [SPEED]
+    assert not found.has_more_records
+
+
+def test_statistics_tell_the_ledger_and_what_each_endpoint_and_target_got(bench: Bench) -> None:
+    found = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS))
+    assert found.since.ToMilliseconds() == 1_700_000_000_123
+    assert (found.total.received, found.total.delivered, found.total.unaccounted) == (22, 17, 0)
+    [lane] = found.endpoints
+    assert (lane.endpoint, lane.up, lane.queue_messages, lane.queue_bytes) == ("backbone", False, 3, 700)
+    assert (lane.delivered, lane.dead_lettered, lane.expired, lane.retries) == (10, 1, 2, 4)
+    assert (lane.parked_messages, lane.closed_routes, lane.kept_messages) == (2, 1, 3)
+    assert (lane.subscriber_lanes, lane.crowded_out) == (2, 8)
+    assert [UUri.from_pb(each.subscriber) for each in lane.fullest] == [UUri("dash", 2, 1, 0)]
+    [fullest] = lane.fullest
+    assert (fullest.queue_messages, fullest.queue_bytes, fullest.parked_messages, fullest.failures) == (
+        2,
+        500,
+        1,
+        6,
+    )
+    assert dict(lane.counters) == {"received": 5, "refused_key": 1}
+    assert [(UUri.from_pb(t.topic), t.received, t.delivered, t.throttled) for t in found.targets] == [
+        (SPEED, 9, 9, 0),
+        (SPEED, 9, 7, 2),
+        (DOORS, 1, 1, 0),
+    ]
+
+
+def test_answers_are_filtered_and_come_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    doors = pb.FetchRoutesRequest(topic_filter=DOORS.to_pb())
+    found = pb.FetchRoutesResponse.FromString(bench.call(ROUTES, doors))
+    assert [UUri.from_pb(route.topic) for route in found.routes] == [DOORS]
+    monkeypatch.setattr(ustreamer_service, "PAGE", 2)
+    first = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS))
+    rest = pb.FetchStatisticsResponse.FromString(bench.call(STATISTICS, pb.FetchStatisticsRequest(offset=2)))
+    assert (len(first.targets), first.has_more_records) == (2, True)
+    assert (len(rest.targets), rest.has_more_records) == (1, False)
+
+
+# ------------------------------------------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    "method", [UUri("hpc", 4, 1, 5), UUri("hpc", 4, 1, 0x7FFF), UUri("hpc", 4, 2, 1)], ids=str
+)
+def test_a_method_or_version_that_there_is_not_is_unimplemented(bench: Bench, method: UUri) -> None:
+    with pytest.raises(UStatusError, match="expected one of") as answer:
+        bench.rpc.call(method, ttl=100)
+    assert answer.value.code is UCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "words"),
+    [
+        (b"\xff", UPayloadFormat.PROTOBUF, "expected StopDispatchingRequest"),
+        (b"", UPayloadFormat.PROTOBUF, "expected a resource of 8000"),
+        (b"", UPayloadFormat.JSON, "expected PROTOBUF"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_an_invalid_argument(
+    bench: Bench, payload: bytes, kind: UPayloadFormat, words: str
+) -> None:
+    with pytest.raises(UStatusError, match=words) as answer:
+        bench.call(STOP, payload, kind)
+    assert answer.value.code is UCode.INVALID_ARGUMENT
+    assert bench.replans == 0
+
+
+def test_who_calls_is_told_when_a_method_fails(bench: Bench) -> None:
+    bench.readings.routes = lambda: 1 // 0
+    with pytest.raises(UStatusError, match="ZeroDivisionError") as answer:
+        bench.call(ROUTES)
+    assert answer.value.code is UCode.INTERNAL
+
+
+def test_what_is_no_request_is_not_answered(bench: Bench) -> None:
+    heard: list[UMessage] = []
+    bench.app.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), APP, heard.append)
+    source = APP.with_resource(0x8000)
+    bench.app.send(notification(UuidSource(ManualClock().clock().wall_ms).next(), source, OWN))
+    assert heard == []

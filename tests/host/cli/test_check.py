@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ustreamer check`: how far a configuration gets, and what is said where it ends."""
+
+import os
+from pathlib import Path
+
+import pytest
+from ustreamer_usubscription.plugin import UsubscriptionPlugin
+
+from ustreamer.host.cli.check import CheckReport, check, render
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
+LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "check"\nauthorities = ["hpc"]\n'
+SOMEIP = """\
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "{bind}"
+port = 30500
+sd = false
+"""
+OURS, NOT_OURS = "127.0.0.1", "192.0.2.1"  # the second one is for documentation only (RFC 5737)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "ustreamer.toml"
+    path.write_text(HEAD + LOCAL, encoding="utf-8")
+    return path
+
+
+def add(config: Path, text: str) -> Path:
+    config.write_text(config.read_text(encoding="utf-8") + text, encoding="utf-8")
+    return config
+
+
+# -------------------------------------------------------------------------------------------------------- what is well
+
+
+def test_a_good_configuration_passes_three_stages_and_the_report_says_what_is_in_it(config: Path) -> None:
+    add(config, SOMEIP.format(bind=OURS) + "[plugins.throttle]\n[plugins.usubscription]\n")
+    assert check(config, offline=False) == CheckReport(
+        file=str(config),
+        stages=("file", "routes", "environment"),
+        authority="hpc",
+        serves=("hpc", "chassis"),
+        endpoints=("a", "chassis"),
+        plugins=("throttle", "usubscription"),
+    )
+
+
+def test_offline_the_environment_is_left_out(config: Path) -> None:
+    add(config, SOMEIP.format(bind=NOT_OURS))
+    report = check(config, offline=True)
+    assert (report.stages, report.problems) == (("file", "routes"), ())
+
+
+def test_a_check_touches_nothing(config: Path) -> None:
+    add(config, SOMEIP.format(bind=OURS) + "[plugins.usubscription]\n")
+    before = config.read_bytes()
+    for _ in range(2):
+        assert check(config, offline=False).problems == ()
+    assert [path.name for path in config.parent.iterdir()] == ["ustreamer.toml"]
+    assert config.read_bytes() == before
+
+
+# ------------------------------------------------------------------------------------------------------ what is not
+
+
+def test_problems_of_the_file_are_told_one_per_line_with_their_lines_and_nothing_else_is_looked_at(
+    config: Path,
+) -> None:
+    add(config, "colour = 1\n[plugins.trottle]\n")
+    report = check(config, offline=False)
+    assert report.stages == ()
+    assert [problem.split(": ")[0] for problem in report.problems] == [f"{config}:{line}" for line in (7, 8)]
+    assert "colour" in report.problems[0]
+    assert "throttle" in report.problems[1]  # what was meant
+
+
+def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    report = check(tmp_path / "none.toml", offline=False)
+    assert report.stages == ()
+    [problem] = report.problems
+    assert "none.toml" in problem
+
+
+def test_a_plugin_that_cannot_be_loaded_is_a_problem(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "plug-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ustreamer]\nradar = no_such_module:Plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    add(config, "[plugins.radar]\n")
+    report = check(config, offline=False)
+    assert report.stages == ()
+    assert report.problems[0].startswith("plugin 'radar': cannot load 'no_such_module:Plugin'")
+
+
+def test_what_a_plugin_says_against_its_section_is_a_problem_of_the_second_stage(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UStatusError(UCode.UNIMPLEMENTED, "plugins.usubscription.topic_lifecycle: not on this machine")
+
+    monkeypatch.setattr(UsubscriptionPlugin, "__init__", refuse)
+    add(config, '[plugins.usubscription]\ntopic_lifecycle = "track"\n')
+    report = check(config, offline=False)
+    assert report.stages == ("file",)
+    [problem] = report.problems
+    assert problem.startswith(f"{config}: ")
+    assert "topic_lifecycle" in problem
+
+
+def test_a_pattern_that_a_plugin_cannot_read_is_a_problem_with_its_line(config: Path) -> None:
+    add(config, '[plugins.throttle]\nlatest = ["//chassis/1234"]\n')
+    report = check(config, offline=False)
+    assert report.stages == ()
+    [problem] = report.problems
+    assert problem.startswith(f"{config}:8: ")
+    assert "//chassis/1234" in problem
+
+
+TOPIC = '[[plugins.payloads.topics]]\ntopic = "//hpc/1/1/8001"\n'
+WHEEL = """
+[plugins.payloads.types.Wheel]
+kind = "struct"
+members = [
+    { name = "speed", type = "f33" },
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (WHEEL, 11, "types.Wheel.members[0].type: there is no type 'f33' (did you mean 'f32'?)"),
+        (WHEEL.replace('"struct"', '"strukt"'), 9, "types.Wheel.kind: 'strukt' is not one of: 'struct', 'tlv', 'array'"),
+        (TOPIC + 'type = "u8"\n' + TOPIC + 'type = "u8"\n', 11, "topics[1].topic: what is published on up://hpc/1/1/8001"),
+        (TOPIC + 'type = "u8"\nklass = 1\n', 10, "topics[0].klass: unknown key (have: class, topic, type); did you mean 'class'?"),
+    ],
+)  # fmt: skip
+def test_a_payload_that_is_described_wrongly_is_a_problem_with_its_line(
+    config: Path, text: str, line: int, problem: str
+) -> None:
+    [found] = check(add(config, text), offline=True).problems
+    assert found.startswith(f"{config}:{line}: plugins.payloads.{problem}")
+
+
+def test_a_payload_class_that_cannot_be_imported_is_a_problem_of_the_second_stage(config: Path) -> None:
+    report = check(add(config, TOPIC + 'class = "no_such_payloads:Wheel"\n'), offline=True)
+    assert report.stages == ("file",)
+    [problem] = report.problems
+    assert problem.startswith(
+        f"{config}: plugin 'payloads': topics[0].class: cannot import 'no_such_payloads': "
+    )
+    assert problem.endswith("ModuleNotFoundError: No module named 'no_such_payloads'")
+
+
+def test_an_address_that_this_machine_has_not_is_a_problem_of_the_environment(config: Path) -> None:
+    add(config, SOMEIP.format(bind=NOT_OURS))
+    report = check(config, offline=False)
+    assert report.stages == ("file", "routes")
+    [problem] = report.problems
+    assert problem.startswith(f"{config}: endpoints.chassis: ")
+    assert NOT_OURS in problem
+
+
+def test_a_state_directory_is_made_by_nobody_in_a_check_but_could_be(config: Path) -> None:
+    config.write_text(config.read_text().replace('"state"', '"a/b/c"'))
+    assert check(config, offline=False).problems == ()
+    (config.parent / "a").mkdir()
+    assert check(config, offline=False).problems == ()
+
+
+@pytest.mark.parametrize("state_dir", ["file", "file/below/it"])
+def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
+    config: Path, state_dir: str
+) -> None:
+    (config.parent / "file").touch(0o755)  # else it would be no place to write for another reason
+    config.write_text(config.read_text().replace('"state"', f'"{state_dir}"'))
+    report = check(config, offline=False)
+    assert report.stages == ("file", "routes")
+    [problem] = report.problems
+    assert problem.startswith(f"{config}: state_dir: {config.parent / state_dir} ")
+    assert ("does not exist" in problem) is not (config.parent / state_dir).exists()
+
+
+def test_a_state_directory_that_is_not_ours_to_write_is_a_problem(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.parent / "state").mkdir()
+    asked: list[tuple[Path, int]] = []
+
+    def denied(path: Path, mode: int) -> bool:
+        asked.append((path, mode))
+        return False
+
+    monkeypatch.setattr(os, "access", denied)  # root, who runs tests in a container, may write anywhere
+    assert len(check(config, offline=False).problems) == 1
+    assert asked == [(config.parent / "state", os.W_OK | os.X_OK)]
+
+
+def test_all_problems_of_the_environment_are_told(config: Path) -> None:
+    (config.parent / "state").touch()
+    add(config, SOMEIP.format(bind=NOT_OURS))
+    assert [problem.split(": ")[1] for problem in check(config, offline=False).problems] == [
+        "endpoints.chassis",
+        "state_dir",
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+
+
+def test_a_good_report_reads_in_five_lines() -> None:
+    report = CheckReport(
+        file="vehicle.toml",
+        stages=("file", "routes"),
+        authority="hpc.vin1",
+        serves=("hpc.vin1", "chassis"),
+        endpoints=("backbone", "chassis"),
+    )
+    assert render(report).splitlines() == [
+        "vehicle.toml: OK (file, routes)",
+        "  authority  hpc.vin1",
+        "  serves     hpc.vin1, chassis",
+        "  endpoints  backbone, chassis",
+        "  plugins    none",
+    ]
+
+
+def test_a_bad_report_is_its_problems() -> None:
+    report = CheckReport("vehicle.toml", stages=("file",), problems=("a: one", "b: two"), authority="hpc")
+    assert render(report) == "a: one\nb: two"

@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: what it prints, where, and the number it ends with."""
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.rigs.ports import udp_ports
+from ustreamer import __version__
+from ustreamer.host.cli.main import ExitCode, main
+from ustreamer.host.demo import command
+from ustreamer.host.runtime import plugins
+from ustreamer.uprotocol.ustatus import UCode
+
+DEADLINE_S = 30.0
+COMMANDS = (
+    "run",
+    "check",
+    "explain",
+    "plugins",
+    "demo",
+    "reload",
+    "routes",
+    "top",
+    "tap",
+    "dead-letters",
+    "import",
+)
+HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
+LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "cli"\nauthorities = ["hpc"]\n'
+SOMEIP = """\
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {port}
+sd = false
+"""
+
+TESTER = '''\
+import os, signal, sys, threading
+import msgspec
+from ustreamer.hooks import EndpointConfig, EndpointTransport, TransportKind, hookimpl
+from ustreamer.uprotocol import UCode, UPayloadFormat, UStatusError, UuidSource, UUri
+from ustreamer.uprotocol.umessage import notification
+
+class Down(EndpointTransport):
+    """A link that is down: what is sent there stays in the queue."""
+    def __init__(self, config, context): pass
+    def open(self): pass
+    def stop_receiving(self): pass
+    def close(self): pass
+    def register_listener(self, source_filter, sink_filter, listener): pass
+    def unregister_listener(self, source_filter, sink_filter, listener): pass
+    def statistics(self): return {}
+    def send(self, message):
+        raise UStatusError(UCode.UNAVAILABLE, "link down")
+
+class Plugin:
+    class Config(msgspec.Struct, frozen=True):
+        fails_with: int = 0
+        messages: int = 0
+        ends_itself: bool = False
+        dawdles: bool = False
+
+    def __init__(self, config, context):
+        if config.fails_with:
+            raise UStatusError(UCode(config.fails_with), "as the configuration says")
+        self.config = config
+        self.ids = UuidSource(context.clock.wall_ms)
+
+    @staticmethod
+    @hookimpl
+    def ustreamer_transports():
+        return {"down": TransportKind(EndpointConfig, Down)}
+
+    @staticmethod
+    @hookimpl
+    def ustreamer_commands(commands):
+        greet = commands.add_parser("greet", help="say hello")
+        greet.add_argument("--name", default="world")
+        greet.set_defaults(run=lambda arguments: print(f"hello {arguments.name}") or 3)
+
+    @hookimpl
+    def ustreamer_started(self, dispatcher):
+        for _ in range(self.config.messages):
+            message = notification(self.ids.next(), UUri("hpc", 1, 1, 0x8000), UUri("cloud", 1, 1, 0))
+            dispatcher.ingress("a").dispatch(message)
+        if self.config.ends_itself:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @hookimpl
+    def ustreamer_stopping(self):
+        if self.config.dawdles:
+            print("STOPPING", flush=True)
+            threading.Event().wait(60)
+'''
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
+
+@pytest.fixture(autouse=True)
+def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a command changes in its process, put back; and a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    log = logging.getLogger("ustreamer")
+    before = log.handlers[:], log.level, log.propagate
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    interval = sys.getswitchinterval()
+    yield
+    log.handlers[:], log.level, log.propagate = before
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.setswitchinterval(interval)
+
+
+@pytest.fixture
+def tester(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The plugin above, installed in a directory of its own."""
+    site = tmp_path / "site"
+    info = site / "plug_tester-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "cli_tester.py").write_text(TESTER)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug-tester\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ustreamer]\ntester = cli_tester:Plugin\n")
+    monkeypatch.syspath_prepend(site)
+    yield site
+    sys.modules.pop("cli_tester", None)
+
+
+Written = Callable[..., str]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    def write(*parts: str) -> str:
+        path = tmp_path / "ustreamer.toml"
+        path.write_text("\n".join((HEAD, *parts)), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def port() -> int:
+    return udp_ports(1)[0]
+
+
+def ended(*arguments: str) -> int:
+    """The exit code of a command, also where argparse ends the process."""
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+
+
+Output = pytest.CaptureFixture[str]
+
+
+def process(*arguments: str, site: Path | None = None, **how: Any) -> subprocess.Popen[str]:
+    code = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
+    paths = [str(site)] if site else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
+    environment.pop("PYTHONUNBUFFERED", None)  # which some containers set, and which hides a missing flush
+    how.setdefault("stdout", subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **how
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- help and usage
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_help_of_every_command_fits_on_a_screen(command: str, capsys: Output) -> None:
+    assert ended(*command.split(), "--help") == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert 2 < len(lines) < 25
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"usage: ustreamer {command}".rstrip())
+    assert err == ""
+
+
+def test_the_help_lists_every_command_with_a_sentence(tester: Path, capsys: Output) -> None:
+    ended("--help")
+    out = capsys.readouterr().out
+    listed = re.findall(r"^    ([\w-]+)\s+(\w.+)$", out, re.MULTILINE)
+    names = [name for name, _ in listed]
+    assert names[: len(COMMANDS)] == [*COMMANDS]
+    assert "greet" in names[len(COMMANDS) :]
+    assert all(len(words.split()) > 1 for _, words in listed)
+
+
+def test_the_version_is_told(capsys: Output) -> None:
+    assert ended("--version") == 0
+    assert capsys.readouterr().out == f"ustreamer {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "fly",
+        "run",
+        "run a.toml b.toml",
+        "run a.toml --log xml",
+        "run a.toml --log-level loud",
+        "run a.toml --drain soon",
+        "run a.toml --drain nan",
+        "run a.toml --drain inf",
+        "run a.toml --drain=-1",
+        "check",
+        "check a.toml --online",
+        "plugins x y",
+        "demo --seconds ten",
+        "demo --seconds nan",
+        "demo --seconds inf",
+        "demo --seconds=-1",
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_how_it_is_used(
+    arguments: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "run", lambda **_: 0)
+    assert ended(*arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: ustreamer")
+
+
+def test_the_exit_codes_are_the_ones_that_supervisors_know() -> None:
+    assert {code.name: code.value for code in ExitCode} == {
+        "OK": 0,
+        "FAILURE": 1,
+        "USAGE": 2,
+        "UNAVAILABLE": 69,
+        "STORE_DAMAGED": 74,
+        "NOT_DRAINED": 75,
+        "DENIED": 77,
+        "BAD_CONFIG": 78,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------- check
+
+
+def test_a_good_configuration_is_ok(written: Written, capsys: Output) -> None:
+    path = written(LOCAL, "[plugins.throttle]")
+    assert ended("check", path) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == f"{path}: OK (file, routes, environment)"
+    assert err == ""
+
+
+def test_offline_is_passed_on(written: Written, capsys: Output) -> None:
+    path = written(LOCAL)
+    assert ended("check", path, "--offline") == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{path}: OK (file, routes)"
+
+
+def test_a_bad_configuration_ends_with_78_and_its_problems_go_to_stderr(
+    written: Written, capsys: Output
+) -> None:
+    path = written(LOCAL, "colour = 1", "[plugins.trottle]")
+    assert ended("check", path) == 78
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(": ")[0] for line in err.splitlines()] == [f"{path}:9", f"{path}:10"]
+
+
+@pytest.mark.parametrize(("text", "code", "problems"), [(LOCAL, 0, 0), (LOCAL + "colour = 1", 78, 1)])
+def test_a_report_for_machines_is_one_json_object_on_stdout(
+    written: Written, capsys: Output, text: str, code: int, problems: int
+) -> None:
+    path = written(text)
+    assert ended("check", path, "--json") == code
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert report["file"] == path
+    assert report["stages"] == ([] if problems else ["file", "routes", "environment"])
+    assert len(report["problems"]) == problems
+    assert report.keys() == {"file", "stages", "problems", "authority", "serves", "endpoints", "plugins"}
+    assert err == ""
+
+
+# -------------------------------------------------------------------------------------------------------------- plugins
+
+
+def test_plugins_are_listed_with_what_they_do(tester: Path, capsys: Output) -> None:
+    assert ended("plugins") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(plugins.installed_plugins())
+    [line] = [line for line in lines if line.startswith("tester ")]
+    assert line.split() == [
+        "tester",
+        "plug-tester",
+        "1.0",
+        "ustreamer_transports",
+        "ustreamer_commands",
+        "ustreamer_started",
+        "ustreamer_stopping",
+    ]
+
+
+def test_plugins_are_listed_for_machines(tester: Path, capsys: Output) -> None:
+    assert ended("plugins", "--json") == 0
+    listed = {each.pop("name"): each for each in json.loads(capsys.readouterr().out)}
+    assert {"throttle", "usubscription", "tester"} <= listed.keys()
+    assert listed["throttle"]["hooks"] == ["ustreamer_filters"]
+    assert listed["tester"]["distribution"] == "plug-tester"
+    assert listed["tester"]["version"] == "1.0"
+
+
+def test_without_any_plugin_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.setattr(plugins, "installed_plugins", dict)
+    assert ended("plugins") == 0
+    assert capsys.readouterr().out == "no plugins installed\n"
+    assert ended("plugins", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_plugin_adds_a_command_whose_number_is_the_exit_code(tester: Path, capsys: Output) -> None:
+    assert ended("greet", "--name", "hpc") == 3
+    assert capsys.readouterr().out == "hello hpc\n"
+
+
+def test_a_plugin_that_cannot_be_loaded_is_told_and_keeps_no_command_from_working(
+    tester: Path, capsys: Output
+) -> None:
+    (tester / "cli_tester.py").write_text("import no_such_library")
+    assert ended("plugins") == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith("warning: plugin 'tester': cannot load 'cli_tester:Plugin'")
+    assert "usubscription" in shown.out
+
+
+# ----------------------------------------------------------------------------------------------------------------- demo
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", {"seconds": 10.0, "as_json": False, "recordings": None, "web": None}),
+        ("--seconds 0.5 --json", {"seconds": 0.5, "as_json": True, "recordings": None, "web": None}),
+        ("--recordings kept", {"seconds": 10.0, "as_json": False, "recordings": Path("kept"), "web": None}),
+    ],
+)
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_demo_is_told_how_long_and_in_which_form(
+    monkeypatch: pytest.MonkeyPatch, arguments: str, expected: dict[str, object], code: int
+) -> None:
+    told: list[dict[str, object]] = []
+
+    def run(**how: object) -> int:
+        told.append(how)
+        return code
+
+    monkeypatch.setattr(command, "run", run)
+    assert ended("demo", *arguments.split()) == code
+    assert told == [expected]
+
+
+# ------------------------------------------------------------------------------------------------------------------ run
+
+
+def test_a_file_that_is_not_there_ends_with_78(tmp_path: Path, capsys: Output) -> None:
+    assert ended("run", str(tmp_path / "none.toml")) == 78
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "none.toml" in err
+
+
+def test_every_problem_of_a_configuration_is_a_line_on_stderr(written: Written, capsys: Output) -> None:
+    path = written(LOCAL, "colour = 1", "[plugins.trottle]")
+    assert ended("run", path) == 78
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(": ")[0] for line in err.splitlines()] == [f"{path}:9", f"{path}:10"]
+
+
+def test_an_endpoint_that_cannot_be_opened_ends_with_69_and_there_is_no_ready(
+    written: Written, capsys: Output
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert ended("run", written(LOCAL, SOMEIP.format(port=port))) == 69
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("UNAVAILABLE: ")
+    assert str(port) in err
+    assert "Traceback" not in err
+
+
+def test_a_damaged_store_ends_with_74(written: Written, tmp_path: Path, capsys: Output) -> None:
+    store = tmp_path / "state" / "usubscription"
+    store.mkdir(parents=True)
+    (store / "data.mdb").write_bytes(b"no store" * 4096)
+    assert ended("run", written(LOCAL, '[plugins.usubscription]\ndamaged = "refuse"')) == 74
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("DATA_LOSS: ")
+    assert str(store) in err
+
+
+EXITS = {
+    UCode.UNAVAILABLE: 69,
+    UCode.DATA_LOSS: 74,
+    UCode.PERMISSION_DENIED: 77,
+    UCode.INVALID_ARGUMENT: 78,
+    UCode.UNIMPLEMENTED: 78,
+    UCode.FAILED_PRECONDITION: 78,  # the state directory is that of a newer version, for one
+}
+
+
+@pytest.mark.parametrize("code", [code for code in UCode if code is not UCode.OK])
+def test_what_keeps_a_streamer_from_running_is_told_by_the_exit_code(
+    tester: Path, written: Written, capsys: Output, code: UCode
+) -> None:
+    assert ended("run", written(LOCAL, f"[plugins.tester]\nfails_with = {int(code)}")) == EXITS.get(code, 1)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"{code.name}: as the configuration says\n")
+
+
+def test_a_streamer_that_ends_with_nothing_left_ends_with_0(
+    tester: Path, written: Written, capsys: Output
+) -> None:
+    assert ended("run", written(LOCAL, "[plugins.tester]\nends_itself = true")) == 0
+    assert capsys.readouterr().out == "READY\n"
+
+
+def test_messages_that_are_left_after_the_time_to_drain_end_with_75_and_are_counted(
+    tester: Path, written: Written, capsys: Output
+) -> None:
+    down = '[endpoints.b]\ntransport = "down"\nauthorities = ["cloud"]'
+    tester_that_ends = "[plugins.tester]\nends_itself = true"
+    began = time.monotonic()
+    assert ended("run", written(LOCAL, down, tester_that_ends)) == 0
+    nothing_to_send_s = time.monotonic() - began
+    capsys.readouterr()
+    path = written(LOCAL, down, f"{tester_that_ends}\nmessages = 3")
+    began = time.monotonic()
+    assert ended("run", path, "--drain", "0.05") == 75
+    # Without the option it would be 5.
+    assert 0.05 <= time.monotonic() - began < nothing_to_send_s + 4.0
+    out, err = capsys.readouterr()
+    assert out == "READY\n"
+    assert err.splitlines()[-1] == "3 messages were not sent within 0.05 s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "form"),
+    [
+        ("", r"\d\d:\d\d:\d\d\.\d{3} INFO streamer.started authority=hpc endpoints=\['a'\]"),
+        (
+            "--log json",
+            r'\{"time": .*"event": "streamer.started", "authority": "hpc", "endpoints": \["a"\]\}',
+        ),
+        ("--log-level warning", None),
+    ],
+)
+def test_the_log_goes_to_stderr_in_the_form_asked_for(
+    tester: Path, written: Written, capsys: Output, arguments: str, form: str | None
+) -> None:
+    path = written(LOCAL, "[plugins.tester]\nends_itself = true")
+    assert ended("run", path, *arguments.split()) == 0
+    out, err = capsys.readouterr()
+    assert out == "READY\n"
+    if form is None:
+        assert err == ""
+    else:
+        assert re.fullmatch(form, err.splitlines()[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_streamer_says_ready_once_when_its_endpoints_are_up_and_ends_with_0_on_a_signal(
+    written: Written, port: int, number: signal.Signals
+) -> None:
+    running = process("run", written(SOMEIP.format(port=port), LOCAL), "--log", "json")
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "READY\n"
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other,
+            pytest.raises(OSError, match="in use"),
+        ):
+            other.bind(("127.0.0.1", port))
+        running.send_signal(number)
+        out, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert (out, running.returncode) == ("", 0)
+    assert [json.loads(line)["event"] for line in err.splitlines()] == [
+        "streamer.started",
+        "streamer.stopped",
+    ]
+
+
+def test_the_second_signal_ends_the_process_at_once(tester: Path, written: Written) -> None:
+    path = written(LOCAL, "[plugins.tester]\ndawdles = true")
+    running = process("run", path, "--drain", "60", site=tester)
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "READY\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == "STOPPING\n"
+        running.send_signal(signal.SIGTERM)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_goes_away_is_no_reason_for_a_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        running = process("plugins", "--json", stdout=writing)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        os.close(writing)
+    assert err == ""
+    assert running.returncode == ExitCode.FAILURE

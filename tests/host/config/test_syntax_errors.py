@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not TOML: the line of the mistake, not of where it was noticed, and what to write instead."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.host.config.syntax_errors import TomlSyntaxError, parse
+
+ONE_LINE = "an inline table stands on one line, without a comma at its end; or make it a [table]"
+KEY = "a key is made of A-Z a-z 0-9 - _, or stands in quotes"
+COMMA = "put a comma between its elements"
+QUOTED_NAME = "put a name of other characters than A-Z a-z 0-9 - _ in quotes"
+
+REFUSED: list[tuple[str, int, str]] = [
+    ("a = 1\nb = zenoh # x\n", 2, 'write "zenoh" in quotes'),
+    ("a = “x”", 1, 'write "“x”" in quotes'),
+    ("a = False\n", 1, "write true and false in small letters"),
+    ("a = yes", 1, "write true or false"),
+    ("a = null", 1, "leave the key out"),
+    ("a = .5", 1, "write 0.5"),
+    ("a =\nb = 1", 1, "write a value after the ="),
+    ("a = # none", 1, "write a value after the ="),
+    ("a == 1", 1, "write one ="),
+    ("a = 010\n", 1, "write the number without leading zeros"),
+    ("a = 1,\n", 1, "leave out the ','"),
+    ("a = 1;\n", 1, "leave out the ';'"),
+    ("a = 10.0.0.1:80", 1, 'write "10.0.0.1:80" in quotes'),
+    ("a = 10ms # x", 1, 'write "10ms" in quotes'),
+    ("a = 2021-99-01", 1, 'write "2021-99-01" in quotes'),
+    ("a = 1 b = 2", 1, "begin a new line"),
+    ("a: 1 # one\n", 1, "write a = 1"),
+    ("a b = 1", 1, KEY),
+    ("é = 1", 1, KEY),
+    ("a\n", 1, "write a = and a value"),
+    ("x.y]\na = 1", 1, "write [x.y]"),
+    ("= 1", 1, "write a key in front of the ="),
+    ("[a\nb = 1", 1, "close the header with ]"),
+    ("a = 1\n[endpoints.x", 2, "close the header with ]"),
+    ("[[a]\n", 1, "close the header with ]]"),
+    ("[my ecu]\n", 1, QUOTED_NAME),
+    ("[]\n", 1, KEY),
+    ('a = "x\nb = "y"', 1, "close the string on its line"),
+    ("a = 'x\nb = 'y'", 1, "close the string on its line"),
+    ("a = 'x\nb = 1\n", 1, "close the string"),
+    ('\na = "x', 2, "close the string"),
+    ('a = 1\nb = """\nc\n\n', 2, "close the string"),
+    ("a = 1\nb = '''\nc\n\n", 2, "close it with three quotes"),
+    ('a = "C:\\data"', 1, "write \\\\ for each \\, or put the string in 'single quotes'"),
+    ("t = { a = 1\nb = 2", 1, "close it with } on its line, or make it a [table]"),
+    ("t = { a = 1 b = 2 }", 1, "put a comma between its keys"),
+    ("t = {\na = 1 }", 1, ONE_LINE),
+    ("t = { a = 1,\n b = 2 }", 1, ONE_LINE),
+    ("t = { a = 1, }", 1, ONE_LINE),
+    ('a = [\n"x"\n\nb = 1\n', 1, "close it with ]"),
+    ('a = ["x",\nb = 1\n', 1, "close it with ]"),
+    ('a = ["x",\n\n[b]\n', 1, "close it with ]"),
+    ("\na = [1,\n2", 2, "close it with ]"),
+    ('a = [\n"x",\n"y"\n"z",\n]', 4, COMMA),
+    ("a = [1 2]", 1, COMMA),
+    ("a = ['x', y]", 1, 'write "y" in quotes'),
+    ("a = [\n[1],\n[True],\n]", 3, "write true and false in small letters"),
+    ("// a\n", 1, "a comment begins with #"),
+    ("a = 1\nb = [\n1]\na = [\n2]\n", 4, "the first is on line 1"),
+    ("[a]\n[b]\n[a]\n", 3, "the first is on line 1"),
+    ("a.b = 1\n[a]\n", 2, "the first is on line 1"),
+    ("[a.b]\n[[a.b]]\n", 2, "the first is on line 1"),
+    ("t = { a = 1, a = 2 }", 1, "the first is on line 1"),
+    ("a = 1\nb = " + "1" * 5000, 2, "put it in quotes"),
+    ("a = " + "[" * 50_000, 0, ""),
+    ("a = 1\x00", 1, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "suggestion"), REFUSED, ids=[row[0][:40] for row in REFUSED])
+def test_a_text_that_is_not_toml_is_refused_where_the_mistake_is(
+    text: str, line: int, suggestion: str
+) -> None:
+    with pytest.raises(TomlSyntaxError) as caught:
+        parse(text)
+    assert (caught.value.line, caught.value.suggestion) == (line, suggestion)
+    assert caught.value.text
+
+
+def test_what_is_defined_twice_is_named() -> None:
+    with pytest.raises(TomlSyntaxError) as caught:
+        parse('[[t]]\n"a b" = 1\n"a b" = 2')
+    assert (caught.value.path, caught.value.text) == (("t", 0, "a b"), "is defined twice")
+
+
+FRAGMENTS = [
+    *"ab1.,=[]{}\n\n\n #\"'\\\x00:",
+    "a = 1\n",
+    "b = ",
+    "[t]\n",
+    "[[t]]\n",
+    '"""',
+    "'''",
+    "{ a = 1",
+    "True",
+]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
+def test_every_text_is_parsed_as_tomllib_does_or_refused_on_a_line_of_it(text: str) -> None:
+    try:
+        accepted = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        with pytest.raises(TomlSyntaxError) as caught:
+            parse(text)
+        assert 1 <= caught.value.line <= text.count("\n") + 1
+    else:
+        assert parse(text) == accepted

@@ -1,0 +1,680 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A durable lane on a real spool. The test says when it sends, writes and dies, so each story can be told again."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.egress.durable_queue_rig import (
+    BOOT,
+    HOUR_MS,
+    LIMITS,
+    DurableQueueRig,
+    MakeDurableQueueRig,
+    WouldWait,
+    with_limits,
+)
+from tests.host.egress.test_endpoint_queue import (
+    DOWN,
+    InlineTransport,
+    RoutedTransport,
+    ScriptedTransport,
+    eventually,
+    number,
+    on,
+)
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.expiry import remaining_after_reboot_ms
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
+from ustreamer.host.storage.spool import SpoolLimits
+from ustreamer.host.storage.spool_records import SpoolRecord
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+HERE = UUri("chassis", 1, 1, 0x8001)
+THERE = UUri("chassis", 2, 1, 0x8001)
+DAY_MS = 24 * HOUR_MS
+OVER = UStatus(UCode.UNAVAILABLE, "the streamer was stopped")
+
+
+def down() -> ScriptedTransport:
+    return ScriptedTransport(then=DOWN)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[MakeDurableQueueRig]:
+    """Starts a process on the same directory; the one before it is dead by then. At the end the books balance."""
+    lives: list[DurableQueueRig] = []
+
+    def start(
+        wire: ScriptedTransport,
+        limits: EgressLimits = LIMITS,
+        clock: ManualClock | None = None,
+        boot: bytes = BOOT,
+        *,
+        threads: bool = False,
+        rest_ns: int = 0,
+    ) -> DurableQueueRig:
+        life = DurableQueueRig(
+            tmp_path, wire, limits, clock, boot, threads=threads, quick=True, rest_ns=rest_ns
+        )
+        lives.append(life)
+        return lives[-1]
+
+    yield start
+    for life in lives:
+        life.die()
+        assert life.ledger_snapshot().unaccounted == 0, life.ledger_snapshot()
+
+
+def close(life: DurableQueueRig) -> None:
+    life.wire.gate.set()
+    life.queue.close(10.0)
+    assert not life.queue._writer.is_alive()
+
+
+# --------------------------------------------------------------------------------------------------- kept, and sent
+
+
+def test_what_is_sent_at_once_never_touches_the_disk(start: MakeDurableQueueRig) -> None:
+    life = start(ScriptedTransport())
+    life.offer(*life.numbers(*range(300)))
+    life.send()
+    life.write_all()
+    assert life.sent == list(range(300))
+    assert (life.queue.committed, life.queue.persisted) == (0, 0)
+    assert life.queue.counters()["spool_transactions"] == 0
+
+
+def test_a_lane_that_sends_inline_writes_only_what_was_refused(start: MakeDurableQueueRig) -> None:
+    life = start(InlineTransport(None, DOWN))
+    life.offer(*life.numbers(0, 1, 2))
+    life.write_all()
+    assert (life.sent, life.queue.persisted) == ([0], 2)
+
+
+def test_what_waits_survives_a_kill_in_order_with_its_ids_and_payloads(start: MakeDurableQueueRig) -> None:
+    first = start(down())
+    messages = first.numbers(*range(100))
+    first.offer(*messages)
+    first.write_all()
+    assert (first.queue.persisted, first.queue.statistics().persisted, first.queue.sendable) == (100, 100, 0)
+    first.die()
+
+    second = start(ScriptedTransport())
+    assert second.ledger_snapshot().received == second.queue.persisted == second.queue.queued == 100
+    second.offer(second.number(100))
+    second.send()
+    assert second.wire.sent[:100] == messages
+    assert second.sent == list(range(101))
+    assert {verdict for _, verdict in second.verdicts} == {Verdict.DELIVERED}
+    second.write_all()
+    assert second.queue.persisted == second.queue.counters()["spooled"] == 0
+    second.die()
+    assert start(ScriptedTransport()).queue.queued == 0
+
+
+def test_a_kill_loses_what_was_not_committed_and_nothing_else(start: MakeDurableQueueRig) -> None:
+    first = start(down())
+    first.offer(*first.numbers(*range(10)))
+    first.write_all()
+    first.offer(*first.numbers(*range(10, 15)))
+    assert (first.queue.committed, first.queue.sendable) == (10, 5)
+    first.die()
+    second = start(ScriptedTransport())
+    second.send()
+    assert second.sent == list(range(10))
+
+
+def test_more_important_messages_go_first_after_a_restart_too(start: MakeDurableQueueRig) -> None:
+    first = start(down())
+    first.offer(*(first.number(n, UPriority.CS6 if n % 2 else UPriority.CS1) for n in range(20)))
+    first.write_all()
+    first.die()
+    second = start(ScriptedTransport())
+    second.send()
+    assert second.sent == [*range(1, 20, 2), *range(0, 20, 2)]
+
+
+def test_a_message_for_two_subscribers_is_kept_for_each(start: MakeDurableQueueRig) -> None:
+    first = start(down())
+    [message] = first.numbers(7)
+    for subscriber in (HERE, THERE):
+        first.offer(message, to=subscriber)
+    first.write_all()
+    first.die()
+    second = start(ScriptedTransport())
+    queue = second.queue._queue
+    taken = [queue.pop_batch(10), queue.pop_batch(10)]  # each has a lane of its own
+    assert [[item.delivery.subscriber for item in each] for each in taken] == [[HERE], [THERE]]
+    for each in taken:
+        queue.requeue(each)
+
+
+def test_a_closed_route_holds_up_nobody_else_after_a_restart(start: MakeDurableQueueRig) -> None:
+    first = start(RoutedTransport(HERE, THERE))
+    for n in range(0, 40, 2):
+        first.offer(on(HERE, n), on(THERE, n + 1))
+    first.send()
+    first.write_all()
+    assert (first.queue.blocked, first.queue.persisted) == (40, 40)
+    first.die()
+
+    second = start(RoutedTransport(THERE))
+    second.offer(on(THERE, 41))
+    second.send()
+    assert second.sent == list(range(0, 40, 2))
+    assert isinstance(second.wire, RoutedTransport)
+    second.wire.closed.clear()
+    second.queue.on_route_open(THERE)
+    second.send()
+    assert second.sent[20:] == [*range(1, 40, 2), 41]
+
+
+# ------------------------------------------------------------------------------------------------------- duplicates
+
+
+def test_a_kill_repeats_no_more_than_it_says_and_nothing_new_before_what_is_repeated(
+    start: MakeDurableQueueRig,
+) -> None:
+    first = start(down())
+    first.offer(*first.numbers(*range(1000)))
+    first.write_all()
+    first.die()
+    second = start(ScriptedTransport())
+    second.send()  # the disk is slow: nothing is removed
+    assert 64 < len(second.sent) <= MAX_DUPLICATES
+    second.die()
+    third = start(ScriptedTransport())
+    third.send()
+    assert third.sent == list(range(len(third.sent)))
+    third.write()
+    third.send()
+    while third.queue.queued:
+        third.write_all()
+        third.send()
+    assert third.sent == list(range(1000))
+
+
+def test_what_is_delivered_while_it_is_written_is_removed_again(start: MakeDurableQueueRig) -> None:
+    life = start(down())
+    commit = life.queue._spool.commit
+
+    def slow_commit(*arguments: object) -> list[bytes]:
+        keys = commit(*arguments)  # type: ignore[arg-type]
+        life.wire.then = None
+        life.queue.on_link_up()
+        life.send()
+        return keys
+
+    life.queue._spool.commit = slow_commit  # type: ignore[method-assign,assignment]
+    life.offer(*life.numbers(1, 2, 3))
+    life.write()
+    assert life.sent == [1, 2, 3]
+    assert (life.queue.persisted, life.queue._undeleted, life.queue.counters()["spooled"]) == (0, 3, 3)
+    life.write()
+    assert (life.queue._undeleted, life.queue.counters()["spooled"]) == (0, 0)
+
+
+def test_what_was_sent_a_moment_ago_is_sent_again_after_a_kill(start: MakeDurableQueueRig) -> None:
+    """A put is taken by a thread of the transport, and is nowhere yet if that is killed."""
+    life = start(down(), rest_ns=1_000)
+    life.offer(*life.numbers(1, 2, 3))
+    life.write()
+    life.wire.then = None
+    life.queue.on_link_up()
+    life.send()
+    assert (life.sent, life.write(), life.queue.counters()["spooled"]) == ([1, 2, 3], True, 3)
+    life.die()
+    second = start(ScriptedTransport(), rest_ns=1_000)
+    second.send()
+    assert second.sent == [1, 2, 3]
+    second.clock.now_ns += 1_000
+    assert (second.write(), second.queue.counters()["spooled"]) == (True, 0)
+
+
+# ------------------------------------------------------------------------------------------------ memory and limits
+
+
+def test_what_is_too_much_for_memory_is_on_disk_only_and_is_sent_whole(start: MakeDurableQueueRig) -> None:
+    life = start(down(), with_limits(queue_messages=10))
+    messages = life.numbers(*range(100))
+    for message in messages:
+        life.offer(message)
+        life.write_all()
+    waiting = life.queue._queue.shared_queue.waiting._classes[1]
+    assert [item.header_only for item in waiting] == [n >= 10 for n in range(100)]
+    assert not any(item.message.payload for item in waiting if item.header_only)
+    life.wire.then = None
+    life.send()
+    assert life.wire.sent == messages
+
+
+def test_what_finds_no_room_in_the_spool_is_a_dead_letter(start: MakeDurableQueueRig) -> None:
+    life = start(down(), with_limits(queue_messages=10, spool_messages=20))
+    for n in range(25):
+        life.offer(life.number(n))
+        life.write_all()
+    assert [number(message) for message, _ in life.undelivered] == list(range(20, 25))
+    assert {status.code for _, status in life.undelivered} == {UCode.RESOURCE_EXHAUSTED}
+    assert "spool is full (20 messages" in life.undelivered[0][1].message
+    assert life.queue.persisted == 20
+
+
+def test_an_important_message_displaces_one_that_is_on_disk_whose_letter_is_whole(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(down(), with_limits(queue_messages=1, spool_messages=5))
+    messages = life.numbers(*range(5))
+    for message in messages:
+        life.offer(message)
+        life.write_all()
+    life.offer(life.number(9, UPriority.CS6))
+    assert [message for message, _ in life.undelivered] == [messages[4]]
+    life.write_all()
+    life.die()
+    second = start(ScriptedTransport())
+    second.send()
+    assert second.sent == [9, 0, 1, 2, 3]
+
+
+def test_a_disk_that_takes_nothing_leaves_a_lane_like_any_other_and_says_so(
+    start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = start(down(), with_limits(queue_messages=10))
+    life.queue._spool.set_limits(SpoolLimits(5, 1_000_000))
+    life.offer(*life.numbers(*range(5)))
+    life.write_all()
+    with caplog.at_level(logging.ERROR):
+        life.offer(*life.numbers(*range(5, 18)))
+        assert [life.write(), life.write()] == [False, False]
+    assert [record.message for record in caplog.records] == ["egress.not_persisted"]
+    assert [number(message) for message, _ in life.undelivered] == [15, 16, 17]
+    [status] = {status for _, status in life.undelivered}
+    assert status.code is UCode.RESOURCE_EXHAUSTED
+    assert "10 messages wait for the disk" in status.message
+    assert (life.queue.persisted, life.queue.sendable) == (5, 10)
+
+    life.wire.then = None
+    life.send()
+    assert life.sent == list(range(15))
+    assert life.write()
+    life.wire.then = DOWN
+    life.offer(life.number(18))
+    life.write_all()
+    assert life.queue.persisted == 1
+
+    with caplog.at_level(logging.ERROR):
+        life.queue._spool.set_limits(SpoolLimits(1, 1_000_000))
+        life.offer(life.number(19))
+        assert not life.write()
+    assert [record.message for record in caplog.records] == ["egress.not_persisted", "egress.not_persisted"]
+
+
+def test_other_limits_hold_from_the_next_message_on(start: MakeDurableQueueRig) -> None:
+    life = start(down(), with_limits(spool_messages=2))
+    life.offer(*life.numbers(0, 1, 2))
+    assert len(life.undelivered) == 1
+    life.queue.set_limits(with_limits(spool_messages=4, spool_bytes=10**9))
+    life.offer(*life.numbers(2, 3, 4))
+    assert len(life.undelivered) == 2
+    life.write_all()
+    assert life.queue.persisted == 4
+    life.queue.set_limits(with_limits(spool_messages=1))
+    life.write()
+    life.die()
+    second = start(ScriptedTransport(), with_limits(spool_messages=1))
+    second.send()
+    assert second.sent == [0, 1, 2, 3]
+
+
+def test_more_bytes_may_be_kept_after_a_reload(start: MakeDurableQueueRig) -> None:
+    life = start(down(), with_limits(spool_bytes=1))
+    life.queue.set_limits(with_limits(spool_bytes=100_000_000))
+    [message] = life.numbers(0)
+    life.offer(UMessage(message.id, message.attributes, b"p" * 10_000_000))
+    assert life.write()
+    assert life.queue.persisted == 1
+
+
+def test_what_becomes_absent_is_never_what_is_being_sent(start: MakeDurableQueueRig) -> None:
+    life = start(ScriptedTransport())
+    send = life.wire.send
+
+    def slow_send(message: UMessage) -> None:
+        life.write()
+        send(message)
+
+    life.gateway.delivery.transmit = slow_send
+    life.queue.set_limits(with_limits(queue_messages=100))
+    life.offer(*life.numbers(*range(1, 101)))
+    life.queue.set_limits(with_limits(queue_messages=1))
+    life.send()
+    assert life.verdicts == [(n, Verdict.DELIVERED) for n in range(1, 101)]
+    assert life.queue.committed == 100
+
+
+# ----------------------------------------------------------------------------------------------------------- expiry
+
+
+@pytest.mark.parametrize(("ttl", "limit_ms"), [(None, HOUR_MS), (60_000, 60_000)], ids=["max_age_ms", "ttl"])
+@pytest.mark.parametrize(("left_ms", "sent"), [(1, [1]), (-1, [])])
+@pytest.mark.parametrize(
+    ("reboot", "leap_ms"),
+    # Nobody can tell a leap from the time that the machine was off.
+    [(False, 0), (False, -DAY_MS), (False, DAY_MS), (True, 0)],
+)
+def test_a_restart_neither_shortens_nor_extends_a_wait(
+    start: MakeDurableQueueRig,
+    ttl: int | None,
+    limit_ms: int,
+    left_ms: int,
+    sent: list[int],
+    leap_ms: int,
+    reboot: bool,
+) -> None:
+    clock = ManualClock()
+    clock.advance(s=5)
+    first = start(down(), clock=clock)
+    first.offer(first.number(1, ttl=ttl))
+    first.write_all()
+    first.die()
+    clock.step(ms=leap_ms)
+    if reboot:
+        clock.advance(ms=limit_ms - left_ms)
+        now_ms = clock.clock().wall_ms()
+        clock = ManualClock(wall_ms=now_ms)
+    else:
+        clock.advance(ms=limit_ms - left_ms)
+    second = start(ScriptedTransport(), clock=clock, boot=b"another boot" if reboot else BOOT)
+    second.send()
+    assert second.sent == sent
+    assert second.verdicts == [(1, Verdict.DELIVERED if sent else Verdict.EXPIRED)]
+    assert [status.code for _, status in second.undelivered] == ([] if sent else [UCode.DEADLINE_EXCEEDED])
+
+
+@pytest.mark.parametrize(
+    ("stored_at", "read_at", "left"),
+    [
+        ("2026", 0, 1_000),
+        ("2026", 400, 600),
+        ("2026", 1_000, 0),
+        ("2026", 1_001, -1),
+        ("2000", 0, 1_000),
+        (
+            "2000",
+            26 * 365 * DAY_MS,
+            1_000,
+        ),  # the clock was set meanwhile: nothing is known of how long it took
+        ("2026", -26 * 365 * DAY_MS, 1_000),  # it has lost its time
+    ],
+)
+def test_only_a_wall_clock_that_can_be_right_is_believed_after_a_reboot(
+    stored_at: str, read_at: int, left: int
+) -> None:
+    began_ms = {"2026": 1_780_000_000_000, "2000": 946_684_800_000}[stored_at]
+    assert remaining_after_reboot_ms(1_000, began_ms + 1_000, began_ms + read_at) == left
+
+
+# ----------------------------------------------------------------------------------------------------------- damage
+
+
+def test_a_record_that_has_rotted_costs_one_message_and_is_said(
+    start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    life = start(down(), with_limits(queue_messages=1))
+    for n in range(5):
+        life.offer(life.number(n))
+        life.write_all()
+    env = life.queue._spool._require_env()
+    with env.begin(write=True) as txn:
+        [key] = [
+            item.spool_key for item in life.queue._queue.shared_queue.waiting._classes[1] if item.header_only
+        ][1:2]
+        assert key
+        value = txn.get(key)
+        assert value
+        txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
+    life.wire.then = None
+    with caplog.at_level(logging.ERROR):
+        life.send()
+    assert life.sent == [0, 1, 3, 4]
+    assert [record.message for record in caplog.records] == ["spool.messages_lost"]
+    assert life.undelivered == []
+    assert life.ledger_snapshot().dead_lettered == life.queue.counters()["spool_lost"] == 1
+
+
+def test_a_damaged_spool_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = DurableQueueRig(tmp_path, down())
+    first.offer(*first.numbers(*range(100)))
+    first.write_all()
+    first.die()
+    file = tmp_path / "backbone" / "data.mdb"
+    file.write_bytes(file.read_bytes()[:5000])
+    with caplog.at_level(logging.ERROR):
+        second = DurableQueueRig(tmp_path, ScriptedTransport())
+    assert "spool.damaged" in [record.message for record in caplog.records]
+    assert (tmp_path / "backbone.damaged-1" / "data.mdb").stat().st_size == 5000
+    second.offer(second.number(1))
+    second.send()
+    assert second.sent == [1]
+    assert second.queue.counters()["spool_quarantined"] == 1
+    second.die()
+
+
+def test_a_record_of_another_time_that_no_rule_allows_is_removed_and_said(
+    start: MakeDurableQueueRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = start(down())
+    first.queue._spool.commit([(1, SpoolRecord(b"no attributes", b"", "chassis", None, None, 1, 2, b"", 3))])
+    first.die()
+    with caplog.at_level(logging.ERROR):
+        second = start(ScriptedTransport())
+    assert [record.message for record in caplog.records] == ["egress.not_restored"]
+    assert second.queue.queued == 0
+    second.write_all()
+    assert second.queue.counters()["spooled"] == 0
+
+
+def test_a_spool_that_another_process_uses_keeps_a_lane_from_starting(start: MakeDurableQueueRig) -> None:
+    start(ScriptedTransport())
+    with pytest.raises(UStatusError, match="is held") as refused:
+        start(ScriptedTransport())
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+# ------------------------------------------------------------------------------------------------------------- stop
+
+
+def test_a_stop_leaves_what_is_on_disk_and_gives_up_only_what_is_not(start: MakeDurableQueueRig) -> None:
+    first = start(down())
+    first.offer(*first.numbers(*range(10)))
+    first.write_all()
+    first.send()
+    assert first.queue.is_failing
+    assert first.queue.wait_sent(first.clock.now_ns)
+    assert first.queue.wait_empty(first.clock.now_ns)
+    assert first.queue.sendable == 0
+    first.queue._spool.set_limits(SpoolLimits(1, 1))  # full
+    first.offer(first.number(10))
+    assert not first.write()
+    assert not first.queue.wait_sent(first.clock.now_ns)
+    assert first.queue.sendable == 1
+
+    first.queue.no_more_retries(OVER)
+    given_up = first.queue.abandon_all(OVER)
+    assert [number(item.message) for item in given_up] == [10]
+    assert first.queue.persisted == first.queue.queued == 10
+    assert first.ledger_snapshot().dead_lettered == 1
+    assert first.queue.abandon_all(OVER) == []
+    first.send()  # and what is kept is not tried any more
+    assert first.undelivered == []
+    first.queue.close(1.0)
+
+    second = start(ScriptedTransport())
+    second.send()
+    assert second.sent == list(range(10))
+
+
+def test_an_answer_that_is_given_while_it_stops_is_sent_or_kept(start: MakeDurableQueueRig) -> None:
+    life = start(down())
+    life.offer(*life.numbers(0, 1))
+    life.write_all()
+    life.queue.abandon_all(OVER)
+    life.queue.no_more_retries(OVER)
+    life.offer(life.number(2))
+    life.send()
+    life.write_all()
+    assert (life.queue.abandon_all(OVER), life.queue.persisted, life.undelivered) == ([], 3, [])
+
+
+def test_a_stop_sends_what_it_can_before_it_leaves_the_rest_to_the_disk(start: MakeDurableQueueRig) -> None:
+    life = start(ScriptedTransport(), clock=None)
+    life.offer(*life.numbers(*range(10)))
+    life.write_all()
+    assert not life.queue.wait_sent(life.clock.now_ns)  # they are safe, but the link is up
+    life.send()
+    assert life.queue.wait_sent(life.clock.now_ns)
+    assert life.sent == list(range(10))
+
+
+# ---------------------------------------------------------------------------------------------------------- threads
+
+
+def test_the_threads_write_send_and_remove_by_themselves(start: MakeDurableQueueRig) -> None:
+    life = start(down(), threads=True)
+    life.offer(*life.numbers(*range(2000)))
+    eventually(lambda: life.queue.persisted == 2000, "all to be on disk")
+    life.wire.then = None
+    life.queue.on_link_up()
+    eventually(lambda: len(life.wire.sent) == 2000, "all to be sent")
+    assert life.sent == list(range(2000))
+    eventually(lambda: life.queue.counters()["spooled"] == 0, "all to be removed")
+    close(life)
+
+
+def test_closing_writes_what_waits_and_ends_the_threads(start: MakeDurableQueueRig) -> None:
+    first = start(down(), threads=True)
+    first.offer(*first.numbers(*range(2000)))  # several commits
+    close(first)
+    second = start(ScriptedTransport(), threads=True)
+    eventually(lambda: len(second.wire.sent) == 2000, "all to be sent")
+    close(second)
+    assert start(ScriptedTransport()).queue.queued == 0
+
+
+def test_a_disk_that_raises_what_nobody_foresaw_does_not_end_the_thread(start: MakeDurableQueueRig) -> None:
+    life = start(down(), threads=True)
+    commit = life.queue._spool.commit
+    raised: list[Exception] = []
+
+    def once(*arguments: object) -> list[bytes]:
+        if not raised:
+            raised.append(ValueError("nobody foresaw this"))
+            raise raised[0]
+        return commit(*arguments)  # type: ignore[arg-type]
+
+    life.queue._spool.commit = once  # type: ignore[method-assign,assignment]
+    life.offer(life.number(1))
+    eventually(lambda: life.queue.persisted == 1, "another try")
+    assert raised
+    close(life)
+
+
+# ------------------------------------------------------------------------------------------------- lanes of subscribers
+
+ANN, BOB = (UUri("dash", entity, 1, 0) for entity in (1, 2))
+
+
+def test_what_waits_on_disk_for_one_subscriber_is_bounded_and_leaves_room_for_others(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(down(), with_limits(queue_messages=10, spool_messages=20, subscriber_messages=6))
+    for n in range(10):
+        life.offer(life.number(n), to=ANN)
+        life.write_all()
+    assert [number(message) for message, _ in life.undelivered] == [6, 7, 8, 9]
+    for _, status in life.undelivered:
+        assert status.code is UCode.RESOURCE_EXHAUSTED
+        assert f"subscriber {ANN} at endpoint 'backbone' is full (6 messages" in status.message
+    for n in range(10, 16):
+        life.offer(life.number(n), to=BOB)
+        life.write_all()
+    assert life.queue.persisted == 12
+    important = life.number(20, UPriority.CS5)
+    life.offer(important, to=ANN)
+    life.write_all()
+    assert number(life.undelivered[-1][0]) == 5
+    assert (life.queue.persisted, life.queue.counters()["spooled"]) == (12, 12)
+
+
+def test_lanes_come_back_with_their_order_and_bounds(start: MakeDurableQueueRig) -> None:
+    limits = with_limits(spool_messages=100, subscriber_messages=5)
+    first = start(down(), limits)
+    for n in range(5):
+        first.offer(first.number(n), to=ANN)
+        first.offer(first.number(n + 10, UPriority.CS5 if n % 2 else UPriority.CS1), to=BOB)
+    first.write_all()
+    first.die()
+    second = start(down(), limits)
+    assert {each.subscriber: each.queued for each in second.queue.statistics().fullest} == {ANN: 5, BOB: 5}
+    second.offer(second.number(20), to=ANN)
+    assert [number(message) for message, _ in second.undelivered] == [20]
+    second.wire.then = None
+    second.send()
+    assert [n for n in second.sent if n < 10] == list(range(5))
+    assert [n for n in second.sent if n >= 10] == [11, 13, 10, 12, 14]
+
+
+def test_while_the_disk_takes_nothing_one_subscriber_has_no_more_than_half_of_the_memory(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(down(), with_limits(queue_messages=10))
+    life.queue._spool.set_limits(SpoolLimits(0, 0))
+    for n in range(8):
+        life.offer(life.number(n), to=ANN)
+    assert not life.write()
+    for n in range(8, 12):
+        life.offer(life.number(n), to=BOB)
+    assert [number(message) for message, _ in life.undelivered] == [5, 6, 7]
+    assert {status.code for _, status in life.undelivered} == {UCode.RESOURCE_EXHAUSTED}
+    assert f"5 messages for subscriber {ANN} wait for the disk" in life.undelivered[0][1].message
+    assert life.queue.statistics().evicted_subscriber_limit == 3
+
+
+def test_a_subscriber_that_is_away_holds_up_no_other_of_a_durable_endpoint(
+    start: MakeDurableQueueRig,
+) -> None:
+    life = start(ScriptedTransport())
+    away = Delivery(life.gateway, life.queue, None, ANN)
+
+    def refuse(message: UMessage, /) -> None:
+        raise UStatusError(UCode.UNAVAILABLE, "is away")
+
+    away.transmit, away.transmit_batch = refuse, None
+    for n in range(0, 40, 2):
+        life.gateway.ledger.received += 1
+        away.offer(life.number(n), life.clock.now_ns)
+        life.offer(life.number(n + 1), to=BOB)
+    life.send()
+    assert life.sent == list(range(1, 40, 2))
+    life.write_all()
+    assert life.queue.wait_sent(1 << 62)  # not for what is on disk for somebody who takes nothing
+    life.offer(life.number(41), to=BOB)
+    life.write_all()
+    with pytest.raises(WouldWait):  # for what can be sent
+        life.queue.wait_sent(1 << 62)
+    life.send()
+    assert life.sent[20:] == [41]
+    life.write_all()
+    life.die()
+    second = start(ScriptedTransport())
+    second.send()
+    assert second.sent == list(range(0, 40, 2))

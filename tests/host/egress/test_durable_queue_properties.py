@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is promised of a durable lane, in any story: links and routes that fail, kills, stops, reboots, a full disk.
+
+The lane, its queue and its spool are real; the threads are taken out, so a story can be told again. The model knows only
+what was offered, what a commit has made safe, and what was sent or said.
+"""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Hashable
+from pathlib import Path
+from typing import NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.host.egress.durable_queue_rig import BOOT, DurableQueueRig
+from tests.host.egress.test_endpoint_queue import DOWN, RoutedTransport, on
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.host.egress.durable_queue import MAX_DUPLICATES
+from ustreamer.host.storage.spool import SpoolLimits
+from ustreamer.uprotocol.uattributes import UPriority
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuri import UUri
+
+LIMITS = EgressLimits(queue_messages=4, spool_messages=20, retry_first_ms=5, retry_max_ms=20, max_age_ms=300)
+TOPICS = [UUri("chassis", entity, 1, 0x8001) for entity in (1, 2, 3)]
+OVER = UStatus(UCode.UNAVAILABLE, "stopped")
+
+
+class Sent(NamedTuple):
+    number: int
+    life: int
+    wall_ms: int
+
+
+class Link(RoutedTransport):
+    """Notes when it takes a message, on the clock of the story, and in which life of the process."""
+
+    def __init__(self, story: "DurableQueueMachine") -> None:
+        super().__init__()
+        self._story = story
+
+    def send(self, message: UMessage) -> None:
+        super().send(message)
+        n = int.from_bytes(message.payload[:4], "big")
+        self._story.sent.append(Sent(n, self._story.life, self._story.wall_ms))
+
+
+class DurableQueueMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = tempfile.TemporaryDirectory()
+        self.clock = ManualClock()
+        self.boot = BOOT
+        self.life = 0
+        self.sent: list[Sent] = []
+        self.offered: dict[int, UMessage] = {}
+        self.until_ms: dict[int, int] = {}
+        self.safe: set[int] = set()
+        self.ended: set[int] = set()
+        self.link = Link(self)
+        self.rig = self._started()
+
+    def _started(self) -> DurableQueueRig:
+        path = Path(self._directory.name)
+        return DurableQueueRig(path, self.link, LIMITS, self.clock, self.boot, quick=True)
+
+    @property
+    def wall_ms(self) -> int:
+        return self.clock.clock().wall_ms()
+
+    def _note_ends(self) -> None:
+        verdicts = self.rig.gateway.verdicts
+        self.ended |= {n for n, verdict, _, _ in verdicts if verdict is not Verdict.QUEUED}
+
+    # --- what happens ---------------------------------------------------------------------------------------------------
+
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        priority=st.sampled_from([UPriority.CS1, UPriority.CS1, UPriority.CS5]),
+        ttl=st.sampled_from([None, None, 20, 200, 10_000]),
+        count=st.integers(1, 8),
+    )
+    def offer(self, topic: UUri, priority: UPriority, ttl: int | None, count: int) -> None:
+        for _ in range(count):
+            n = len(self.offered)
+            message = on(topic, n, priority=priority, ttl=ttl, made_ms=self.wall_ms)
+            self.offered[n] = message
+            self.until_ms[n] = self.wall_ms + (ttl or LIMITS.max_age_ms)
+            self.rig.offer(message)
+
+    @rule()
+    def write(self) -> None:
+        if self.rig.write():
+            self._note_ends()
+            self.safe |= set(self.offered)  # a commit has room for all that can wait here
+
+    @rule()
+    def send(self) -> None:
+        self.rig.send()
+
+    @rule(down=st.booleans())
+    def set_link(self, down: bool) -> None:
+        self.link.then = DOWN if down else None
+        if not down:
+            self.rig.queue.on_link_up()
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def close_a_route(self, topic: UUri) -> None:
+        self.link.closed.add(topic)
+
+    @rule(told=st.booleans())
+    def open_all_routes(self, told: bool) -> None:
+        routes, self.link.closed = self.link.closed, set()
+        for route in routes if told else ():
+            self.rig.queue.on_route_open(route)
+
+    @rule(ms=st.sampled_from([1, 5, 40, 150, 400]))
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms=ms)
+
+    @rule(messages=st.sampled_from([3, 100]))
+    def fill_the_disk(self, messages: int) -> None:
+        self.rig.queue._spool.set_limits(SpoolLimits(messages, 10_000_000))
+
+    @rule(rest_ms=st.sampled_from([0, 10, 250]), reboot=st.booleans())
+    def kill(self, rest_ms: int, reboot: bool) -> None:
+        self._note_ends()
+        waiting = set(self.offered) - self.ended - self.safe
+        self.rig.die()
+        self.ended |= waiting  # only memory had them: that is the window of loss
+        self.clock.advance(ms=rest_ms)
+        if reboot:
+            self.clock = ManualClock(self.wall_ms)
+            self.boot = bytes(reversed(self.boot)) + bytes([self.life % 256])
+        self.life += 1
+        self.rig = self._started()
+
+    @precondition(lambda self: self.rig.queue.sendable == 0)
+    @rule()
+    def stop(self) -> None:
+        lane = self.rig.queue
+        before = lane.queued
+        lane.no_more_retries(OVER)
+        assert lane.abandon_all(OVER) == []
+        assert lane.queued == lane.persisted == before
+        self._note_ends()
+        self.rig.write_all()
+        lane._spool.close()
+        self.life += 1
+        self.rig = self._started()
+        assert self.rig.queue.queued == before
+
+    # --- what is promised -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def ledger_balances(self) -> None:
+        books = self.rig.ledger_snapshot()
+        assert books.unaccounted == 0, books
+
+    @invariant()
+    def nothing_is_sent_after_its_time(self) -> None:
+        for each in self.sent:
+            assert each.wall_ms <= self.until_ms[each.number], each
+
+    @invariant()
+    def order_holds_for_each_topic_and_class(self) -> None:
+        streams: dict[Hashable, list[Sent]] = defaultdict(list)
+        for each in self.sent:
+            attributes = self.offered[each.number].attributes
+            streams[attributes.source, attributes.priority].append(each)
+        for sent in streams.values():
+            numbers = list(dict.fromkeys(each.number for each in sent))
+            assert numbers == sorted(numbers), sent
+
+    @invariant()
+    def only_a_kill_repeats_and_not_much(self) -> None:
+        assert len({(each.number, each.life) for each in self.sent}) == len(self.sent)
+        numbers = {each.number for each in self.sent}
+        assert len(self.sent) - len(numbers) <= self.life * MAX_DUPLICATES
+
+    def teardown(self) -> None:
+        """Mend everything: each message that was safe has been sent, or has ended and was said."""
+        self.link.then, self.link.closed = None, set()
+        self.rig.queue._spool.set_limits(SpoolLimits(1_000, 10_000_000))
+        self.rig.queue.on_link_up()
+        self.clock.advance(ms=30)
+        for _ in range(10):
+            self.rig.send()
+            self.rig.write_all()
+        self._note_ends()
+        queued, counters = self.rig.queue.queued, self.rig.queue.counters()
+        self.rig.die()
+        self._directory.cleanup()
+        assert queued == 0
+        assert counters["spooled"] == counters["spool_lost"] == 0
+        assert self.ended == set(self.offered)
+        sent = {each.number for each in self.sent}
+        delivered = {n for n in self.ended if n in sent}
+        assert delivered == sent
+
+
+def test_whatever_happens_nothing_that_was_committed_is_lost_or_late_or_out_of_order() -> None:
+    run_state_machine_as_test(
+        DurableQueueMachine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+    )

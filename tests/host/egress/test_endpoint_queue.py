@@ -1,0 +1,1345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lane against transports that fail as a script says. Every test ends with the ledger law."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import count, pairwise
+from typing import ClassVar, Self
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ustreamer.core.base.clock import Clock, ManualClock
+from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
+from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
+from ustreamer.hooks import EndpointTransport, RouteUnavailable, SubscriberEnded
+from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
+from ustreamer.host.egress.send_worker import OnUndelivered
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.uprotocol.uattributes import UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+DEADLINE_S = 30.0
+NS_PER_MS = 1_000_000
+QUICK = EgressLimits(retry_first_ms=1, retry_max_ms=1)
+TOPIC = UUri("chassis", 0x1234, 1, 0x8001)
+OK = None
+DOWN = UCode.UNAVAILABLE
+
+
+# ------------------------------------------------------------------------------------------------------- the fakes
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Give other threads the time to make it so."""
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.0005)
+
+
+class ScriptedTransport(EndpointTransport):
+    """Notes what it is asked to send and fails as the script says, attempt by attempt; `then` is what follows it."""
+
+    def __init__(self, *script: UCode | None, then: UCode | None = OK) -> None:
+        self._script = iter(script)
+        self._lock = threading.Lock()
+        self.then = then
+        self.attempts: list[tuple[UMessage, int, int]] = []  # message, monotonic ns, thread
+        self.sent: list[UMessage] = []
+        self.gate = threading.Event()  # closed, it holds whoever sends
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def send(self, message: UMessage) -> None:
+        with self._lock:
+            outcome = next(self._script, self.then)
+            self.attempts.append((message, time.monotonic_ns(), threading.get_ident()))
+        self.entered.set()
+        assert self.gate.wait(DEADLINE_S)
+        if outcome is not None:
+            raise UStatusError(outcome, f"attempt {len(self.attempts)}")
+        self.sent.append(message)
+
+    @property
+    def threads(self) -> list[int]:
+        return [thread for _, _, thread in self.attempts]
+
+    def register_listener(
+        self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
+    ) -> None: ...
+
+    def unregister_listener(
+        self, source_filter: UUri, sink_filter: UUri | None, listener: Listener
+    ) -> None: ...
+
+    def open(self) -> None: ...
+
+    def stop_receiving(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def statistics(self) -> dict[str, int]:
+        return {}
+
+
+class InlineTransport(ScriptedTransport):
+    """As UDP: a send never waits."""
+
+    inline = True
+
+
+class BufferedTransport(ScriptedTransport):
+    """As a connection: a send does not wait while a buffer has room for it; it says so when asked, in the order of the script."""
+
+    def __init__(self, *rooms: int, then_room: int = 0) -> None:
+        super().__init__()
+        self._rooms = iter(rooms)
+        self.then_room = then_room
+        self.room_calls = 0
+
+    def send_window(self) -> int:
+        self.room_calls += 1
+        return next(self._rooms, self.then_room)
+
+
+class FakeIngress:
+    """An ingress, as far as a delivery sees it, that offers messages as a dispatcher would: under its own lock."""
+
+    held = 0
+
+    def __init__(self, name: str, lane: EndpointQueue, clock: Clock) -> None:
+        self.name = name
+        self.ledger = Ledger()
+        self.taps: tuple[Tap, ...] = (self._note,)
+        self.verdicts: list[
+            tuple[int, Verdict, UStatus | None, int]
+        ] = []  # number, verdict, reason, attempts
+        self.delivery = Delivery(self, lane)
+        self._clock = clock
+
+    def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None: ...
+
+    def on_filter_stop(
+        self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
+    ) -> None: ...
+
+    def on_filter_error(self, plugin: object, error: Exception) -> None: ...
+
+    def on_tap_error(self, tap: Tap, error: Exception) -> None: ...
+
+    def offer(self, message: UMessage) -> None:
+        self.ledger.received += 1
+        self.delivery.offer(message, self._clock.monotonic_ns())
+
+    def _note(
+        self,
+        message: UMessage,
+        delivery: Delivery | None,
+        verdict: Verdict,
+        reason: UStatus | None,
+        attempts: int,
+        arrived_ns: int,
+        received_ns: int,
+        first_attempt_ns: int,
+        settled_ns: int,
+    ) -> None:
+        if attempts:
+            assert arrived_ns == received_ns <= first_attempt_ns <= settled_ns
+        else:
+            assert (arrived_ns, first_attempt_ns) == (received_ns, 0)
+            assert received_ns <= settled_ns
+        self.verdicts.append((number(message), verdict, reason, attempts))
+
+
+class EndpointQueueRig:
+    """A lane on a wire, an ingress in front of it, and a note of all that was not delivered."""
+
+    def __init__(
+        self,
+        wire: ScriptedTransport,
+        limits: EgressLimits = QUICK,
+        clock: Clock = SYSTEM_CLOCK,
+        rng: Callable[[], float] = lambda: 0.0,
+        undelivered: OnUndelivered | None = None,
+    ) -> None:
+        self.wire = wire
+        self.undelivered: list[tuple[int, UStatus, int]] = []  # number, status, attempts
+        self.queue = EndpointQueue("backbone", wire, limits, clock, undelivered or self._note, rng)
+        self._clock = clock
+        self.gateways = [FakeIngress("chassis", self.queue, clock)]
+
+    def _note(self, item: QueuedMessage, status: UStatus) -> None:
+        self.undelivered.append((number(item.message), status, item.attempts))
+
+    def start(self) -> Self:
+        self.queue.start()
+        return self
+
+    def gateway(self) -> FakeIngress:
+        """One more ingress whose messages go to this lane."""
+        self.gateways.append(FakeIngress(f"ingress {len(self.gateways)}", self.queue, self._clock))
+        return self.gateways[-1]
+
+    def offer(self, *messages: UMessage) -> None:
+        for message in messages:
+            self.gateways[0].offer(message)
+
+    def wait_attempts(self, n: int) -> None:
+        eventually(lambda: len(self.wire.attempts) >= n, f"{n} attempts")
+
+    def wait_retries(self, n: int) -> None:
+        """Wait until the nth pause has begun."""
+        eventually(lambda: self.queue.statistics().retries >= n, f"{n} retries")
+
+    def wait_settled(self, n: int) -> None:
+        eventually(lambda: sum(self.queue.ledger.settled) >= n, f"{n} verdicts")
+
+    @property
+    def sent(self) -> list[int]:
+        return [number(message) for message in self.wire.sent]
+
+    @property
+    def routes(self) -> "RoutedTransport":
+        assert isinstance(self.wire, RoutedTransport)
+        return self.wire
+
+    @property
+    def verdicts(self) -> list[tuple[int, Verdict, UStatus | None, int]]:
+        return [verdict for gateway in self.gateways for verdict in gateway.verdicts]
+
+    def ledger_snapshot(self) -> LedgerSnapshot:
+        return snapshot(
+            [self.queue.ledger, *(gateway.ledger for gateway in self.gateways)], self.queue.queued
+        )
+
+    def finish(self) -> None:
+        """Close the lane, and hold it to the law."""
+        self.wire.gate.set()
+        self.queue.close(DEADLINE_S)
+        assert not self.queue._thread.is_alive()
+        books = self.ledger_snapshot()
+        assert books.unaccounted == 0, books
+
+
+MakeRig = Callable[..., EndpointQueueRig]
+
+
+@pytest.fixture
+def make_rig() -> Iterator[MakeRig]:
+    """Makes rigs; at the end each must be closed in time and have all its messages in its books."""
+    rigs: list[EndpointQueueRig] = []
+
+    def make(*arguments: object, **keywords: object) -> EndpointQueueRig:
+        rigs.append(EndpointQueueRig(*arguments, **keywords))  # type: ignore[arg-type]
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.finish()
+
+
+def id_at(time_ms: int) -> UUID:
+    return UUID(time_ms << 16 | 0x7000, 0b10 << 62)
+
+
+def event(
+    n: int, priority: UPriority = UPriority.CS1, *, ttl: int | None = None, made_ms: int | None = None
+) -> UMessage:
+    """Message number `n`, the number being its payload."""
+    made_ms = SYSTEM_CLOCK.wall_ms() if made_ms is None else made_ms
+    return publish(id_at(made_ms), TOPIC, n.to_bytes(4, "big"), priority=priority, ttl=ttl)
+
+
+def number(message: UMessage) -> int:
+    return int.from_bytes(message.payload[:4], "big")
+
+
+def events(n: int) -> list[UMessage]:
+    return [event(i) for i in range(n)]
+
+
+def soon() -> int:
+    return time.monotonic_ns() + int(DEADLINE_S * 1e9)
+
+
+def test_a_lane_is_unicast_if_its_transport_is_and_sends_to_whom_the_transport_says() -> None:
+    asked: list[UUri | None] = []
+
+    class Sessions(ScriptedTransport):
+        unicast = True
+
+        def transmitter(self, subscriber: UUri | None) -> SendOne:
+            asked.append(subscriber)
+            return self.send
+
+    wire = Sessions()
+    lane = EndpointQueue("dashboards", wire, QUICK, SYSTEM_CLOCK, lambda item, status: None)
+    subscriber = UUri("dash", 1, 1, 0)
+    assert lane.transmitter(subscriber) == wire.send
+    assert asked == [subscriber]
+    assert lane.unicast
+    assert not EndpointQueue(
+        "backbone", ScriptedTransport(), QUICK, SYSTEM_CLOCK, lambda item, status: None
+    ).unicast
+
+
+# ---------------------------------------------------------------------------------------------------- order, retry
+
+
+def test_messages_are_sent_in_the_order_in_which_they_were_offered(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport()).start()
+    rig.offer(*events(300))
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == list(range(300))
+    assert {verdict[1:] for verdict in rig.verdicts} == {(Verdict.DELIVERED, None, 1)}
+    assert set(rig.wire.threads) == {rig.queue._thread.ident}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_survives_unavailable_links_and_every_message_arrives_once(
+    make_rig: MakeRig, seed: int
+) -> None:
+    dice = random.Random(seed)
+    script = [dice.choice((DOWN, OK, OK, OK)) for _ in range(100)]
+    rig = make_rig(ScriptedTransport(*script)).start()
+    rig.offer(*events(300))
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == list(range(300))
+    assert rig.undelivered == []
+    assert rig.queue.statistics().retries == script.count(DOWN) > 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    script=st.lists(st.sampled_from([OK, OK, DOWN, UCode.INVALID_ARGUMENT]), max_size=12),
+    inline=st.booleans(),
+    before=st.integers(0, 6),
+)
+def test_whatever_the_link_does_what_is_sent_is_in_order_and_the_rest_are_dead_letters(
+    script: list[UCode | None], inline: bool, before: int
+) -> None:
+    # `before` messages are offered before the lane runs, the others while it does.
+    rig = EndpointQueueRig((InlineTransport if inline else ScriptedTransport)(*script))
+    messages = events(12)
+    rig.offer(*messages[:before])
+    rig.start()
+    rig.offer(*messages[before:])
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == sorted(rig.sent)
+    assert sorted(rig.sent + [number for number, _, _ in rig.undelivered]) == list(range(12))
+    rig.finish()
+
+
+@pytest.mark.parametrize("code", [code for code in UCode if code not in (UCode.OK, DOWN)])
+def test_any_other_failure_is_a_dead_letter_at_once_and_the_next_message_follows(
+    make_rig: MakeRig, code: UCode
+) -> None:
+    rig = make_rig(ScriptedTransport(DOWN, DOWN, code)).start()
+    rig.offer(event(0), event(1))
+    assert rig.queue.wait_empty(soon())
+    assert rig.undelivered == [(0, UStatus(code, "attempt 3"), 3)]
+    assert rig.verdicts == [
+        (0, Verdict.DEAD_LETTERED, UStatus(code, "attempt 3"), 3),
+        (1, Verdict.DELIVERED, None, 1),
+    ]
+    assert len(rig.wire.attempts) == 4
+
+
+def test_a_message_tells_how_often_and_from_when_to_when_it_was_tried(make_rig: MakeRig) -> None:
+    items: list[QueuedMessage] = []
+    rig = make_rig(
+        ScriptedTransport(DOWN, DOWN, UCode.INTERNAL), undelivered=lambda item, _: items.append(item)
+    ).start()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    eventually(lambda: bool(items), "the dead letter")
+    times = [at for _, at, _ in rig.wire.attempts]
+    [item] = items
+    assert item.attempts == 3
+    assert item.received_ns <= item.first_attempt_ns <= times[0]
+    assert times[1] <= item.last_attempt_ns <= times[2]
+
+
+@pytest.mark.parametrize(
+    ("rng", "pauses_ms"),
+    [
+        pytest.param(1.0, [4, 8, 16, 20, 20], id="the longest"),
+        pytest.param(0.0, [2, 4, 8, 10, 10], id="the shortest"),
+        pytest.param(0.5, [3, 6, 12, 15, 15], id="in the middle"),
+    ],
+)
+def test_pauses_double_up_to_the_limit_and_are_jittered_by_half(
+    make_rig: MakeRig, rng: float, pauses_ms: list[float]
+) -> None:
+    watch = Stopwatch()
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
+    rig = make_rig(ScriptedTransport(*[DOWN] * 5), limits, watch.clock, lambda: rng)
+    watch.attach(rig.queue)
+    rig.start().offer(event(0))
+    rig.wait_settled(1)
+    assert watch.pauses_ms == pauses_ms
+
+
+class Stopwatch:
+    """A clock that stands still except where a lane waits: pauses are exact, and nobody waits for them."""
+
+    def __init__(self) -> None:
+        self.manual = ManualClock()
+        self.clock = self.manual.clock()
+        self.pauses_ms: list[float] = []
+
+    def attach(self, lane: EndpointQueue) -> None:
+        stopwatch = self
+
+        class Changed(threading.Condition):
+            def wait(self, timeout: float | None = None) -> bool:
+                if timeout is None:
+                    return super().wait()
+                stopwatch.pauses_ms.append(round(timeout * 1000, 6))
+                stopwatch.manual.advance(s=timeout)
+                return False
+
+        lane._changed = Changed(lane._lock)
+
+
+def test_the_dice_are_thrown_anew_for_every_pause(make_rig: MakeRig) -> None:
+    watch, throws = Stopwatch(), iter([1.0, 0.0, 0.5])
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=4)
+    rig = make_rig(ScriptedTransport(DOWN, DOWN, DOWN), limits, watch.clock, lambda: next(throws))
+    watch.attach(rig.queue)
+    rig.start().offer(event(0))
+    rig.wait_settled(1)
+    assert watch.pauses_ms == [4, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("script", "pauses_ms"),
+    [
+        pytest.param([DOWN, DOWN, DOWN], [4, 8, 16], id="a link that stays down"),
+        pytest.param([DOWN, DOWN, OK, DOWN], [4, 8, 4], id="one message got through in between"),
+    ],
+)
+def test_pauses_begin_short_again_once_something_was_sent(
+    make_rig: MakeRig, script: list[UCode | None], pauses_ms: list[float]
+) -> None:
+    watch = Stopwatch()
+    rig = make_rig(
+        ScriptedTransport(*script), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0
+    )
+    watch.attach(rig.queue)
+    rig.offer(*events(5))
+    rig.start().wait_settled(5)
+    assert watch.pauses_ms == pauses_ms
+
+
+def test_pauses_grow_on_while_messages_only_grow_too_old(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What has expired was not sent, so it says nothing of the link.
+    watch = Stopwatch()
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
+    rig = make_rig(ScriptedTransport(*[DOWN] * 3), limits, watch.clock, lambda: 1.0)
+    watch.attach(rig.queue)
+    made_ms = watch.clock.wall_ms()
+    rig.offer(*(event(n, ttl=ttl, made_ms=made_ms) for n, ttl in enumerate((2, 6, 0))))
+    with caplog.at_level("WARNING", "ustreamer.egress"):
+        rig.start().wait_settled(3)
+    assert [(n, status.code) for n, status, _ in rig.undelivered] == [
+        (0, UCode.DEADLINE_EXCEEDED),
+        (1, UCode.DEADLINE_EXCEEDED),
+    ]
+    assert watch.pauses_ms == [4, 8, 16]
+    assert len(caplog.records) == 1
+
+
+# ----------------------------------------------------------------------------------------------------- link up
+
+SLOW = EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000, max_age_ms=3_600_000)
+
+
+def test_a_pause_ends_when_the_link_comes_up(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
+    rig.offer(*events(3))
+    rig.wait_retries(1)
+    rig.queue.on_link_up()
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [0, 1, 2]
+    assert rig.verdicts[0] == (0, Verdict.DELIVERED, None, 2)
+
+
+def test_each_link_up_is_one_try_and_no_more(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport(then=DOWN), SLOW).start()
+    rig.offer(event(0))
+    for n in range(1, 4):
+        rig.wait_retries(n)
+        assert len(rig.wire.attempts) == n
+        rig.queue.on_link_up()
+    rig.wait_retries(4)
+    assert len(rig.wire.attempts) == 4
+
+
+def test_a_link_that_comes_up_between_the_refused_send_and_the_pause_is_not_overlooked(
+    make_rig: MakeRig,
+) -> None:
+    # The send is refused by the outage, and returns when it is over: the pause would last an hour.
+    rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.wait_attempts(1)
+    rig.queue.on_link_up()
+    rig.wire.gate.set()
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [0]
+    assert rig.queue.statistics().retries == 1
+
+
+def test_a_link_that_came_up_before_the_refused_send_cuts_no_pause_short(make_rig: MakeRig) -> None:
+    watch = Stopwatch()
+    rig = make_rig(
+        ScriptedTransport(OK, DOWN), EgressLimits(retry_first_ms=4, retry_max_ms=20), watch.clock, lambda: 1.0
+    )
+    watch.attach(rig.queue)
+    rig.start()
+    rig.queue.on_link_up()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    rig.queue.on_link_up()
+    rig.offer(event(1))
+    rig.wait_settled(2)
+    assert watch.pauses_ms == [4]
+
+
+def test_a_row_of_failures_starts_anew_when_the_link_comes_up(make_rig: MakeRig) -> None:
+    watch = Stopwatch()
+
+    class UpAtTheFourth(ScriptedTransport):
+        def send(self, message: UMessage) -> None:
+            if len(self.attempts) == 3:
+                rig.queue.on_link_up()  # during the fourth send, which is tried again without a pause
+            super().send(message)
+
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=1000)
+    rig = make_rig(UpAtTheFourth(*[DOWN] * 6), limits, watch.clock, lambda: 1.0)
+    watch.attach(rig.queue)
+    rig.offer(event(0))
+    rig.start().wait_settled(1)
+    assert watch.pauses_ms == [4, 8, 16, 4, 8]
+    assert rig.queue.statistics().retries == 6
+
+
+def test_a_lane_that_closes_stays_closed_whatever_its_link_does(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport(DOWN), SLOW).start()
+    rig.offer(event(0))
+    rig.wait_retries(1)
+    rig.queue.close(DEADLINE_S)
+    rig.queue.on_link_up()
+    assert rig.sent == []
+    assert rig.ledger_snapshot().queued == 1
+
+
+def test_a_pause_is_real_time(make_rig: MakeRig) -> None:
+    rig = make_rig(
+        ScriptedTransport(DOWN, DOWN), EgressLimits(retry_first_ms=10, retry_max_ms=10), rng=lambda: 1.0
+    ).start()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    times = [at for _, at, _ in rig.wire.attempts]
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 10 * NS_PER_MS
+
+
+def test_a_link_that_goes_down_is_told_once_until_it_is_up_again(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = make_rig(ScriptedTransport(DOWN, DOWN, DOWN)).start()
+    with caplog.at_level("WARNING", "ustreamer.egress"):
+        rig.offer(event(0))
+        rig.wait_settled(1)
+    [record] = [each for each in caplog.records if each.name == "ustreamer.egress"]
+    assert record.getMessage() == "egress.unavailable"
+    assert vars(record)["endpoint"] == "backbone"
+    assert vars(record)["reason"] == "UNAVAILABLE: attempt 1"
+
+
+def test_what_is_important_overtakes_what_waits_for_its_retry(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport(then=DOWN)).start()
+    rig.offer(event(0), event(1))
+    rig.wait_attempts(1)
+    rig.offer(event(2, UPriority.CS5), event(3, UPriority.CS3))
+    rig.wire.then = OK
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [2, 3, 0, 1]
+
+
+# --------------------------------------------------------------------------------------------- subscribers that end
+
+
+class EndingSubscriberTransport(ScriptedTransport):
+    """A wire whose subscriber ends when it has got so many messages."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._after = after
+
+    def send(self, message: UMessage) -> None:
+        if len(self.sent) >= self._after:
+            raise SubscriberEnded(UUri("wamp.hpc", 0x1_8001, 1, 0))
+        super().send(message)
+
+
+class InlineEndingSubscriberTransport(EndingSubscriberTransport):
+    inline = True
+
+
+@pytest.mark.parametrize("wire", [EndingSubscriberTransport, InlineEndingSubscriberTransport])
+def test_what_is_for_a_subscriber_that_has_ended_is_nobodys_and_no_dead_letter(
+    make_rig: MakeRig, wire: type[EndingSubscriberTransport]
+) -> None:
+    rig = make_rig(wire(3)).start()
+    rig.offer(*events(10))
+    rig.wait_settled(10)
+    assert rig.sent == [0, 1, 2]
+    books = rig.ledger_snapshot()
+    assert (books.delivered, books.no_subscriber, books.dead_lettered, books.queued) == (3, 7, 0, 0)
+    assert rig.undelivered == []
+    ended = [(reason and str(reason), attempts) for _, verdict, reason, attempts in rig.verdicts[3:]]
+    assert ended == [("NOT_FOUND: subscriber up://wamp.hpc/18001/1/0 has ended", 1)] * 7
+
+
+# --------------------------------------------------------------------------------------------------- closed routes
+
+HERE, THERE = UUri("chassis", 0x1234, 1, 0x8001), UUri("chassis", 0x1234, 1, 0x8002)
+
+
+class RoutedTransport(ScriptedTransport):
+    """A wire with a route for each topic, some of which are closed."""
+
+    def __init__(self, *closed: UUri) -> None:
+        super().__init__()
+        self.closed = set(closed)
+
+    def send(self, message: UMessage) -> None:
+        topic = message.attributes.source
+        if topic in self.closed:
+            self.attempts.append((message, time.monotonic_ns(), threading.get_ident()))
+            raise RouteUnavailable(topic, f"nobody listens to {topic}")
+        super().send(message)
+
+
+class InlineRoutedTransport(RoutedTransport):
+    inline = True
+
+
+def on(topic: UUri, n: int, **keywords: object) -> UMessage:
+    """Message number `n` on a topic."""
+    made = event(n, **keywords)  # type: ignore[arg-type]
+    return UMessage(made.id, msgspec.structs.replace(made.attributes, source=topic), made.payload)
+
+
+@pytest.mark.parametrize("wire", [RoutedTransport, InlineRoutedTransport])
+def test_a_closed_route_holds_up_nobody_else(make_rig: MakeRig, wire: type[RoutedTransport]) -> None:
+    rig = make_rig(wire(THERE), SLOW).start()
+    for n in range(0, 200, 2):
+        rig.offer(on(THERE, n), on(HERE, n + 1))
+    eventually(lambda: len(rig.sent) == 100, "all that can be sent")
+    assert rig.sent == list(range(1, 200, 2))
+    eventually(lambda: rig.queue.statistics().blocked == 100, "all others to be parked")
+    statistics = rig.queue.statistics()
+    assert (statistics.queued, statistics.closed_routes) == (100, 1)
+    assert statistics.queued_bytes == 100 * (OVERHEAD_BYTES + 4)
+    assert len(rig.wire.attempts) - 100 <= 2  # an inline lane tries once more on its own thread
+
+    rig.routes.closed.clear()
+    rig.queue.on_route_open(THERE)
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent[100:] == list(range(0, 200, 2))
+
+
+def test_what_is_parked_is_tried_again_after_pauses_of_its_own(make_rig: MakeRig) -> None:
+    watch = Stopwatch()
+
+    class OpensAtTheFifth(RoutedTransport):
+        def send(self, message: UMessage) -> None:
+            if len(self.attempts) == 4:
+                self.closed.clear()
+            super().send(message)
+
+    limits = EgressLimits(retry_first_ms=4, retry_max_ms=20)
+    rig = make_rig(OpensAtTheFifth(THERE), limits, watch.clock, lambda: 1.0)
+    watch.attach(rig.queue)
+    rig.offer(*(on(THERE, n, made_ms=watch.clock.wall_ms()) for n in range(3)))
+    rig.start().wait_settled(3)
+    assert watch.pauses_ms == [4, 8, 16, 20]
+    assert rig.sent == [0, 1, 2]
+    assert [attempts for _, _, _, attempts in rig.verdicts] == [5, 1, 1]
+
+
+def test_a_route_that_opens_while_its_message_is_refused_is_tried_at_once(make_rig: MakeRig) -> None:
+    class OpensTooLate(RoutedTransport):
+        def send(self, message: UMessage) -> None:
+            try:
+                super().send(message)
+            except RouteUnavailable:
+                self.closed.clear()
+                rig.queue.on_route_open(THERE)
+                raise
+
+    rig = make_rig(OpensTooLate(THERE), SLOW).start()
+    rig.offer(on(THERE, 0))
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [0]
+
+
+def test_a_link_that_comes_up_has_every_closed_route_tried(make_rig: MakeRig) -> None:
+    rig = make_rig(RoutedTransport(HERE, THERE), SLOW).start()
+    rig.offer(on(HERE, 0), on(THERE, 1))
+    eventually(lambda: rig.queue.statistics().closed_routes == 2, "two closed routes")
+    rig.routes.closed.remove(THERE)
+    rig.queue.on_link_up()
+    eventually(lambda: rig.sent == [1], "the one that is open")
+    rig.wait_retries(3)
+    assert rig.queue.statistics().closed_routes == 1
+
+
+def test_a_link_that_is_lost_while_a_route_is_tried_holds_up_the_lane_and_loses_nothing(
+    make_rig: MakeRig,
+) -> None:
+    class Outage(RoutedTransport):
+        def send(self, message: UMessage) -> None:
+            if len(self.attempts) == 1:
+                self.closed.clear()
+                self.attempts.append((message, 0, 0))
+                raise UStatusError(DOWN, "no link")
+            super().send(message)
+
+    rig = make_rig(Outage(THERE), SLOW).start()
+    rig.offer(on(THERE, 0), on(THERE, 1))
+    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+    rig.queue.on_route_open(THERE)
+    rig.wait_retries(2)
+    rig.offer(on(HERE, 2))
+    assert rig.sent == []
+    rig.queue.on_link_up()
+    assert rig.queue.wait_empty(soon())
+    assert sorted(rig.sent) == [0, 1, 2]
+    assert rig.sent.index(0) < rig.sent.index(1)
+
+
+@pytest.mark.parametrize("ttl", [20, None])
+def test_what_is_parked_ends_when_it_is_too_old_and_not_at_its_next_try(
+    make_rig: MakeRig, ttl: int | None
+) -> None:
+    limits = EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000, max_age_ms=20)
+    rig = make_rig(RoutedTransport(THERE), limits).start()
+    rig.offer(*(on(THERE, n, ttl=ttl) for n in range(3)))
+    rig.wait_settled(3)
+    assert [(n, verdict) for n, verdict, _, _ in rig.verdicts] == [(n, Verdict.EXPIRED) for n in range(3)]
+    eventually(lambda: len(rig.undelivered) == 3, "three dead letters")
+    assert {status.code for _, status, _ in rig.undelivered} == {UCode.DEADLINE_EXCEEDED}
+    assert rig.queue.statistics().closed_routes == 0
+
+
+def test_a_failure_that_is_final_lets_the_next_of_the_stream_be_tried(make_rig: MakeRig) -> None:
+    class Picky(RoutedTransport):
+        def send(self, message: UMessage) -> None:
+            if THERE not in self.closed and number(message) == 0:
+                raise UStatusError(UCode.INVALID_ARGUMENT, "never")
+            super().send(message)
+
+    rig = make_rig(Picky(THERE), SLOW).start()
+    rig.offer(on(THERE, 0), on(THERE, 1))
+    eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+    rig.routes.closed.clear()
+    rig.queue.on_route_open(THERE)
+    assert rig.queue.wait_empty(soon())
+    assert (rig.sent, [n for n, _, _ in rig.undelivered]) == ([1], [0])
+
+
+def test_a_closed_route_is_told_once_while_any_is_closed(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = make_rig(RoutedTransport(HERE, THERE), SLOW).start()
+    with caplog.at_level("WARNING", "ustreamer.egress"):
+        rig.offer(on(HERE, 0), on(THERE, 1))
+        eventually(lambda: rig.queue.statistics().blocked == 2, "both to be parked")
+    [record] = caplog.records
+    assert record.getMessage() == "egress.route_unavailable"
+    assert vars(record)["reason"] == f"UNAVAILABLE: nobody listens to {HERE}"
+
+
+def test_an_opening_of_a_route_that_nobody_waits_for_is_no_news(make_rig: MakeRig) -> None:
+    rig = make_rig(RoutedTransport()).start()
+    rig.queue.on_route_open(THERE)
+    rig.offer(on(THERE, 0))
+    assert rig.queue.wait_empty(soon())
+    assert rig.queue.statistics().retries == 0
+
+
+def test_a_lane_that_closes_keeps_what_is_parked_in_its_books(make_rig: MakeRig) -> None:
+    rig = make_rig(RoutedTransport(THERE), SLOW).start()
+    rig.offer(*(on(THERE, n) for n in range(3)))
+    eventually(lambda: rig.queue.statistics().blocked == 3, "all to be parked")
+    assert not rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+    rig.queue.close(DEADLINE_S)
+    assert rig.ledger_snapshot().queued == 3
+
+
+def test_what_is_parked_is_not_waited_for_and_can_be_taken_back(make_rig: MakeRig) -> None:
+    rig = make_rig(RoutedTransport(THERE), SLOW).start()
+    rig.offer(on(THERE, 0), on(HERE, 1), on(THERE, 2))
+    eventually(lambda: rig.queue.blocked == 2, "both to be parked")
+    assert rig.queue.wait_sent(soon())
+    assert not rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+    given_up = rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "the end"))
+    assert [int.from_bytes(item.message.payload, "big") for item in given_up] == [0, 2]
+    assert (rig.queue.queued, rig.queue.blocked) == (0, 0)
+    assert rig.ledger_snapshot().dead_lettered == 2
+
+
+@pytest.mark.parametrize("wire", [RoutedTransport, InlineRoutedTransport])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_routes_close_and_open_each_stream_keeps_its_order_and_all_arrive(
+    make_rig: MakeRig, wire: type[RoutedTransport], seed: int
+) -> None:
+    dice = random.Random(seed)
+    topics = [UUri("chassis", 0x1234, 1, 0x8001 + n) for n in range(6)]
+    rig = make_rig(wire(), EgressLimits(retry_first_ms=1, retry_max_ms=4)).start()
+    priorities = (UPriority.CS1, UPriority.CS4)
+    streams: dict[tuple[UUri, UPriority], list[int]] = {}
+    for n in range(1500):
+        topic, priority = dice.choice(topics), dice.choice(priorities)
+        streams.setdefault((topic, priority), []).append(n)
+        rig.offer(on(topic, n, priority=priority))
+        if n % 10 == 0:
+            rig.routes.closed = set(dice.sample(topics, dice.randrange(len(topics))))
+            for opened in dice.sample(topics, 2):
+                rig.queue.on_route_open(opened)
+        if n % 100 == 0:
+            tried = rig.queue.statistics().retries
+            eventually(
+                lambda tried=tried: rig.queue.statistics().retries > tried + 2 or not rig.queue.queued,  # type: ignore[misc]
+                "pauses to end",
+            )
+    rig.routes.closed = set()
+    assert rig.queue.wait_empty(soon())
+    assert sorted(rig.sent) == list(range(1500))
+    place = {n: index for index, n in enumerate(rig.sent)}
+    for numbers in streams.values():
+        places = [place[n] for n in numbers]
+        assert places == sorted(places)
+    assert rig.queue.statistics().retries > 20
+
+
+# --------------------------------------------------------------------------------------------------- growing too old
+
+
+@pytest.mark.parametrize(
+    ("ttl", "lives_ms"),
+    [
+        pytest.param(50, 50, id="by its ttl"),
+        pytest.param(None, 200, id="by max_age where it has no ttl"),
+        pytest.param(0, 200, id="by max_age where its ttl is 0"),
+    ],
+)
+def test_a_message_that_grows_too_old_in_the_queue_is_a_dead_letter_and_was_not_tried_again(
+    make_rig: MakeRig, ttl: int | None, lives_ms: int
+) -> None:
+    manual = ManualClock()
+    manual.advance(s=1)
+    clock = manual.clock()
+    limits = EgressLimits(retry_first_ms=1, retry_max_ms=1, max_age_ms=200)
+    rig = make_rig(ScriptedTransport(then=DOWN), limits, clock=clock).start()
+    rig.offer(event(0, ttl=ttl, made_ms=clock.wall_ms()))
+    rig.wait_retries(1)
+    manual.advance(ms=lives_ms)  # just alive
+    rig.wait_retries(2)
+    assert rig.undelivered == []
+    manual.advance(ms=1)
+    eventually(lambda: bool(rig.undelivered), "the end of the message")
+
+    [(_, status, attempts)] = rig.undelivered
+    assert (status.code, attempts) == (UCode.DEADLINE_EXCEEDED, 2)
+    assert "'backbone'" in status.message
+    assert [(verdict, n) for _, verdict, _, n in rig.verdicts] == [(Verdict.EXPIRED, 2)]
+    assert len(rig.wire.attempts) == 2
+    assert rig.ledger_snapshot().expired == 1
+
+
+def test_what_is_too_old_before_its_first_attempt_is_never_sent(make_rig: MakeRig) -> None:
+    manual = ManualClock()
+    clock = manual.clock()
+    rig = make_rig(ScriptedTransport(), clock=clock)
+    rig.offer(event(0, ttl=10, made_ms=clock.wall_ms()), event(1, ttl=30, made_ms=clock.wall_ms()))
+    manual.advance(ms=20)
+    rig.start().wait_settled(2)
+    assert rig.sent == [1]
+    assert [(n, status.code, attempts) for n, status, attempts in rig.undelivered] == [
+        (0, UCode.DEADLINE_EXCEEDED, 0)
+    ]
+
+
+def test_an_inline_lane_sends_nothing_whose_ttl_has_run_out(make_rig: MakeRig) -> None:
+    # A filter may have held the message since the ingress looked at its ttl.
+    manual = ManualClock()
+    clock = manual.clock()
+    rig = make_rig(InlineTransport(), clock=clock).start()
+    message = event(0, ttl=10, made_ms=clock.wall_ms())
+    manual.advance(ms=11)
+    rig.offer(message)
+    rig.wait_settled(1)
+    assert rig.sent == []
+    assert rig.ledger_snapshot().expired == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- overflow
+
+FULL_BY_MESSAGES = EgressLimits(queue_messages=2)
+FULL_BY_BYTES = EgressLimits(queue_bytes=2 * (OVERHEAD_BYTES + 4))
+
+
+@pytest.mark.parametrize("limits", [FULL_BY_MESSAGES, FULL_BY_BYTES])
+@pytest.mark.parametrize("wire", [ScriptedTransport, InlineTransport])
+def test_what_does_not_fit_is_a_dead_letter_that_names_the_endpoint_and_its_bounds(
+    make_rig: MakeRig, limits: EgressLimits, wire: type[ScriptedTransport]
+) -> None:
+    rig = make_rig(wire(then=DOWN), limits)
+    rig.offer(*events(4))
+    expected = UStatus(
+        UCode.RESOURCE_EXHAUSTED,
+        f"egress queue of endpoint 'backbone' is full ({limits.queue_messages} messages or "
+        f"{limits.queue_bytes} bytes)",
+    )
+    assert rig.undelivered == [(2, expected, 0), (3, expected, 0)]
+    assert [(n, verdict, reason) for n, verdict, reason, _ in rig.verdicts] == [
+        (2, Verdict.DEAD_LETTERED, expected),
+        (3, Verdict.DEAD_LETTERED, expected),
+    ]
+    assert rig.queue.queued == 2
+
+
+def test_no_leap_of_the_wall_clock_ends_or_extends_what_waits(make_rig: MakeRig) -> None:
+    """An ECU boots in 2000, and its clock is set while messages wait."""
+    time = ManualClock()
+    rig = make_rig(ScriptedTransport(), EgressLimits(), time.clock())
+    now_ms = time.clock().wall_ms()
+    rig.offer(event(0, ttl=50, made_ms=now_ms), event(1, ttl=20, made_ms=now_ms))
+    time._wall_at_zero_ms += 26 * 365 * 86_400_000
+    time.advance(ms=21)
+    rig.start()
+    rig.wait_settled(2)
+    assert rig.sent == [0]
+    assert [(number, status.code) for number, status, _ in rig.undelivered] == [(1, UCode.DEADLINE_EXCEEDED)]
+
+
+def test_a_lane_goes_by_other_limits_from_the_next_message_on(make_rig: MakeRig) -> None:
+    time = ManualClock()
+    rig = make_rig(ScriptedTransport(), FULL_BY_MESSAGES, time.clock())
+    rig.offer(*events(2))
+    rig.queue.set_limits(EgressLimits(queue_messages=3, max_age_ms=1))
+    rig.offer(*(event(n) for n in (2, 3)))
+    [(number, status, _)] = rig.undelivered
+    assert (number, status.code) == (3, UCode.RESOURCE_EXHAUSTED)
+    assert "(3 messages" in status.message
+    time.advance(ms=2)
+    rig.start()
+    rig.wait_settled(4)
+    assert rig.sent == [0, 1]  # what waited before keeps the time that it was given
+    assert [number for number, _, _ in rig.undelivered] == [3, 2]
+
+
+def test_in_a_full_queue_the_unimportant_makes_room_for_the_important(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport(), FULL_BY_MESSAGES)
+    rig.offer(event(0, UPriority.CS1), event(1, UPriority.CS0), event(2, UPriority.CS4))
+    assert [(n, status.code) for n, status, _ in rig.undelivered] == [(1, UCode.RESOURCE_EXHAUSTED)]
+    rig.start()
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [2, 0]
+
+
+def test_a_request_that_does_not_fit_is_handed_over_so_that_it_can_be_answered(make_rig: MakeRig) -> None:
+    items: list[tuple[QueuedMessage, UStatus]] = []
+    rig = make_rig(
+        ScriptedTransport(), EgressLimits(queue_messages=1), undelivered=lambda *what: items.append(what)
+    )
+    call = request(
+        id_at(SYSTEM_CLOCK.wall_ms()), UUri("hpc", 1, 1, 0), UUri("chassis", 2, 1, 3), b"\0\0\0\1", ttl=1000
+    )
+    rig.offer(event(0, UPriority.CS6), call)
+    [(item, status)] = items
+    assert item.message is call
+    assert item.message.attributes.type is UMessageType.REQUEST
+    assert item.delivery.ingress == "chassis"
+    assert status.code is UCode.RESOURCE_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    ("wire", "limits"),
+    [
+        pytest.param(ScriptedTransport(), EgressLimits(queue_messages=1), id="overflow"),
+        pytest.param(ScriptedTransport(UCode.INTERNAL, UCode.INTERNAL), QUICK, id="failure"),
+        pytest.param(ScriptedTransport(), EgressLimits(max_age_ms=0), id="age"),
+    ],
+)
+def test_the_lane_is_not_locked_while_it_tells_of_a_dead_letter(
+    make_rig: MakeRig, wire: ScriptedTransport, limits: EgressLimits
+) -> None:
+    free: list[bool] = []
+
+    def told(item: QueuedMessage, status: UStatus) -> None:
+        reading = threading.Thread(target=rig.queue.statistics, daemon=True)
+        reading.start()
+        reading.join(DEADLINE_S)
+        free.append(not reading.is_alive())
+
+    rig = make_rig(wire, limits, undelivered=told)
+    rig.offer(*events(2))
+    rig.start()
+    eventually(lambda: bool(free), "a dead letter")
+    assert rig.queue.wait_empty(soon())
+    assert all(free)
+
+
+# ------------------------------------------------------------------------------------------------------------ inline
+
+
+def test_an_inline_lane_sends_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
+    rig = make_rig(InlineTransport()).start()
+    rig.offer(*events(3))
+    assert rig.sent == [0, 1, 2]  # without waiting for anybody
+    assert set(rig.wire.threads) == {threading.get_ident()}
+    assert rig.verdicts == [(n, Verdict.DELIVERED, None, 1) for n in range(3)]
+
+
+def test_an_inline_lane_queues_what_the_socket_refuses_for_now_and_nothing_overtakes_it(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig(InlineTransport(DOWN, then=OK))
+    rig.offer(*events(3))
+    assert rig.sent == []  # 1 and 2 could be sent, but 0 waits
+    assert rig.queue.queued == 3
+    rig.start()
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [0, 1, 2]
+    assert set(rig.wire.threads[1:]) == {rig.queue._thread.ident}
+
+
+def test_an_inline_lane_does_not_overtake_what_its_own_thread_has_in_the_air(make_rig: MakeRig) -> None:
+    rig = make_rig(InlineTransport(DOWN))
+    rig.offer(event(0))
+    rig.wire.gate.clear()
+    rig.start().wait_attempts(2)
+    rig.offer(event(1))  # the queue is empty: its only message is being sent
+    assert rig.queue.queued == 2
+    assert len(rig.wire.attempts) == 2
+    rig.wire.gate.set()
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [0, 1]
+
+
+def test_an_inline_lane_is_inline_again_when_its_queue_is_empty(make_rig: MakeRig) -> None:
+    rig = make_rig(InlineTransport(DOWN)).start()
+    rig.offer(*events(5))
+    assert rig.queue.wait_empty(soon())
+    rig.offer(event(5))
+    assert rig.sent == list(range(6))
+    assert rig.wire.threads[-1] == threading.get_ident()
+
+
+def test_what_can_never_be_sent_inline_is_one_dead_letter_and_not_delivered(make_rig: MakeRig) -> None:
+    rig = make_rig(InlineTransport(then=UCode.INVALID_ARGUMENT)).start()
+    rig.offer(event(0))
+    rig.wait_settled(1)
+    eventually(lambda: bool(rig.undelivered), "the dead letter")
+    assert [(n, status.code) for n, status, _ in rig.undelivered] == [(0, UCode.INVALID_ARGUMENT)]
+    assert [verdict for _, verdict, _, _ in rig.verdicts] == [Verdict.DEAD_LETTERED]
+    assert rig.queue.statistics().retries == 0  # nothing was answered UNAVAILABLE
+
+
+def test_an_inline_send_that_was_answered_unavailable_counts_as_an_attempt_and_a_retry(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig(InlineTransport(DOWN)).start()
+    rig.offer(event(0))
+    assert rig.queue.wait_empty(soon())
+    assert len(rig.wire.attempts) == 2
+    assert rig.verdicts == [(0, Verdict.DELIVERED, None, 2)]
+    assert rig.queue.statistics().retries == 1
+
+
+def small(n: int) -> int:
+    """What `n` messages of `events` take of a buffer."""
+    return n * (OVERHEAD_BYTES + 4)
+
+
+def test_while_a_buffer_has_room_a_message_is_sent_on_the_thread_of_the_caller(make_rig: MakeRig) -> None:
+    wire = BufferedTransport(small(3))
+    rig = make_rig(wire).start()
+    rig.offer(*events(5))
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [0, 1, 2, 3, 4]
+    here = threading.get_ident()
+    assert [thread == here for thread in wire.threads] == [True, True, True, False, False]
+
+
+def test_a_buffer_that_has_room_is_asked_once_for_many_messages(make_rig: MakeRig) -> None:
+    wire = BufferedTransport(then_room=1 << 40)
+    rig = make_rig(wire).start()
+    rig.offer(*events(3000))
+    assert len(rig.sent) == 3000
+    assert wire.room_calls == -(-small(3000) // (1 << 18))  # for 256 KB each time, however much room there is
+
+
+def test_a_buffer_that_is_full_is_not_asked_for_a_millisecond(make_rig: MakeRig) -> None:
+    wire, clock = BufferedTransport(), ManualClock()
+    clock.advance(s=1)
+    rig = make_rig(wire, clock=clock.clock())
+    rig.offer(event(0))
+    rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
+    wire.then_room = small(1)
+    rig.offer(event(1))
+    rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "makes way for the next"))
+    assert (wire.room_calls, rig.sent) == (1, [])
+    clock.advance(ms=1)
+    rig.offer(event(2))
+    assert (wire.room_calls, rig.sent) == (2, [2])
+
+
+def test_a_message_that_the_buffer_has_no_room_for_goes_to_the_lanes_own_thread(make_rig: MakeRig) -> None:
+    wire = BufferedTransport(then_room=1 << 40)
+    rig = make_rig(wire).start()
+    large = msgspec.structs.replace(event(0), payload=bytes(1 << 18))
+    rig.offer(large)
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == [0]
+    assert wire.threads[0] != threading.get_ident()
+
+
+def test_room_that_a_link_had_is_not_room_of_the_next_one(make_rig: MakeRig) -> None:
+    wire = BufferedTransport(small(10), 0)
+    rig = make_rig(wire).start()
+    rig.offer(event(0))
+    rig.queue.on_link_up()
+    rig.offer(event(1))
+    assert rig.queue.wait_empty(soon())
+    here = threading.get_ident()
+    assert [thread == here for thread in wire.threads] == [True, False]
+
+
+# ----------------------------------------------------------------------------------------------- waiting, closing
+
+
+def test_wait_empty_waits_for_what_is_in_the_air(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport()).start()
+    assert rig.queue.wait_empty(0)  # nothing to wait for, however late it is
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.wait_attempts(1)
+    assert rig.queue.queued == 1
+    assert not rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(rig.queue.wait_empty(soon())), daemon=True)
+    waiting.start()
+    rig.wire.gate.set()
+    waiting.join(DEADLINE_S / 2)  # woken by the end of the sending, not by the deadline
+    assert answers == [True]
+
+
+@pytest.mark.parametrize(
+    ("wire", "message"),
+    [
+        pytest.param(ScriptedTransport(UCode.INTERNAL), event(0), id="failure"),
+        pytest.param(ScriptedTransport(), event(0, ttl=1, made_ms=0), id="age"),
+    ],
+)
+def test_wait_empty_waits_until_a_dead_letter_has_been_told(
+    make_rig: MakeRig, wire: ScriptedTransport, message: UMessage
+) -> None:
+    # The answer to a requester comes of it: a streamer that stops must not overlook it.
+    telling, told = threading.Event(), threading.Event()
+
+    def tell(item: QueuedMessage, status: UStatus) -> None:
+        telling.set()
+        assert told.wait(DEADLINE_S)
+
+    rig = make_rig(wire, undelivered=tell).start()
+    rig.offer(message)
+    assert telling.wait(DEADLINE_S)
+    empty = rig.queue.wait_empty(time.monotonic_ns() + 5 * NS_PER_MS)
+    told.set()
+    assert not empty
+    assert rig.queue.wait_empty(soon())
+
+
+def test_wait_empty_gives_up_at_its_deadline_while_the_link_is_down(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport(then=DOWN)).start()
+    rig.offer(event(0))
+    deadline_ns = time.monotonic_ns() + 20 * NS_PER_MS
+    assert not rig.queue.wait_empty(deadline_ns)
+    assert time.monotonic_ns() >= deadline_ns
+    assert rig.ledger_snapshot().queued == 1
+
+
+def test_close_ends_a_long_pause_and_the_message_stays_in_the_books(make_rig: MakeRig) -> None:
+    rig = make_rig(
+        ScriptedTransport(then=DOWN), EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000)
+    ).start()
+    rig.offer(*events(3))
+    rig.wait_retries(1)
+    rig.queue.close(DEADLINE_S)
+    assert not rig.queue._thread.is_alive()
+    assert rig.ledger_snapshot().queued == 3
+    assert rig.sent == []
+
+
+def test_close_does_not_hang_on_a_send_that_does_not_return(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport()).start()
+    rig.wire.gate.clear()
+    rig.offer(*events(3))
+    rig.wait_attempts(1)
+    rig.queue.close(0.02)
+    assert rig.queue._thread.is_alive()
+    assert rig.ledger_snapshot().queued == 3  # two that wait and one of which nobody knows yet
+    assert rig.ledger_snapshot().unaccounted == 0
+
+    rig.wire.gate.set()
+    eventually(lambda: not rig.queue._thread.is_alive(), "the end of the thread")
+    assert rig.sent == [0]  # the send that was under way ends; no other begins
+    assert (rig.ledger_snapshot().delivered, rig.ledger_snapshot().queued) == (1, 2)
+
+
+STOPPED = UStatus(UCode.UNAVAILABLE, "stopped")
+
+
+def test_what_is_taken_back_is_a_dead_letter_and_the_caller_tells_whom_it_concerns(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport()).start()
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.wait_attempts(1)
+    rig.offer(event(1), event(2))
+    assert [number(item.message) for item in rig.queue.abandon_all(STOPPED)] == [1, 2]
+    assert rig.verdicts == [(1, Verdict.DEAD_LETTERED, STOPPED, 0), (2, Verdict.DEAD_LETTERED, STOPPED, 0)]
+    assert (rig.undelivered, rig.ledger_snapshot().queued) == ([], 1)  # the one that is in the air
+
+    rig.wire.gate.set()
+    rig.wait_settled(3)
+    assert rig.sent == [0]
+
+
+def test_at_the_end_everything_is_tried_once(make_rig: MakeRig) -> None:
+    rig = make_rig(
+        ScriptedTransport(then=DOWN), EgressLimits(retry_first_ms=3_600_000, retry_max_ms=3_600_000)
+    ).start()
+    rig.offer(*events(3))
+    rig.wait_retries(1)
+    rig.queue.no_more_retries(STOPPED)  # which ends the pause
+    rig.wait_settled(3)
+    rig.offer(event(3))
+    rig.wait_settled(4)
+    assert {verdict for _, verdict, _, _ in rig.verdicts} == {Verdict.DEAD_LETTERED}
+    assert [(n, status) for n, status, _ in rig.undelivered] == [(n, STOPPED) for n in range(4)]
+    assert rig.queue.wait_empty(0)
+
+
+def test_a_lane_that_was_never_started_can_be_closed_twice(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport())
+    rig.offer(event(0))
+    rig.queue.close(0)
+    rig.queue.close(0)
+    assert rig.ledger_snapshot().queued == 1
+
+
+def test_statistics_are_a_snapshot_of_all_that_happened(make_rig: MakeRig) -> None:
+    rig = make_rig(ScriptedTransport(OK, UCode.INTERNAL, DOWN)).start()
+    rig.offer(*events(2))
+    rig.wait_settled(2)
+    rig.offer(event(2, ttl=10, made_ms=0))
+    rig.wait_settled(3)
+    rig.offer(event(3))
+    rig.wait_settled(4)
+    rig.wire.gate.clear()
+    rig.offer(event(4))
+    rig.wait_attempts(5)
+    rig.offer(event(5))
+    before = rig.queue.statistics()
+    assert before == EndpointQueueStatistics(
+        endpoint="backbone",
+        queued=2,
+        queued_bytes=OVERHEAD_BYTES + 4,  # what is in the air has left the queue
+        delivered=2,
+        dead_lettered=1,
+        expired=1,
+        retries=1,
+        blocked=0,
+        closed_routes=0,
+    )
+    rig.wire.gate.set()
+    assert rig.queue.wait_empty(soon())
+    assert rig.queue.statistics() != before
+    assert before.queued == 2
+
+
+# ------------------------------------------------------------------------------------------------------- many threads
+
+
+class UnreliableTransport(ScriptedTransport):
+    """Fails now and then, in every way, whoever sends."""
+
+    outcomes: ClassVar[list[UCode | None]] = [OK] * 12 + [DOWN, UCode.INVALID_ARGUMENT]
+
+    def __init__(self) -> None:
+        super().__init__(*random.Random(1).choices(self.outcomes, k=20_000))
+
+
+class InlineUnreliableTransport(UnreliableTransport):
+    inline = True
+
+
+@pytest.mark.parametrize("wire", [UnreliableTransport, InlineUnreliableTransport])
+def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
+    make_rig: MakeRig, wire: type[ScriptedTransport]
+) -> None:
+    each = 500
+    rig = make_rig(wire(), EgressLimits(queue_messages=60, retry_first_ms=1, retry_max_ms=2)).start()
+    numbers = count()
+    gateways = [rig.gateway() for _ in range(4)]
+    offered = [[event(next(numbers)) for _ in range(each)] for _ in gateways]
+    together = threading.Barrier(4)
+
+    def pour(gateway: FakeIngress, messages: list[UMessage]) -> None:
+        together.wait(DEADLINE_S)
+        for position, message in enumerate(messages):
+            gateway.offer(message)
+            if position % 50 == 0:  # else nearly all would overflow
+                eventually(lambda: rig.queue.queued < 30, "the lane to have its turn")
+
+    pouring = [
+        threading.Thread(target=pour, args=pair, daemon=True) for pair in zip(gateways, offered, strict=True)
+    ]
+    for thread in pouring:
+        thread.start()
+    for thread in pouring:
+        thread.join(DEADLINE_S)
+    assert rig.queue.wait_empty(soon())
+
+    counted = Counter(verdict for _, verdict, _, _ in rig.verdicts)
+    assert sorted(n for n, _, _, _ in rig.verdicts) == list(range(4 * each))  # one verdict each
+    assert counted.keys() == {Verdict.DELIVERED, Verdict.DEAD_LETTERED}
+    assert counted[Verdict.DELIVERED] == len(rig.sent)
+    # The lane tells of a dead letter after it has booked it.
+    eventually(lambda: len(rig.undelivered) == counted[Verdict.DEAD_LETTERED], "all dead letters")
+    for block in range(4):
+        of_one = [n for n in rig.sent if n // each == block]
+        assert of_one == sorted(of_one)
+    books = rig.ledger_snapshot()
+    assert (books.received, books.queued, books.unaccounted) == (4 * each, 0, 0)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streamer with its admin socket, in this process, between in-process networks."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Final, Self
+
+from ustreamer.host.admin.server import AdminServer
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.control import Control
+from ustreamer.host.storage.state_lock import StateLock
+from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+
+DEADLINE_S: Final = 30.0
+INSIDE, OUTSIDE = "inside", "outside"
+BASE: Final = {INSIDE: ("hpc", "car"), OUTSIDE: ("cloud",)}
+
+_ids, _naming = UuidSource(SYSTEM_CLOCK.wall_ms), Lock()
+
+
+def new_id() -> UUID:
+    with _naming:
+        return _ids.next()
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Give other threads the time to make it so."""
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
+        time.sleep(0.001)
+
+
+class RunningStreamer:
+    """Endpoints `inside` (hpc, car) and `outside` (cloud), and whatever sections a test adds."""
+
+    def __init__(self, directory: Path, *more: str) -> None:
+        self.directory = directory
+        self.path = directory / "ustreamer.toml"
+        self.networks = {name: LocalNetwork.named(f"{directory.name}/{name}") for name in BASE}
+        self.write(*more)
+        loaded = process.load(self.path)
+        self.state_dir = loaded.config.state_dir
+        self.streamer = loaded.streamer()
+        self.control = Control(self.streamer, loaded.path, lambda path: process.load(path).config)
+        self.server = AdminServer(self.state_dir, self.control.handle_request, SYSTEM_CLOCK)
+        self._lock = StateLock(self.state_dir)
+        self._apps: list[LocalTransport] = []
+
+    def write(
+        self, *more: str, authorities: "dict[str, tuple[str, ...]] | None" = None, head: str = ""
+    ) -> None:
+        """Write the configuration anew."""
+        lives = BASE | (authorities or {})
+        lines = [head or 'authority = "hpc"\nstate_dir = "state"']
+        for name, network in self.networks.items():
+            who = ", ".join(f'"{each}"' for each in lives[name])
+            lines.append(
+                f'[endpoints.{name}]\ntransport = "local"\nnetwork = "{network.name}"\nauthorities = [{who}]'
+            )
+        self.path.write_text("\n".join([*lines, *more, ""]), encoding="utf-8")
+
+    def app(self, network: str, authority: str) -> LocalTransport:
+        self._apps.append(LocalTransport(self.networks[network], authority))
+        self._apps[-1].open()
+        return self._apps[-1]
+
+    def listen(self, network: str, authority: str, sink: UUri | None) -> list[UMessage]:
+        """What comes to somebody there from now on."""
+        received: list[UMessage] = []
+        self.app(network, authority).register_listener(ANY, sink, received.append)
+        return received
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        self.server.open()
+        self.streamer.start()
+        self.server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.close(DEADLINE_S)
+        left = self.streamer.stop(DEADLINE_S)
+        for app in self._apps:
+            app.close()
+        self._lock.release()
+        if error is None:
+            assert left == 0
+            assert self.streamer.ledger().unaccounted == 0

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streamer still does when it is stopped."""
+
+import threading
+import time
+
+from tests.host.streamer_bench import (
+    DEADLINE_S,
+    NOTES,
+    OWN,
+    QUICK_RETRY,
+    TOPIC,
+    WITH_USUBSCRIPTION,
+    Bench,
+    NoConfig,
+    NotingPlugin,
+    eventually,
+    fake,
+    leftovers,
+    link,
+    new_id,
+)
+from ustreamer.hooks import PluginContext
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.draining import drain
+from ustreamer.uprotocol.umessage import (
+    UMessage,
+    notification,
+    request,
+    response,
+)
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuri import ANY, UUri
+
+
+def test_stop_sends_what_was_accepted_takes_nothing_more_in_and_says_that_nothing_is_left(
+    bench: Bench,
+) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
+    chassis, app = link(streamer, "chassis"), bench.app("inside")
+    chassis.gate.clear()
+    sink = UUri("chassis", 1, 1, 0)
+    for n in range(5):
+        app.transport.send(notification(new_id(), TOPIC, sink, b"%d" % n))
+    left: list[int] = []
+    stopping = threading.Thread(target=lambda: left.append(streamer.stop(DEADLINE_S)), daemon=True)
+    stopping.start()
+    eventually(lambda: "stop_receiving chassis" in NOTES, "the stop")
+    app.transport.send(notification(new_id(), TOPIC, sink, b"too late"))
+    chassis.gate.set()
+    stopping.join(DEADLINE_S)
+    assert left == [0]
+    assert [message.payload for _, message in chassis.sent] == [b"0", b"1", b"2", b"3", b"4"]
+    assert streamer.ledger().received == 5
+    assert leftovers(streamer) == []
+
+
+def test_stop_says_how_many_messages_it_could_not_send_in_time(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
+    link(streamer, "chassis").fault = UCode.UNAVAILABLE
+    for _ in range(3):
+        bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    began = time.monotonic()
+    assert streamer.stop(0.05) == 3
+    assert 0.05 <= time.monotonic() - began < 4.5  # 5 s is what it waits if it is not told
+    assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 3)
+    assert leftovers(streamer) == []
+
+
+def test_stop_waits_for_what_a_filter_holds_back(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        WITH_USUBSCRIPTION,
+        "[plugins.throttle]\nmode = 'latest'",
+    )
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.subscribe(period_ms=1_500)  # for so long one must be held that is to be seen held
+    for payload in (b"first", b"displaced", b"newest"):
+        sensor.publish(payload)
+    fleet.wait_received(1)
+    eventually(lambda: streamer.ledger().queued == 1, "quiet, but for what is held")
+    assert streamer.stop(DEADLINE_S) == 0
+    assert [message.payload for message in fleet.received] == [b"first", b"newest"]
+    assert streamer.ledger().throttled == 1
+
+
+class Slow(NotingPlugin):
+    """A service that answers what it has accepted when it is told to stop, and not before."""
+
+    def __init__(self, config: NoConfig, context: PluginContext) -> None:
+        self._asked: list[UMessage] = []
+
+    def start(self, bus: UTransport) -> None:
+        self._bus = bus
+        bus.register_listener(ANY, UUri(OWN, 7, 1, 1), self._asked.append)
+
+    def stop(self) -> None:
+        while self._asked:
+            self._bus.send(response(new_id(), self._asked.pop(0), b"at last"))
+
+
+def test_stop_lets_a_hosted_service_answer_what_it_has_accepted(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), extra={"slow": Slow})
+    app = bench.app("inside")
+    app.listen(ANY, app.address)
+    for _ in range(3):
+        app.transport.send(request(new_id(), app.address, UUri(OWN, 7, 1, 1), ttl=60_000))
+    assert streamer.stop(DEADLINE_S) == 0
+    assert [message.payload for message in app.received] == [b"at last"] * 3
+    assert streamer.ledger().delivered == 6
+
+
+def test_a_call_that_fails_while_the_streamer_stops_is_still_answered(bench: Bench) -> None:
+    # Over and over: there is a moment between the end of a lane's last message and the answer that comes of it.
+    for _ in range(20):
+        streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+        chassis, app = link(streamer, "chassis"), bench.app("inside")
+        chassis.fault = UCode.INTERNAL
+        chassis.gate.clear()
+        app.listen(ANY, app.address)
+        app.transport.send(request(new_id(), app.address, UUri("chassis", 1, 1, 2), ttl=60_000))
+        eventually(lambda chassis=chassis: chassis.attempts == 1, "the attempt")  # type: ignore[misc]
+        stopping = threading.Thread(target=streamer.stop, daemon=True)
+        stopping.start()
+        eventually(lambda: "stop_receiving chassis" in NOTES, "the stop")
+        chassis.gate.set()
+        stopping.join(DEADLINE_S)
+        assert [message.attributes.commstatus for message in app.received] == [UCode.INTERNAL]
+        app.transport.close()
+        NOTES.clear()
+
+
+def test_what_a_filter_holds_when_time_is_up_is_given_up_and_counted(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        WITH_USUBSCRIPTION,
+        "[plugins.throttle]\nmode = 'latest'",
+    )
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.subscribe(period_ms=60_000)
+    for payload in (b"first", b"held"):
+        sensor.publish(payload)
+    fleet.wait_received(1)
+    eventually(lambda: streamer.ledger().queued == 1, "quiet, but for what is held")
+    assert drain(streamer.dispatcher, [], SYSTEM_CLOCK.monotonic_ns, 0) == 1
+    assert (streamer.ledger().queued, streamer.ledger().dead_lettered) == (0, 1)

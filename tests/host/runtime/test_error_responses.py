@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Request always gets one Response, however its way ends; and nothing else ever does (DSP-17, X-12).
+
+Every way that a message can end without having been handed to a peer, in a whole streamer between links to nowhere.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+import msgspec
+import pytest
+
+from tests.host.streamer_bench import (
+    QUICK_RETRY,
+    WITH_USUBSCRIPTION,
+    Bench,
+    FakeTransport,
+    NoConfig,
+    eventually,
+    fake,
+    link,
+    new_id,
+)
+from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.hooks import HostedService, PluginContext, RouteUnavailable, hookimpl
+from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode_status
+
+APP: Final = UUri("app", 0x10, 1, 0)
+METHOD: Final = UUri("chassis", 0x2001, 1, 1)
+SILENT: Final = UUri("hpc", 7, 1, 1)
+TTL_MS: Final = 60_000
+
+
+class SilentService:
+    """Hosts a uEntity and listens to nothing."""
+
+    Config = NoConfig
+    entities: ClassVar = [SILENT.with_resource(0)]
+
+    def __init__(self, config: NoConfig, context: PluginContext) -> None: ...
+
+    def start(self, bus: UTransport) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @hookimpl
+    def ustreamer_services(self) -> Sequence[HostedService]:
+        return [self]
+
+
+class Filtering:
+    """Puts one filter, of the class named here, in front of the chassis."""
+
+    Config = NoConfig
+    made: ClassVar[type[Filter]]
+
+    def __init__(self, config: NoConfig, context: PluginContext) -> None: ...
+
+    @hookimpl
+    def ustreamer_filters(self, delivery: Delivery) -> Filter | None:
+        return self.made() if delivery.endpoint == "chassis" else None
+
+
+class Answering(Filter):
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        return self._verdict
+
+
+class Raising(Filter):
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        raise KeyError("a mistake")
+
+
+def filtering(make: Callable[[], Filter]) -> dict[str, type[Any]]:
+    return {"filtering": type("Filtering1", (Filtering,), {"made": staticmethod(make)})}
+
+
+class FailureCase(NamedTuple):
+    """A way to end. `sink` is what is called; `prepare` makes the trouble before, and `after` what ends it."""
+
+    code: UCode
+    text: str
+    sink: UUri = METHOD
+    sections: tuple[str, ...] = ()
+    extra: dict[str, type[Any]] = {}  # noqa: RUF012  # a NamedTuple; nobody changes it
+    prepare: Callable[[Streamer], object] = lambda streamer: None
+    after: Callable[[Streamer], object] = lambda streamer: None
+    changed: dict[str, object] = {}  # noqa: RUF012  # attributes of the request, as above
+    old_ms: int = 0
+
+
+def fault(code: UCode) -> Callable[[Streamer], None]:
+    def prepare(streamer: Streamer) -> None:
+        link(streamer, "chassis").fault = code
+
+    return prepare
+
+
+def blow_up(streamer: Streamer) -> None:
+    def transmit(subscriber: UUri | None, message: UMessage) -> None:
+        raise ZeroDivisionError("in a transport")
+
+    link(streamer, "chassis")._transmit = transmit  # type: ignore[method-assign]
+
+
+def stop(streamer: Streamer) -> None:
+    assert streamer.stop(0.05) > 0
+
+
+RULE = '[[endpoints.app.access]]\nallow = true\ntype = "publish"'
+FAILURE_CASES = {
+    "no route": FailureCase(UCode.UNAVAILABLE, "no endpoint for authority 'mars'", UUri("mars", 1, 1, 1)),
+    "denied by a rule": FailureCase(UCode.PERMISSION_DENIED, "no rule of endpoints.app.access allows", sections=(RULE,)),
+    "spoofed": FailureCase(
+        UCode.PERMISSION_DENIED, "does not live behind", changed={"source": UUri("chassis", 0x99, 1, 0)}
+    ),
+    "malformed": FailureCase(UCode.INVALID_ARGUMENT, "priority of at least CS4", changed={"priority": UPriority.CS1}),
+    "without ttl": FailureCase(UCode.INVALID_ARGUMENT, "ttl above 0", changed={"ttl": None}),
+    "expired on arrival": FailureCase(UCode.DEADLINE_EXCEEDED, "had run out on arrival", old_ms=TTL_MS + 1_000),
+    "expired in the queue": FailureCase(
+        UCode.DEADLINE_EXCEEDED,
+        "waited too long",
+        prepare=fault(UCode.UNAVAILABLE),
+        sections=(QUICK_RETRY,),
+        old_ms=TTL_MS - 200,
+    ),
+    "queue full": FailureCase(
+        UCode.RESOURCE_EXHAUSTED,
+        "egress queue of endpoint 'chassis' is full",
+        sections=("[egress.chassis]\nqueue_bytes = 1",),
+    ),
+    "the link cannot carry it": FailureCase(UCode.UNIMPLEMENTED, "no way to chassis", prepare=fault(UCode.UNIMPLEMENTED)),
+    "the transport is broken": FailureCase(UCode.INTERNAL, "ZeroDivisionError", prepare=blow_up),
+    "no such method of ours": FailureCase(UCode.UNIMPLEMENTED, "", UUri("hpc", 4, 1, 0x7F)),
+    "no such version of uSubscription": FailureCase(
+        UCode.UNIMPLEMENTED, "", UUri("hpc", 0, 0x77, 1), sections=(WITH_USUBSCRIPTION,)
+    ),
+    "a service that does not listen": FailureCase(
+        UCode.UNIMPLEMENTED, f"no service listens for calls of {SILENT}", SILENT, extra={"mute": SilentService}
+    ),
+    "a filter denies": FailureCase(
+        UCode.PERMISSION_DENIED, "by a filter", extra=filtering(lambda: Answering(Verdict.DENIED))
+    ),
+    "a filter throttles": FailureCase(
+        UCode.RESOURCE_EXHAUSTED, "of a filter", extra=filtering(lambda: Answering(Verdict.THROTTLED))
+    ),
+    "a filter raises": FailureCase(UCode.INTERNAL, "filter Raising raised KeyError", extra=filtering(Raising)),
+    "stopped while it waits": FailureCase(
+        UCode.UNAVAILABLE, "the streamer was stopped", prepare=fault(UCode.UNAVAILABLE), after=stop
+    ),
+    "stopped while a filter holds it": FailureCase(
+        UCode.UNAVAILABLE,
+        "the streamer was stopped",
+        extra=filtering(lambda: Answering(Verdict.QUEUED)),
+        after=stop,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.finish()
+
+
+def streamer_in(trouble: FailureCase, bench: Bench) -> tuple[Streamer, FakeTransport]:
+    """A streamer with the trouble prepared, and the link to the application."""
+    streamer = bench.started(
+        fake("app", "app"), fake("chassis", "chassis"), *trouble.sections, extra=trouble.extra
+    )
+    trouble.prepare(streamer)
+    return streamer, link(streamer, "app")
+
+
+def made(trouble: FailureCase, message: UMessage) -> UMessage:
+    id = new_id()
+    old = UUID(id.msb - (trouble.old_ms << 16), id.lsb)
+    return UMessage(old, msgspec.structs.replace(message.attributes, **trouble.changed), message.payload)
+
+
+@pytest.mark.parametrize("trouble", FAILURE_CASES.values(), ids=FAILURE_CASES)
+def test_a_request_that_ends_badly_is_answered_once(bench: Bench, trouble: FailureCase) -> None:
+    streamer, app = streamer_in(trouble, bench)
+    asked = made(trouble, request(new_id(), APP, trouble.sink, b"?", UPayloadFormat.RAW, ttl=TTL_MS))
+    app.receive_message(asked)
+    trouble.after(streamer)
+    eventually(lambda: bool(app.sent), "an answer")
+    eventually(lambda: streamer.ledger().queued == 0, "quiet")
+    [(_, answer)] = app.sent
+    answer.check(strict=True)
+    attributes = answer.attributes
+    assert (attributes.type, attributes.reqid) == (UMessageType.RESPONSE, asked.id)
+    assert (attributes.source, attributes.sink) == (trouble.sink, asked.attributes.source)
+    status = decode_status(answer.payload)
+    assert (attributes.commstatus, status.code) == (trouble.code, trouble.code)
+    assert trouble.text in status.message
+    assert link(streamer, "chassis").sent == []
+
+
+def unanswerable(sink: UUri) -> list[UMessage]:
+    """One of each kind that must never be answered, on the way to where `sink` is."""
+    asked = request(new_id(), sink.with_resource(0), APP.with_resource(1), ttl=TTL_MS)
+    return [
+        publish(new_id(), APP.with_resource(0x8001), ttl=TTL_MS),
+        notification(new_id(), APP.with_resource(0x8001), sink.with_resource(0), ttl=TTL_MS),
+        response(new_id(), asked),
+    ]
+
+
+@pytest.mark.parametrize("trouble", FAILURE_CASES.values(), ids=FAILURE_CASES)
+def test_nothing_but_a_request_is_answered_whatever_its_end(bench: Bench, trouble: FailureCase) -> None:
+    streamer, app = streamer_in(trouble, bench)
+    for message in unanswerable(trouble.sink):
+        app.receive_message(made(trouble, message))
+    if trouble.after is stop:
+        streamer.stop(0.05)
+    eventually(lambda: streamer.ledger().queued == 0, "quiet")
+    assert app.sent == []
+
+
+def test_a_hosted_service_whose_call_ends_badly_is_answered(bench: Bench) -> None:
+    """It is behind the endpoint `self`, and nobody else hears of it."""
+    streamer = bench.started(fake("chassis", "chassis"), extra={"mute": SilentService})
+    heard: list[UMessage] = []
+    bus = streamer._bus
+    bus.register_listener(UUri("*", 0xFFFFFFFF, 0xFF, 0xFFFF), SILENT.with_resource(0), heard.append)
+    asked = request(new_id(), SILENT.with_resource(0), UUri("mars", 1, 1, 1), ttl=TTL_MS)
+    bus.send(asked)
+    eventually(lambda: bool(heard), "an answer")
+    assert [(each.attributes.reqid, each.attributes.commstatus) for each in heard] == [
+        (asked.id, UCode.UNAVAILABLE)
+    ]
+    assert link(streamer, "chassis").sent == []
+
+
+def test_a_stop_is_not_held_up_by_answers_that_nobody_takes(bench: Bench) -> None:
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    for name in ("app", "chassis"):
+        link(streamer, name).fault = UCode.UNAVAILABLE
+    link(streamer, "app").receive_message(request(new_id(), APP, METHOD, ttl=TTL_MS))
+    assert streamer.stop(0.05) == 1
+    books = streamer.ledger()
+    assert (books.queued, books.dead_lettered) == (0, 2)  # the request, and the answer to it
+
+
+class ClosedRoute:
+    """Nobody listens to what the link `name` sends, until its lane is waited for the `times`-th time at a stop."""
+
+    def __init__(self, streamer: Streamer, name: str, times: int) -> None:
+        self._lane = streamer._egress_queues[name]
+        self._link = link(streamer, name)
+        self._transmit, self._wait_empty = self._link._transmit, self._lane.wait_empty
+        self._times = times
+        self._closed = True
+        self._link._transmit = self._refuse  # type: ignore[method-assign]
+        self._lane.wait_empty = self._waited  # type: ignore[method-assign]
+
+    def _refuse(self, subscriber: UUri | None, message: UMessage) -> None:
+        if self._closed:
+            raise RouteUnavailable("route", "nobody listens yet")
+        self._transmit(subscriber, message)
+
+    def _waited(self, deadline_ns: int) -> bool:
+        self._times -= 1
+        if not self._times:
+            self._closed = False
+            self._lane.on_route_open("route")
+        return self._wait_empty(deadline_ns)
+
+
+def test_a_stop_has_patience_with_an_answer_whose_way_opens_in_a_moment(bench: Bench) -> None:
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    ClosedRoute(streamer, "app", times=1)
+    asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
+    link(streamer, "chassis").receive_message(response(new_id(), asked))
+    eventually(lambda: streamer._egress_queues["app"].blocked == 1, "the answer to be parked")
+    assert streamer.stop(0) == 0
+    assert [each.attributes.reqid for _, each in link(streamer, "app").sent] == [asked.id]
+    assert streamer.ledger().dead_lettered == 0
+
+
+def test_who_is_told_at_a_stop_that_time_is_up_has_a_moment_to_listen(bench: Bench) -> None:
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.UNAVAILABLE
+    ClosedRoute(streamer, "app", times=2)
+    asked = request(new_id(), APP, METHOD, ttl=TTL_MS)
+    link(streamer, "app").receive_message(asked)
+    assert streamer.stop(0) == 1
+    [(_, answer)] = link(streamer, "app").sent
+    assert (answer.attributes.reqid, answer.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert streamer.ledger().dead_lettered == 1  # the request alone

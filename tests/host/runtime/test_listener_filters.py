@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streamer listens for at its endpoints."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+
+from tests.host.streamer_bench import OWN, Bench, NoConfig, fake, link
+from ustreamer.hooks import HostedService, PluginContext, hookimpl
+from ustreamer.host.runtime.listener_filters import listener_filters
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuri import ANY, UUri
+
+HERE_AND_THERE = {"a": [OWN, "car"], "b": ["cloud"]}
+WITH_STAR = {"a": [OWN], "b": ["*"], "c": ["cloud"]}
+HEARD: list[tuple[str, dict[str, list[str]], str, UMessageType, UUri, int]] = [
+    ("to elsewhere", HERE_AND_THERE, "a", UMessageType.NOTIFICATION, UUri("cloud", 1, 1, 0), 1),
+    ("to elsewhere", HERE_AND_THERE, "a", UMessageType.RESPONSE, UUri("cloud", 1, 1, 0), 1),
+    ("to elsewhere", HERE_AND_THERE, "a", UMessageType.REQUEST, UUri("cloud", 1, 1, 1), 1),
+    ("to elsewhere", HERE_AND_THERE, "b", UMessageType.NOTIFICATION, UUri("car", 1, 1, 0), 1),
+    ("to elsewhere", HERE_AND_THERE, "b", UMessageType.REQUEST, UUri(OWN, 1, 1, 1), 1),
+    ("among themselves", HERE_AND_THERE, "a", UMessageType.NOTIFICATION, UUri("car", 1, 1, 0), 0),
+    ("among themselves", HERE_AND_THERE, "a", UMessageType.RESPONSE, UUri(OWN, 1, 1, 0), 0),
+    ("among themselves", HERE_AND_THERE, "b", UMessageType.RESPONSE, UUri("cloud", 1, 1, 0), 0),
+    ("to a hosted service", HERE_AND_THERE, "a", UMessageType.NOTIFICATION, UUri(OWN, 7, 1, 0), 1),
+    ("to a hosted service", HERE_AND_THERE, "a", UMessageType.REQUEST, UUri(OWN, 7, 3, 1), 1),
+    ("to a hosted service", HERE_AND_THERE, "b", UMessageType.RESPONSE, UUri(OWN, 7, 9, 0), 1),
+    ("to one where nobody else lives", HERE_AND_THERE, "b", UMessageType.RESPONSE, UUri("mars", 7, 1, 0), 1),
+    ("to one where nobody else lives", HERE_AND_THERE, "a", UMessageType.REQUEST, UUri("mars", 7, 1, 1), 1),
+    ("to nobody, who must be told", HERE_AND_THERE, "b", UMessageType.REQUEST, UUri("venus", 1, 1, 1), 1),
+    ("to one who is named beside the star", WITH_STAR, "a", UMessageType.RESPONSE, UUri("cloud", 1, 1, 0), 1),
+    ("to wherever", WITH_STAR, "a", UMessageType.NOTIFICATION, UUri("venus", 1, 1, 0), 1),
+    ("to wherever", WITH_STAR, "c", UMessageType.RESPONSE, UUri("venus", 1, 1, 0), 1),
+    ("to wherever", WITH_STAR, "c", UMessageType.REQUEST, UUri("venus", 1, 1, 1), 1),
+    ("from the star", WITH_STAR, "b", UMessageType.NOTIFICATION, UUri("cloud", 1, 1, 0), 1),
+    ("from the star", WITH_STAR, "b", UMessageType.RESPONSE, UUri(OWN, 1, 1, 0), 1),
+    ("from the star to a hosted service", WITH_STAR, "b", UMessageType.RESPONSE, UUri("mars", 7, 1, 0), 1),
+    ("from star to star", WITH_STAR, "b", UMessageType.NOTIFICATION, UUri("venus", 1, 1, 0), 0),
+]
+
+
+class Hosted:
+    """A service at two authorities, one of which nobody else has."""
+
+    entities: ClassVar = [UUri(OWN, 7, 1, 0), UUri("mars", 7, 1, 0)]
+
+    def start(self, bus: UTransport) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class HostingPlugin:
+    Config = NoConfig
+
+    def __init__(self, config: NoConfig, context: PluginContext) -> None: ...
+
+    @hookimpl
+    def ustreamer_services(self) -> Sequence[HostedService]:
+        return [Hosted()]
+
+
+@pytest.mark.parametrize(
+    ("authorities", "endpoint", "kind", "sink", "times"),
+    [pytest.param(*row[1:], id=f"{row[0]}: {row[3].name} {row[2]} -> {row[4]}") for row in HEARD],
+)
+def test_an_endpoint_hears_once_what_is_for_elsewhere_and_not_what_they_say_among_themselves(
+    bench: Bench,
+    authorities: dict[str, list[str]],
+    endpoint: str,
+    kind: UMessageType,
+    sink: UUri,
+    times: int,
+) -> None:
+    streamer = bench.started(
+        *(fake(name, *who) for name, who in authorities.items()), extra={"hosting": HostingPlugin}
+    )
+    filters = link(streamer, endpoint).listeners
+    lives_here = authorities[endpoint][0]
+    source = UUri("earth" if lives_here == "*" else lives_here, 2, 1, 0)
+    if kind is not UMessageType.REQUEST:
+        source = source.with_resource(0x8000 if kind is UMessageType.NOTIFICATION else 3)
+    heard = [
+        pair for pair in filters if pair[0].matches(source) and pair[1] is not None and pair[1].matches(sink)
+    ]
+    assert len(heard) == times
+    assert {listener for _, _, listener in filters} == {streamer.dispatcher.ingress(endpoint)}
+
+
+def test_every_endpoint_hears_every_publication_once(bench: Bench) -> None:
+    streamer = bench.started(*(fake(name, *who) for name, who in WITH_STAR.items()))
+    for name in WITH_STAR:
+        assert [pair[0] for pair in link(streamer, name).listeners if pair[1] is None] == [ANY]
+
+
+@pytest.mark.parametrize("source", [UUri("x", 7, 1, 0), UUri("x", 7, 1, 3), UUri("x", 7, 1, 0x8000)])
+def test_no_two_filters_of_an_endpoint_match_the_same_message(source: UUri) -> None:
+    behind = {"self": (), **HERE_AND_THERE, "c": ["*"]}
+    entities = [UUri(OWN, 7, 1, 0), UUri("mars", 7, 1, 0), UUri("moon", 7, 1, 0)]
+    resource = int(source.resource_id == 0)  # a request goes to a method, all else to its address
+    for endpoint in behind:
+        filters = listener_filters(endpoint, behind, entities)
+        for authority in ("cloud", "car", OWN, "mars", "moon", "venus"):
+            address = UUri(authority, 7, 1, resource)
+            hearing = [
+                (one, other)
+                for one, other in filters
+                if one.matches(source) and other is not None and other.matches(address)
+            ]
+            assert len(hearing) <= 1, (endpoint, authority)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines: what a machine finds in them, what a person reads, and that no field can break one."""
+
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ustreamer.host.runtime import logs
+from ustreamer.host.runtime.logs import Console, JsonLines
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuri import UUri
+
+AT = datetime(2024, 2, 29, 23, 59, 58, 7_000, UTC).timestamp()
+LOGGER = logging.getLogger("ustreamer.test")
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """The log of `ustreamer` as it was, after a test that has set it up."""
+    root = logging.getLogger("ustreamer")
+    before = root.handlers[:], root.level, root.propagate
+    yield
+    root.handlers[:], root.level, root.propagate = before
+
+
+def record(
+    event: str = "started", level: int = logging.INFO, /, *arguments: object, **extra: Any
+) -> logging.LogRecord:
+    made = LOGGER.makeRecord(LOGGER.name, level, "file.py", 1, event, arguments, None, extra=extra)
+    made.created = AT
+    return made
+
+
+def failed(event: str = "broken") -> logging.LogRecord:
+    try:
+        raise ValueError("on purpose")
+    except ValueError:
+        return LOGGER.makeRecord(LOGGER.name, logging.ERROR, "file.py", 1, event, (), sys.exc_info())
+
+
+def as_json(made: logging.LogRecord) -> dict[str, Any]:
+    line = JsonLines().format(made)
+    assert "\n" not in line
+    read = json.loads(line)
+    assert isinstance(read, dict)
+    return read
+
+
+# -------------------------------------------------------------------------------------------------------------- JSON
+
+
+def test_a_json_line_has_time_level_logger_event_and_the_fields_of_the_event_and_nothing_else() -> None:
+    line = as_json(record("egress.unavailable", logging.WARNING, endpoint="backbone", retries=3))
+    assert line == {
+        "time": "2024-02-29T23:59:58.007+00:00",
+        "level": "warning",
+        "logger": "ustreamer.test",
+        "event": "egress.unavailable",
+        "endpoint": "backbone",
+        "retries": 3,
+    }
+
+
+def test_the_fields_of_a_json_line_come_in_a_fixed_order() -> None:
+    assert list(as_json(record(zone=1, area=2))) == ["time", "level", "logger", "event", "zone", "area"]
+
+
+def test_arguments_of_the_event_are_put_in() -> None:
+    assert as_json(record("answer to %s not sent: %d", logging.INFO, "app", 7))["event"] == (
+        "answer to app not sent: 7"
+    )
+
+
+def test_a_traceback_is_a_field_and_the_line_stays_one_line() -> None:
+    line = as_json(failed())
+    assert line["traceback"].splitlines()[0] == "Traceback (most recent call last):"
+    assert line["traceback"].splitlines()[-1] == "ValueError: on purpose"
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("has no words")
+
+    __repr__ = __str__
+
+
+def circular() -> list[object]:
+    ring: list[object] = []
+    ring.append(ring)
+    return ring
+
+
+VALUES: list[tuple[object, object]] = [
+    ("two\nlines", "two\nlines"),
+    ("ümlaut \ud800 \x00", "ümlaut \ud800 \x00"),
+    (b"\xff\x00", "b'\\xff\\x00'"),
+    (UUri("vin", 1, 1, 0x8000), "up://vin/1/1/8000"),
+    (UCode.UNAVAILABLE, 14),
+    ({"left": 1, "ledger": {"received": 2}}, {"left": 1, "ledger": {"received": 2}}),
+    ([1, (2, 3)], [1, [2, 3]]),
+    (None, None),
+    (ValueError("no"), "no"),
+    ({1}, "{1}"),
+]
+
+
+@pytest.mark.parametrize(("value", "shown"), VALUES)
+def test_a_field_may_be_anything(value: object, shown: object) -> None:
+    assert as_json(record(value=value))["value"] == shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({UUri("vin", 1, 1, 0x8000): 3}, id="a map by address"),
+        pytest.param({("a", 1): 2}, id="a map by tuple"),
+        pytest.param({b"key": {None: 1}}, id="a map by bytes"),
+        pytest.param(circular(), id="a list in itself"),
+        pytest.param(Unspeakable(), id="an object without words"),
+        pytest.param(float("nan"), id="no number"),
+        pytest.param([float("inf")], id="no finite number"),
+    ],
+)
+@pytest.mark.parametrize("form", [JsonLines, Console])
+def test_no_field_can_break_a_line(form: type[logging.Formatter], value: object) -> None:
+    line = form().format(record("seen", value=value, other=1))
+    assert "seen" in line
+    assert "other" in line
+    if form is JsonLines:
+        # Strictly: NaN and Infinity are not JSON, and a log collector drops the line.
+        assert json.loads(line, parse_constant=_refuse)["event"] == "seen"
+
+
+def _refuse(constant: str) -> float:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.mark.parametrize("name", ["time", "level", "logger", "event", "traceback"])
+def test_a_field_cannot_take_the_place_of_what_every_line_has(name: str) -> None:
+    # An event id of SOME/IP is called "event" easily enough.
+    made = failed("seen")
+    vars(made)[name] = "taken"
+    line = as_json(made)
+    assert (line["event"], line["level"], line["logger"]) == ("seen", "error", "ustreamer.test")
+    assert line["time"] != "taken"
+    assert line["traceback"] != "taken"
+
+
+# What logging itself refuses as the name of a field.
+RESERVED = {*vars(record()), "message", "asctime"}
+FIELD_NAMES = st.text(min_size=1).filter(lambda name: name not in RESERVED)
+FIELD_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.sets(st.integers()),
+    max_leaves=5,
+)
+
+
+@example({"event": 1, "event_": 2, "level": [], "self": {}}, JsonLines)
+@given(st.dictionaries(FIELD_NAMES, FIELD_VALUES, max_size=4), st.sampled_from([JsonLines, Console]))
+def test_whatever_the_fields_are_a_line_comes_out(
+    fields: dict[str, Any], form: type[logging.Formatter]
+) -> None:
+    line = form().format(record("seen", **fields))
+    if form is JsonLines:
+        assert fields.keys() <= json.loads(line).keys()
+    else:
+        assert line.startswith("23:59:58.007 INFO seen")
+
+
+# ----------------------------------------------------------------------------------------------------------- console
+
+
+def test_a_console_line_has_the_time_the_level_the_event_and_its_fields() -> None:
+    line = Console().format(record("egress.unavailable", logging.WARNING, endpoint="backbone", left=3))
+    assert line == "23:59:58.007 WARNING egress.unavailable endpoint=backbone left=3"
+
+
+def test_a_console_line_without_fields_ends_with_the_event() -> None:
+    assert Console().format(record("stopped %d", logging.INFO, 1)) == "23:59:58.007 INFO stopped 1"
+
+
+def test_a_traceback_follows_the_console_line() -> None:
+    first, second, *_, last = Console().format(failed()).splitlines()
+    assert first.endswith("ERROR broken")
+    assert (second, last) == ("Traceback (most recent call last):", "ValueError: on purpose")
+
+
+# ------------------------------------------------------------------------------------------------------------ set up
+
+
+def logged(stream: io.StringIO) -> list[str]:
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_set_up_sends_our_log_to_the_stream_in_the_form_asked_for(json_lines: bool) -> None:
+    stream = io.StringIO()
+    logs.configure_logging(json_lines=json_lines, stream=stream)
+    LOGGER.info("started", extra={"authority": "hpc"})
+    [line] = logged(stream)
+    if json_lines:
+        assert json.loads(line).items() >= {"event": "started", "authority": "hpc"}.items()
+    else:
+        assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d\d\d INFO started authority=hpc", line)
+
+
+def test_set_up_writes_to_stderr_if_not_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure_logging(json_lines=False)
+    LOGGER.warning("careful")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "WARNING careful" in err
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("debug", ["debug", "info", "warning", "error"]),
+        ("INFO", ["info", "warning", "error"]),
+        ("warning", ["warning", "error"]),
+        ("Error", ["error"]),
+    ],
+)
+def test_set_up_lets_through_what_is_at_least_of_the_level(level: str, expected: list[str]) -> None:
+    stream = io.StringIO()
+    logs.configure_logging(json_lines=True, level=level, stream=stream)
+    for name in ("debug", "info", "warning", "error"):
+        getattr(LOGGER, name)("x")
+    assert [json.loads(line)["level"] for line in logged(stream)] == expected
+
+
+def test_setting_up_again_does_not_write_lines_twice() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    logs.configure_logging(json_lines=True, stream=first)
+    logs.configure_logging(json_lines=True, stream=second)
+    LOGGER.info("once")
+    assert logged(first) == []
+    assert len(logged(second)) == 1
+
+
+def test_our_lines_do_not_come_again_through_the_root_logger(caplog: pytest.LogCaptureFixture) -> None:
+    logs.configure_logging(json_lines=True, stream=io.StringIO())
+    with caplog.at_level("DEBUG"):
+        LOGGER.info("ours")
+        logging.getLogger("somebody.else").warning("theirs")
+    assert [each.getMessage() for each in caplog.records] == ["theirs"]

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streamer that hears what another one puts onto its networks, and says what it puts itself."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
+from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.advertiser import HANDOVER_S
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.rpc import RpcClient
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC: Final = UUri("car", 0x1234, 1, 0x8001)
+PLUGINS: Final = "[plugins.usubscription]\nmap_size_mb = 1"
+
+
+class Scene:
+    """A streamer of which the cloud has asked TOPIC, and another one beside it that comes first for TOPIC."""
+
+    def __init__(self, running: RunningStreamer) -> None:
+        self.running = running
+        self.streamer = running.streamer
+        self.received: list[UMessage] = running.listen(OUTSIDE, "cloud", None)
+        self._car = running.app(INSIDE, "car")
+        fleet = running.app(OUTSIDE, "cloud")
+        rpc = RpcClient(fleet, UUri("cloud", 7, 1, 0), UuidSource(lambda: new_id().time_ms))
+        asked = pb.SubscriptionRequest(topic=TOPIC.to_pb()).SerializeToString()
+        rpc.call(UUri("hpc", 0, 3, 1), asked, UPayloadFormat.PROTOBUF)
+        ours = election_key(RouterId("hpc", ""), str(TOPIC))
+        names = (f"gateway{number}" for number in range(100))
+        self._name = next(name for name in names if election_key(RouterId(name, ""), str(TOPIC)) > ours)
+
+    def add_peer(self) -> None:
+        other = PeerRouters(self._name, "1" * 16)
+        other.configure(BASE)
+        for endpoint in BASE:
+            self.streamer._on_peers_changed(endpoint, other.own_announcements(endpoint))
+
+    def peer_advertises(self) -> frozenset[TopicAdvertisement]:
+        advertisements = frozenset([TopicAdvertisement("1" * 16, OUTSIDE, self._name, TOPIC)])
+        self.streamer._on_advertisements_changed(OUTSIDE, advertisements, frozenset())
+        return advertisements
+
+    def publish(self) -> None:
+        self._car.send(publish(new_id(), TOPIC))
+
+    @property
+    def advertised(self) -> set[UUri]:
+        return {each.topic for each in self.streamer._advertisements.advertised(OUTSIDE)}
+
+    @property
+    def deferred(self) -> int:
+        return self.streamer.dispatcher.refused_counts()[INSIDE]["deferred_to_peer"]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with RunningStreamer(tmp_path, PLUGINS) as running:
+        yield Scene(running)
+
+
+def test_what_another_says_and_takes_back_holds_from_the_next_message_on(scene: Scene) -> None:
+    scene.add_peer()
+    scene.publish()
+    eventually(lambda: len(scene.received) == 1, "the first, which nobody else puts")
+    word = scene.peer_advertises()
+    scene.publish()
+    eventually(lambda: scene.deferred == 1, "the second to be left to the other")
+    scene.streamer._on_advertisements_changed(OUTSIDE, frozenset(), word)
+    scene.publish()
+    eventually(lambda: len(scene.received) == 2, "the third")
+    assert scene.deferred == 1
+
+
+def test_a_reload_takes_back_every_word_until_it_is_known_whether_it_can_be_kept(scene: Scene) -> None:
+    scene.add_peer()
+    scene.publish()
+    eventually(lambda: scene.advertised == {TOPIC}, "our word")
+    scene.running.write(PLUGINS, authorities={OUTSIDE: ("cloud", "fleet")})
+    scene.streamer.reload(process.load(scene.running.path).config)
+    assert scene.advertised == set()
+    scene.publish()
+    eventually(lambda: scene.advertised == {TOPIC}, "our word")
+
+
+def test_a_stop_goes_on_until_the_others_can_have_heard_of_it(scene: Scene) -> None:
+    scene.add_peer()
+    scene.publish()
+    eventually(lambda: scene.advertised == {TOPIC}, "our word")
+    began = time.monotonic()
+    scene.streamer._advertiser.hand_over()
+    assert time.monotonic() - began >= HANDOVER_S
+    assert scene.advertised == set()
+    assert (
+        not scene.streamer._advertisements.withdraw_all_for_shutdown()
+    )  # there is nothing left that anybody may have left to us
+    scene.publish()
+    eventually(lambda: len(scene.received) == 2, "what comes in meanwhile")

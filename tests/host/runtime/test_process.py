@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a file to a running streamer, and from a signal to its end."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ustreamer.host.admin.server import PluginsRequest, send_request
+from ustreamer.host.config.config import ConfigError
+from ustreamer.host.runtime import process
+from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.host.runtime.process import Signals
+from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.host.storage.state_lock import StateLock
+from ustreamer.transports.local.transport import LocalNetwork
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
+
+
+@pytest.fixture(autouse=True)
+def own_process() -> Iterator[None]:
+    """What a running streamer changes in its process, put back."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    interval = sys.getswitchinterval()
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.setswitchinterval(interval)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> LocalNetwork:
+    return LocalNetwork.named(tmp_path.name)
+
+
+def written(directory: Path, text: str) -> Path:
+    path = directory / "ustreamer.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def local(network: LocalNetwork) -> str:
+    return f'[endpoints.a]\ntransport = "local"\nauthorities = ["hpc"]\nnetwork = "{network.name}"\n'
+
+
+# --------------------------------------------------------------------------------------------------------------- load
+
+
+def test_a_file_is_read_against_all_that_is_installed_and_only_what_it_names_is_kept(
+    tmp_path: Path, network: LocalNetwork
+) -> None:
+    loaded = process.load(written(tmp_path, HEAD + local(network) + "[plugins.throttle]\ntolerance = 0.2\n"))
+    assert loaded.config.authority == "hpc"
+    assert loaded.config.state_dir == tmp_path / "state"
+    assert {"local", "zenoh", "someip"} <= loaded.kinds.keys()
+    assert {name: cls.__name__ for name, cls in loaded.plugin_classes.items()} == {
+        "throttle": "ThrottlePlugin"
+    }
+    assert list(loaded.streamer().transports) == ["self", "a"]
+
+
+def test_every_problem_of_a_file_is_found_at_once(tmp_path: Path, network: LocalNetwork) -> None:
+    path = written(tmp_path, HEAD + local(network) + "colour = 1\n[plugins.trottle]\n")
+    with pytest.raises(ConfigError) as refused:
+        process.load(path)
+    assert [problem.line for problem in refused.value.problems] == [7, 8]
+
+
+def test_a_plugin_that_cannot_be_loaded_is_told_to_those_who_name_it(
+    tmp_path: Path, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "plug-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ustreamer]\nradar = no_such_module:Plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    process.load(written(tmp_path, HEAD + local(network)))  # nobody asked for it
+    with pytest.raises(PluginError, match="plugin 'radar': cannot load 'no_such_module:Plugin'"):
+        process.load(written(tmp_path, HEAD + local(network) + "[plugins.radar]\n"))
+
+
+# ------------------------------------------------------------------------------------------------------------ signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_ends_the_wait_and_the_second_one_the_process(number: signal.Signals) -> None:
+    signals = Signals()
+    signals.install()
+    os.kill(os.getpid(), number)
+    signals.wait()
+    signals.wait()  # it stays asked for
+    with pytest.raises(SystemExit) as ended:
+        os.kill(os.getpid(), number)
+    assert ended.value.code == 128 + number
+
+
+def test_a_signal_during_the_wait_ends_it_at_once() -> None:
+    signals = Signals()
+    signals.install()
+    waiting = threading.Thread(target=lambda: os.kill(os.getpid(), signal.SIGTERM), daemon=True)
+    waiting.start()
+    signals.wait()
+    waiting.join()
+
+
+def test_a_hangup_is_reacted_to_and_ends_nothing() -> None:
+    signals = Signals()
+    signals.install()
+    heard: list[str] = []
+
+    def on_hangup() -> None:
+        heard.append("hangup")
+        os.kill(os.getpid(), signal.SIGTERM if len(heard) == 2 else signal.SIGHUP)
+
+    for _ in range(5):  # many before anybody looks are one
+        os.kill(os.getpid(), signal.SIGHUP)
+    signals.wait(on_hangup)
+    assert heard == ["hangup", "hangup"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- run
+
+
+def end_it() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_streamer_runs_until_a_signal_and_is_ready_only_when_its_endpoints_are_up(
+    tmp_path: Path, network: LocalNetwork
+) -> None:
+    up: list[int] = []
+
+    def ready() -> None:
+        up.append(len(network.attached))
+        end_it()
+
+    before = threading.active_count()
+    loaded = process.load(
+        written(tmp_path, HEAD + local(network) + "[plugins.usubscription]\nmap_size_mb = 1\n")
+    )
+    assert process.run(loaded, 1.0, ready) == 0
+    assert up == [1]
+    assert network.attached == ()
+    assert threading.active_count() == before
+
+
+def test_threads_hand_over_quickly_while_a_streamer_runs(tmp_path: Path, network: LocalNetwork) -> None:
+    intervals: list[float] = []
+
+    def ready() -> None:
+        intervals.append(sys.getswitchinterval())
+        end_it()
+
+    process.run(process.load(written(tmp_path, HEAD + local(network))), 1.0, ready)
+    assert intervals == [pytest.approx(0.0005)]
+
+
+def test_a_signal_that_comes_while_the_streamer_starts_is_not_forgotten(
+    tmp_path: Path, network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = process.load(written(tmp_path, HEAD + local(network)))
+    streamer = loaded.streamer()
+    calls: list[str] = []
+    start = streamer.start
+
+    def start_and_be_told_to_end() -> None:
+        end_it()
+        start()
+        calls.append("started")
+
+    monkeypatch.setattr(streamer, "start", start_and_be_told_to_end)
+    monkeypatch.setattr(process.Loaded, "streamer", lambda self: streamer)
+    assert process.run(loaded, 1.0, lambda: calls.append("ready")) == 0
+    assert calls == ["started", "ready"]
+
+
+def test_an_endpoint_that_does_not_come_up_ends_the_run_and_it_is_never_ready(
+    tmp_path: Path, network: LocalNetwork
+) -> None:
+    network._max_attachments = 0
+    ready: list[None] = []
+    loaded = process.load(written(tmp_path, HEAD + local(network)))
+    with pytest.raises(UStatusError) as refused:
+        process.run(loaded, 1.0, lambda: ready.append(None))
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert ready == []
+
+
+def test_a_hangup_reloads_the_file_of_a_running_streamer(tmp_path: Path, network: LocalNetwork) -> None:
+    path = written(tmp_path, HEAD + local(network))
+    loaded = process.load(path)
+    streamer = loaded.streamer()
+    found: list[tuple[str, ...]] = []
+
+    class Watched(process.Loaded, frozen=True):
+        def streamer(self) -> Streamer:
+            return streamer
+
+    def changed() -> list[str]:
+        [endpoint] = streamer.routes().endpoints
+        return list(endpoint.authorities)
+
+    def watch() -> None:
+        end = time.monotonic() + 30
+        while changed() == ["hpc"] and time.monotonic() < end:
+            time.sleep(0.001)
+        found.append(tuple(changed()))
+        end_it()
+
+    def ready() -> None:
+        path.write_text(path.read_text().replace('"hpc"]', '"hpc", "car"]'))
+        os.kill(os.getpid(), signal.SIGHUP)
+        threading.Thread(target=watch).start()
+
+    watched = Watched(loaded.config, loaded.kinds, loaded.plugin_classes, loaded.path)
+    assert process.run(watched, 1.0, ready) == 0
+    assert found == [("hpc", "car")]
+
+
+def test_a_second_streamer_on_a_state_directory_does_not_start(tmp_path: Path, network: LocalNetwork) -> None:
+    loaded = process.load(written(tmp_path, HEAD + local(network)))
+    ready: list[None] = []
+    with (
+        StateLock(tmp_path / "state"),
+        pytest.raises(UStatusError, match="expected no other streamer") as refused,
+    ):
+        process.run(loaded, 1.0, lambda: ready.append(None))
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert ready == []
+
+
+def test_there_is_an_admin_socket_from_ready_to_the_end(tmp_path: Path, network: LocalNetwork) -> None:
+    answers: list[object] = []
+
+    def ready() -> None:
+        answers.append(send_request(tmp_path / "state", PluginsRequest()))
+        end_it()
+
+    assert process.run(process.load(written(tmp_path, HEAD + local(network))), 1.0, ready) == 0
+    assert answers == [[]]
+    assert not (tmp_path / "state" / "admin.sock").exists()

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters of a whole streamer, dispatched again."""
+
+import pytest
+
+from tests.host.streamer_bench import (
+    OWN,
+    TOPIC,
+    Bench,
+    eventually,
+    fake,
+    link,
+    new_id,
+    wait_persisted_letters,
+)
+from ustreamer.core.peers.election import Announcement, AnnouncementRole
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.redrive import Redriver
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import (
+    notification,
+)
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+
+def test_a_dead_letter_is_kept_and_redriven_as_if_it_had_just_come_in(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    chassis = link(streamer, "chassis")
+    chassis.fault = UCode.INTERNAL
+    sink = UUri("chassis", 1, 1, 0)
+    lost = notification(new_id(), TOPIC, sink, b"\x01\x02", UPayloadFormat.RAW, ttl=60_000)
+    bench.app("inside").transport.send(lost)
+    [number] = wait_persisted_letters(streamer, 1)
+    chassis.fault = None
+    redriven = streamer.redrive(number)
+    eventually(lambda: bool(chassis.sent), "the message")
+    [(_, sent)] = chassis.sent
+    assert (sent.attributes, sent.payload) == (lost.attributes, lost.payload)
+    assert sent.id.time_ms >= lost.id.time_ms
+    assert (redriven.id, redriven.new_id) == (str(lost.id), str(sent.id)) != (str(sent.id), str(lost.id))
+    assert (
+        streamer.statistics().dead_letters["stored"] == 1
+    )  # who redrives it removes it when that has worked
+
+
+def test_what_is_redriven_in_vain_is_a_dead_letter_again(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
+    [first] = wait_persisted_letters(streamer, 1)
+    streamer.redrive(first)
+    assert wait_persisted_letters(streamer, 2) == [first, first + 1]
+
+
+def test_what_cannot_be_redriven_says_why(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN), fake("chassis", "chassis"), "[dead_letters]\npayload_bytes = 1"
+    )
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"large"))
+    [number] = wait_persisted_letters(streamer, 1)
+    for asked, code, words in (
+        (number, UCode.FAILED_PRECONDITION, "payload of 5 bytes was too large"),
+        (number + 1, UCode.NOT_FOUND, "none of this number"),
+    ):
+        with pytest.raises(UStatusError, match=words) as refused:
+            streamer.redrive(asked)
+        assert refused.value.code is code
+
+
+def test_what_came_in_at_an_endpoint_that_is_gone_cannot_be_redriven(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
+    [number] = wait_persisted_letters(streamer, 1)
+    later = Redriver(streamer.dead_letter_writer.store, streamer.dispatcher, ("outside",), SYSTEM_CLOCK)
+    with pytest.raises(UStatusError, match=r"it came in at 'inside' \(have: outside\)") as refused:
+        later(number)
+    assert refused.value.code is UCode.FAILED_PRECONDITION
+
+
+def test_what_another_streamer_would_forward_and_has_not_heard_cannot_be_redriven(bench: Bench) -> None:
+    """It would be left to the other one, and forgotten."""
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"x"))
+    [number] = wait_persisted_letters(streamer, 1)
+    says = [
+        (AnnouncementRole.IDENTITY, "chassis"),
+        (AnnouncementRole.LOCAL, OWN),
+        (AnnouncementRole.CARRIES, "chassis"),
+    ]
+    said = (Announcement("1" * 16, "x", "chassis", *each, trusted=True) for each in says)
+    streamer._peers.on_announcements("inside", frozenset(said))
+    with pytest.raises(UStatusError, match="another streamer forwards its like to 'chassis'") as refused:
+        streamer.redrive(number)
+    assert refused.value.code is UCode.FAILED_PRECONDITION
+    streamer._peers.on_announcements("inside", frozenset())
+    assert streamer.redrive(number).number == number

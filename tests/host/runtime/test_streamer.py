@@ -1,0 +1,572 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole streamer between in-process networks, with the real plugins. Every test ends with the ledger law."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.host.streamer_bench import (
+    CHANGE_TOPICS,
+    DEAD_LETTERS,
+    METHOD,
+    NOTES,
+    OWN,
+    QUICK_RETRY,
+    SUBSCRIBE,
+    TOPIC,
+    USUBSCRIPTION,
+    WITH_USUBSCRIPTION,
+    Bench,
+    FakeTransportsPlugin,
+    NotingPlugin,
+    eventually,
+    fake,
+    leftovers,
+    link,
+    new_id,
+    wait_persisted_letters,
+)
+from ustreamer.core.dispatch.dispatcher import Dispatcher
+from ustreamer.hooks import hookimpl
+from ustreamer.host.config import config as configuration
+from ustreamer.host.config.config import served_authorities
+from ustreamer.host.runtime import plugins
+from ustreamer.host.storage.dead_letter_store import read_letters
+from ustreamer.uprotocol.pb import uattributes as pb_uattributes
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb_ustreamer
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import (
+    UMessage,
+    error_response,
+    notification,
+    publish,
+    request,
+    response,
+)
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode, decode_status
+
+# ---------------------------------------------------------------------------------------------- publish and subscribe
+
+
+def test_a_publication_reaches_who_subscribed_it_over_the_wire_until_it_unsubscribes(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    sensor.publish(b"before")
+    fleet.subscribe()
+    sensor.publish(b"during")
+    assert fleet.wait_received(1) == [b"during"]
+    fleet.unsubscribe()
+    sensor.publish(b"after")
+    eventually(
+        lambda: streamer.ledger().no_subscriber == 2 + 2 * CHANGE_TOPICS, "both changes to be published"
+    )
+    # The publication, and two requests with their answers and updates.
+    eventually(lambda: streamer.ledger().delivered == 7, "everything to be delivered")
+    assert streamer.ledger().unaccounted == 0
+    assert [message.payload for message in fleet.received] == [b"during"]
+
+
+def test_a_publication_arrives_as_it_was_sent(bench: Bench) -> None:
+    bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.subscribe()
+    message = publish(new_id(), TOPIC, b"\x00\xff", UPayloadFormat.SOMEIP, ttl=5_000)
+    sensor.transport.send(message)
+    fleet.wait_received(1)
+    assert fleet.received == [message]
+
+
+def test_who_subscribed_on_the_publishers_own_network_gets_it_once_and_not_through_the_streamer(
+    bench: Bench,
+) -> None:
+    streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    sensor, dashboard = bench.app("inside"), bench.app("inside")
+    dashboard.subscribe()
+    sensor.publish(b"x")
+    assert [message.payload for message in dashboard.received] == [b"x"]
+    eventually(lambda: streamer.ledger().no_subscriber == 1 + CHANGE_TOPICS, "the change to be published")
+    assert streamer.targets() == []
+
+
+def test_everybody_who_subscribed_gets_it_and_a_network_gets_it_once(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        bench.local("chassis", "chassis"),
+        WITH_USUBSCRIPTION,
+    )
+    sensor = bench.app("inside")
+    apps = [bench.app("outside", "cloud"), bench.app("outside", "cloud"), bench.app("chassis", "chassis")]
+    for app in apps:
+        app.subscribe()
+    for n in range(20):
+        sensor.publish(b"%d" % n)
+    for app in apps:
+        assert app.wait_received(20) == [b"%d" % n for n in range(20)]
+    eventually(lambda: streamer.ledger().queued == 0, "quiet")
+    assert sorted((row.endpoint, row.topic, row.ingress, row.delivered) for row in streamer.targets()) == [
+        ("chassis", TOPIC, "inside", 20),
+        ("outside", TOPIC, "inside", 20),
+    ]
+
+
+def test_a_limit_that_was_asked_for_holds_and_what_it_holds_back_is_counted(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        bench.local("chassis", "chassis"),
+        WITH_USUBSCRIPTION,
+        "[plugins.throttle]",
+    )
+    sensor, slow, fast = bench.app("inside"), bench.app("outside", "cloud"), bench.app("chassis", "chassis")
+    slow.subscribe(period_ms=3_600_000)
+    fast.subscribe()
+    for n in range(10):
+        sensor.publish(b"%d" % n)
+    assert len(fast.wait_received(10)) == 10
+    assert slow.wait_received(1) == [b"0"]
+    assert streamer.ledger().throttled == 9
+    assert sorted(
+        (row.endpoint, row.period_ns, row.received, row.throttled) for row in streamer.targets()
+    ) == [
+        ("chassis", 0, 10, 0),
+        ("outside", 3_600 * 10**9, 10, 9),
+    ]
+
+
+def test_subscriptions_are_there_again_after_a_restart(bench: Bench, tmp_path: Path) -> None:
+    sections = [bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION]
+    first = bench.started(*sections)
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.subscribe()
+    assert first.stop() == 0
+    (tmp_path / "state0").rename(tmp_path / "state1")
+    bench.started(*sections)
+    sensor.publish(b"again")
+    assert fleet.wait_received(1) == [b"again"]
+
+
+def test_without_any_plugin_nobody_has_subscribed_and_messages_to_somebody_pass(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.listen()
+    fleet.listen(ANY, fleet.address)
+    sensor.publish(b"to nobody")
+    sensor.transport.send(notification(new_id(), TOPIC, fleet.address, b"to you"))
+    assert fleet.wait_received(1) == [b"to you"]
+    books = streamer.ledger()
+    assert (books.received, books.no_subscriber, books.delivered) == (2, 1, 1)
+
+
+def test_subscribers_that_the_configuration_fixes_are_targets_of_their_own_behind_a_unicast_endpoint(
+    bench: Bench,
+) -> None:
+    receivers = ["//dash/1/1/0", "//dash/2/1/0"]
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        fake("sessions", "dash", transport="sessions", receivers=receivers),
+        fake("domain", "ecu", receivers=["//ecu/1/1/0", "//ecu/2/1/0"]),
+    )
+    bench.app("inside").publish(b"x")
+    sessions, domain = link(streamer, "sessions"), link(streamer, "domain")
+    eventually(lambda: len(sessions.sent) == 2 and len(domain.sent) == 1, "three sends")
+    assert [subscriber for subscriber, _ in sessions.sent] == [UUri.parse(each) for each in receivers]
+    assert [subscriber for subscriber, _ in domain.sent] == [None]
+    assert streamer.ledger().received == 3
+
+
+def test_a_subscriber_stops_and_starts_a_topic_for_itself(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        bench.local("chassis", "chassis"),
+        WITH_USUBSCRIPTION,
+    )
+    sensor, fleet, ecu = bench.app("inside"), bench.app("outside", "cloud"), bench.app("chassis", "chassis")
+    for app in (fleet, ecu):
+        app.subscribe()
+    for method, payload in ((None, b"1"), (2, b"2"), (1, b"3")):
+        if method is not None:
+            asked = pb_ustreamer.StopDispatchingRequest(topic=TOPIC.to_pb())
+            fleet.rpc.call(UUri(OWN, 4, 1, method), asked.SerializeToString(), UPayloadFormat.PROTOBUF)
+        sensor.publish(payload)
+    assert (ecu.wait_received(3), fleet.wait_received(2)) == ([b"1", b"2", b"3"], [b"1", b"3"])
+    assert streamer.statistics().unaccounted == 0
+
+
+def test_a_streamer_tells_its_routes_and_statistics_over_uprotocol(bench: Bench) -> None:
+    bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    sensor, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.subscribe()
+    sensor.publish(b"1")
+    fleet.wait_received(1)
+    routes = pb_ustreamer.FetchRoutesResponse.FromString(fleet.rpc.call(UUri(OWN, 4, 1, 3)).payload)
+    assert [(e.name, list(e.authorities)) for e in routes.endpoints] == [
+        ("inside", [OWN]),
+        ("outside", ["cloud"]),
+    ]
+    [route] = routes.routes
+    assert (UUri.from_pb(route.topic), route.ingress) == (TOPIC, "inside")
+    assert [target.endpoint for target in route.targets] == ["outside"]
+    counted = pb_ustreamer.FetchStatisticsResponse.FromString(sensor.rpc.call(UUri(OWN, 4, 1, 4)).payload)
+    assert counted.total.received >= counted.total.delivered > 0
+    assert [endpoint.endpoint for endpoint in counted.endpoints] == ["self", "inside", "outside"]
+    assert [(target.received, target.delivered) for target in counted.targets] == [(1, 1)]
+
+
+# ------------------------------------------------------------------------------------------------ to somebody by name
+
+
+def test_a_call_and_its_answer_go_from_network_to_network(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
+    climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    climate.serve(METHOD, lambda asked: response(new_id(), asked, asked.payload + b" done"))
+    assert fleet.rpc.call(METHOD, b"21.5").payload == b"21.5 done"
+    books = streamer.ledger()
+    assert (books.received, books.delivered) == (2, 2)
+
+
+def test_a_call_that_fails_at_its_callee_comes_back_with_the_callees_words(bench: Bench) -> None:
+    bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
+    climate, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    status = UStatus(UCode.OUT_OF_RANGE, "80 degrees")
+    climate.serve(METHOD, lambda asked: error_response(new_id(), asked, status))
+    with pytest.raises(UStatusError) as refused:
+        fleet.rpc.call(METHOD)
+    assert refused.value.status == status
+
+
+@pytest.mark.parametrize(("network", "authority"), [("inside", OWN), ("outside", "cloud")])
+def test_a_hosted_service_answers_every_network_also_what_it_cannot_do(
+    bench: Bench, network: str, authority: str
+) -> None:
+    streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    app = bench.app(network, authority)
+    with pytest.raises(UStatusError) as refused:
+        app.rpc.call(USUBSCRIPTION.with_resource(0x77))
+    assert refused.value.code is UCode.UNIMPLEMENTED
+    with pytest.raises(UStatusError) as refused:
+        app.rpc.call(UUri(OWN, 0, 9, 1))
+    assert refused.value.code is UCode.UNIMPLEMENTED
+    books = streamer.ledger()
+    assert (books.received, books.delivered) == (4, 4)
+
+
+def test_a_hosted_service_is_reached_where_nobody_lives_at_the_streamers_own_authority(
+    bench: Bench,
+) -> None:
+    bench.started(bench.local("backbone", "car"), bench.local("outside", "cloud"), WITH_USUBSCRIPTION)
+    topic = UUri(OWN, 4, 1, 0x8000)
+    bench.app("outside", "cloud").subscribe(topic)
+    bench.app("backbone", "car").subscribe(topic)
+
+
+def test_the_uSubscription_answers_at_the_authorities_that_have_none_of_their_own(bench: Bench) -> None:  # noqa: N802 - the standard's name
+    bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), WITH_USUBSCRIPTION)
+    answer = bench.app("inside").rpc.call(
+        UUri("chassis", 0, 3, SUBSCRIBE),
+        pb.SubscriptionRequest(topic=UUri("chassis", 1, 1, 0x8001).to_pb()).SerializeToString(),
+        UPayloadFormat.PROTOBUF,
+    )
+    assert answer.attributes.source.authority_name == "chassis"
+
+
+def test_everyone_not_named_lives_behind_the_endpoint_with_the_star(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("world", "*"))
+    call = request(new_id(), UUri(OWN, 1, 1, 0), UUri("mars", 2, 1, 3), ttl=1_000)
+    bench.app("inside").transport.send(call)
+    eventually(lambda: bool(link(streamer, "world").sent), "the call")
+    assert link(streamer, "world").sent == [(None, call)]
+
+
+# ----------------------------------------------------------------------------------------- what could not be delivered
+
+
+def test_a_dead_letter_reaches_who_subscribed_the_topic_of_dead_letters(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        fake("chassis", "chassis"),
+        WITH_USUBSCRIPTION,
+    )
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    workshop = bench.app("outside", "cloud")
+    workshop.subscribe(DEAD_LETTERS)
+    lost = notification(
+        new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"\x01\x02", UPayloadFormat.RAW, ttl=60_000
+    )
+    bench.app("inside").transport.send(lost)
+
+    workshop.wait_received(1)
+    [message] = workshop.received
+    assert message.attributes.source == DEAD_LETTERS
+    assert message.attributes.payload_format is UPayloadFormat.PROTOBUF
+    letter = pb_ustreamer.DeadLetter.FromString(message.payload)
+    assert decode(pb_uattributes.UAttributes.SerializeToString(letter.attributes)) == (
+        lost.id,
+        lost.attributes,
+    )
+    assert (letter.payload, letter.endpoint, letter.attempts) == (b"\x01\x02", "chassis", 1)
+    assert (letter.status.code, letter.status.message) == (UCode.INTERNAL, "no way to chassis")
+    assert letter.first_attempt.ToMilliseconds() == pytest.approx(time.time() * 1000, abs=60_000)
+    eventually(lambda: streamer.ledger().queued == 0, "quiet")
+    assert streamer.ledger().dead_lettered == 1
+
+
+def test_dead_letters_that_nobody_subscribed_are_counted_and_make_no_further_ones(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    sensor = bench.app("inside")
+    for _ in range(3):
+        sensor.transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    eventually(lambda: streamer.ledger().no_subscriber == 3, "the dead letters")
+    assert streamer.ledger().dead_lettered == 3
+
+
+def test_throttled_and_unwanted_messages_and_dead_letters_about_dead_letters_are_not_kept(
+    bench: Bench,
+) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN),
+        bench.local("outside", "cloud"),
+        fake("chassis", "chassis", receivers=["//chassis/1/1/0"]),
+        WITH_USUBSCRIPTION,
+        "[plugins.throttle]",
+    )
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    sensor, workshop = bench.app("inside"), bench.app("outside", "cloud")
+    workshop.subscribe(period_ms=3_600_000)
+    workshop.subscribe(DEAD_LETTERS)
+    for _ in range(5):
+        sensor.publish(topic=UUri(OWN, 0x9999, 1, 0x8001))  # unwanted
+        sensor.publish()  # throttled towards the workshop, and cannot be sent to the chassis
+    assert len(wait_persisted_letters(streamer, 5)) == 5
+    eventually(lambda: streamer.ledger().throttled == 4, "throttling")
+    reasons = {
+        streamer.dead_letter_writer.store.get(number).code for number in wait_persisted_letters(streamer, 5)
+    }
+    assert reasons == {UCode.INTERNAL}
+
+
+def test_what_there_is_no_time_to_publish_is_kept_all_the_same(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    streamer.dispatcher.dead_letters._limit = 3
+    streamer.dispatcher.schedule = lambda when_ns, action: None  # nobody comes and collects
+    for _ in range(10):
+        bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    assert len(wait_persisted_letters(streamer, 10)) == 10
+    assert streamer.statistics().dead_letters["unpublished"] == 7
+
+
+def test_dead_letters_of_the_last_moment_are_on_disk_after_a_stop(bench: Bench, tmp_path: Path) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    link(streamer, "chassis").fault = UCode.INTERNAL
+    for _ in range(50):
+        bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    streamer.stop()
+    assert len(list(read_letters(tmp_path / "state0" / "dead-letters"))) == 50
+
+
+@pytest.mark.parametrize(
+    ("fault", "limits", "ttl", "expected"),
+    [
+        pytest.param(UCode.UNIMPLEMENTED, "", 5_000, UCode.UNIMPLEMENTED, id="the link cannot carry it"),
+        pytest.param(UCode.UNAVAILABLE, "", 40, UCode.DEADLINE_EXCEEDED, id="the link stays down"),
+        pytest.param(
+            UCode.UNAVAILABLE, "queue_bytes = 1", 5_000, UCode.RESOURCE_EXHAUSTED, id="the queue is full"
+        ),
+    ],
+)
+def test_who_calls_is_told_why_the_call_did_not_get_there(
+    bench: Bench, fault: UCode, limits: str, ttl: int, expected: UCode
+) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY, f"[egress.chassis]\n{limits}"
+    )
+    link(streamer, "chassis").fault = fault
+    app = bench.app("inside")
+    app.listen(ANY, app.address)
+    call = request(new_id(), app.address, UUri("chassis", 1, 1, 2), ttl=ttl)
+    app.transport.send(call)
+    app.wait_received(1)
+    [answer] = app.received
+    assert answer.attributes.type is UMessageType.RESPONSE
+    assert (answer.attributes.source, answer.attributes.reqid) == (call.attributes.sink, call.id)
+    assert answer.attributes.commstatus is expected
+    assert decode_status(answer.payload).code is expected
+    assert "chassis" in decode_status(answer.payload).message
+
+
+def test_a_call_to_a_name_that_nobody_knows_is_answered_with_that(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    chassis = link(streamer, "chassis")
+    call = request(new_id(), UUri("chassis", 1, 1, 0), UUri("mars", 2, 1, 3), ttl=5_000)
+    chassis.receive_message(call)
+    eventually(lambda: bool(chassis.sent), "the answer")
+    [(_, answer)] = chassis.sent
+    assert answer.attributes.reqid == call.id
+    status = decode_status(answer.payload)
+    assert (answer.attributes.commstatus, status.code) == (UCode.UNAVAILABLE, UCode.UNAVAILABLE)
+    assert "'mars'" in status.message
+    assert streamer.ledger().dead_lettered == 1
+
+
+def test_a_source_that_does_not_live_where_it_came_from_is_denied_and_counted(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), bench.local("outside", "cloud"))
+    fleet = bench.app("outside", "cloud")
+    fleet.transport.send(publish(new_id(), TOPIC))  # of hpc, which lives inside
+    assert streamer.ledger().denied == 1
+    assert streamer.endpoints()["outside"]["refused_spoofed"] == 1
+    assert streamer.endpoints()["inside"]["refused_spoofed"] == 0
+
+
+def test_an_invalid_message_is_refused_and_not_in_the_ledger(bench: Bench) -> None:
+    streamer = bench.started(fake("chassis", "chassis"))
+    link(streamer, "chassis").receive_message(
+        UMessage(new_id(), UAttributes(type=UMessageType.PUBLISH, source=UUri("chassis", 1, 1, 5)))
+    )
+    assert streamer.ledger().received == 0
+    assert streamer.endpoints()["chassis"]["refused_invalid"] == 1
+
+
+def test_the_counters_of_an_endpoint_are_those_of_its_transport_and_of_its_ingress(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    ingress = dict.fromkeys(
+        [
+            "refused_invalid",
+            "refused_spoofed",
+            "refused_access",
+            "refused_duplicate",
+            "refused_deferred_to_peer",
+            "filter_errors",
+            "directory_errors",
+            "tap_errors",
+            "taps_off",
+            "advertisements_suppressed",
+            "advertisements_over_limit",
+        ],
+        0,
+    )
+    assert streamer.endpoints() == {
+        "inside": {"received": 0, "sent": 0, "listener_errors": 0, **ingress},
+        "chassis": {"sent": 0, "refused_length": 3, **ingress},
+    }
+
+
+def test_there_is_a_lane_for_every_endpoint_and_for_the_streamer_itself(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"))
+    assert [lane.endpoint for lane in streamer.egress_queues()] == ["self", "inside", "chassis"]
+
+
+# ------------------------------------------------------------------------------------------------------- start and stop
+
+
+class Damaged(NotingPlugin):
+    fault = UStatusError(UCode.DATA_LOSS, "the store is damaged")
+
+
+class FailsAtTheEnd(NotingPlugin):
+    @hookimpl
+    def ustreamer_started(self, dispatcher: Dispatcher) -> None:
+        raise UStatusError(UCode.UNAVAILABLE, "admin socket in use")
+
+
+def test_services_come_before_endpoints_and_go_after_the_last_message(bench: Bench) -> None:
+    streamer = bench.streamer(fake("a", OWN), fake("b", "cloud"), extra={"noting": NotingPlugin})
+    assert NOTES == []
+    streamer.start()
+    assert NOTES == ["configured", "service start", "open a", "open b", "started"]
+    NOTES.clear()
+    assert streamer.stop() == 0
+    assert NOTES[:4] == ["stop_receiving a", "stop_receiving b", "stopping", "service stop"]
+    assert NOTES[-3:] == ["close a", "close b", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("second", "plugin", "words"),
+    [
+        pytest.param(
+            {"fails_to_open": True},
+            NotingPlugin,
+            "endpoint 'b': port 30500 is in use",
+            id="an endpoint does not open",
+        ),
+        pytest.param({}, Damaged, "the store is damaged", id="a service does not start"),
+        pytest.param({}, FailsAtTheEnd, "admin socket in use", id="a plugin fails when all is up"),
+    ],
+)
+def test_a_start_that_fails_says_why_and_closes_what_was_opened(
+    bench: Bench, second: dict[str, Any], plugin: type[NotingPlugin], words: str
+) -> None:
+    streamer = bench.streamer(
+        fake("a", OWN), fake("b", "cloud", **second), WITH_USUBSCRIPTION, extra={"noting": plugin}
+    )
+    with pytest.raises(UStatusError, match=words):
+        streamer.start()
+    assert leftovers(streamer) == []
+    assert "service stop" in NOTES
+    assert {"close a", "close b"} <= set(NOTES)
+    assert NOTES[-1] == "stopped"
+
+
+def test_building_a_streamer_touches_nothing(bench: Bench, tmp_path: Path) -> None:
+    before = threading.active_count()
+    streamer = bench.streamer(bench.local("inside", OWN), WITH_USUBSCRIPTION, "[plugins.throttle]")
+    assert threading.active_count() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["ustreamer.toml"]
+    assert bench.network("inside").attached == ()
+    assert streamer.ledger().received == 0
+
+
+class Shouting(NotingPlugin):
+    """A service that sends to where nobody can be."""
+
+    def start(self, bus: UTransport) -> None:
+        self._bus = bus
+
+    @hookimpl
+    def ustreamer_started(self, dispatcher: Dispatcher) -> None:
+        self._bus.send(notification(new_id(), UUri(OWN, 7, 1, 0x8000), UUri("mars", 2, 1, 0)))
+
+
+def test_what_a_hosted_service_sends_to_a_name_that_nobody_knows_is_a_dead_letter(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), extra={"shouting": Shouting})
+    assert streamer.ledger().dead_lettered == 1
+
+
+def test_a_streamer_can_be_stopped_twice_and_without_having_been_started(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), WITH_USUBSCRIPTION)
+    assert [streamer.stop(), streamer.stop(0)] == [0, 0]
+    never = bench.streamer(bench.local("inside", OWN), fake("chassis", "chassis"), WITH_USUBSCRIPTION)
+    assert never.stop() == 0
+    assert leftovers(never) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- serves
+
+SERVES: list[tuple[dict[str, tuple[str, list[str]]], tuple[str, ...]]] = [
+    ({"a": ("sessions", [OWN])}, (OWN,)),
+    ({"a": ("sessions", [OWN, "cloud"]), "b": ("fake", ["zulu", "alfa"])}, (OWN, "alfa", "zulu")),
+    ({"a": ("fake", [OWN, "chassis"])}, (OWN, "chassis")),
+    ({"a": ("fake", ["*", "chassis"])}, (OWN, "chassis")),
+    ({"a": ("fake", ["b"]), "b": ("fake", ["a"]), "c": ("sessions", ["*"])}, (OWN, "a", "b")),
+]
+
+
+@pytest.mark.parametrize(("endpoints", "expected"), SERVES)
+def test_a_streamer_serves_its_own_authority_and_those_that_have_no_usubscription(
+    bench: Bench, tmp_path: Path, endpoints: dict[str, tuple[str, list[str]]], expected: tuple[str, ...]
+) -> None:
+    sections = [fake(name, *who, transport=kind) for name, (kind, who) in endpoints.items()]
+    bench.streamer(*sections)
+    kinds = plugins.transport_kinds(plugins.class_plugin_manager({"fakes": FakeTransportsPlugin}))
+    config = configuration.load(tmp_path / "ustreamer.toml", kinds, {})
+    assert served_authorities(config, kinds) == expected

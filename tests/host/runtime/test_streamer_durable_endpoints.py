@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streamer with a durable endpoint: what a stop leaves, what the next start finds, and what has changed in between."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from tests.host.streamer_bench import TOPIC, Bench, eventually, fake, link, new_id
+from ustreamer.host.config.config import StreamerConfig
+from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.umessage import publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import UUri
+
+RECEIVER: Final = UUri("dash", 7, 1, 0)
+QUICK: Final = "[egress.default]\nretry = { first_ms = 1, max_ms = 1 }"
+CAR: Final = fake("car", TOPIC.authority_name)
+
+
+def dash(*, durable: bool = True) -> str:
+    return fake("dash", "dash", transport="sessions", receivers=[str(RECEIVER)], durable=durable)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.finish()
+
+
+def start(bench: Bench, *sections: str, up: bool) -> Streamer:
+    streamer = bench.streamer(*sections, QUICK, state="state")
+    if not up:
+        link(streamer, "dash").fault = UCode.UNAVAILABLE
+    streamer.start()
+    return streamer
+
+
+def arrive(streamer: Streamer, count: int, first: int = 0) -> None:
+    for n in range(first, first + count):
+        link(streamer, "car").receive_message(publish(new_id(), TOPIC, b"%d" % n))
+
+
+def persisted_count(streamer: Streamer) -> int:
+    return sum(lane.persisted for lane in streamer.egress_queues())
+
+
+def sent(streamer: Streamer) -> list[tuple[UUri | None, bytes]]:
+    return [(subscriber, message.payload) for subscriber, message in link(streamer, "dash").sent]
+
+
+def test_a_stop_counts_nothing_that_is_kept_and_the_next_start_sends_it_to_the_same_receiver(
+    bench: Bench,
+) -> None:
+    first = start(bench, CAR, dash(), up=False)
+    arrive(first, 5)
+    assert first.stop() == 0
+    books = first.ledger()
+    assert (books.queued, books.dead_lettered, books.unaccounted) == (5, 0, 0)
+    assert first.dead_letter_writer.statistics()["persisted"] == 0
+    assert persisted_count(first) == 5
+
+    second = start(bench, CAR, dash(), up=True)
+    arrive(second, 1, first=5)
+    eventually(lambda: len(sent(second)) == 6, "all to be sent")
+    assert sent(second) == [(RECEIVER, b"%d" % n) for n in range(6)]
+    assert second.ledger().received == second.ledger().delivered == 6
+    assert second.stop() == 0
+    assert second.endpoints()["dash"]["spooled"] == 0
+
+
+def test_what_is_kept_outlives_the_endpoint_that_it_came_from(bench: Bench) -> None:
+    first = start(bench, CAR, dash(), up=False)
+    arrive(first, 3)
+    eventually(lambda: persisted_count(first) == 3, "all to be on disk")
+    assert first.stop() == 0
+    second = start(bench, dash(), up=True)
+    eventually(lambda: len(sent(second)) == 3, "all to be sent")
+    assert second.ledger().unaccounted == 0
+
+
+def test_a_request_whose_time_is_over_is_answered_where_it_came_from_if_that_is_still_there(
+    bench: Bench,
+) -> None:
+    method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
+    asked = request(new_id(), caller, method, ttl=2_000)  # a busy disk needs its time
+    first = start(bench, CAR, dash(), up=False)
+    link(first, "car").receive_message(asked)
+    eventually(lambda: persisted_count(first) == 1, "it to be on disk")
+    assert first.stop() == 0
+    assert link(first, "car").sent == []
+
+    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its time to be over")
+    second = start(bench, CAR, dash(), up=True)
+    eventually(lambda: len(link(second, "car").sent) == 1, "an answer")
+    [(_, answer)] = link(second, "car").sent
+    assert answer.attributes.type is UMessageType.RESPONSE
+    assert (answer.attributes.reqid, answer.attributes.sink) == (asked.id, caller)
+    assert answer.attributes.commstatus is UCode.DEADLINE_EXCEEDED
+    assert second.ledger().expired == 1
+
+
+def test_a_request_whose_requester_is_gone_with_its_endpoint_disturbs_nobody(bench: Bench) -> None:
+    method, caller = UUri("dash", 7, 1, 1), UUri(TOPIC.authority_name, 9, 1, 0)
+    asked = request(new_id(), caller, method, ttl=2_000)
+    first = start(bench, CAR, dash(), up=False)
+    link(first, "car").receive_message(asked)
+    eventually(lambda: persisted_count(first) == 1, "it to be on disk")
+    first.stop()
+    eventually(lambda: asked.id.time_ms + 2_001 < new_id().time_ms, "its time to be over")
+    second = start(bench, dash(), up=True)
+    eventually(lambda: second.ledger().expired == 1, "it to expire")
+    assert second.stop() == 0
+
+
+def test_an_endpoint_that_is_durable_no_more_leaves_its_spool_and_says_so(
+    bench: Bench, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    first = start(bench, CAR, dash(), up=False)
+    arrive(first, 3)
+    first.stop()
+    with caplog.at_level(logging.WARNING):
+        start(bench, CAR, dash(durable=False), up=True).stop()
+    [said] = [record for record in caplog.records if record.message == "streamer.spool_unused"]
+    assert said.__dict__["spool"] == str(tmp_path / "state" / "spool" / "dash")
+    third = start(bench, CAR, dash(), up=True)
+    eventually(lambda: len(sent(third)) == 3, "all to be sent")
+
+
+def test_a_reload_changes_how_much_may_be_kept(bench: Bench) -> None:
+    streamer = start(bench, CAR, dash(), up=False)
+    before: StreamerConfig = streamer._config
+    limits = msgspec.structs.replace(before.limits("dash"), spool_messages=4)  # two for one subscriber
+    after = msgspec.structs.replace(before, egress={**before.egress, "dash": limits})
+    assert streamer.reload(after) == ["egress.dash.spool_messages"]
+    arrive(streamer, 5)
+    eventually(lambda: streamer.ledger().dead_lettered == 3, "three to find no room")
+    assert streamer.stop() == 0
+    assert persisted_count(streamer) == 2
+
+
+def test_a_spool_that_somebody_holds_keeps_the_streamer_from_starting(bench: Bench) -> None:
+    start(bench, CAR, dash(), up=True)
+    second = bench.streamer(CAR, dash(), QUICK, state="state")
+    with pytest.raises(UStatusError, match="is held"):
+        second.start()

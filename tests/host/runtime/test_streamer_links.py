@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a streamer does when a link goes and comes back."""
+
+from typing import ClassVar
+
+import pytest
+
+from tests.host.streamer_bench import (
+    OWN,
+    QUICK_RETRY,
+    TOPIC,
+    Bench,
+    NoConfig,
+    eventually,
+    fake,
+    link,
+    new_id,
+    section,
+)
+from tests.transports.zenoh.sessions import endpoint, free_locator
+from ustreamer.core.base.links import LinkState
+from ustreamer.hooks import EndpointTransport, PluginContext
+from ustreamer.uprotocol.umessage import (
+    notification,
+)
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuri import ANY, UUri
+
+
+def test_a_link_that_comes_back_gets_what_waited_in_order(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN), fake("chassis", "chassis"), QUICK_RETRY)
+    chassis = link(streamer, "chassis")
+    chassis.fault = UCode.UNAVAILABLE
+    app = bench.app("inside")
+    for n in range(50):
+        app.transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0), b"%d" % n))
+    eventually(lambda: chassis.attempts > 1, "a retry")
+    assert streamer.ledger().queued == 50
+    chassis.fault = None
+    eventually(lambda: len(chassis.sent) == 50, "all")
+    assert [message.payload for _, message in chassis.sent] == [b"%d" % n for n in range(50)]
+
+
+class LinkWatch:
+    """A plugin that notes what it is told of the links to two authorities."""
+
+    Config = NoConfig
+    seen: ClassVar[list[tuple[LinkState, LinkState]]]
+    context: ClassVar[PluginContext]
+    fails: ClassVar[bool]
+
+    def __init__(self, config: NoConfig, context: PluginContext) -> None:
+        cls = type(self)
+        cls.seen, cls.context, cls.fails = [], context, False
+        context.links.watch(self._look)
+
+    def _look(self) -> None:
+        self.seen.append((self.link("cloud"), self.link("chassis")))
+        if self.fails:
+            raise ValueError("a plugin's mistake")
+
+    @classmethod
+    def link(cls, authority: str) -> LinkState:
+        return cls.context.links.state_of(authority)
+
+
+# No pause is shorter than half of it, so nothing is tried a second time within the deadline of a test.
+PATIENT_RETRY = "[egress.default]\nretry = { first_ms = 30_000, max_ms = 30_000 }"
+NEWS = UUri("cloud", 0x10A0, 1, 0)
+
+
+def test_what_was_sent_in_an_outage_arrives_as_soon_as_the_zenoh_link_is_back(bench: Bench) -> None:
+    here, received = free_locator(), list[bytes]()
+    backbone = section("backbone", transport="zenoh", authorities=["cloud"], listen=[here])
+    streamer = bench.started(bench.local("inside", OWN), backbone, PATIENT_RETRY, extra={"watch": LinkWatch})
+    assert LinkWatch.link("cloud") == LinkState(up=False, up_count=0)
+    app = bench.app("inside")
+
+    def peer() -> EndpointTransport:
+        transport = endpoint("cloud", connect=(here,))
+        transport.register_listener(ANY, NEWS, lambda message: received.append(message.payload))
+        transport.open()
+        return transport
+
+    fleet = peer()
+    try:
+        eventually(lambda: LinkWatch.link("cloud") == LinkState(up=True, up_count=1), "the link")
+        app.transport.send(notification(new_id(), TOPIC, NEWS, b"before"))
+        eventually(lambda: received == [b"before"], "the first message")
+        fleet.close()
+        eventually(lambda: LinkWatch.link("cloud") == LinkState(up=False, up_count=1), "the outage")
+        app.transport.send(notification(new_id(), TOPIC, NEWS, b"in the outage"))
+        eventually(lambda: any(lane.retries for lane in streamer.egress_queues()), "the pause")
+        fleet = peer()
+        eventually(lambda: received == [b"before", b"in the outage"], "the message of the outage")
+    finally:
+        fleet.close()
+    eventually(lambda: len(LinkWatch.seen) == 5, "the last outage")
+    cloud = [cloud for cloud, _ in LinkWatch.seen]
+    assert cloud == [(False, 0), (True, 1), (False, 1), (True, 2), (False, 2)]
+    assert LinkWatch.link(OWN) == LinkState(up=True, up_count=0)  # a transport that cannot tell
+
+
+def test_a_link_that_comes_up_serves_its_own_lane_and_authorities_and_no_others(bench: Bench) -> None:
+    sections = (fake("chassis", "chassis"), fake("uplink", "cloud"))
+    streamer = bench.started(bench.local("inside", OWN), *sections, PATIENT_RETRY, extra={"watch": LinkWatch})
+    app, chassis, uplink = bench.app("inside"), link(streamer, "chassis"), link(streamer, "uplink")
+    assert list(LinkWatch.context.authorities) == [OWN, "chassis", "cloud"]
+    for each, sink in ((chassis, UUri("chassis", 1, 1, 0)), (uplink, NEWS)):
+        each.fault = UCode.UNAVAILABLE
+        app.transport.send(notification(new_id(), TOPIC, sink))
+    eventually(lambda: sum(lane.retries for lane in streamer.egress_queues()) == 2, "both pauses")
+    chassis.set_link(up=False)
+    chassis.fault = uplink.fault = None
+    chassis.set_link(up=True)
+    eventually(lambda: len(chassis.sent) == 1, "the message behind the link that came up")
+    assert (chassis.attempts, uplink.attempts) == (2, 1)
+    assert LinkWatch.seen == [((True, 0), (False, 0)), ((True, 0), (True, 1))]
+
+
+def test_a_plugin_that_fails_as_a_link_comes_up_does_not_keep_what_waits(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN), fake("chassis", "chassis"), PATIENT_RETRY, extra={"watch": LinkWatch}
+    )
+    chassis = link(streamer, "chassis")
+    chassis.fault = UCode.UNAVAILABLE
+    bench.app("inside").transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+    eventually(lambda: any(lane.retries for lane in streamer.egress_queues()), "the pause")
+    chassis.fault = None
+    LinkWatch.fails = True
+    with pytest.raises(ValueError, match="a plugin's mistake"):  # the transport's, which logs it
+        chassis.set_link(up=True)
+    eventually(lambda: len(chassis.sent) == 1, "the message")
+
+
+def test_a_stalled_link_stops_nobody_else(bench: Bench) -> None:
+    streamer = bench.started(
+        bench.local("inside", OWN), bench.local("outside", "cloud"), fake("chassis", "chassis")
+    )
+    link(streamer, "chassis").gate.clear()
+    app, fleet = bench.app("inside"), bench.app("outside", "cloud")
+    fleet.listen(ANY, fleet.address)
+    for n in range(10):
+        app.transport.send(notification(new_id(), TOPIC, UUri("chassis", 1, 1, 0)))
+        app.transport.send(notification(new_id(), TOPIC, fleet.address, b"%d" % n))
+    assert len(fleet.wait_received(10)) == 10
+    eventually(lambda: streamer.ledger().delivered == 10, "the books")
+    assert streamer.ledger().queued == 10

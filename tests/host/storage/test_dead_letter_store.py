@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead letters on disk: bounded, numbered, checked before they are believed."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import lmdb
+import pytest
+
+from ustreamer.core.egress.dead_letter import DeadLetter
+from ustreamer.host.storage import dead_letter_reader as reader
+from ustreamer.host.storage import dead_letter_store as module
+from ustreamer.host.storage import dead_letter_writer as keeper_module
+from ustreamer.host.storage.dead_letter_store import (
+    DeadLettersConfig,
+    DeadLetterStore,
+    DeadLetterStoreDamaged,
+    StoredDeadLetter,
+    encode_record,
+    purge_letters,
+    read_letters,
+)
+from ustreamer.host.storage.dead_letter_writer import DeadLetterWriter
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+DEADLINE_S: Final = 30.0
+LOST = UMessage(
+    UUID(0x018D548EA8E07000, 0x8000000000000001),
+    UAttributes(
+        type=UMessageType.NOTIFICATION,
+        source=UUri("cloud", 1, 1, 0x8001),
+        sink=UUri("chassis", 0x1234, 1, 0),
+        priority=UPriority.CS4,
+        ttl=5000,
+        token="tok",
+        unknown=bytes.fromhex("a00601"),
+    ),
+    b"\x00\xff payload",
+)
+
+
+def letter(text: str = "link down", payload: bytes = LOST.payload) -> DeadLetter:
+    message = UMessage(LOST.id, LOST.attributes, payload)
+    return DeadLetter(message, UStatus(UCode.UNAVAILABLE, text), "chassis", 3, 1_000, 5_999, "backbone")
+
+
+def stored(text: str = "link down", payload: bytes = b"x") -> StoredDeadLetter:
+    return StoredDeadLetter.from_dead_letter(letter(text, payload), payload_bytes=1_000_000)
+
+
+def reasons(directory: Path) -> list[tuple[int, str]]:
+    return [(number, each.reason) for number, each in read_letters(directory)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "dead-letters"
+
+
+@pytest.fixture
+def make(path: Path) -> Iterator[Callable[..., DeadLetterStore]]:
+    stores: list[DeadLetterStore] = []
+
+    def made(**limits: int) -> DeadLetterStore:
+        stores.append(DeadLetterStore(path, DeadLettersConfig(**limits)))
+        return stores[-1]
+
+    yield made
+    for each in stores:
+        each.close()
+
+
+# ------------------------------------------------------------------------------------------------------- what is kept
+
+
+def test_a_letter_comes_back_as_it_was(make: Callable[..., DeadLetterStore], path: Path) -> None:
+    store = make()
+    store.append([StoredDeadLetter.from_dead_letter(letter(), 100)])
+    [(number, found)] = read_letters(path)
+    assert (number, found) == (1, store.get(1))
+    assert found.message == LOST
+    assert found.status == UStatus(UCode.UNAVAILABLE, "link down")
+    assert (found.endpoint, found.ingress, found.attempts) == ("chassis", "backbone", 3)
+    assert (found.first_attempt_ms, found.last_attempt_ms) == (1_000, 5_999)
+
+
+@pytest.mark.parametrize(("size", "persisted"), [(10, True), (11, False)])
+def test_a_payload_that_is_larger_than_what_is_kept_is_left_out(size: int, persisted: bool) -> None:
+    found = StoredDeadLetter.from_dead_letter(letter(payload=b"x" * size), payload_bytes=10)
+    assert (found.payload is not None, found.payload_size) == (persisted, size)
+
+
+def test_letters_are_there_again_and_numbers_go_on_after_a_restart(
+    make: Callable[..., DeadLetterStore], path: Path
+) -> None:
+    first = make()
+    first.append([stored("a"), stored("b")])
+    first.delete()
+    first.append([stored("c")])
+    first.close()
+    second = make()
+    second.append([stored("d")])
+    assert reasons(path) == [(3, "c"), (4, "d")]
+    assert second.numbers() == [3, 4]
+
+
+def test_the_oldest_leave_when_there_are_too_many(make: Callable[..., DeadLetterStore], path: Path) -> None:
+    store = make(messages=3)
+    store.append([stored("a"), stored("b")])
+    store.append([stored("c"), stored("d"), stored("e")])
+    assert reasons(path) == [(3, "c"), (4, "d"), (5, "e")]
+    store.append([stored(text) for text in "fghij"])
+    assert reasons(path) == [(8, "h"), (9, "i"), (10, "j")]
+    assert store.statistics()["displaced"] == 7
+
+
+def test_the_oldest_leave_when_they_take_too_many_bytes(
+    make: Callable[..., DeadLetterStore], path: Path
+) -> None:
+    store = make(bytes=4096)
+    for text in "abcd":
+        store.append([stored(text, b"x" * 1500)])
+    assert [reason for _, reason in reasons(path)] == ["c", "d"]
+    assert store.statistics()["stored_bytes"] <= 4096
+
+
+def test_a_smaller_bound_holds_from_the_next_letter_on(make: Callable[..., DeadLetterStore]) -> None:
+    first = make()
+    first.append([stored(text) for text in "abcdef"])
+    first.close()
+    second = make(messages=2)
+    second.append([stored("g")])
+    assert second.numbers() == [6, 7]
+
+
+def test_letters_are_deleted_by_number_and_all_together(make: Callable[..., DeadLetterStore]) -> None:
+    store = make()
+    store.append([stored(text) for text in "abcd"])
+    assert store.delete([2, 3, 3, 99]) == 2
+    assert store.numbers() == [1, 4]
+    with pytest.raises(UStatusError) as missing:
+        store.get(2)
+    assert missing.value.code is UCode.NOT_FOUND
+    assert store.delete() == 2
+    assert store.statistics() == {"stored": 0, "stored_bytes": 0, "displaced": 0, "damaged": 0}
+
+
+def test_a_store_that_nobody_uses_is_purged_from_outside(
+    make: Callable[..., DeadLetterStore], path: Path
+) -> None:
+    assert purge_letters(path, None) == 0
+    assert not path.exists()
+    store = make()
+    store.append([stored(text) for text in "abc"])
+    store.close()
+    assert (purge_letters(path, [2]), reasons(path)) == (1, [(1, "a"), (3, "c")])
+    assert (purge_letters(path, None), reasons(path)) == (2, [])
+
+
+def test_nobody_else_may_read_the_store(make: Callable[..., DeadLetterStore], path: Path) -> None:
+    make().append([stored()])
+    assert path.stat().st_mode & 0o077 == 0
+    assert (path / "data.mdb").stat().st_mode & 0o077 == 0
+
+
+def test_no_store_is_made_before_there_is_a_letter(make: Callable[..., DeadLetterStore], path: Path) -> None:
+    make()
+    assert not path.parent.exists()
+    assert list(read_letters(path)) == []
+
+
+# ---------------------------------------------------------------------------------------------------- what is damaged
+
+
+def overwritten(path: Path, key: bytes, value: bytes) -> None:
+    with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
+        txn.put(key, value)
+
+
+def flipped(path: Path, payload: bytes) -> None:
+    data = bytearray((path / "data.mdb").read_bytes())
+    at = bytes(data).find(payload)
+    assert at > 0
+    while at > 0:  # every copy, as LMDB leaves old pages about
+        data[at] ^= 0xFF
+        at = bytes(data).find(payload)
+    (path / "data.mdb").write_bytes(bytes(data))
+
+
+NEXT = (0).to_bytes(8, "big")
+ONE = (1).to_bytes(8, "big")
+DAMAGES: list[tuple[str, Callable[[Path], object], str]] = [
+    ("one bit", lambda path: flipped(path, b"needle"), "checksum"),
+    ("cut off", lambda path: os.truncate(path / "data.mdb", 5000), ""),
+    ("emptied", lambda path: os.truncate(path / "data.mdb", 0), ""),
+    ("something else", lambda path: (path / "data.mdb").write_bytes(b"\x5a" * 50_000), ""),
+    ("another version", lambda path: overwritten(path, ONE, b"\x02" + b"\0" * 30), "version 2"),
+    ("a short value", lambda path: overwritten(path, ONE, b"\x01"), "too few"),
+    ("a strange key", lambda path: overwritten(path, b"1", b"\x01" + b"\0" * 30), "too few"),
+    ("no next number", lambda path: overwritten(path, NEXT, b""), "too few"),
+    ("a next number in use", lambda path: overwritten(path, *encode_record(0, 1)), "is in use"),
+    ("gone beside its lock", lambda path: (path / "data.mdb").unlink(), "is missing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"), [each[1:] for each in DAMAGES], ids=[each[0] for each in DAMAGES]
+)
+def test_a_damaged_store_is_moved_aside_and_an_empty_one_takes_its_place(
+    make: Callable[..., DeadLetterStore],
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], object],
+    words: str,
+) -> None:
+    first = make()
+    first.append([stored("a", b"needle" * 10), stored("b", b"hay")])
+    first.close()
+    damage(path)
+    second = make()
+    with caplog.at_level(logging.ERROR):
+        second.append([stored("c")])
+    assert [reason for _, reason in reasons(path)] == ["c"]
+    assert second.statistics()["damaged"] == 1
+    assert (path.parent / "dead-letters.damaged-1").is_dir()
+    [said] = [each for each in caplog.records if each.getMessage() == "dead_letters.store_damaged"]
+    assert words in said.__dict__["reason"]
+
+
+def test_a_page_that_no_record_needs_is_looked_at_as_well(
+    make: Callable[..., DeadLetterStore], path: Path
+) -> None:
+    first = make()
+    first.append([stored("a"), stored("b", b"x" * 100_000)])
+    first.delete([2])
+    first.close()
+    os.truncate(path / "data.mdb", (path / "data.mdb").stat().st_size - 4096)
+    assert reasons(path) == [(1, "a")]
+    make().open()
+    assert (path.parent / "dead-letters.damaged-1").is_dir()
+
+
+def test_the_latest_three_damaged_stores_are_kept(make: Callable[..., DeadLetterStore], path: Path) -> None:
+    for _ in range(5):
+        store = make()
+        store.append([stored()])
+        store.close()
+        os.truncate(path / "data.mdb", 0)
+    make().open()
+    assert sorted(each.name for each in path.parent.iterdir() if "damaged" in each.name) == [
+        f"dead-letters.damaged-{number}" for number in (3, 4, 5)
+    ]
+
+
+def test_who_reads_a_damaged_store_is_told_so(make: Callable[..., DeadLetterStore], path: Path) -> None:
+    store = make()
+    store.append([stored("a", b"needle" * 10)])
+    store.close()
+    flipped(path, b"needle")
+    with pytest.raises(DeadLetterStoreDamaged, match="checksum"):
+        list(read_letters(path))
+    os.truncate(path / "data.mdb", 5000)
+    with pytest.raises(DeadLetterStoreDamaged, match="store "):
+        list(read_letters(path))
+
+
+def test_a_reader_by_itself_says_in_a_line_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"\x5a" * 50_000)
+    command = [sys.executable, "-m", reader.__name__, "verify", str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert (said.returncode, said.stdout, said.stderr.count("\n")) == (reader.DAMAGED, "", 1)
+
+
+def test_where_there_can_be_no_store_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = DeadLetterStore(tmp_path / "file" / "dead-letters", DeadLettersConfig())
+    with pytest.raises(UStatusError, match="cannot be opened") as refused:
+        store.append([stored()])
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_a_full_map_refuses_what_comes_and_keeps_what_is_there(
+    make: Callable[..., DeadLetterStore], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAP_SLACK", 1 << 17)
+    monkeypatch.setattr(module, "_MAP_FACTOR", 0)
+    store = make()
+    store.append([stored("a")])
+    with pytest.raises(UStatusError, match="not made") as refused:
+        store.append([stored("b", b"x" * 500_000)])
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    store.append([stored("c")])
+    assert reasons(path) == [(1, "a"), (2, "c")]
+
+
+# --------------------------------------------------------------------------------------------------------- the thread
+
+
+@pytest.fixture
+def keeping(make: Callable[..., DeadLetterStore]) -> Iterator[Callable[..., DeadLetterWriter]]:
+    keepers: list[DeadLetterWriter] = []
+
+    def started(**limits: int) -> DeadLetterWriter:
+        keepers.append(DeadLetterWriter(make(**limits), DeadLettersConfig(**limits)))
+        keepers[-1].start()
+        return keepers[-1]
+
+    yield started
+    for each in keepers:
+        each.close(DEADLINE_S)
+
+
+def test_what_is_given_to_a_keeper_is_on_disk_soon_and_at_its_end(
+    keeping: Callable[..., DeadLetterWriter], path: Path
+) -> None:
+    keeper = keeping()
+    for text in "abc":
+        keeper.enqueue_letter(letter(text))
+    assert keeper.wait_empty(DEADLINE_S)
+    assert reasons(path) == [(1, "a"), (2, "b"), (3, "c")]
+    for number in range(2000):
+        keeper.enqueue_letter(letter(str(number)))
+    keeper.close(DEADLINE_S)
+    assert len(reasons(path)) == 2003
+    assert (keeper.statistics()["persisted"], keeper.statistics()["not_persisted"]) == (2003, 0)
+
+
+def test_what_the_disk_does_not_follow_is_counted_and_nobody_waits(
+    keeping: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "MAX_QUEUED", 3)
+    keeper = keeping()
+    stuck, asked, append = Event(), Event(), keeper.store.append
+
+    def hanging(letters: list[StoredDeadLetter]) -> None:
+        asked.set()
+        assert stuck.wait(DEADLINE_S)
+        append(letters)
+
+    monkeypatch.setattr(keeper.store, "append", hanging)
+    keeper.enqueue_letter(letter("in the disk"))
+    assert asked.wait(DEADLINE_S)
+    for text in "abcde":
+        keeper.enqueue_letter(letter(text))
+    assert (keeper.statistics()["waiting"], keeper.statistics()["not_persisted"]) == (3, 2)
+    stuck.set()
+    assert keeper.wait_empty(DEADLINE_S)
+    assert (keeper.statistics()["persisted"], keeper.statistics()["stored"]) == (4, 4)
+
+
+def test_many_large_letters_are_bounded_by_their_bytes(
+    keeping: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "MAX_QUEUED_BYTES", 10)
+    keeper = keeping()
+    keeper.enqueue_letter(letter(payload=b"x" * 11))
+    assert keeper.statistics()["not_persisted"] == 1
+
+
+def test_a_disk_that_is_full_is_counted_said_once_and_tried_again(
+    keeping: Callable[..., DeadLetterWriter], path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.parent.mkdir(exist_ok=True)
+    path.parent.write_text("no directory")  # so that no store can be made here
+    keeper = keeping()
+    with caplog.at_level(logging.ERROR):
+        for text in "ab":
+            keeper.enqueue_letter(letter(text))
+            assert keeper.wait_empty(DEADLINE_S)
+    assert keeper.statistics()["not_persisted"] == 2
+    assert [each.getMessage() for each in caplog.records] == ["dead_letters.not_persisted"]
+    path.parent.unlink()
+    keeper.enqueue_letter(letter("c"))
+    assert keeper.wait_empty(DEADLINE_S)
+    assert (keeper.statistics()["persisted"], reasons(path)) == (1, [(1, "c")])
+
+
+def test_a_keeper_of_none_keeps_none_and_makes_no_store(
+    keeping: Callable[..., DeadLetterWriter], path: Path
+) -> None:
+    keeper = keeping(messages=0)
+    keeper.enqueue_letter(letter())
+    keeper.close(DEADLINE_S)
+    assert not path.exists()
+    assert keeper.statistics()["persisted"] == 0

@@ -1,0 +1,588 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The spool on a real LMDB, a real file system, kills, and bytes that somebody has changed."""
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from ustreamer.host.storage import spool_reader, spool_records
+from ustreamer.host.storage.spool import MAX_QUARANTINED, Spool, SpoolLimits
+from ustreamer.host.storage.spool_records import (
+    SpoolDamaged,
+    SpoolRecord,
+    decode_key,
+    encode_key,
+    encode_value,
+)
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+LIMITS = SpoolLimits(100_000, 100_000_000)
+MB = 1 << 20
+
+
+def numbered(number: int, size: int = 4) -> SpoolRecord:
+    topic = "up://chassis/1234/1/8001" if number % 2 else None
+    return SpoolRecord(
+        b"attributes", number.to_bytes(4, "big") * (size // 4), "chassis", topic, None, 7, 8, b"boot", 9
+    )
+
+
+def number_of(found: SpoolRecord | None) -> int:
+    return -1 if found is None else int.from_bytes(found.payload[:4], "big")
+
+
+def a_spool(path: Path, limits: SpoolLimits = LIMITS) -> Spool:
+    return Spool(path / "spool" / "backbone", limits)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    spool = a_spool(tmp_path)
+    spool.open()
+    yield spool
+    spool.close()
+
+
+def add(spool: Spool, *numbers: int, rank: int = 1, size: int = 4) -> list[bytes]:
+    return spool.commit([(rank, numbered(number, size)) for number in numbers])
+
+
+def numbers(spool: Spool, rank: int = 1) -> list[int]:
+    return [number_of(found) for _, found in spool.read(rank, None, 1_000_000, 1 << 40)]
+
+
+def reopened(spool: Spool) -> list[int]:
+    spool.close()
+    return spool.open()
+
+
+# --- what it keeps ----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_spool_is_empty_and_leaves_no_scaffolding(spool: Spool) -> None:
+    assert spool.messages == spool.bytes == 0
+    assert {path.name for path in spool.path.parent.iterdir()} == {"backbone", "backbone.lock"}
+    assert {path.name for path in spool.path.iterdir()} == {"data.mdb", "lock.mdb"}
+    assert (spool.path.parent.stat().st_mode & 0o777, spool.path.stat().st_mode & 0o777) == (0o700, 0o700)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        SpoolRecord(b"", b"", "", None, None, 0, 0, b"", 0),
+        SpoolRecord(
+            b"\0" * 30,
+            b"p" * 100_000,
+            "chassis",
+            "up://a/1/1/8000",
+            "up://b/1/1/0",
+            -5,
+            2**62,
+            b"12345678",
+            2**50,
+        ),
+    ],
+)
+def test_a_message_comes_back_as_it_was(spool: Spool, message: SpoolRecord) -> None:
+    [key] = spool.commit([(6, message)])
+    reopened(spool)
+    assert spool.read(6, None, 10, 10) == [(key, message)]
+
+
+def test_within_a_class_the_order_is_kept_over_commits_and_restarts(spool: Spool) -> None:
+    for start in (0, 100, 200):
+        spool.commit([(rank, numbered(start + n)) for n in range(100) for rank in (5, 0)])
+        assert reopened(spool) == [start + 100, 0, 0, 0, 0, start + 100, 0]
+    assert numbers(spool, 0) == numbers(spool, 5) == list(range(300))
+    assert numbers(spool, 1) == []
+
+
+def test_it_is_read_from_a_position_in_pieces_bounded_by_number_and_size(spool: Spool) -> None:
+    keys = add(spool, *range(10), size=1000)
+    assert [key for key, _ in spool.read(1, None, 3, 1 << 30)] == keys[:3]
+    assert [key for key, _ in spool.read(1, keys[2], 100, 2_500)] == keys[3:5]
+    assert [key for key, _ in spool.read(1, keys[4], 100, 0)] == keys[5:6]
+    assert spool.read(1, keys[-1], 100, 1 << 30) == []
+
+
+def test_what_is_removed_is_gone_and_counted_whatever_is_added_with_it(spool: Spool) -> None:
+    keys = add(spool, *range(300))
+    before = spool.bytes
+    spool.delete_messages(keys[100:])
+    assert (spool.messages, numbers(spool)) == (100, list(range(100)))
+    spool.commit([(1, numbered(300))], deleted_keys=keys[:99])
+    spool.delete_messages([keys[0], encode_key(3, 12345)])  # gone already, and never there
+    assert numbers(spool) == [99, 300]
+    assert (spool.messages, spool.bytes) == (2, before // 150)
+    found = spool.bytes
+    assert reopened(spool)[1] == 2
+    assert (spool.messages, spool.bytes) == (2, found)
+
+
+def test_a_commit_of_adding_and_removing_is_one_transaction(spool: Spool) -> None:
+    keys = add(spool, *range(64))
+    before = spool.transactions
+    spool.commit([(1, numbered(n)) for n in range(64)], deleted_keys=keys)
+    assert spool.transactions == before + 1
+
+
+@pytest.mark.parametrize("limits", [SpoolLimits(10, 1 << 30), SpoolLimits(1 << 30, 800)])
+def test_its_bounds_refuse_what_is_too_much_and_let_in_again_what_has_room(
+    tmp_path: Path, limits: SpoolLimits
+) -> None:
+    spool = a_spool(tmp_path, limits)
+    spool.open()
+    keys = add(spool, *range(10))
+    with pytest.raises(UStatusError, match="is full") as refused:
+        add(spool, *range(10, 15))
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+    assert numbers(spool) == list(range(10))
+    spool.delete_messages(keys[:5])
+    add(spool, *range(10, 15))
+    assert numbers(spool) == list(range(5, 15))
+    spool.close()
+
+
+def test_what_is_to_be_removed_goes_even_if_what_is_to_be_added_is_refused(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path, SpoolLimits(10, 1 << 30))
+    spool.open()
+    keys = add(spool, *range(10))
+    with pytest.raises(UStatusError):
+        spool.commit([(1, numbered(n)) for n in range(12)], deleted_keys=keys[:1])
+    assert numbers(spool) == list(range(1, 10))
+    spool.close()
+
+
+def test_a_spool_that_is_in_use_is_not_opened_again(spool: Spool) -> None:
+    with pytest.raises(UStatusError, match="backbone.lock is held") as refused:
+        Spool(spool.path, LIMITS).open()
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_a_spool_that_is_not_open_says_so(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path)
+    spool.close()
+    with pytest.raises(UStatusError, match="not open"):
+        spool.commit([])
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_bytes(b"")
+    with pytest.raises(UStatusError, match=f"spool {tmp_path}/spool/backbone: cannot be opened") as refused:
+        a_spool(tmp_path).open()
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_a_making_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "spool" / "backbone.making").mkdir(parents=True)
+    (tmp_path / "spool" / "backbone.making" / "data.mdb").write_bytes(b"half")
+    spool = a_spool(tmp_path)
+    spool.open()
+    assert {path.name for path in spool.path.parent.iterdir()} == {"backbone", "backbone.lock"}
+    spool.close()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_replacement_that_was_killed_is_finished_or_begun_anew(tmp_path: Path, moved: bool) -> None:
+    spool = a_spool(tmp_path)
+    spool.open()
+    add(spool, 1, 2)
+    spool.close()
+    if moved:
+        spool.path.rename(spool.path.with_name("backbone.new"))
+    else:
+        spool.path.with_name("backbone.new").mkdir()
+    spool.open()
+    assert numbers(spool) == [1, 2]
+    assert not spool.path.with_name("backbone.new").exists()
+    spool.close()
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+STORM = """
+import sys
+from itertools import count
+from pathlib import Path
+from ustreamer.host.storage.spool import Spool, SpoolLimits
+from ustreamer.host.storage.spool_records import SpoolRecord
+
+spool = Spool(Path(sys.argv[1]), SpoolLimits(100_000, 100_000_000))
+spool.open()
+keys = []
+for start in count(0, 8):
+    print(">", start, flush=True)
+    new = [(1, SpoolRecord(b"a", n.to_bytes(4, "big"), "c", None, None, 0, 0, b"", 0)) for n in range(start, start + 8)]
+    keys += spool.commit(new, deleted_keys=keys[start - 64 : start - 60] if start >= 64 else [])
+    print("<", start, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(1000, marks=pytest.mark.soak)])
+def test_a_kill_loses_nothing_that_was_committed_and_brings_nothing_back(tmp_path: Path, kills: int) -> None:
+    # Each commit adds eight messages and removes, of those of eight commits ago, the first four.
+    committed = 0
+    for seed in range(kills):
+        dice = random.Random(seed)
+        path = tmp_path / str(seed) / "backbone"
+        with subprocess.Popen(
+            [sys.executable, "-c", STORM, str(path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout
+            said = [next(process.stdout) for _ in range(dice.randint(1, 60))]
+            process.send_signal(signal.SIGKILL)
+            said += [line for line in process.stdout if line.endswith("\n")]
+        sign, latest = said[-1].split()
+        done = int(latest) + 8 if sign == "<" else int(latest)
+        spool = Spool(path, LIMITS)
+        spool.open()
+        found = numbers(spool)
+        assert (spool.lost, spool.quarantined) == (0, 0)
+        spool.close()
+
+        def left(end: int) -> list[int]:
+            return [n for n in range(end) if not (n % 8 < 4 and n // 8 * 8 + 64 < end)]
+
+        assert found in (left(done), left(done + 8)), f"after the kill with seed {seed}"
+        committed += done
+    print(f"\nkills={kills} committed={committed} lost=0 back=0")
+
+
+# --- no room ----------------------------------------------------------------------------------------------------------
+
+FULL = """
+import os, sys
+from pathlib import Path
+from ustreamer.host.storage.spool import Spool, SpoolLimits
+from ustreamer.host.storage.spool_records import SpoolRecord
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+root = Path(sys.argv[1])
+spool = Spool(root / "spool", SpoolLimits(1_000_000, 1 << 30))
+spool.open()
+def add(number):
+    message = SpoolRecord(b"a", b"p" * int(sys.argv[2]), "c", None, None, number, 0, b"", 0)
+    return spool.commit([(1, message)] * 16)
+def fill(keys):
+    try:
+        while True:
+            keys += add(len(keys))
+    except UStatusError as error:
+        assert error.code is UCode.RESOURCE_EXHAUSTED, error
+    return len(keys)
+keys = []
+fill(keys)
+with open(root / "others", "wb", buffering=0) as others:  # somebody else takes the rest
+    try:
+        while True:
+            others.write(b"x" * 4096)
+    except OSError:
+        pass
+many = fill(keys)
+assert many > 500, many
+assert spool.messages == many == len(spool.read(1, None, 1 << 30, 1 << 40))
+dice = __import__("random").Random(1)
+dice.shuffle(keys)
+spool.delete_messages(keys[: many // 2])
+assert spool.messages == many - many // 2, spool.messages
+for at in range(many // 2, many, 50):
+    spool.delete_messages(keys[at : at + 50])
+assert spool.messages == 0 and spool.read(1, None, 9, 9) == []
+again = fill([])  # although the disk is as full as before
+assert again > many * 0.7, (many, again)
+spool.close()
+assert spool.open()[1] == again
+print("ok", many, again)
+"""
+
+
+@pytest.mark.parametrize("size", [100, 1500, 9000])
+def test_a_full_file_system_refuses_what_is_new_and_keeps_nothing_from_leaving(
+    tmp_path: Path, size: int
+) -> None:
+    mounted = 'mount -t tmpfs -o size=24m none "$0" && exec "$@"'
+    unshare = ["unshare", "-Urm", "sh", "-c", mounted, str(tmp_path)]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        assert os.environ.get("CI") != "true", "no namespaces here: cannot mount a small file system"
+        pytest.skip("needs `unshare -Urm` to mount a small file system")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", FULL, str(tmp_path), str(size)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.stdout[:2], done.returncode) == ("ok", 0), done.stderr
+
+
+class SmallMap(Spool):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, LIMITS)
+        self._map_size = 6 * MB
+
+
+def test_a_full_map_refuses_what_is_new_and_keeps_nothing_from_leaving(tmp_path: Path) -> None:
+    spool = SmallMap(tmp_path / "backbone")
+    spool.open()
+    keys: list[bytes] = []
+    refused = None
+    while refused is None:
+        try:
+            keys += add(spool, *range(len(keys), len(keys) + 16), size=1000)
+        except UStatusError as error:
+            refused = error
+    assert refused.code is UCode.RESOURCE_EXHAUSTED
+    assert "16 messages not added" in refused.message
+    assert numbers(spool) == list(range(len(keys)))
+    random.Random(1).shuffle(keys)
+    for at in range(0, len(keys), 40):
+        spool.delete_messages(keys[at : at + 40])
+    assert (spool.messages, numbers(spool)) == (0, [])
+    add(spool, *range(100), size=1000)
+    assert reopened(spool)[1] == 100
+    spool.close()
+
+
+def test_a_removal_that_the_disk_refuses_is_made_with_the_next_one(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = add(spool, 1, 2, 3)
+
+    def refuse(*_: object) -> None:
+        raise lmdb.DiskError("mdb_txn_commit: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(spool, "_write", refuse)
+        spool.delete_messages(keys[:1])
+        spool.delete_messages(keys[1:2])
+    assert [record.message for record in caplog.records] == ["spool.delete_failed"]
+    assert numbers(spool) == [1, 2, 3]
+    spool.delete_messages([])
+    assert (spool.messages, numbers(spool)) == (1, [3])
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def filled(path: Path, count: int = 2000) -> Spool:
+    spool = a_spool(path)
+    spool.open()
+    for start in range(0, count, 100):
+        add(spool, *range(start, start + 100), size=100)
+    spool.close()
+    return spool
+
+
+def truncate(data: bytearray) -> None:
+    del data[len(data.rstrip(b"\0")) // 2 // 4096 * 4096 :]
+
+
+def wipe_roots(data: bytearray) -> None:
+    for at in (0, 4096):
+        data[at + 88 + 40 + 5] ^= 0x01  # a page number beyond the end of the world
+
+
+def hit_leaf(data: bytearray) -> None:
+    at = data.index((1000).to_bytes(4, "big") * 25) // 4096 * 4096
+    data[at + 10] ^= 0x02  # what kind of page it is
+
+
+HITS: list[tuple[Callable[[bytearray], None], int]] = [
+    (truncate, 1),
+    (wipe_roots, 0),
+    (hit_leaf, 1900),
+    (lambda data: data.clear(), 0),
+    (lambda data: data.__setitem__(slice(None), bytes(len(data))), 0),
+]
+
+
+@pytest.mark.parametrize(("hit", "saved"), HITS, ids=["cut", "roots", "leaf", "empty", "zeros"])
+def test_a_file_that_cannot_be_read_through_is_moved_aside_and_said_and_what_can_be_read_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, hit: Callable[[bytearray], None], saved: int
+) -> None:
+    spool = filled(tmp_path)
+    data = bytearray((spool.path / "data.mdb").read_bytes())
+    hit(data)
+    (spool.path / "data.mdb").write_bytes(data)
+    (spool.path.parent / "backbone.lock").write_bytes(b"1")  # its user died
+    spool.open()
+    found = numbers(spool)
+    assert found == sorted(found)
+    assert saved <= len(found) == spool.messages < 2000
+    assert spool.quarantined == 1
+    [said] = [record for record in caplog.records if record.message == "spool.damaged"]
+    assert said.levelno == logging.ERROR
+    aside = tmp_path / "spool" / "backbone.damaged-1"
+    assert vars(said)["moved_to"] == str(aside)
+    assert (aside / "data.mdb").read_bytes() == data
+    add(spool, 2000)
+    assert reopened(spool)[1] == len(found) + 1
+    spool.close()
+
+
+def test_a_file_that_has_gone_is_damage_and_not_an_empty_spool(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 100)
+    (spool.path / "data.mdb").unlink()
+    spool.open()
+    assert (spool.messages, spool.quarantined) == (0, 1)
+    spool.close()
+
+
+def test_the_latest_damaged_spools_are_kept(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 100)
+    for _ in range(MAX_QUARANTINED + 2):
+        (spool.path / "data.mdb").write_bytes(b"")
+        spool.open()
+        spool.close()
+    names = sorted(path.name for path in spool.path.parent.glob("*.damaged-*"))
+    assert names == [f"backbone.damaged-{number}" for number in (3, 4, 5)]
+
+
+def damage_record(spool: Spool, key: bytes, value: bytes) -> None:
+    with lmdb.open(str(spool.path), map_size=64 * MB) as env, env.begin(write=True) as txn:
+        txn.put(key, value)
+
+
+BAD_VALUES = [
+    b"",
+    b"\x01\0\0\0",
+    b"\x02" + encode_value(encode_key(1, 3), numbered(3))[1:],
+    encode_value(encode_key(1, 4), numbered(3)),
+    encode_value(encode_key(1, 3), numbered(3)) + b"\0",
+]
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=["empty", "short", "version", "key", "longer"])
+def test_damaged_records_are_skipped_counted_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: bytes
+) -> None:
+    spool = filled(tmp_path, 100)
+    damage_record(spool, encode_key(1, 3), value)
+    damage_record(spool, b"\x07" + bytes(8), encode_value(b"\x07" + bytes(8), numbered(1)))
+    assert spool.open()[1] == 99
+    assert (spool.lost, spool.quarantined, spool.messages) == (2, 0, 99)
+    assert numbers(spool) == [n for n in range(100) if n != 2]  # sequences begin with 1
+    [said] = [record for record in caplog.records if record.message == "spool.messages_lost"]
+    assert vars(said)["messages"] == 2
+    spool.close()
+    assert spool.open()[1] == 99  # they are gone, so this is said once
+    assert spool.lost == 2
+    spool.close()
+
+
+def test_a_record_that_is_damaged_under_an_open_spool_is_skipped_when_it_is_read(spool: Spool) -> None:
+    keys = add(spool, 0, 1, 2)
+    with spool._require_env().begin(write=True) as txn:
+        txn.put(keys[1], b"nonsense")
+    assert numbers(spool) == [0, -1, 2]
+    assert spool.lost == 1
+    body = b"\x01" + (0).to_bytes(4, "big")
+    with pytest.raises(SpoolDamaged):
+        spool_records.decode_record(keys[1], body)
+
+
+def test_no_flipped_bit_in_key_or_value_is_believed() -> None:
+    key = encode_key(3, 77)
+    value = encode_value(key, numbered(5))
+    for bit in range(8 * len(key + value)):
+        flipped = bytearray(key + value)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(SpoolDamaged):
+            spool_records.decode_record(bytes(flipped[: len(key)]), bytes(flipped[len(key) :]))
+
+
+@pytest.mark.parametrize("flips", [30, pytest.param(1000, marks=pytest.mark.soak)])
+def test_whatever_bit_flips_in_the_file_nothing_wrong_comes_out_and_the_spool_opens(
+    tmp_path: Path, flips: int
+) -> None:
+    spool = filled(tmp_path, 300)
+    whole = (spool.path / "data.mdb").read_bytes()
+    used = len(whole.rstrip(b"\0"))
+    dice = random.Random(5)
+    for _ in range(flips):
+        data = bytearray(whole)
+        data[dice.randrange(used)] ^= 1 << dice.randrange(8)
+        (spool.path / "data.mdb").write_bytes(data)
+        (spool.path.parent / "backbone.lock").write_bytes(b"1")
+        spool.open()
+        found = numbers(spool)
+        assert set(found) <= set(range(300))
+        assert found == sorted(found)
+        assert spool.messages == len(found)
+        spool.close()
+
+
+def test_a_spool_of_a_later_layout_is_refused_and_left_alone(tmp_path: Path) -> None:
+    spool = filled(tmp_path, 100)
+    damage_record(spool, spool_records.LAYOUT_KEY, encode_value(spool_records.LAYOUT_KEY, 2))
+    with pytest.raises(UStatusError, match="layout 2, this program reads layout 1") as refused:
+        spool.open()
+    assert refused.value.code is UCode.FAILED_PRECONDITION
+    assert not list(spool.path.parent.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", encode_value(b"other", 1), encode_value(spool_records.LAYOUT_KEY, numbered(1))]
+)
+def test_a_layout_record_that_is_none_is_damage(value: bytes | None) -> None:
+    with pytest.raises(SpoolDamaged, match="layout"):
+        spool_records.check_layout(value)
+
+
+def test_the_reader_counts_by_class(spool: Spool) -> None:
+    add(spool, 1, 2, 3, rank=2)
+    keys = add(spool, 4, rank=6)
+    spool.close()
+    found = spool_reader._walk(spool.path)
+    assert (found.messages, found.last, found.damaged) == ([0, 0, 3, 0, 0, 0, 1], [0, 0, 3, 0, 0, 0, 1], [])
+    assert decode_key(keys[0]) == (6, 1)
+    assert sum(found.bytes) == spool.bytes
+
+
+# --- for a lane -------------------------------------------------------------------------------------------------------
+
+
+def test_one_message_is_read_by_its_key_from_any_thread_also_while_others_are_written(spool: Spool) -> None:
+    keys = add(spool, *range(100))
+    with ThreadPoolExecutor(1) as other:
+        read = other.submit(lambda: [number_of(spool.get(key)) for key in keys * 10])
+        add(spool, *range(100, 200))
+        assert read.result() == [*range(100)] * 10
+
+
+def test_a_key_that_is_not_there_is_a_message_lost(spool: Spool) -> None:
+    assert spool.get(encode_key(1, 77)) is None
+    assert spool.lost == 1
+
+
+def test_a_closed_spool_has_lost_nothing(spool: Spool) -> None:
+    [key] = add(spool, 1)
+    spool.close()
+    with pytest.raises(UStatusError, match="not open"):
+        spool.get(key)
+    assert spool.lost == 0
+
+
+def test_larger_limits_enlarge_the_map(tmp_path: Path) -> None:
+    spool = a_spool(tmp_path, SpoolLimits(10, 1_000))
+    spool.open()
+    with pytest.raises(UStatusError, match="is full"):
+        add(spool, 1, size=2_000)
+    spool.set_limits(SpoolLimits(1_000, 100 * MB))
+    for number in range(18):  # more than the map was large
+        add(spool, number, size=5 * MB)
+    assert numbers(spool) == list(range(18))
+    spool.close()

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ECUs that subscribe what we offer, as subscribers of our uSubscription: what it is told, and what its answers decide."""
+
+import pytest
+
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.routing.usubscription_codec import (
+    Status,
+    SubscribeRequest,
+    subscribe_in,
+    subscribe_response,
+    unsubscribe_in,
+    unsubscribe_response,
+    update_message,
+)
+from ustreamer.transports.someip.discovery.ecu_subscribers import CALL_TTL_MS, MIN_LEASE_S, EcuSubscribers
+from ustreamer.transports.someip.sd.actions import SdSubscription
+from ustreamer.transports.someip.sd.codec import TTL_FOREVER
+from ustreamer.transports.someip.sd.settings import ServiceKey
+from ustreamer.uprotocol.uattributes import UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+KEY = ServiceKey(0x4001, 1, 1)
+PEER, HERE, THERE = ("10.0.0.2", 30490), ("10.0.0.2", 40001), ("10.0.0.2", 40002)
+OPEN, SHUT, HOT = (UUri("hpc.vin1", 0x8401, 1, event) for event in (0x8001, 0x8002, 0x8003))
+DOORS = SdSubscription(PEER, KEY, 1, 0, HERE, None)
+ALL = SdSubscription(PEER, KEY, 2, 0, HERE, None)
+ELSEWHERE = SdSubscription(PEER, KEY, 1, 0, THERE, None)
+SERVER = UUri("hpc.vin1", 0, 3, 0)
+
+
+class SubscribersRig:
+    """Subscribers of a service that has one configured receiver already."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.ids = UuidSource(self.clock.clock().wall_ms)
+        self.ecus = EcuSubscribers("chassis", "hpc.vin1", self.clock.clock(), self.ids.next, {KEY: 1})
+
+    def on_subscribe(self, subscription: SdSubscription = DOORS, *topics: UUri, ttl: int = 5) -> None:
+        self.ecus.on_subscribe(subscription, topics or (OPEN, SHUT), ttl)
+
+    def grant(self, calls: list[UMessage], status: Status = Status.SUBSCRIBED) -> None:
+        for call in calls:
+            self.ecus.on_response(self.answer(call, status))
+
+    def answer(self, call: UMessage, status: Status) -> UMessage:
+        assert call.attributes.sink is not None
+        said = (
+            subscribe_response(3, OPEN, status)
+            if call.attributes.sink.resource_id == 1
+            else unsubscribe_response(3)
+        )
+        return response(self.ids.next(), call, said.SerializeToString(), UPayloadFormat.PROTOBUF)
+
+    def refuse(self, call: UMessage, code: UCode) -> None:
+        self.ecus.on_response(error_response(self.ids.next(), call, UStatus(code, "no")))
+
+    def change(self, subscriber: UUri, topic: UUri, status: Status) -> None:
+        payload = update_message(3, topic, subscriber, status).SerializeToString()
+        source = SERVER.with_resource(0x8000)
+        self.ecus.on_update(
+            notification(self.ids.next(), source, subscriber, payload, UPayloadFormat.PROTOBUF)
+        )
+
+    def pop_decisions(self) -> tuple[list[SdSubscription], list[SdSubscription]]:
+        return tuple(self.ecus.pop_decisions())  # type: ignore[return-value]
+
+    def next_requests(self) -> list[tuple[str, int, UUri]]:
+        return [request_summary(each) for each in self.ecus.pop_requests()]
+
+    def subscribe_doors(self) -> None:
+        """Have the doors subscribed."""
+        self.on_subscribe()
+        self.grant(self.ecus.pop_requests())
+        assert self.pop_decisions() == ([DOORS], [])
+
+
+def request_summary(call: UMessage) -> tuple[str, int, UUri]:
+    """What is asked, by which receiver (its n), of which topic."""
+    attributes = call.attributes
+    assert attributes.sink is not None
+    assert attributes.source == UUri("chassis", attributes.source.ue_id, 1, 0)
+    assert attributes.source.ue_type == 0x4001
+    n = attributes.source.ue_instance
+    if attributes.sink == SERVER.with_resource(1):
+        return "subscribe", n, subscribe_in(3, call.payload, UPayloadFormat.PROTOBUF).topic
+    assert attributes.sink == SERVER.with_resource(2)
+    return "unsubscribe", n, unsubscribe_in(3, call.payload, UPayloadFormat.PROTOBUF)
+
+
+def test_each_event_of_the_group_is_subscribed_for_the_receiver_behind_the_configured_ones() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe()
+    assert rig.next_requests() == [("subscribe", 1, OPEN), ("subscribe", 1, SHUT)]
+    assert rig.next_requests() == []
+
+
+def test_a_group_is_accepted_when_all_its_events_are() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe()
+    first, second = rig.ecus.pop_requests()
+    rig.grant([first])
+    assert rig.pop_decisions() == ([], [])
+    rig.grant([second], Status.SUBSCRIBE_PENDING)
+    assert rig.pop_decisions() == ([DOORS], [])
+    assert rig.pop_decisions() == ([], [])
+
+
+def test_a_group_is_refused_with_one_of_its_events_and_the_others_are_given_back() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe()
+    first, second = rig.ecus.pop_requests()
+    rig.grant([first])
+    rig.refuse(second, UCode.PERMISSION_DENIED)
+
+    assert rig.pop_decisions() == ([], [DOORS])
+    calls = rig.ecus.pop_requests()
+    assert [request_summary(each) for each in calls] == [("unsubscribe", 1, OPEN)]
+    rig.grant(calls)
+    assert rig.next_requests() == []
+    assert [gone.subscriber for gone in rig.ecus.pop_released_sinks()] == [UUri("chassis", 0x1_4001, 1, 0)]
+    assert rig.ecus.statistics() == {"sd_receivers": 0, "sd_undecided": 0}
+
+
+def test_an_answer_that_says_unsubscribed_or_nothing_refuses() -> None:
+    for said in (Status.UNSUBSCRIBED, None):
+        rig = SubscribersRig()
+        rig.on_subscribe(DOORS, OPEN)
+        [call] = rig.ecus.pop_requests()
+        if said is None:
+            rig.ecus.on_response(response(rig.ids.next(), call, b"\xff", UPayloadFormat.PROTOBUF))
+        else:
+            rig.grant([call], said)
+        assert rig.pop_decisions() == ([], [DOORS])
+
+
+def test_an_event_of_two_groups_is_subscribed_once_and_ends_with_the_second() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    rig.on_subscribe(ALL, OPEN, HOT)
+    calls = rig.ecus.pop_requests()
+    assert [request_summary(each) for each in calls] == [("subscribe", 1, HOT)]
+    rig.grant(calls)
+    assert rig.pop_decisions() == ([ALL], [])
+
+    rig.ecus.on_subscription_ended(DOORS)
+    assert rig.next_requests() == [("unsubscribe", 1, SHUT)]
+    rig.ecus.on_subscription_ended(ALL)
+    assert rig.next_requests() == [("unsubscribe", 1, OPEN), ("unsubscribe", 1, HOT)]
+
+
+def test_another_endpoint_is_another_receiver() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    rig.on_subscribe(ELSEWHERE, OPEN)
+    assert rig.next_requests() == [("subscribe", 2, OPEN)]
+
+
+def test_who_stops_and_subscribes_again_at_once_changes_nothing() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    rig.ecus.on_subscription_ended(DOORS)
+    rig.on_subscribe()
+    assert rig.next_requests() == []
+    assert rig.pop_decisions() == ([DOORS], [])
+
+
+def test_a_receiver_keeps_its_place_until_our_usubscription_has_let_it_go() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    rig.ecus.on_subscription_ended(DOORS)
+    calls = rig.ecus.pop_requests()
+    assert rig.ecus.pop_released_sinks() == []
+    rig.grant(calls)
+    assert rig.next_requests() == []
+    [gone] = rig.ecus.pop_released_sinks()
+    assert gone.destination.udp == HERE
+    rig.on_subscribe(ELSEWHERE, OPEN)
+    assert rig.next_requests() == [("subscribe", 1, OPEN)]  # its n is free
+
+
+def test_who_comes_back_while_it_is_unsubscribed_is_subscribed_behind_that() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    rig.ecus.on_subscription_ended(DOORS)
+    leaving = rig.ecus.pop_requests()
+    rig.on_subscribe()
+    coming = rig.ecus.pop_requests()
+    assert [request_summary(each)[0] for each in coming] == ["subscribe", "subscribe"]
+
+    rig.grant(leaving)
+    assert rig.next_requests() == []
+    assert rig.pop_decisions() == ([], [])
+    rig.grant(coming)
+    assert rig.pop_decisions() == ([DOORS], [])
+    assert rig.ecus.pop_released_sinks() == []
+
+
+def test_a_subscription_for_ever_has_no_end_and_another_lasts_as_its_ttl_says() -> None:
+    for ttl, lease_s in ((TTL_FOREVER, None), (3, MIN_LEASE_S), (600, 600)):
+        rig = SubscribersRig()
+        rig.on_subscribe(DOORS, OPEN, ttl=ttl)
+        [call] = rig.ecus.pop_requests()
+        end = None if lease_s is None else rig.clock.clock().wall_ms() + lease_s * 1_000
+        assert subscribe_in(3, call.payload, UPayloadFormat.PROTOBUF) == SubscribeRequest(OPEN, end)
+
+
+def test_a_subscription_that_lasts_is_renewed_at_half_of_its_time() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe(DOORS, OPEN, ttl=100)
+    rig.grant(rig.ecus.pop_requests())
+    assert rig.ecus.next_deadline_ns == rig.clock.now_ns + 50_000_000_000
+
+    rig.clock.advance(s=50)
+    rig.ecus.on_timer(rig.clock.now_ns)
+    calls = rig.ecus.pop_requests()
+    assert [request_summary(each) for each in calls] == [("subscribe", 1, OPEN)]
+    rig.grant(calls)
+    assert rig.ecus.next_deadline_ns == rig.clock.now_ns + 50_000_000_000
+    assert rig.pop_decisions() == ([DOORS], [])
+
+
+def test_a_renewal_that_was_not_delivered_is_made_again_and_ends_nothing() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe(DOORS, OPEN, ttl=100)
+    rig.grant(rig.ecus.pop_requests())
+    rig.pop_decisions()
+    rig.clock.advance(s=50)
+    rig.ecus.on_timer(rig.clock.now_ns)
+    [call] = rig.ecus.pop_requests()
+    rig.refuse(call, UCode.RESOURCE_EXHAUSTED)
+    assert rig.pop_decisions() == ([], [])
+    rig.clock.advance(ms=CALL_TTL_MS)
+    rig.ecus.on_timer(rig.clock.now_ns)
+    assert rig.next_requests() == [("subscribe", 1, OPEN)]
+
+    rig.clock.advance(ms=CALL_TTL_MS)  # and this one was lost
+    rig.ecus.on_timer(rig.clock.now_ns)
+    assert rig.pop_decisions() == ([], [])
+    assert rig.next_requests() == [("subscribe", 1, OPEN)]
+
+
+def test_a_call_without_an_answer_is_a_refusal_and_is_taken_back() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe(DOORS, OPEN)
+    assert rig.next_requests() == [("subscribe", 1, OPEN)]
+    rig.clock.advance(ms=CALL_TTL_MS)
+    rig.ecus.on_timer(rig.clock.now_ns)
+
+    assert rig.pop_decisions() == ([], [DOORS])
+    assert rig.next_requests() == [("unsubscribe", 1, OPEN)]
+    rig.clock.advance(ms=CALL_TTL_MS)
+    rig.ecus.on_timer(rig.clock.now_ns)
+    assert rig.next_requests() == []
+    assert len(rig.ecus.pop_released_sinks()) == 1
+    assert rig.ecus.next_deadline_ns is None
+
+
+def test_what_our_usubscription_ends_is_refused_and_may_be_asked_for_again() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    subscriber = UUri("chassis", 0x1_4001, 1, 0)
+    rig.change(subscriber, OPEN, Status.SUBSCRIBED)
+    assert rig.pop_decisions() == ([], [])
+    rig.change(subscriber, OPEN, Status.UNSUBSCRIBED)
+
+    assert rig.pop_decisions() == ([], [DOORS])
+    assert rig.next_requests() == [("unsubscribe", 1, SHUT)]
+    rig.on_subscribe()
+    assert ("subscribe", 1, OPEN) in rig.next_requests()
+
+
+def test_news_of_what_was_before_is_no_news() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    rig.ecus.on_subscription_ended(DOORS)
+    rig.grant(rig.ecus.pop_requests())
+    rig.on_subscribe()
+    calls = rig.ecus.pop_requests()
+    rig.change(UUri("chassis", 0x1_4001, 1, 0), OPEN, Status.UNSUBSCRIBED)
+    assert rig.pop_decisions() == ([], [])
+    rig.grant(calls)
+    assert rig.pop_decisions() == ([DOORS], [])
+
+
+@pytest.mark.parametrize("authority", ["hpc.vin2", "chassis"])
+def test_news_from_anybody_else_is_not_believed(authority: str) -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    subscriber = UUri("chassis", 0x1_4001, 1, 0)
+    payload = update_message(3, OPEN, subscriber, Status.UNSUBSCRIBED).SerializeToString()
+    source = UUri(authority, 0, 3, 0x8000)
+    told = notification(rig.ids.next(), source, subscriber, payload, UPayloadFormat.PROTOBUF)
+    rig.ecus.on_update(told)
+    assert rig.pop_decisions() == ([], [])
+
+
+def test_a_late_or_a_second_answer_changes_nothing() -> None:
+    rig = SubscribersRig()
+    rig.on_subscribe(DOORS, OPEN)
+    calls = rig.ecus.pop_requests()
+    rig.grant(calls)
+    rig.pop_decisions()
+    rig.refuse(calls[0], UCode.PERMISSION_DENIED)
+    assert rig.pop_decisions() == ([], [])
+
+
+def test_what_our_usubscription_remembers_of_a_streamer_that_was_killed_is_unsubscribed() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    left = UUri("chassis", 0x9_4001, 1, 0)
+    rig.ecus.unsubscribe_orphan(left, OPEN)
+    rig.ecus.unsubscribe_orphan(UUri("chassis", 0x1_4001, 1, 0), OPEN)  # this one is ours
+    rig.ecus.unsubscribe_orphan(UUri("cloud", 0x9_4001, 1, 0), OPEN)
+    [call] = rig.ecus.pop_requests()
+    assert request_summary(call) == ("unsubscribe", 9, OPEN)
+    rig.grant([call])
+    assert rig.next_requests() == []
+
+
+def test_the_place_is_what_tells_receivers_apart() -> None:
+    rig = SubscribersRig()
+    assert rig.ecus.on_subscribe(DOORS, (OPEN,), 5) is rig.ecus.on_subscribe(ALL, (OPEN,), 5)
+    assert rig.ecus.on_subscribe(ELSEWHERE, (OPEN,), 5) is not rig.ecus.on_subscribe(ALL, (OPEN,), 5)
+
+
+def test_what_was_accepted_and_is_over_before_anybody_has_asked_is_accepted_no_more() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    again = SdSubscription(
+        PEER, KEY, 1, 1, HERE, None
+    )  # another counter, and all its topics are held already
+    rig.on_subscribe(again)
+    rig.ecus.on_subscription_ended(again)
+    assert rig.pop_decisions() == ([], [])
+    rig.on_subscribe(again)
+    assert rig.pop_decisions() == ([again], [])

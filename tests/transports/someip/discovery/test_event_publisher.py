@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How what we offer reaches those who subscribed it: to each, once for all, and the last value to who comes later."""
+
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from ustreamer.core.delivery.delivery import SendOne
+from ustreamer.hooks import SubscriberEnded
+from ustreamer.transports.someip.config import ServiceConfig
+from ustreamer.transports.someip.discovery.ecu_subscribers import EventDestination, EventSink
+from ustreamer.transports.someip.discovery.event_publisher import MAX_FIELD_CACHE_BYTES, EventPublisher
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.mapping import EventReceiver
+from ustreamer.transports.someip.sd.actions import SdSubscription
+from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
+from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+KEY = ServiceKey(0x4001, 1, 1)
+OPEN, LIGHT, HOT = (UUri("hpc.vin1", 0x8401, 1, event) for event in (0x8001, 0x8002, 0x8003))
+GROUP: Address = ("239.1.1.1", 30600)
+ID = UUID(0x7000, 2 << 62)
+SERVICE = {
+    "service": 0x4001,
+    "major": 1,
+    "minor": 7,
+    "offered": True,
+    "provider": "//hpc.vin1/8401/1/0",
+    "receivers": [{"address": "10.0.0.9:1"}],
+    "events": [
+        {"id": 0x8001, "eventgroup": 1},
+        {"id": 0x8002, "eventgroup": 2, "field": True},
+        {"id": 0x8003, "eventgroup": 3, "protocol": "tcp"},
+    ],
+}
+
+
+class Sent(NamedTuple):
+    to: Address
+    topic: UUri
+    payload: bytes
+
+
+class Bench:
+    def __init__(self, **changes: object) -> None:
+        service = msgspec.convert(SERVICE | changes, ServiceConfig)
+        self.offers = offered_eventgroups([service], "hpc.vin1")
+        self.sent: list[Sent] = []
+        self.made: list[EventReceiver] = []
+        self.away: set[Address] = set()
+        self.events = EventPublisher(self.offers, self.sender)
+        self.receivers: dict[SdSubscription, EventSink] = {}
+
+    def sender(self, receiver: EventReceiver) -> SendOne:
+        self.made.append(receiver)
+
+        def transmit(message: UMessage) -> None:
+            topic = message.attributes.source
+            to = receiver.tcp_address if topic in receiver.over_tcp else receiver.address
+            if to in self.away:
+                raise UStatusError(UCode.UNAVAILABLE, "away")
+            self.sent.append(Sent(to, topic, message.payload))
+
+        return transmit
+
+    def subscribe(
+        self, n: int, group: int, udp: bool = True, tcp: Address | None = None
+    ) -> tuple[SdSubscription, UUri]:
+        host = f"10.0.0.{n}"
+        address = (host, 40_000) if udp else None
+        subscription = SdSubscription((host, 30490), KEY, group, 0, address, tcp)
+        receiver = EventSink(EventDestination(KEY, address, tcp), UUri("chassis", n << 16 | 0x4001, 1, 0))
+        self.receivers[subscription] = receiver
+        self.events.add_sink(receiver)
+        self.events.on_subscription_accepted(subscription, receiver)
+        return subscription, receiver.subscriber
+
+    def publish(self, topic: UUri, payload: bytes, *subscribers: UUri) -> None:
+        for each in subscribers:
+            self.events.event_sender(each)(publish(ID, topic, payload))
+
+    def pop_sent(self) -> list[Sent]:
+        sent, self.sent = self.sent, []
+        return sent
+
+
+def test_an_offer_has_all_that_service_discovery_says_of_it() -> None:
+    groups = [
+        {"id": 1, "multicast": "239.1.1.1:30600"},
+        {"id": 2, "multicast": "239.1.1.2:1", "threshold": 0},
+    ]
+    offer = Bench(eventgroups=groups).offers[KEY]
+    assert offer.sd_service_at(("10.0.0.1", 30500), ("10.0.0.1", 30501)) == OfferedService(
+        KEY, 7, ("10.0.0.1", 30500), ("10.0.0.1", 30501), ((1, GROUP), (2, None), (3, None)), (), "hpc.vin1"
+    )
+    assert (offer.receivers, offer.fields) == (1, frozenset({LIGHT}))
+
+
+def test_each_subscriber_gets_its_own() -> None:
+    bench = Bench()
+    _, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 1)
+    bench.publish(OPEN, b"x", first, second)
+    assert bench.pop_sent() == [
+        Sent(("10.0.0.2", 40_000), OPEN, b"x"),
+        Sent(("10.0.0.3", 40_000), OPEN, b"x"),
+    ]
+
+
+def test_what_goes_over_tcp_goes_over_the_connection_that_was_subscribed_with() -> None:
+    bench = Bench()
+    _, who = bench.subscribe(2, 3, udp=False, tcp=("10.0.0.2", 50_000))
+    bench.publish(HOT, b"x", who)
+    assert bench.pop_sent() == [Sent(TcpAddress("10.0.0.2", 50_000), HOT, b"x")]
+
+
+def test_whoever_is_gone_is_not_found() -> None:
+    bench = Bench()
+    subscription, who = bench.subscribe(2, 1)
+    transmit = bench.events.event_sender(who)
+    bench.events.remove_sink(bench.receivers[subscription])
+    with pytest.raises(SubscriberEnded):
+        transmit(publish(ID, OPEN, b"x"))
+    assert bench.events.pop_orphans() == [(who, OPEN)]
+    assert bench.events.pop_orphans() == []
+
+
+# --- multicast ----------------------------------------------------------------------------------------------------------
+
+
+def by_multicast(threshold: int) -> Bench:
+    return Bench(eventgroups=[{"id": 1, "multicast": "239.1.1.1:30600", "threshold": threshold}])
+
+
+def test_from_the_threshold_on_one_sends_for_all() -> None:
+    bench = by_multicast(2)
+    _, first = bench.subscribe(2, 1)
+    bench.publish(OPEN, b"1", first)
+    second_subscription, second = bench.subscribe(3, 1)
+    bench.publish(OPEN, b"2", first, second)
+    bench.events.on_subscription_ended(second_subscription)
+    bench.publish(OPEN, b"3", first)
+    assert bench.pop_sent() == [
+        Sent(("10.0.0.2", 40_000), OPEN, b"1"),
+        Sent(GROUP, OPEN, b"2"),
+        Sent(("10.0.0.2", 40_000), OPEN, b"3"),
+    ]
+
+
+def test_when_the_first_leaves_another_one_sends_for_all() -> None:
+    bench = by_multicast(1)
+    first_subscription, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 1)
+    bench.events.on_subscription_ended(first_subscription)
+    bench.publish(OPEN, b"x", first, second)
+    assert bench.pop_sent() == [Sent(GROUP, OPEN, b"x")]
+
+
+def test_whoever_names_no_address_is_reached_by_multicast_whatever_the_threshold() -> None:
+    bench = by_multicast(9)
+    _, first = bench.subscribe(2, 1)
+    subscription, nowhere = bench.subscribe(3, 1, udp=False)
+    bench.publish(OPEN, b"1", first, nowhere)
+    bench.events.on_subscription_ended(subscription)
+    bench.publish(OPEN, b"2", first, nowhere)
+    assert bench.pop_sent() == [Sent(GROUP, OPEN, b"1"), Sent(("10.0.0.2", 40_000), OPEN, b"2")]
+
+
+def test_two_groups_of_one_endpoint_count_as_one_subscriber() -> None:
+    bench = by_multicast(2)
+    _, who = bench.subscribe(2, 1)
+    host, key = ("10.0.0.2", 30490), KEY
+    again = SdSubscription(host, key, 1, 1, ("10.0.0.2", 40_000), None)  # another counter
+    bench.events.on_subscription_accepted(again, bench.receivers[next(iter(bench.receivers))])
+    bench.publish(OPEN, b"x", who)
+    assert bench.pop_sent() == [Sent(("10.0.0.2", 40_000), OPEN, b"x")]
+
+
+# --- an event in two groups -----------------------------------------------------------------------------------------
+
+
+IN_TWO = [{"id": 0x8001, "eventgroup": [1, 2]}, {"id": 0x8002, "eventgroup": 2, "field": True}]
+
+
+def test_an_event_in_two_groups_goes_once_to_whoever_has_either_or_both() -> None:
+    bench = Bench(events=IN_TWO)
+    assert bench.offers[KEY].eventgroups == {1: (OPEN,), 2: (OPEN, LIGHT)}
+    _, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 2)
+    one, both = bench.subscribe(4, 1)
+    bench.subscribe(4, 2)
+    assert bench.events.subscribers_of(OPEN) == [first, both, second]
+    assert bench.events.subscribers_of(LIGHT) == [second, both]
+    bench.publish(OPEN, b"x", *bench.events.subscribers_of(OPEN))
+    assert [each.to[0] for each in bench.pop_sent()] == ["10.0.0.2", "10.0.0.4", "10.0.0.3"]
+    bench.events.on_subscription_ended(one)
+    assert bench.events.subscribers_of(OPEN) == [first, second, both]
+
+
+def test_where_one_of_two_groups_goes_by_multicast_only_they_who_have_the_other_alone_are_sent_it() -> None:
+    bench = Bench(events=IN_TWO, eventgroups=[{"id": 1, "multicast": "239.1.1.1:30600"}])
+    subscription, first = bench.subscribe(2, 1)
+    _, other = bench.subscribe(3, 2)
+    _, both = bench.subscribe(4, 1)
+    bench.subscribe(4, 2)
+    bench.publish(OPEN, b"1", first, other, both)
+    assert bench.pop_sent() == [Sent(GROUP, OPEN, b"1"), Sent(("10.0.0.3", 40_000), OPEN, b"1")]
+    bench.publish(LIGHT, b"1", other, both)
+    assert [each.to[0] for each in bench.pop_sent()] == ["10.0.0.3", "10.0.0.4"]
+
+    bench.events.on_subscription_ended(subscription)
+    bench.publish(OPEN, b"2", other, both)
+    assert bench.pop_sent() == [Sent(("10.0.0.3", 40_000), OPEN, b"2"), Sent(GROUP, OPEN, b"2")]
+
+
+def test_where_both_groups_go_by_multicast_each_of_them_gets_it_once() -> None:
+    ways = [{"id": 1, "multicast": "239.1.1.1:30600"}, {"id": 2, "multicast": "239.1.1.2:30600"}]
+    bench = Bench(events=IN_TWO, eventgroups=ways)
+    _, first = bench.subscribe(2, 1)
+    _, second = bench.subscribe(3, 2)
+    bench.publish(OPEN, b"x", first, second)
+    assert [each.to for each in bench.pop_sent()] == [GROUP, ("239.1.1.2", 30600)]
+
+    bench = Bench(events=IN_TWO, eventgroups=ways)
+    _, both = bench.subscribe(2, 1)
+    bench.subscribe(2, 2)
+    bench.publish(OPEN, b"x", both)
+    assert [each.to for each in bench.pop_sent()] == [GROUP, ("239.1.1.2", 30600)]
+
+
+def test_a_value_is_kept_as_long_as_one_of_its_groups_is_subscribed() -> None:
+    bench = Bench(events=[{"id": 0x8002, "eventgroup": [1, 2], "field": True}])
+    (one, who), (other, _) = bench.subscribe(2, 1), bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"on", who)
+    bench.events.on_subscription_ended(one)
+    assert bench.events.statistics()["field_values"] == 1
+    bench.events.on_subscription_ended(other)
+    assert bench.events.statistics()["field_values"] == 0
+
+
+# --- fields -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_value_of_a_field_is_sent_to_who_comes_later_and_an_event_is_not() -> None:
+    bench = Bench()
+    _, first = bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"off", first)
+    bench.publish(LIGHT, b"on", first)
+    later, _ = bench.subscribe(3, 2)
+    bench.pop_sent()
+    bench.events.send_initial_events(later, bench.receivers[later])
+    assert bench.pop_sent() == [Sent(("10.0.0.3", 40_000), LIGHT, b"on")]
+
+    _, listener = bench.subscribe(2, 1)
+    bench.publish(OPEN, b"x", listener)
+    of_events, _ = bench.subscribe(3, 1)
+    bench.pop_sent()
+    bench.events.send_initial_events(of_events, bench.receivers[of_events])
+    assert bench.pop_sent() == []
+
+
+def test_a_value_that_nobody_keeps_up_to_date_is_forgotten() -> None:
+    bench = Bench()
+    first, who = bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"on", who)
+    bench.events.on_subscription_ended(first)
+    later, _ = bench.subscribe(3, 2)
+    bench.pop_sent()
+    bench.events.send_initial_events(later, bench.receivers[later])
+    assert bench.pop_sent() == []
+    assert bench.events.statistics()["field_values"] == 0
+
+
+def test_values_have_a_bound() -> None:
+    bench = Bench()
+    _, who = bench.subscribe(2, 2)
+    bench.publish(LIGHT, bytes(MAX_FIELD_CACHE_BYTES + 1), who)
+    assert bench.events.statistics()["field_values_dropped"] == 1
+    bench.publish(LIGHT, bytes(MAX_FIELD_CACHE_BYTES), who)
+    bench.publish(LIGHT, bytes(MAX_FIELD_CACHE_BYTES), who)  # in place of the one before
+    statistics = bench.events.statistics()
+    assert (statistics["field_values"], statistics["field_values_dropped"]) == (1, 1)
+
+
+def test_a_value_that_cannot_be_sent_disturbs_nobody() -> None:
+    bench = Bench()
+    _, who = bench.subscribe(2, 2)
+    bench.publish(LIGHT, b"on", who)
+    later, _ = bench.subscribe(3, 2)
+    bench.away.add(("10.0.0.3", 40_000))
+    bench.events.send_initial_events(later, bench.receivers[later])
+    assert bench.events.statistics()["initial_events"] == 0

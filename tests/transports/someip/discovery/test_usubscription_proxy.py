@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is subscribed at ECUs that have no uSubscription: requests and the words of service discovery in, answers out."""
+
+import msgspec
+import pytest
+
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.core.routing.usubscription_codec import (
+    Status,
+    SubscribeRequest,
+    SubscriptionUpdate,
+    status_in,
+    subscribe_request,
+    subscription_update_in,
+    unsubscribe_request,
+)
+from ustreamer.transports.someip.config import ServiceConfig
+from ustreamer.transports.someip.discovery.usubscription_proxy import (
+    MAX_SUBSCRIBERS,
+    EcuSubscriptionState,
+    EcuUsubscription,
+    EventgroupKey,
+)
+from ustreamer.transports.someip.discovery.usubscription_proxy import EventgroupRequest as GroupWish
+from ustreamer.transports.someip.sd.settings import ServiceKey
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode_status
+
+OWN = UUri("hpc.vin1", 0, 3, 0)
+CLOUD = UUri("cloud", 0, 3, 0)
+FIRST, SECOND, THIRD = (UUri("chassis", 0x1234, 1, event) for event in (0x8001, 0x8002, 0x8003))
+OTHER_INSTANCE = UUri("chassis", 0x2_1234, 1, 0x8001)
+EVERY = UUri("chassis", 0xFFFF_1234, 1, 0x8001)
+PLACED = UUri("chassis", 0x5555, 1, 0x8001)
+KEY, OTHER_KEY = ServiceKey(0x1234, 1, 1), ServiceKey(0x1234, 2, 1)
+GROUP, OTHER_GROUP = EventgroupKey(KEY, 1), EventgroupKey(OTHER_KEY, 1)
+RELIABLE = EventgroupKey(KEY, 2)
+
+SERVICES = msgspec.convert(
+    [
+        {
+            "service": 0x1234,
+            "major": 1,
+            "events": [
+                {"id": 0x8001, "eventgroup": 1},
+                {"id": 0x8002, "eventgroup": 1},
+                {"id": 0x8003, "eventgroup": 2, "protocol": "tcp"},
+            ],
+        },
+        {"service": 0x1234, "instance": 2, "major": 1, "events": [{"id": 0x8001, "eventgroup": 1}]},
+        {"service": 0x5555, "major": 1, "events": [{"id": 0x8001}], "remote": "10.0.0.5:30500"},
+    ],
+    list[ServiceConfig],
+)
+
+
+class UsubscriptionRig:
+    """The uSubscription of `chassis`, asked in bytes."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.ids = UuidSource(self.clock.clock().wall_ms)
+        self.ecus = EcuUsubscription("chassis", "hpc.vin1", SERVICES, self.clock.clock(), self.ids.next)
+
+    def send_request(self, method: int, payload: bytes, caller: UUri = OWN, version: int = 3) -> UMessage:
+        sink = UUri("chassis", 0, version, method)
+        asked = request(self.ids.next(), caller, sink, payload, UPayloadFormat.PROTOBUF, ttl=1_000)
+        [answer] = self.ecus.on_request(asked)
+        assert answer.attributes.reqid == asked.id
+        assert answer.attributes.source == sink
+        return answer
+
+    def subscribe(self, topic: UUri, caller: UUri = OWN, expire_ms: int | None = None) -> Status:
+        answer = self.send_request(
+            1, subscribe_request(SubscribeRequest(topic, expire_ms)).SerializeToString(), caller
+        )
+        assert answer.attributes.commstatus is None, decode_status(answer.payload)
+        return status_in(3, answer.payload, answer.attributes.payload_format)
+
+    def subscribe_4(self, topic: UUri) -> Status:
+        asked = pb4.SubscribeRequest(topic=topic.to_pb(), sample_period=10)
+        answer = self.send_request(1, asked.SerializeToString(), version=4)
+        return status_in(4, answer.payload, answer.attributes.payload_format)
+
+    def unsubscribe(self, topic: UUri, caller: UUri = OWN) -> None:
+        answer = self.send_request(2, unsubscribe_request(topic).SerializeToString(), caller)
+        assert answer.attributes.commstatus is None
+
+    def refused(self, topic: UUri, caller: UUri = OWN) -> UCode | None:
+        answer = self.send_request(1, subscribe_request(SubscribeRequest(topic)).SerializeToString(), caller)
+        return answer.attributes.commstatus
+
+
+def updates_in(messages: list[UMessage]) -> list[tuple[UUri, SubscriptionUpdate | None]]:
+    assert all(each.attributes.type is UMessageType.NOTIFICATION for each in messages)
+    return [(each.attributes.source, subscription_update_in(each)) for each in messages]
+
+
+def test_the_first_topic_of_a_group_has_it_subscribed_and_the_last_one_ends_it() -> None:
+    rig = UsubscriptionRig()
+
+    assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    assert rig.subscribe(SECOND) is Status.SUBSCRIBE_PENDING
+    rig.unsubscribe(FIRST)
+    assert rig.ecus.pop_eventgroup_requests() == []
+    rig.unsubscribe(SECOND)
+    rig.unsubscribe(SECOND)
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+
+
+def in_two_groups() -> UsubscriptionRig:
+    events = [
+        {"id": 0x8001, "eventgroup": [1, 2]},
+        {"id": 0x8002, "eventgroup": 2},
+        {"id": 0x8003, "eventgroup": [3, 1]},
+    ]
+    rig = UsubscriptionRig()
+    services = msgspec.convert([{"service": 0x1234, "major": 1, "events": events}], list[ServiceConfig])
+    rig.ecus = EcuUsubscription("chassis", "hpc.vin1", services, rig.clock.clock(), rig.ids.next)
+    return rig
+
+
+def test_of_several_groups_of_an_event_the_first_is_subscribed_and_it_alone() -> None:
+    rig = in_two_groups()
+    rig.subscribe(FIRST)
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+    rig.unsubscribe(FIRST)
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+
+
+def test_a_group_that_is_subscribed_anyway_brings_the_event_along_until_nobody_wants_either() -> None:
+    rig, second = in_two_groups(), EventgroupKey(KEY, 2)
+    rig.subscribe(SECOND)
+    rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.SUBSCRIBED)
+    assert rig.subscribe(FIRST) is Status.SUBSCRIBED
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(second, True, False)]
+    rig.unsubscribe(SECOND)
+    rig.subscribe(THIRD)  # the first group of FIRST may not be subscribed for that
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(EventgroupKey(KEY, 3), True, False)]
+    rig.unsubscribe(FIRST)
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(second, False, False)]
+
+
+def test_a_group_that_was_refused_does_not_keep_an_event_from_its_other_one() -> None:
+    rig, second = in_two_groups(), EventgroupKey(KEY, 2)
+    rig.subscribe(SECOND)
+    rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.REFUSED)
+    assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert rig.ecus.pop_eventgroup_requests() == [
+        GroupWish(second, True, False),
+        GroupWish(GROUP, True, False),
+    ]
+
+
+def test_an_event_that_nobody_wants_any_more_is_in_its_first_group_again() -> None:
+    rig, second = in_two_groups(), EventgroupKey(KEY, 2)
+    rig.subscribe(SECOND)
+    rig.subscribe(FIRST)
+    rig.unsubscribe(FIRST)
+    rig.ecus.on_eventgroup_state(second, EcuSubscriptionState.REFUSED)
+    assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert rig.ecus.pop_eventgroup_requests() == [
+        GroupWish(second, True, False),
+        GroupWish(GROUP, True, False),
+    ]
+
+
+def test_a_group_with_an_event_over_tcp_is_subscribed_over_it() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(THIRD)
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(RELIABLE, True, True)]
+
+
+def test_a_topic_whose_place_is_configured_is_subscribed_at_once() -> None:
+    rig = UsubscriptionRig()
+    assert rig.subscribe(PLACED) is Status.SUBSCRIBED
+    assert rig.ecus.pop_eventgroup_requests() == []
+
+
+def test_an_ack_a_loss_and_a_nack_are_told_to_whom_they_concern() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(FIRST)
+    source = UUri("chassis", 0, 3, 0x8000)
+
+    for state, status in (
+        (EcuSubscriptionState.SUBSCRIBED, Status.SUBSCRIBED),
+        (EcuSubscriptionState.PENDING, Status.SUBSCRIBE_PENDING),
+        (EcuSubscriptionState.REFUSED, Status.UNSUBSCRIBED),
+    ):
+        assert updates_in(rig.ecus.on_eventgroup_state(GROUP, state)) == [
+            (source, SubscriptionUpdate(FIRST, OWN, status))
+        ]
+        assert rig.ecus.on_eventgroup_state(GROUP, state) == []  # said once
+    assert rig.ecus.on_eventgroup_state(OTHER_GROUP, EcuSubscriptionState.SUBSCRIBED) == []
+
+
+def test_who_subscribes_what_is_subscribed_already_is_told_so_at_once() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(FIRST)
+    rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.SUBSCRIBED)
+
+    assert rig.subscribe(FIRST) is Status.SUBSCRIBED
+    assert rig.subscribe(SECOND, CLOUD) is Status.SUBSCRIBED
+
+
+def test_after_a_nack_whoever_asks_is_unsubscribed_and_may_start_anew() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(FIRST)
+    rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.REFUSED)
+    rig.ecus.pop_eventgroup_requests()
+
+    assert rig.subscribe(FIRST) is Status.UNSUBSCRIBED
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.subscribe(FIRST) is Status.SUBSCRIBE_PENDING
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, True, False)]
+
+
+def test_a_refused_group_that_is_granted_with_a_later_offer_is_told() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(FIRST)
+    rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.REFUSED)
+    assert updates_in(rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.SUBSCRIBED))[0][
+        1
+    ] == SubscriptionUpdate(FIRST, OWN, Status.SUBSCRIBED)
+
+
+def test_a_topic_of_every_instance_is_what_the_best_of_them_is() -> None:
+    rig = UsubscriptionRig()
+
+    assert rig.subscribe_4(EVERY) is Status.SUBSCRIBE_PENDING
+    assert {each.group for each in rig.ecus.pop_eventgroup_requests()} == {GROUP, OTHER_GROUP}
+    [(source, news)] = updates_in(rig.ecus.on_eventgroup_state(OTHER_GROUP, EcuSubscriptionState.SUBSCRIBED))
+    assert (source, news) == (
+        UUri("chassis", 0, 4, 0x8000),
+        SubscriptionUpdate(EVERY, OWN, Status.SUBSCRIBED),
+    )
+    assert rig.ecus.on_eventgroup_state(GROUP, EcuSubscriptionState.REFUSED) == []
+    assert updates_in(rig.ecus.on_eventgroup_state(OTHER_GROUP, EcuSubscriptionState.REFUSED))[0][
+        1
+    ] == SubscriptionUpdate(EVERY, OWN, Status.UNSUBSCRIBED)
+
+
+def test_a_subscription_ends_at_its_time() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(FIRST, expire_ms=rig.clock.clock().wall_ms() + 5_000)
+    rig.ecus.pop_eventgroup_requests()
+
+    rig.ecus.expire_subscriptions(rig.clock.now_ns + 4_999_000_000)
+    assert rig.ecus.pop_eventgroup_requests() == []
+    rig.ecus.expire_subscriptions(rig.clock.now_ns + 5_001_000_000)
+    assert rig.ecus.pop_eventgroup_requests() == [GroupWish(GROUP, False, False)]
+    assert rig.ecus.next_deadline_ns is None
+
+
+def test_a_renewal_without_an_end_outlives_the_first_end() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(FIRST, expire_ms=rig.clock.clock().wall_ms() + 5_000)
+    rig.subscribe(FIRST)
+    assert rig.ecus.next_deadline_ns is None
+
+
+def test_an_end_that_has_passed_subscribes_nothing() -> None:
+    rig = UsubscriptionRig()
+    assert rig.subscribe(FIRST, expire_ms=1) is Status.UNSUBSCRIBED
+    assert rig.ecus.pop_eventgroup_requests() == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        (UUri("chassis", 0x9999, 1, 0x8001), UCode.NOT_FOUND),
+        (UUri("chassis", 0x1234, 2, 0x8001), UCode.NOT_FOUND),
+        (UUri("chassis", 0x1234, 1, 0x8009), UCode.NOT_FOUND),
+        (UUri("hpc.vin1", 0x1234, 1, 0x8001), UCode.INVALID_ARGUMENT),
+    ],
+)
+def test_what_no_ecu_is_configured_to_have_is_refused(topic: UUri, code: UCode) -> None:
+    rig = UsubscriptionRig()
+    assert rig.refused(topic) is code
+    assert rig.ecus.pop_eventgroup_requests() == []
+    assert rig.ecus.statistics() == {"sd_topics": 0, "sd_eventgroups": 0}
+
+
+@pytest.mark.parametrize(("version", "method"), [(3, 3), (3, 8), (5, 1)])
+def test_other_methods_and_versions_are_not_there(version: int, method: int) -> None:
+    assert (
+        UsubscriptionRig().send_request(method, b"", version=version).attributes.commstatus
+        is UCode.UNIMPLEMENTED
+    )
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    assert UsubscriptionRig().send_request(1, b"\xff").attributes.commstatus is UCode.INVALID_ARGUMENT
+
+
+def test_a_topic_has_so_many_subscribers_and_no_more() -> None:
+    rig = UsubscriptionRig()
+    for number in range(MAX_SUBSCRIBERS):
+        rig.subscribe(FIRST, UUri(f"cloud{number}", 0, 3, 0))
+    assert rig.refused(FIRST, CLOUD) is UCode.RESOURCE_EXHAUSTED
+    rig.unsubscribe(FIRST, UUri("cloud0", 0, 3, 0))
+    assert rig.subscribe(FIRST, CLOUD) is Status.SUBSCRIBE_PENDING
+
+
+def test_the_router_is_told_of_other_devices_and_not_of_our_own() -> None:
+    rig = UsubscriptionRig()
+    rig.subscribe(FIRST)
+    assert (rig.ecus.subscribers(FIRST), rig.ecus.version) == ((), 0)
+
+    rig.subscribe(FIRST, CLOUD)
+    assert rig.ecus.subscribers(FIRST) == [Subscription(FIRST, CLOUD)]
+    assert rig.ecus.version == 1
+    rig.subscribe(FIRST, CLOUD)
+    assert rig.ecus.version == 1
+    rig.unsubscribe(FIRST, CLOUD)
+    assert (list(rig.ecus.subscribers(FIRST)), rig.ecus.version) == ([], 2)
+
+
+def test_who_subscribes_every_instance_hears_of_each() -> None:
+    rig = UsubscriptionRig()
+    asked = pb4.SubscribeRequest(topic=EVERY.to_pb(), sample_period=10)
+    rig.send_request(1, asked.SerializeToString(), CLOUD, version=4)
+    assert rig.ecus.subscribers(OTHER_INSTANCE) == [Subscription(EVERY, CLOUD, 10_000_000)]
+    assert rig.ecus.subscribers(SECOND) == []

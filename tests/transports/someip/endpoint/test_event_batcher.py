@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
+
+import pytest
+
+from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
+from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
+from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.utransport import Listener
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+
+A, B, C = (publish(UUID(0, 0), UUri("chassis", 1, 1, 0x8001 + n)).attributes for n in range(3))
+
+
+class RecordingBatchListener:
+    """Takes many at once; remembers what came together."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.types: list[type] = []
+
+    def __call__(self, message: UMessage) -> None:
+        raise AssertionError("who takes many is not called for one of several")
+
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
+        self.batches.append([each.payload for each in messages])
+        self.types.append(type(messages))
+
+
+class Scene:
+    def __init__(self, heard: dict[UAttributes, tuple[Listener, ...]]) -> None:
+        self.alone: list[bytes] = []
+        self.failed: list[tuple[str, bytes]] = []
+        self.batcher = EventBatcher(
+            _messages, lambda each: heard.get(each, ()), self._deliver_one, self._on_listener_failed
+        )
+
+    def _deliver_one(self, message: UMessage) -> None:
+        self.alone.append(message.payload)
+
+    def _on_listener_failed(self, error: Exception, message: UMessage) -> None:
+        self.failed.append((str(error), message.payload))
+
+    def arrive(self, *events: tuple[UAttributes, bytes]) -> None:
+        for attributes, datagram in events:
+            self.batcher.attributes.append(attributes)
+            self.batcher.datagrams.append(datagram)
+        self.batcher.flush()
+
+
+def _messages(attributes: Sequence[UAttributes], datagrams: Sequence[bytes]) -> Sequence[UMessage]:
+    """As the exchange does, without a header to cut off."""
+    if len(datagrams) >= MIN_BATCH and attributes.count(attributes[0]) == len(datagrams):
+        return a_run(attributes[0], datagrams)
+    return [UMessage(UUID(0, 0), *each) for each in zip(attributes, datagrams, strict=True)]
+
+
+def a_run(attributes: UAttributes, payloads: Sequence[bytes]) -> MessageBatch:
+    return MessageBatch(attributes, IdColumns([0] * len(payloads), [0] * len(payloads)), list(payloads))
+
+
+def _one(message: UMessage) -> None: ...
+
+
+MORE = [b"%d" % number for number in range(MIN_BATCH)]
+
+
+def test_what_one_listener_hears_comes_together_whatever_its_topic() -> None:
+    bulk = RecordingBatchListener()
+    scene = Scene({A: (bulk,), B: (bulk,)})
+    scene.arrive((A, b"1"), (B, b"2"), (A, b"3"))
+    scene.arrive((B, b"4"), (B, b"5"))
+    assert bulk.batches == [[b"1", b"2", b"3"], [b"4", b"5"]]
+    assert (scene.alone, scene.batcher.delivered_in_batches) == ([], 5)
+
+
+def test_what_is_a_message_already_keeps_its_place() -> None:
+    bulk = RecordingBatchListener()
+    scene = Scene({A: (bulk,), B: (bulk,)})
+    for attributes, payload in ((A, b"1"), (A, b"2"), (None, b"3"), (A, b"4"), (None, b"5")):
+        if attributes is None:
+            scene.batcher.add_message(UMessage(UUID(0, 0), B, payload))
+        else:
+            scene.batcher.attributes.append(attributes)
+            scene.batcher.datagrams.append(payload)
+    scene.batcher.flush()
+    scene.batcher.add_message(UMessage(UUID(0, 0), B, b"6"))
+    scene.batcher.add_message(UMessage(UUID(0, 0), B, b"7"))
+    scene.batcher.flush()
+    scene.batcher.flush()
+    assert bulk.batches == [[b"1", b"2", b"3", b"4", b"5"], [b"6", b"7"]]
+
+
+def test_what_another_hears_is_not_overtaken() -> None:
+    bulk, other = RecordingBatchListener(), RecordingBatchListener()
+    scene = Scene({A: (bulk,), B: (other,)})
+    scene.arrive((A, b"1"), (A, b"2"), (B, b"3"), (B, b"4"), (A, b"5"), (A, b"6"))
+    assert (bulk.batches, other.batches) == ([[b"1", b"2"], [b"5", b"6"]], [[b"3", b"4"]])
+
+
+@pytest.mark.parametrize("listeners", [(), (_one,), (RecordingBatchListener(), RecordingBatchListener())])
+def test_all_else_is_delivered_one_by_one(listeners: tuple[Listener, ...]) -> None:
+    scene = Scene({A: listeners})
+    scene.arrive((A, b"1"), (A, b"2"), (C, b"3"))
+    assert (scene.alone, scene.batcher.delivered_in_batches) == ([b"1", b"2", b"3"], 0)
+
+
+def test_one_that_fails_over_many_keeps_the_others_from_nothing_and_gets_nothing_twice() -> None:
+    class Failing(RecordingBatchListener):
+        def on_batch(self, messages: Sequence[UMessage]) -> None:
+            super().on_batch(messages)
+            raise ValueError("a bug")
+
+    failing, other = Failing(), RecordingBatchListener()
+    scene = Scene({A: (failing,), B: (other,)})
+    scene.arrive((A, b"1"), (A, b"2"), (B, b"3"), (B, b"4"))
+    scene.arrive((B, b"5"), (B, b"6"))
+    assert scene.failed == [("a bug", b"1")]
+    assert (failing.batches, other.batches) == ([[b"1", b"2"]], [[b"3", b"4"], [b"5", b"6"]])
+
+
+def test_a_single_one_and_none_at_all() -> None:
+    bulk = RecordingBatchListener()
+    scene = Scene({A: (bulk,)})
+    scene.arrive()
+    scene.arrive((A, b"1"))
+    assert (scene.alone, bulk.batches) == ([b"1"], [])
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def test_a_run_goes_on_as_one() -> None:
+    bulk = RecordingBatchListener()
+    scene = Scene({A: (bulk,)})
+    scene.batcher.deliver_batch(a_run(A, MORE))
+    scene.arrive(*[(A, each) for each in MORE])
+    assert (bulk.batches, bulk.types) == ([MORE, MORE], [MessageBatch, MessageBatch])
+    assert (scene.alone, scene.batcher.delivered_in_batches) == ([], 2 * MIN_BATCH)
+    scene.batcher.flush()  # and nothing of them is left
+    assert len(bulk.batches) == 2
+
+
+def test_a_run_among_other_messages_keeps_its_place() -> None:
+    bulk = RecordingBatchListener()
+    scene = Scene({A: (bulk,), B: (bulk,)})
+    before, after = (UMessage(UUID(0, 0), B, each) for each in (b"before", b"after"))
+    scene.batcher.add_message(before)
+    scene.arrive(*[(A, each) for each in MORE])
+    for each in MORE:
+        scene.batcher.attributes.append(A)
+        scene.batcher.datagrams.append(each)
+    scene.batcher.add_message(after)
+    scene.batcher.flush()
+    scene.batcher.deliver_batch(a_run(A, MORE))
+    scene.batcher.add_message(after)
+    scene.batcher.flush()
+    assert bulk.batches == [[b"before", *MORE], [*MORE, b"after"], MORE]
+    assert scene.alone == [b"after"]
+
+
+def test_a_run_and_what_another_hears_do_not_overtake_each_other() -> None:
+    heard: list[tuple[str, bytes]] = []
+
+    class Named(RecordingBatchListener):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def on_batch(self, messages: Sequence[UMessage]) -> None:
+            heard.extend((self.name, each.payload) for each in messages)
+
+    scene = Scene({A: (Named("a"),), B: (Named("b"),)})
+    scene.arrive((B, b"1"), (B, b"2"), *[(A, each) for each in MORE])
+    scene.batcher.deliver_batch(a_run(B, MORE))
+    a, b = ([(name, each) for each in MORE] for name in "ab")
+    assert heard == [("b", b"1"), ("b", b"2"), *a, *b]
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [(), (_one,), (RecordingBatchListener(), RecordingBatchListener()), (_one, RecordingBatchListener())],
+)
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_run_that_is_not_for_one_who_takes_many_is_delivered_one_by_one(
+    listeners: tuple[Listener, ...], by_itself: bool
+) -> None:
+    scene = Scene({A: listeners})
+    if by_itself:
+        scene.batcher.deliver_batch(a_run(A, MORE))
+    else:
+        scene.arrive(*[(A, each) for each in MORE])
+    assert (scene.alone, scene.batcher.delivered_in_batches) == (MORE, 0)
+
+
+def test_one_that_fails_over_a_run_gets_nothing_twice_and_the_first_is_named() -> None:
+    class Failing(RecordingBatchListener):
+        def on_batch(self, messages: Sequence[UMessage]) -> None:
+            super().on_batch(messages)
+            raise ValueError("a bug")
+
+    failing = Failing()
+    scene = Scene({A: (failing,)})
+    scene.batcher.deliver_batch(a_run(A, MORE))
+    assert (scene.failed, scene.alone, failing.batches) == ([("a bug", b"0")], [], [MORE])

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A datagram that comes alone is what it is together with others; and so is one that comes to a multicast group."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.transports.someip.endpoint.test_transport import BAD, EVENT, OPEN_DOOR, RESPONSE, Bench
+from tests.transports.someip.io.test_recvmmsg import FAR, OURS, SECOND, LoopbackReceiver, loop  # noqa: F401  a fixture
+from ustreamer.uprotocol.batch import MIN_BATCH
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import ANY
+
+NO_RETURN = OPEN_DOOR[:14] + b"\x01" + OPEN_DOOR[15:]
+FAILED = RESPONSE[:14] + b"\x80\x01" + RESPONSE[16:]
+DATAGRAMS = {
+    "an event": EVENT,
+    "an event with an end to end result": EVENT[:15] + b"\x0d" + EVENT[16:],
+    "two events": EVENT + EVENT,
+    "an event and a part of one": EVENT + EVENT[:9],
+    "an answer": RESPONSE,
+    "an answer that is a failure": FAILED,
+    "an answer to another call": RESPONSE[:10] + b"\x00\x02" + RESPONSE[12:],
+    "a request": OPEN_DOOR,
+    "a request without answer": NO_RETURN,
+    "a request and an event": OPEN_DOOR + EVENT,
+    **{what: datagram for what, (datagram, _) in BAD.items()},
+}
+Outcome = tuple[list[tuple[object, ...]], dict[str, int]]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with ExitStack() as stack:
+        yield Bench(stack)
+
+
+class Scene:
+    """An endpoint whose thread does not run, with two calls open, and what it has told its listeners."""
+
+    def __init__(self, bench: Bench, *, failing: bool = False) -> None:
+        self.endpoint = bench.another(bench.config())  # the same ECUs for each
+        self.heard: list[UMessage] = []
+        for sink in (None, ANY):
+            self.endpoint.register_listener(ANY, sink, self._on_message)
+        self._failing = failing
+        for _ in range(2):
+            self.endpoint._exchange.open_call(bench.request())
+
+    def _on_message(self, message: UMessage) -> None:
+        message.check(strict=True)
+        self.heard.append(message)
+        if self._failing:
+            raise ValueError("a bug")
+
+    def outcome(self) -> Outcome:
+        """Calls and their ids are of each scene."""
+        told = [(each.attributes.type, each.attributes.source, each.payload) for each in self.heard]
+        assert len({each.id for each in self.heard}) == len(told)
+        return [*told], dict(self.endpoint.statistics())
+
+
+def alone(scene: Scene, loop: LoopbackReceiver, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:  # noqa: F811
+    for datagram, name in zip(datagrams, names, strict=True):
+        scene.endpoint._inbound.on_batch(loop.receive_batch([datagram], [name]))
+    return scene.outcome()
+
+
+def together(
+    scene: Scene,
+    loop: LoopbackReceiver,  # noqa: F811
+    datagrams: Sequence[bytes],
+    names: Sequence[str],
+) -> Outcome:
+    scene.endpoint._inbound.on_batch(loop.receive_batch(datagrams, names))
+    return scene.outcome()
+
+
+@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize("name", [OURS, FAR])
+@pytest.mark.parametrize("datagram", DATAGRAMS.values(), ids=DATAGRAMS)
+def test_one_alone_is_what_it_is_before_another(
+    bench: Bench,
+    loop: LoopbackReceiver,  # noqa: F811
+    datagram: bytes,
+    name: str,
+    failing: bool,
+) -> None:
+    sent, names = [datagram, EVENT], [name, OURS]
+    heard, statistics = alone(Scene(bench, failing=failing), loop, sent, names)
+    assert (heard, statistics) == together(Scene(bench, failing=failing), loop, sent, names)
+    assert statistics["datagrams"] == 2
+    assert statistics["received"] == len(heard) > 0
+    assert statistics["listener_errors"] == (len(heard) if failing else 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sent=st.lists(
+        st.tuples(st.sampled_from(list(DATAGRAMS.values())), st.sampled_from([OURS, OURS, SECOND, FAR])),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_of_them_one_after_the_other_are_what_they_are_together(
+    loop: LoopbackReceiver,  # noqa: F811
+    sent: list[tuple[bytes, str]],
+) -> None:
+    datagrams, names = [datagram for datagram, _ in sent], [name for _, name in sent]
+    with ExitStack() as stack:
+        bench = Bench(stack)
+        expected = together(Scene(bench), loop, datagrams, names)
+        assert alone(Scene(bench), loop, datagrams, names) == expected
+
+
+@pytest.mark.parametrize("name", [OURS, FAR])
+@pytest.mark.parametrize("datagram", DATAGRAMS.values(), ids=DATAGRAMS)
+def test_what_comes_to_a_group_is_what_it_is_alone(
+    bench: Bench,
+    loop: LoopbackReceiver,  # noqa: F811
+    datagram: bytes,
+    name: str,
+) -> None:
+    in_group = Scene(bench)
+    in_group.endpoint._inbound.on_datagram(datagram, loop.sender(name).getsockname())
+    assert in_group.outcome() == alone(Scene(bench), loop, [datagram], [name])
+
+
+def test_what_has_a_short_way_takes_it_alone_too(
+    bench: Bench,
+    loop: LoopbackReceiver,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An event, an answer, and a request from the second on."""
+    scene = Scene(bench)
+    long: list[bytes] = []
+    alone(scene, loop, [OPEN_DOOR], [OURS])
+    monkeypatch.setattr(
+        scene.endpoint._inbound, "_on_any_datagram", lambda datagram, address: long.append(datagram)
+    )
+    heard, statistics = alone(scene, loop, [EVENT, RESPONSE, OPEN_DOOR, b"short"], [OURS] * 4)
+    kinds = [kind.name for kind, *_ in heard]  # type: ignore[attr-defined]
+    assert kinds == ["REQUEST", "PUBLISH", "RESPONSE", "REQUEST"]
+    assert (long, statistics["datagrams"], statistics["received"]) == ([b"short"], 5, 4)
+
+
+def test_one_alone_that_nobody_hears_is_counted_as_that(bench: Bench, loop: LoopbackReceiver) -> None:  # noqa: F811
+    endpoint = bench.another(bench.config())
+    endpoint._inbound.on_batch(loop.receive_batch([EVENT]))
+    statistics = endpoint.statistics()
+    assert (statistics["datagrams"], statistics["received"], statistics["no_listener"]) == (1, 0, 1)
+
+
+def test_one_alone_does_not_go_as_one_of_many(bench: Bench, loop: LoopbackReceiver) -> None:  # noqa: F811
+    """Who takes many at once is called for it as for any single message."""
+
+    class Bulk:
+        def __init__(self) -> None:
+            self.heard: list[bytes] = []
+
+        def __call__(self, message: UMessage) -> None:
+            self.heard.append(message.payload)
+
+        def on_batch(self, messages: Sequence[UMessage]) -> None:
+            raise AssertionError("there was one")
+
+    endpoint, bulk = bench.another(bench.config()), Bulk()
+    endpoint.register_listener(ANY, None, bulk)
+    endpoint._inbound.on_batch(loop.receive_batch([EVENT]))
+    assert bulk.heard == [b"hello"]
+
+
+@pytest.mark.parametrize("number", [1, 2, MIN_BATCH, MIN_BATCH + 1])
+@pytest.mark.parametrize(
+    ("sent", "only_events"),
+    [
+        ([EVENT], True),
+        ([RESPONSE], False),
+        ([OPEN_DOOR], False),
+        ([NO_RETURN], False),
+        ([EVENT, OPEN_DOOR], False),
+    ],
+    ids=["events", "answers", "requests", "requests without answers", "both"],
+)
+def test_it_says_whether_it_was_events_alone(
+    bench: Bench,
+    loop: LoopbackReceiver,  # noqa: F811
+    number: int,
+    sent: list[bytes],
+    *,
+    only_events: bool,
+) -> None:
+    """A request sets a deadline, and who waits has to look at it; also one that has its short way."""
+    scene = Scene(bench)
+    for _ in range(3):
+        datagrams = sent * number
+        together = scene.endpoint._inbound.on_batch(loop.receive_batch(datagrams, [OURS] * len(datagrams)))
+        assert together is only_events
+        each = [scene.endpoint._inbound.on_datagram(every, bench.ecu.address) for every in datagrams]
+        assert all(each) is only_events

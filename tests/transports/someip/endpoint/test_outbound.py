@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How messages leave, without an endpoint around it."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.endpoint.outbound import Outbound
+from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
+from ustreamer.transports.someip.protocol.codec import MessageType, split
+from ustreamer.transports.someip.protocol.mapping import EventReceiver, EventTemplate
+from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+TOPIC = UUri("hpc", 0x1234, 1, 0x8001)
+EVENT = EventTemplate(0x1234, 0x8001, 1)
+IDS = UuidSource(SYSTEM_CLOCK.wall_ms)
+
+
+@pytest.fixture
+def ours() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.bind(("127.0.0.1", 0))
+        yield made
+
+
+@pytest.fixture
+def theirs() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.bind(("127.0.0.1", 0))
+        made.settimeout(30.0)
+        yield made
+
+
+@pytest.fixture
+def sending() -> Outbound:
+    callbacks = TcpCallbacks(lambda *_: None, lambda *_: None, lambda _: None)
+    connections = TcpConnections(
+        TcpConfig(), SYSTEM_CLOCK.monotonic_ns, lambda: 0.5, lambda _: True, callbacks
+    )
+    no_event = lambda topic: UStatusError(UCode.NOT_FOUND, f"{topic}: no event")  # noqa: E731
+    return Outbound(TpLimits(), connections, SYSTEM_CLOCK, lambda _: None, no_event)
+
+
+def receiver(at: socket.socket) -> EventReceiver:
+    return EventReceiver(UUri("chassis", 7, 1, 0), at.getsockname(), 0, {TOPIC: EVENT})
+
+
+def event(payload: bytes, topic: UUri = TOPIC) -> UMessage:
+    return publish(IDS.next(), topic, payload)
+
+
+def sessions(at: socket.socket, number: int) -> list[int]:
+    found = []
+    for _ in range(number):
+        [message], _ = split(at.recv(65_535))
+        assert message.message_type == MessageType.NOTIFICATION
+        found.append(message.session)
+    return found
+
+
+def test_one_by_one_and_in_a_burst_sessions_go_on(
+    sending: Outbound, ours: socket.socket, theirs: socket.socket
+) -> None:
+    sending.open(ours)
+    to = receiver(theirs)
+    one_by_one = sending.event_transmitter(to, with_batch=True)
+    burst = sending.batch_transmitter(to)
+    assert burst is not None
+    one_by_one(event(b"a"))
+    assert burst([event(b"b"), event(b"c")]) == 2
+    one_by_one(event(b"d"))
+    assert sessions(theirs, 4) == [1, 2, 3, 4]
+    assert sending.statistics()["sent"] == 4
+
+
+def test_what_is_no_event_of_the_receiver_is_refused_in_the_words_of_its_services(
+    sending: Outbound, ours: socket.socket, theirs: socket.socket
+) -> None:
+    sending.open(ours)
+    to = receiver(theirs)
+    transmit = sending.event_transmitter(to, with_batch=True)
+    burst = sending.batch_transmitter(to)
+    assert burst is not None
+    other = event(b"x", TOPIC.with_resource(0x8002))
+    with pytest.raises(UStatusError, match="8002: no event"):
+        transmit(other)
+    assert burst([event(b"a"), other, event(b"b")]) == 1  # then it is offered by itself, and says why
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["not yet open", "closed"])
+def test_nothing_is_sent_while_it_is_not_open(
+    sending: Outbound, ours: socket.socket, theirs: socket.socket, closed: bool
+) -> None:
+    if closed:
+        sending.open(ours)
+        sending.close()
+    to = receiver(theirs)
+    transmit = sending.event_transmitter(to, with_batch=True)
+    burst = sending.batch_transmitter(to)
+    assert burst is not None
+    with pytest.raises(UStatusError, match="the endpoint is not open") as refused:
+        transmit(event(b"a"))
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert burst([event(b"a")]) == 0
+    assert sending.statistics()["sent"] == 0

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SOME/IP endpoint with services over TCP, opposite peers that are plain sockets and know only the wire."""
+
+import socket
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, suppress
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.transports.someip.tcp_rig import WITHIN_S, RestartableService, is_closed, read_messages, wait_until
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.umessage import UMessage, publish, request, response
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode_status
+
+APP = UUri.parse("//device1/3AB/1/0")
+METHOD = UUri.parse("//chassis/CD/4/B")
+OVER_UDP = UUri.parse("//chassis/CD/4/C")
+DOOR = UUri.parse("//hpc.vin1/9077/1/8001")
+DOOR_OVER_UDP = UUri.parse("//hpc.vin1/9077/1/8002")
+
+
+class Bench:
+    """An endpoint between an ECU's service over TCP and ears that hear everything; `udp` is the ECU's other socket."""
+
+    def __init__(self, stack: ExitStack, **keys: Any) -> None:
+        self.ecu = RestartableService()
+        stack.callback(self.ecu.close)
+        self.udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self.udp.bind(("127.0.0.1", 0))
+        self.udp.settimeout(WITHIN_S)
+        self.stack = stack
+        self.endpoint = SomeipTransport(
+            msgspec.convert(self._config() | keys, SomeipEndpoint),
+            EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK),
+        )
+        stack.callback(self.endpoint.close)
+        self.heard: SimpleQueue[UMessage] = SimpleQueue()
+        for sink in (None, ANY):
+            self.endpoint.register_listener(ANY, sink, self.heard.put)
+        self.opened: SimpleQueue[Hashable] = SimpleQueue()
+        self.endpoint.watch_routes(self.opened.put)
+        self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
+
+    def _config(self) -> dict[str, Any]:
+        over_tcp, over_udp = (f"127.0.0.1:{self.ecu.address.port}", f"127.0.0.1:{self.udp.getsockname()[1]}")
+        return {
+            "transport": "someip",
+            "authorities": ["chassis"],
+            "bind": "127.0.0.1",
+            "port": 0,
+            "tcp": {"retry_first_ms": 2, "retry_max_ms": 20},
+            "services": [
+                {
+                    "service": 0x00CD,
+                    "major": 4,
+                    "events": [{"id": 0x80CD}],
+                    "methods": [0x000B, {"id": 0x000C, "protocol": "udp"}],
+                    "protocol": "tcp",
+                    "remote": over_udp,
+                    "remote_tcp": over_tcp,
+                },
+                {
+                    "service": 0x0777,
+                    "major": 2,
+                    "methods": [1],
+                    "events": [{"id": 0x8001}, {"id": 0x8002, "protocol": "udp"}],
+                    "protocol": "tcp",
+                    "offered": True,
+                    "provider": "//hpc.vin1/9077/1/0",
+                    "remote": over_udp,
+                },
+            ],
+        }
+
+    def client(self, host: str = "127.0.0.1") -> socket.socket:
+        opened = self.stack.enter_context(socket.socket())
+        opened.settimeout(WITHIN_S)
+        opened.bind((host, 0))
+        with suppress(ConnectionResetError):  # as a stranger sees it
+            opened.connect(self.endpoint.tcp_address)
+        return opened
+
+    def next(self) -> UMessage:
+        return self.heard.get(timeout=WITHIN_S)
+
+    def event(self, topic: UUri, payload: bytes = b"") -> UMessage:
+        return publish(self.ids.next(), topic, payload)
+
+    def call(self, method: UUri, ttl: int = 10_000) -> UMessage:
+        return request(self.ids.next(), APP, method, b"hi", ttl=ttl)
+
+    def deliver(self, message: UMessage) -> None:
+        """Send to the receiver of our service, waiting for its connection."""
+        (subscription,) = [s for s in self.endpoint.subscriptions() if s.topic == message.attributes.source]
+        transmit = self.endpoint.transmitter(subscription.subscriber)
+        try:
+            transmit(message)
+        except RouteUnavailable as refused:
+            while self.opened.get(timeout=WITHIN_S) != refused.route:
+                pass
+            transmit(message)
+
+    def connected(self) -> socket.socket:
+        connection = self.ecu.accept()
+        wait_until(lambda: self.statistic("tcp_established") >= 1)
+        return connection
+
+    def statistic(self, name: str) -> int:
+        return self.endpoint.statistics()[name]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with ExitStack() as stack:
+        made = Bench(stack)
+        made.endpoint.open()
+        yield made
+
+
+def message(
+    method: int,
+    kind: MessageType,
+    payload: bytes = b"",
+    *,
+    service: int = 0x00CD,
+    major: int = 4,
+    request_id: int = 0,
+) -> SomeIpMessage:
+    return SomeIpMessage(
+        service, method, request_id >> 16, request_id & 0xFFFF or 1, major, kind, ReturnCode.E_OK, payload
+    )
+
+
+def test_an_event_of_the_service_that_we_are_connected_to_is_a_publication(bench: Bench) -> None:
+    bench.connected().sendall(encode(message(0x80CD, MessageType.NOTIFICATION, b"hello")))
+
+    heard = bench.next()
+    assert heard.attributes.type is UMessageType.PUBLISH
+    assert heard.attributes.source == UUri.parse("//chassis/CD/4/80CD")
+    assert heard.payload == b"hello"
+
+
+def test_a_method_is_called_over_tcp_and_its_answer_found_by_its_request(bench: Bench) -> None:
+    ecu = bench.connected()
+    asked = bench.call(METHOD)
+
+    bench.endpoint.send(asked)
+    (got,) = read_messages(ecu, 1)
+    ecu.sendall(encode(message(0x000B, MessageType.RESPONSE, b"ok", request_id=got.request_id)))
+
+    assert (got.message_type, got.payload) == (MessageType.REQUEST, b"hi")
+    heard = bench.next()
+    assert (heard.attributes.reqid, heard.payload) == (asked.id, b"ok")
+
+
+def test_a_method_with_a_protocol_of_its_own_is_called_as_that_says(bench: Bench) -> None:
+    bench.endpoint.send(bench.call(OVER_UDP))
+
+    assert bench.udp.recv(100)[:4] == bytes.fromhex("00cd000c")
+
+
+def test_a_call_waits_for_the_connection_and_leaves_nothing_open_meanwhile(bench: Bench) -> None:
+    connection = bench.connected()
+    bench.ecu.kill()
+    connection.close()
+    wait_until(lambda: bench.statistic("tcp_ended") == 1)
+
+    with pytest.raises(RouteUnavailable) as refused:
+        bench.endpoint.send(bench.call(METHOD))
+    assert bench.statistic("calls_open") == 0
+    bench.ecu.restart()
+    connection = bench.ecu.accept()
+    assert bench.opened.get(timeout=WITHIN_S) == refused.value.route
+    bench.endpoint.send(bench.call(METHOD))
+
+    assert read_messages(connection, 1)[0].method == 0x000B
+
+
+def test_callers_are_told_when_the_connection_ends_that_their_answers_would_have_come_over(
+    bench: Bench,
+) -> None:
+    ecu = bench.connected()
+    asked, over_udp = bench.call(METHOD, ttl=600_000), bench.call(OVER_UDP)
+    bench.endpoint.send(over_udp)
+    bench.endpoint.send(asked)
+    read_messages(ecu, 1)
+    ecu.close()  # which acknowledges what was read
+
+    heard = bench.next()
+
+    assert (heard.attributes.reqid, heard.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert "ended before it answered" in decode_status(heard.payload).message
+    assert (bench.statistic("calls_service_gone"), bench.statistic("calls_open")) == (1, 1)
+
+
+def test_over_udp_nobody_waits_for_a_connection_to_the_same_peer(bench: Bench) -> None:
+    connection = bench.connected()
+    bench.ecu.kill()
+    connection.close()
+    wait_until(lambda: bench.statistic("tcp_ended") == 1)
+
+    bench.endpoint.send(bench.call(OVER_UDP))
+
+    assert bench.udp.recv(100)[:4] == bytes.fromhex("00cd000c")
+
+
+def test_the_next_try_to_connect_is_made_when_it_is_due_though_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3_600_000_000_000)
+    with ExitStack() as stack:
+        bench = Bench(stack, tcp={"retry_first_ms": 200, "retry_max_ms": 200})
+        bench.ecu.kill()
+        bench.endpoint.open()
+
+        def tries_again() -> bool:
+            due_ns = bench.endpoint._connections.next_deadline_ns or 0
+            return 0 < due_ns - SYSTEM_CLOCK.monotonic_ns() <= 200_000_000
+
+        wait_until(tries_again)  # the first try was in vain, and nobody says anything any more
+        bench.ecu.restart()
+        assert bench.ecu.accept().getpeername()[0] == "127.0.0.1"
+
+
+def test_an_ecu_calls_over_its_connection_and_is_answered_over_it(bench: Bench) -> None:
+    first, second = bench.client(), bench.client()
+    for number, client in enumerate((first, second)):
+        client.sendall(
+            encode(message(1, MessageType.REQUEST, b"d%d" % number, service=0x0777, major=2, request_id=7))
+        )
+
+    for _ in range(2):
+        heard = bench.next()
+        bench.endpoint.send(response(bench.ids.next(), heard, heard.payload + b"!"))
+
+    assert [read_messages(each, 1)[0].payload for each in (first, second)] == [b"d0!", b"d1!"]
+    assert bench.statistic("requests_open") == 0
+
+
+def test_a_refused_request_is_answered_over_the_connection_that_it_came_by(bench: Bench) -> None:
+    client = bench.client()
+
+    client.sendall(encode(message(2, MessageType.REQUEST, service=0x0777, major=2)))
+
+    (answer,) = read_messages(client, 1)
+    assert (answer.message_type, answer.return_code) == (MessageType.ERROR, ReturnCode.E_UNKNOWN_METHOD)
+
+
+def test_the_answer_to_a_client_that_has_gone_is_for_nobody(bench: Bench) -> None:
+    client = bench.client()
+    client.sendall(encode(message(1, MessageType.REQUEST, service=0x0777, major=2)))
+    heard = bench.next()
+    client.close()
+    wait_until(lambda: bench.statistic("tcp_ended") == 1)
+
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(response(bench.ids.next(), heard, b"late"))
+    assert refused.value.code is UCode.NOT_FOUND
+
+
+def test_a_receiver_gets_each_event_the_way_it_is_configured(bench: Bench) -> None:
+    client = bench.client()
+
+    bench.deliver(bench.event(DOOR, b"open"))
+    bench.deliver(bench.event(DOOR_OVER_UDP, b"shut"))
+
+    (got,) = read_messages(client, 1)
+    assert (got.method, got.payload) == (0x8001, b"open")
+    assert bench.udp.recv(100)[16:] == b"shut"
+
+
+def test_who_is_not_known_does_not_get_in(bench: Bench) -> None:
+    with ExitStack() as stack:
+        narrow = Bench(stack, clients=["127.0.0.9/32"], port=0)
+        narrow.endpoint.open()
+
+        assert is_closed(narrow.client(host="127.0.7.7"))
+        wait_until(lambda: narrow.statistic("refused_tcp_unknown_host") == 1)
+
+
+def test_what_cannot_be_read_is_counted_and_ends_the_connection(bench: Bench) -> None:
+    client = bench.client()
+
+    client.sendall(bytes.fromhex("12348001ffffffff0000000001010200"))
+
+    assert is_closed(client)
+    assert bench.statistic("refused_length_beyond_datagram") == 1
+    assert bench.statistic("refused_tcp_stream") == 1
+
+
+def test_a_flood_of_datagrams_does_not_keep_tcp_waiting(bench: Bench) -> None:
+    never = threading.Event()
+
+    def tarry(heard: UMessage) -> None:  # or the flood would be over too soon
+        never.wait(0.001)
+
+    bench.endpoint.register_listener(ANY, None, tarry)
+    event = encode(message(0x80CD, MessageType.NOTIFICATION, b"x"))
+    client = bench.client()
+    wait_until(lambda: bench.statistic("tcp_open") == 2)
+
+    for _ in range(600):
+        bench.udp.sendto(event, bench.endpoint.address)
+    client.sendall(encode(message(1, MessageType.REQUEST, b"turn", service=0x0777, major=2)))
+
+    payloads = [bench.next().payload for _ in range(400)]
+    assert b"turn" in payloads
+
+
+def test_a_port_that_is_taken_is_a_problem_and_keeps_the_endpoint_from_opening() -> None:
+    with ExitStack() as stack:
+        other = RestartableService()
+        stack.callback(other.close)
+        bench = Bench(stack, port_tcp=other.address.port)
+
+        (problem,) = bench.endpoint.problems()
+        assert problem.startswith(f"port_tcp: cannot listen at TCP 127.0.0.1:{other.address.port}")
+        with pytest.raises(UStatusError, match="cannot listen at TCP") as refused:
+            bench.endpoint.open()
+        assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_after_the_end_everything_is_closed(bench: Bench) -> None:
+    ecu, client = bench.connected(), bench.client()
+    wait_until(lambda: bench.statistic("tcp_open") == 2)
+
+    bench.endpoint.close()
+    bench.endpoint.close()
+
+    assert is_closed(ecu)
+    assert is_closed(client)
+    with pytest.raises(UStatusError):
+        bench.endpoint.send(bench.call(METHOD))

@@ -1,0 +1,999 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SOME/IP endpoint on real sockets, opposite peers that know only the wire: hand-written bytes and the library someip."""
+
+import dataclasses
+import errno
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+import pytest
+from someip.header import SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
+
+from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.endpoint.inbound import PEER_STREAMER
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import MalformedReason, MessageType, SomeIpMessage
+from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD, SomeipRefusal
+from ustreamer.transports.someip.protocol.tp import Reassembly, TpReason
+from ustreamer.transports.someip.protocol.tp_config import TpLimits
+from ustreamer.transports.someip.protocol.tp_segmenter import split_into_segments
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
+from ustreamer.uprotocol.umessage import UMessage, error_response, notification, publish, request, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode_status
+
+WITHIN_S = 30.0  # far above what anything here takes; only a failing test waits for it
+
+TOPIC = UUri.parse("//chassis/10AB/3/80CD")
+METHOD = UUri.parse("//chassis/CD/4/B")
+APP = UUri.parse("//device1/3AB/1/0")
+DOOR = UUri.parse("//hpc.vin1/9077/1/8001")
+WINDOW = UUri.parse("//hpc.vin1/9077/1/8002")
+
+EVENT = bytes.fromhex("10ab80cd0000000d000000010103020068656c6c6f")
+REQUEST = bytes.fromhex("00cd000b0000000a03ab0001010400006869")
+RESPONSE = bytes.fromhex("00cd000b0000000a03ab0001010480006f6b")
+ERROR = bytes.fromhex("00cd000b0000000803ab000101048102")
+OPEN_DOOR = bytes.fromhex("077700010000000c001200090102000064303031")  # client 0x12, session 9, payload d001
+
+
+class Peer:
+    """A plain UDP socket on loopback, as an ECU has it."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((host, 0))
+        self.socket.settimeout(WITHIN_S)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        self.address: Address = self.socket.getsockname()
+
+    def __str__(self) -> str:
+        return "{}:{}".format(*self.address)
+
+    def send(self, to: SomeipTransport, *datagrams: bytes) -> None:
+        for datagram in datagrams:
+            self.socket.sendto(datagram, to.address)
+
+    def receive(self) -> bytes:
+        return self.socket.recv(65_535)
+
+
+class ReceivedMessages:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self._heard: SimpleQueue[UMessage] = SimpleQueue()
+
+    def __call__(self, message: UMessage) -> None:
+        self._heard.put(message)
+
+    def next(self) -> UMessage:
+        return self._heard.get(timeout=WITHIN_S)
+
+    def is_quiet(self) -> bool:
+        return self._heard.empty()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.001)
+
+
+class Bench:
+    """An endpoint between an ECU (events, a climate service, a receiver) and ears that hear everything."""
+
+    def __init__(self, stack: ExitStack, **keys: Any) -> None:
+        self._stack = stack
+        self.ecu, self.second = self.peer(), self.peer()
+        self.endpoint = self.another(self.config(**keys))
+        self.listener = ReceivedMessages()
+        for sink in (None, ANY):
+            self.endpoint.register_listener(ANY, sink, self.listener)
+        self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
+
+    def peer(self, host: str = "127.0.0.1") -> Peer:
+        peer = Peer(host)
+        self._stack.callback(peer.socket.close)
+        return peer
+
+    def another(self, config: SomeipEndpoint) -> SomeipTransport:
+        endpoint = SomeipTransport(config, EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK))
+        self._stack.callback(endpoint.close)
+        return endpoint
+
+    def config(self, **keys: Any) -> SomeipEndpoint:
+        services = [
+            {"service": 0x10AB, "major": 3, "events": [{"id": 0x80CD}], "remote": str(self.ecu)},
+            {"service": 0x00CD, "major": 4, "methods": [0x000B], "remote": str(self.ecu)},
+            {
+                "service": 0x0777,
+                "major": 2,
+                "methods": [1],
+                "events": [{"id": 0x8001}, {"id": 0x8002}],
+                "offered": True,
+                "provider": "//hpc.vin1/9077/1/0",
+                "remote": str(self.ecu),
+                "receivers": [{"address": str(self.second), "max_frequency": 40}],
+            },
+        ]
+        base = {
+            "transport": "someip",
+            "authorities": ["chassis"],
+            "bind": "127.0.0.1",
+            "port": 0,
+            "clients": ["127.0.0.1"],
+            "services": services,
+        }
+        return msgspec.convert(base | keys, SomeipEndpoint)
+
+    def request(self, ttl: int = 10_000, payload: bytes = b"hi") -> UMessage:
+        return request(self.ids.next(), APP, METHOD, payload, ttl=ttl)
+
+    def event(self, topic: UUri = DOOR, payload: bytes = b"ajar") -> UMessage:
+        return publish(self.ids.next(), topic, payload)
+
+    def count(self, name: str) -> int:
+        return self.endpoint.statistics()[name]
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def make_bench() -> Iterator[MakeBench]:
+    with ExitStack() as stack:
+
+        def make(**keys: Any) -> Bench:
+            bench = Bench(stack, **keys)
+            bench.endpoint.open()
+            return bench
+
+        yield make
+
+
+@pytest.fixture
+def bench(make_bench: MakeBench) -> Bench:
+    return make_bench()
+
+
+# --- events in --------------------------------------------------------------------------------------------------------
+
+
+def test_an_event_becomes_a_publication(bench: Bench) -> None:
+    bench.ecu.send(bench.endpoint, EVENT)
+    message = bench.listener.next()
+
+    message.check(strict=True)
+    assert message.payload == b"hello"
+    assert message.attributes == UAttributes(type=UMessageType.PUBLISH, source=TOPIC, priority=UPriority.CS1)
+    assert abs(message.id.time_ms - SYSTEM_CLOCK.wall_ms()) < 5_000
+
+
+def test_an_event_that_the_library_someip_wrote_is_read(bench: Bench) -> None:
+    theirs = SOMEIPHeader(
+        service_id=0x10AB,
+        method_id=0x80CD,
+        client_id=0,
+        session_id=7,
+        interface_version=3,
+        message_type=SOMEIPMessageType.NOTIFICATION,
+        payload=b"theirs",
+    )
+    bench.ecu.send(bench.endpoint, theirs.build())
+
+    assert bench.listener.next().payload == b"theirs"
+
+
+def test_several_messages_in_one_datagram_come_in_their_order(bench: Bench) -> None:
+    bench.ecu.send(bench.endpoint, b"".join(EVENT[:-1] + bytes([digit]) for digit in b"123"))
+
+    assert [bench.listener.next().payload for _ in range(3)] == [b"hell1", b"hell2", b"hell3"]
+
+
+def test_events_come_in_the_order_in_which_they_were_sent(bench: Bench) -> None:
+    sent = [EVENT[:-2] + number.to_bytes(2) for number in range(1_000)]
+    for start in range(0, len(sent), 100):  # no more at once than any socket buffer holds
+        bench.ecu.send(bench.endpoint, *sent[start : start + 100])
+        heard = [bench.listener.next().payload for _ in range(100)]
+        assert heard == [each[16:] for each in sent[start : start + 100]]
+
+
+class BlockingListener(ReceivedMessages):
+    """Ears that stay in the first call until `go`, so that what comes meanwhile is found together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.batches: list[int] = []
+
+    def __call__(self, message: UMessage) -> None:
+        self.entered.set()
+        assert self.go.wait(WITHIN_S)
+        super().__call__(message)
+
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
+        self.batches.append(len(messages))
+        for message in messages:
+            self(message)
+
+
+def test_what_is_found_together_goes_on_together_and_is_overtaken_by_nothing(bench: Bench) -> None:
+    held = BlockingListener()
+    another = bench.another(bench.config())
+    another.register_listener(ANY, None, held)
+    another.open()
+    events = [EVENT[:-1] + bytes([digit]) for digit in b"123456789"]
+    bench.ecu.send(another, events[0])
+    assert held.entered.wait(WITHIN_S)
+    bench.ecu.send(another, *events[1:4], events[4] + events[5], *events[6:])
+    held.go.set()
+    assert [held.next().payload for _ in range(9)] == [each[16:] for each in events]
+    assert max(held.batches) > 1
+    assert another.statistics()["received"] == 9
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", MalformedReason.TRUNCATED_HEADER),
+    "half a header": (EVENT[:7], MalformedReason.TRUNCATED_HEADER),
+    "a length beyond the end": (EVENT[:-1], MalformedReason.LENGTH_BEYOND_DATAGRAM),
+    "a length of 4 GiB": (
+        EVENT[:4] + b"\xff\xff\xff\xff" + EVENT[8:],
+        MalformedReason.LENGTH_BEYOND_DATAGRAM,
+    ),
+    "a length too small": (EVENT[:4] + bytes(4) + EVENT[8:], MalformedReason.LENGTH_TOO_SMALL),
+    "another protocol": (EVENT[:12] + b"\x02" + EVENT[13:], MalformedReason.PROTOCOL_VERSION),
+    "an unknown type": (EVENT[:14] + b"\x55" + EVENT[15:], MalformedReason.UNKNOWN_MESSAGE_TYPE),
+    "a segment that lies": (EVENT[:14] + b"\x22" + EVENT[15:], TpReason.TP_TOO_LONG),
+    "an acknowledgement": (EVENT[:14] + b"\x42" + EVENT[15:], SomeipRefusal.MESSAGE_TYPE),
+    "an unknown event": (b"\x10\xab\x80\xce" + EVENT[4:], SomeipRefusal.EVENT_UNKNOWN),
+    "an event of another version": (EVENT[:13] + b"\x04" + EVENT[14:], SomeipRefusal.EVENT_VERSION),
+    "an answer nobody asked for": (RESPONSE, SomeipRefusal.RESPONSE_UNSOLICITED),
+    "a request for an unknown service": (REQUEST, SomeipRefusal.REQUEST_SERVICE),
+}
+
+
+@pytest.mark.parametrize(("datagram", "reason"), BAD.values(), ids=BAD)
+def test_a_bad_datagram_is_counted_and_the_next_one_served(
+    bench: Bench, datagram: bytes, reason: str
+) -> None:
+    bench.ecu.send(bench.endpoint, datagram, EVENT)
+
+    assert bench.listener.next().payload == b"hello"
+    assert bench.listener.is_quiet()
+    refused = {
+        name: n for name, n in bench.endpoint.statistics().items() if name.startswith("refused_") and n
+    }
+    assert refused == {f"refused_{reason}": 1}
+
+
+def test_an_event_in_segments_arrives_whole_and_in_any_order(bench: Bench) -> None:
+    large = bytes(range(256)) * 100
+    event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, large)
+    bench.ecu.send(bench.endpoint, *reversed(list(split_into_segments(event))))
+
+    assert bench.listener.next().payload == large
+    assert bench.count("tp_completed") == 1
+    assert bench.count("tp_open") == 0
+
+
+def test_an_event_whose_segments_are_missing_is_given_up_and_counted(bench: Bench) -> None:
+    bench.endpoint._exchange._reassembly = Reassembly(TpLimits(timeout_ms=50))
+    event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, bytes(5_000))
+    bench.ecu.send(bench.endpoint, *list(split_into_segments(event))[:2])
+
+    wait_until(lambda: bench.count("refused_tp_timeout") == 1)
+    assert bench.count("tp_bytes") == 0
+
+
+def test_good_messages_around_a_bad_one_are_served(bench: Bench) -> None:
+    bench.ecu.send(bench.endpoint, EVENT + EVENT[:14] + b"\x55" + EVENT[15:] + EVENT + b"trailing")
+
+    assert [bench.listener.next().payload for _ in range(2)] == [b"hello", b"hello"]
+    wait_until(lambda: bench.count("refused_trailing_bytes") == 1)
+    assert bench.count("refused_unknown_message_type") == 1
+
+
+def test_an_event_from_another_host_is_refused(bench: Bench) -> None:
+    bench.peer("127.0.0.2").send(bench.endpoint, EVENT)
+    bench.ecu.send(bench.endpoint, EVENT[:-1] + b"!")
+
+    assert bench.listener.next().payload == b"hell!"
+    assert bench.count("refused_event_address") == 1
+
+
+def test_the_first_refusal_of_a_kind_is_logged_and_no_other(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "ustreamer.someip"):
+        bench.ecu.send(bench.endpoint, EVENT[:7], EVENT[:8], EVENT[:9], REQUEST, REQUEST, EVENT)
+        bench.listener.next()
+
+    logged = [vars(record) for record in caplog.records]
+    assert [(each["message"], each["reason"], each["sender"]) for each in logged] == [
+        ("someip.refused", "truncated_header", str(bench.ecu)),
+        ("someip.refused", "request_service", str(bench.ecu)),
+    ]
+    assert "7 bytes, expected at least 16" in logged[0]["refused"]
+    assert bench.count("refused_truncated_header") == 3
+
+
+# --- uProtocol calls SOME/IP ------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_the_golden_frame_and_its_answer_comes_back(bench: Bench) -> None:
+    asked = bench.request()
+    bench.endpoint.send(asked)
+    assert bench.ecu.receive() == REQUEST
+
+    bench.ecu.send(bench.endpoint, RESPONSE)
+    answer = bench.listener.next()
+
+    answer.check(strict=True)
+    assert (answer.payload, answer.attributes.reqid, answer.attributes.commstatus) == (b"ok", asked.id, None)
+    assert (answer.attributes.source, answer.attributes.sink) == (METHOD, APP)
+
+
+def test_the_library_someip_reads_a_request_and_answers_it(bench: Bench) -> None:
+    bench.endpoint.send(bench.request(payload=b"21.5"))
+    theirs, rest = SOMEIPHeader.parse(bench.ecu.receive())
+    assert (theirs.service_id, theirs.method_id, theirs.payload, rest) == (0x00CD, 0x000B, b"21.5", b"")
+    assert theirs.message_type is SOMEIPMessageType.REQUEST
+
+    answer = dataclasses.replace(theirs, message_type=SOMEIPMessageType.RESPONSE, payload=b"done")
+    bench.ecu.send(bench.endpoint, answer.build())
+
+    assert bench.listener.next().payload == b"done"
+
+
+def test_a_failure_comes_back_with_its_code(bench: Bench) -> None:
+    bench.endpoint.send(bench.request())
+    bench.ecu.send(bench.endpoint, ERROR)
+    answer = bench.listener.next()
+
+    assert answer.attributes.commstatus is UCode.NOT_FOUND
+    assert decode_status(answer.payload).code is UCode.NOT_FOUND
+
+
+def test_an_answer_from_another_host_is_refused_and_the_real_one_taken(bench: Bench) -> None:
+    bench.endpoint.send(bench.request())
+    bench.peer("127.0.0.2").send(bench.endpoint, RESPONSE[:-2] + b"no")
+    bench.ecu.send(bench.endpoint, RESPONSE)
+
+    assert bench.listener.next().payload == b"ok"
+    assert bench.count("refused_response_address") == 1
+
+
+def test_a_call_without_an_answer_ends_at_its_ttl_and_a_late_answer_is_counted(bench: Bench) -> None:
+    wait_until(
+        lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0
+    )  # the receiving thread has nothing to wait for
+    asked, begun = bench.request(ttl=300), time.monotonic()
+    bench.endpoint.send(asked)
+    timed_out = bench.listener.next()
+
+    assert 0.25 < time.monotonic() - begun < 10
+    assert (timed_out.attributes.reqid, timed_out.attributes.commstatus) == (
+        asked.id,
+        UCode.DEADLINE_EXCEEDED,
+    )
+    bench.ecu.send(bench.endpoint, RESPONSE, EVENT)
+    assert bench.listener.next().payload == b"hello"
+    assert bench.count("refused_response_unsolicited") == 1
+    assert (bench.count("calls_open"), bench.count("calls_expired")) == (0, 1)
+
+
+def test_a_short_call_is_not_kept_waiting_by_a_long_one(bench: Bench) -> None:
+    bench.endpoint.send(bench.request(ttl=60_000))
+    bench.ecu.send(bench.endpoint, EVENT)
+    bench.listener.next()
+    wait_until(lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0)  # asleep until the long one is due
+    short = bench.request(ttl=300)
+    bench.endpoint.send(short)
+
+    assert bench.listener.next().attributes.reqid == short.id
+
+
+def test_a_full_table_of_calls_is_resource_exhausted(make_bench: MakeBench) -> None:
+    bench = make_bench(max_pending=1)
+    bench.endpoint.send(bench.request())
+
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(bench.request())
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+
+    bench.ecu.send(bench.endpoint, RESPONSE)
+    bench.listener.next()
+    bench.endpoint.send(bench.request())
+
+
+def test_callers_on_several_threads_get_each_their_own_answer(bench: Bench) -> None:
+    calls = 4 * 200
+    room = threading.Semaphore(100)  # in a socket's buffer, whatever the kernel has made of its size
+
+    def serve() -> None:
+        for _ in range(calls):
+            asked = bench.ecu.receive()
+            bench.ecu.send(bench.endpoint, asked[:14] + b"\x80" + asked[15:])
+
+    def ask(sent: list[UMessage]) -> None:
+        ids = UuidSource(SYSTEM_CLOCK.wall_ms)
+        for number in range(calls // 4):
+            message = request(ids.next(), APP, METHOD, b"%d" % number, ttl=10_000)
+            sent.append(message)
+            assert room.acquire(timeout=WITHIN_S)
+            bench.endpoint.send(message)
+
+    asked: list[list[UMessage]] = [[], [], [], []]
+    threads = [
+        threading.Thread(target=serve),
+        *(threading.Thread(target=ask, args=(sent,)) for sent in asked),
+    ]
+    for thread in threads:
+        thread.start()
+    answered = {}
+    for _ in range(calls):
+        answer = bench.listener.next()
+        room.release()
+        answered[answer.attributes.reqid] = answer.payload
+    for thread in threads:
+        thread.join(WITHIN_S)
+
+    assert answered == {message.id: message.payload for sent in asked for message in sent}
+
+
+# --- SOME/IP calls uProtocol ------------------------------------------------------------------------------------------
+
+
+def answering(bench: Bench, make: Callable[[UMessage], UMessage]) -> None:
+    """Have every request answered on the thread it comes in on, as the streamer may."""
+
+    def answer(message: UMessage) -> None:
+        bench.endpoint.send(make(message))
+
+    bench.endpoint.register_listener(ANY, UUri.parse("//hpc.vin1/9077/1/1"), answer)
+
+
+def test_a_client_is_answered_under_its_request_id(bench: Bench) -> None:
+    answering(bench, lambda asked: response(bench.ids.next(), asked, asked.payload.upper()))
+    client = bench.peer()
+    client.send(bench.endpoint, OPEN_DOOR)
+
+    theirs, _ = SOMEIPHeader.parse(client.receive())
+    assert (theirs.service_id, theirs.method_id, theirs.interface_version) == (0x0777, 1, 2)
+    assert (theirs.client_id, theirs.session_id, theirs.payload) == (0x12, 9, b"D001")
+    assert theirs.message_type is SOMEIPMessageType.RESPONSE
+    assert theirs.return_code is SOMEIPReturnCode.E_OK
+    asked = bench.listener.next()
+    asked.check(strict=True)
+    wait_until(lambda: bench.count("requests_open") == 0)
+    assert bench.count("requests_expired") == 0
+    assert (str(asked.attributes.source), asked.attributes.ttl) == ("up://chassis/12/1/0", 1000)
+
+
+def test_a_client_learns_of_a_failure_by_its_return_code_alone(bench: Bench) -> None:
+    answering(
+        bench, lambda asked: error_response(bench.ids.next(), asked, UStatus(UCode.UNAVAILABLE, "asleep"))
+    )
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+
+    assert bench.ecu.receive().hex() == "07770001000000080012000901028104"
+
+
+def test_a_client_that_nobody_answers_is_told_at_the_deadline(make_bench: MakeBench) -> None:
+    bench = make_bench(request_ttl_ms=50)
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+
+    assert bench.ecu.receive().hex() == "07770001000000080012000901028106"
+    late = response(bench.ids.next(), bench.listener.next())
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(late)
+    assert refused.value.code is UCode.NOT_FOUND
+
+
+def test_a_client_that_wants_no_answer_gets_none(bench: Bench) -> None:
+    answering(bench, lambda asked: response(bench.ids.next(), asked, b"from " + asked.payload))
+    no_return = OPEN_DOOR[:14] + b"\x01" + OPEN_DOOR[15:-4] + b"d002"
+    bench.ecu.send(bench.endpoint, no_return, OPEN_DOOR)
+
+    assert bench.ecu.receive()[16:] == b"from d001"
+    assert bench.count("responses_not_wanted") == 1
+
+
+UNWELCOME = {
+    "service": (b"\x07\x78" + OPEN_DOOR[2:], 0x02),
+    "method": (OPEN_DOOR[:3] + b"\x02" + OPEN_DOOR[4:], 0x03),
+    "version": (OPEN_DOOR[:13] + b"\x01" + OPEN_DOOR[14:], 0x08),
+}
+
+
+@pytest.mark.parametrize(("datagram", "code"), UNWELCOME.values(), ids=UNWELCOME)
+def test_a_client_is_told_of_an_unknown(bench: Bench, datagram: bytes, code: int) -> None:
+    bench.ecu.send(bench.endpoint, datagram)
+
+    theirs, rest = SOMEIPHeader.parse(bench.ecu.receive())
+    assert (theirs.message_type, theirs.return_code.value) == (SOMEIPMessageType.ERROR, code)
+    assert (theirs.client_id, theirs.session_id, theirs.payload, rest) == (0x12, 9, b"", b"")
+
+
+def test_nothing_but_a_request_is_answered(bench: Bench) -> None:
+    unknown = b"\x07\x78" + OPEN_DOOR[2:]
+    others = [unknown[:14] + bytes([kind]) + unknown[15:] for kind in (0x01, 0x02, 0x80, 0x81, 0x20, 0x55)]
+    marked = unknown[:10] + b"\x00\x63" + unknown[12:]
+    bench.ecu.send(bench.endpoint, *others, unknown[:9], marked)
+
+    assert bench.ecu.receive()[8:12].hex() == "00120063"
+
+
+def test_a_stranger_is_not_answered(bench: Bench) -> None:
+    stranger = bench.peer("127.0.0.2")
+    stranger.send(bench.endpoint, OPEN_DOOR, b"\x07\x78" + OPEN_DOOR[2:])
+    bench.ecu.send(bench.endpoint, EVENT)
+    bench.listener.next()
+
+    assert bench.listener.is_quiet()
+    assert bench.count("refused_request_address") == 2
+    stranger.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        stranger.receive()
+
+
+# --- events out -------------------------------------------------------------------------------------------------------
+
+FIRST, SECOND = UUri.parse("//chassis/777/2/0"), UUri.parse("//chassis/10777/2/0")
+
+
+def test_the_configured_receivers_are_subscribers_with_their_periods(bench: Bench) -> None:
+    assert bench.endpoint.subscriptions() == [
+        Subscription(DOOR, FIRST, 0),
+        Subscription(WINDOW, FIRST, 0),
+        Subscription(DOOR, SECOND, 25_000_000),
+        Subscription(WINDOW, SECOND, 25_000_000),
+    ]
+
+
+def test_the_topics_of_an_endpoint_are_the_events_of_the_network_and_not_ours(bench: Bench) -> None:
+    assert bench.endpoint.topics() == [TOPIC]
+
+
+def test_a_transmitter_sends_to_its_receiver_and_counts_sessions_per_event(bench: Bench) -> None:
+    to_first, to_second = map(bench.endpoint.transmitter, (FIRST, SECOND))
+    for topic in (DOOR, DOOR, WINDOW):
+        to_first(bench.event(topic))
+    to_second(bench.event(DOOR))
+
+    assert [bench.ecu.receive().hex() for _ in range(3)] == [
+        "077780010000000c0000000101020200616a6172",
+        "077780010000000c0000000201020200616a6172",
+        "077780020000000c0000000101020200616a6172",
+    ]
+    assert bench.second.receive().hex() == "077780010000000c0000000101020200616a6172"
+
+
+def test_the_library_someip_reads_an_event(bench: Bench) -> None:
+    bench.endpoint.transmitter(FIRST)(bench.event())
+
+    theirs, rest = SOMEIPHeader.parse(bench.ecu.receive())
+    assert (theirs.service_id, theirs.method_id, theirs.interface_version) == (0x0777, 0x8001, 2)
+    assert (theirs.client_id, theirs.session_id, theirs.payload, rest) == (0, 1, b"ajar", b"")
+    assert theirs.message_type is SOMEIPMessageType.NOTIFICATION
+
+
+def test_many_events_go_to_their_receiver_as_one_by_one_and_share_their_sessions(bench: Bench) -> None:
+    one, many = bench.endpoint.transmitter(FIRST), bench.endpoint.batch_transmitter(FIRST)
+    one(bench.event())
+    assert many([bench.event(), bench.event(WINDOW), bench.event()]) == 3
+    one(bench.event())
+    arrived = [bench.ecu.receive() for _ in range(5)]
+    assert [(each[2:4].hex(), int.from_bytes(each[10:12]), each[16:]) for each in arrived] == [
+        ("8001", 1, b"ajar"),
+        ("8001", 2, b"ajar"),
+        ("8002", 1, b"ajar"),
+        ("8001", 3, b"ajar"),
+        ("8001", 4, b"ajar"),
+    ]
+    assert bench.count("sent") == 5
+    assert bench.endpoint.batch_transmitter(UUri.parse("//chassis/20777/2/0"))([bench.event()]) == 0
+    bench.endpoint.close()
+    assert many([bench.event(), bench.event()]) == 0
+
+
+def test_the_session_of_an_event_goes_from_65535_to_1(bench: Bench) -> None:
+    transmit, message = bench.endpoint.transmitter(FIRST), bench.event()
+    sessions = []
+    for _ in range(0x10001):
+        transmit(message)
+        sessions.append(int.from_bytes(bench.ecu.receive()[10:12]))
+
+    assert sessions == [*range(1, 0x10000), 1, 2]
+
+
+def test_a_publication_that_is_just_sent_reaches_every_receiver(bench: Bench) -> None:
+    bench.endpoint.send(bench.event())
+
+    assert bench.ecu.receive() == bench.second.receive()
+    assert bench.count("sent") == 2
+
+
+NOWHERE = {
+    "an unknown subscriber": (
+        UUri.parse("//chassis/20777/2/0"),
+        DOOR,
+        UCode.NOT_FOUND,
+        "//chassis/20777/2/0",
+    ),
+    "an unknown event": (FIRST, UUri.parse("//hpc.vin1/9077/1/8003"), UCode.UNIMPLEMENTED, "8003"),
+    "an unknown provider": (FIRST, UUri.parse("//hpc.vin1/9078/1/8001"), UCode.NOT_FOUND, "9078"),
+    "an unknown provider, to all": (None, UUri.parse("//hpc.vin1/9078/1/8001"), UCode.NOT_FOUND, "9078"),
+}
+
+
+@pytest.mark.parametrize(("subscriber", "topic", "code", "says"), NOWHERE.values(), ids=NOWHERE)
+def test_an_event_cannot_be_sent_for(
+    bench: Bench, subscriber: UUri | None, topic: UUri, code: UCode, says: str
+) -> None:
+    transmit = bench.endpoint.transmitter(subscriber)
+
+    with pytest.raises(UStatusError) as refused:
+        transmit(bench.event(topic))
+    assert refused.value.code is code
+    assert says in refused.value.message
+
+
+def test_a_notification_cannot_be_carried(bench: Bench) -> None:
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(notification(bench.ids.next(), DOOR, UUri.parse("//chassis/3AB/1/0")))
+
+    assert refused.value.code is UCode.UNIMPLEMENTED
+    assert "NOTIFICATION" in refused.value.message
+
+
+def test_a_message_that_breaks_the_rules_is_not_sent(bench: Bench) -> None:
+    message = bench.request()
+    broken = msgspec.structs.replace(message.attributes, ttl=None)
+
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(UMessage(message.id, broken))
+    assert refused.value.code is UCode.INVALID_ARGUMENT
+
+
+def test_the_largest_payload_goes_out_and_one_byte_more_is_refused_by_size_and_limit(bench: Bench) -> None:
+    assert MAX_PAYLOAD == 65_491
+    transmit = bench.endpoint.transmitter(FIRST)
+    transmit(bench.event(payload=bytes(MAX_PAYLOAD)))
+    assert len(bench.ecu.receive()) == 65_507
+
+    for attempt in (transmit, bench.endpoint.send):
+        with pytest.raises(UStatusError) as refused:
+            attempt(bench.event(payload=bytes(MAX_PAYLOAD + 1)))
+        assert refused.value.code is UCode.INVALID_ARGUMENT
+        assert "65492 bytes" in refused.value.message
+        assert "at most 65491" in refused.value.message
+
+
+def test_a_request_that_is_too_large_leaves_no_call_behind(bench: Bench) -> None:
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(bench.request(payload=bytes(MAX_PAYLOAD + 1)))
+
+    assert refused.value.code is UCode.INVALID_ARGUMENT
+    assert bench.count("calls_open") == 0
+
+
+def test_a_client_whose_answer_is_too_large_is_told_at_the_deadline(make_bench: MakeBench) -> None:
+    bench = make_bench(request_ttl_ms=50)
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(response(bench.ids.next(), bench.listener.next(), bytes(MAX_PAYLOAD + 1)))
+
+    assert refused.value.code is UCode.INVALID_ARGUMENT
+    assert bench.ecu.receive()[15] == 0x06
+
+
+# --- what the kernel says ---------------------------------------------------------------------------------------------
+
+KERNEL = {
+    errno.EAGAIN: UCode.UNAVAILABLE,
+    errno.ENOBUFS: UCode.UNAVAILABLE,
+    errno.ENETUNREACH: UCode.UNAVAILABLE,
+    errno.EHOSTUNREACH: UCode.UNAVAILABLE,
+    errno.ECONNREFUSED: UCode.UNAVAILABLE,
+    errno.ENETDOWN: UCode.UNAVAILABLE,
+    errno.EPERM: UCode.PERMISSION_DENIED,
+    errno.EINVAL: UCode.INTERNAL,
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), KERNEL.items(), ids=[errno.errorcode[number] for number in KERNEL]
+)
+def test_an_error_of_the_kernel_says_whether_trying_again_can_help(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int, code: UCode
+) -> None:
+    def refuse(_datagram: bytes, _address: Address) -> object:
+        raise OSError(number, "from the kernel")
+
+    monkeypatch.setattr(bench.endpoint._outbound, "sendto", refuse)
+    for attempt, message in (
+        (bench.endpoint.transmitter(FIRST), bench.event()),
+        (bench.endpoint.send, bench.request()),
+    ):
+        with pytest.raises(UStatusError) as refused:
+            attempt(message)
+        assert refused.value.code is code
+        assert str(bench.ecu) in refused.value.message
+        assert "from the kernel" in refused.value.message
+        # One receiver that is away holds up nobody else; a full queue of the kernel does.
+        away = number in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED}
+        assert isinstance(refused.value, RouteUnavailable) is away
+    assert bench.count("calls_open") == 0
+
+
+def test_an_answer_that_the_kernel_did_not_take_can_be_sent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_datagram: bytes, _address: Address) -> object:
+        raise BlockingIOError(errno.EAGAIN, "from the kernel")
+
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+    reply = response(bench.ids.next(), bench.listener.next(), b"done")
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.endpoint._outbound, "sendto", refuse)
+        with pytest.raises(UStatusError) as refused:
+            bench.endpoint.send(reply)
+        assert refused.value.code is UCode.UNAVAILABLE
+
+    bench.endpoint.send(reply)
+    assert bench.ecu.receive()[16:] == b"done"
+
+
+def test_an_answer_of_our_own_that_the_kernel_did_not_take_is_counted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_datagram: bytes, _address: Address) -> object:
+        raise OSError(errno.ENOBUFS, "from the kernel")
+
+    monkeypatch.setattr(bench.endpoint._outbound, "sendto", refuse)
+    bench.ecu.send(bench.endpoint, b"\x07\x78" + OPEN_DOOR[2:], EVENT)
+
+    assert bench.listener.next().payload == b"hello"
+    assert bench.count("answers_lost") == 1
+
+
+def test_a_receiver_whose_port_is_closed_fails_no_later_send(bench: Bench) -> None:
+    bench.ecu.socket.close()  # the kernel answers what is sent there with ICMP "port unreachable"
+    for _ in range(20):
+        bench.endpoint.send(bench.event())
+
+    assert [int.from_bytes(bench.second.receive()[10:12]) for _ in range(20)] == list(range(1, 21))
+
+
+# --- life -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_named(bench: Bench) -> None:
+    host, port = bench.endpoint.address
+    second = bench.another(bench.config(port=port))
+
+    with pytest.raises(UStatusError) as refused:
+        second.open()
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert f"{host}:{port}" in refused.value.message
+    (problem,) = second.problems()
+    assert f"{host}:{port}" in problem
+
+
+def test_an_address_that_is_not_this_machines_is_a_problem_before_opening(bench: Bench) -> None:
+    elsewhere = bench.another(bench.config(bind="192.0.2.1"))
+
+    (problem,) = elsewhere.problems()
+    assert "192.0.2.1" in problem
+    with pytest.raises(UStatusError) as refused:
+        elsewhere.open()
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_service_discovery_needs_an_address_of_ours(bench: Bench) -> None:
+    config = bench.config(sd={"multicast": "224.244.224.245", "port": 30490, "interface": "198.51.100.1"})
+    endpoint = bench.another(config)
+
+    (problem,) = endpoint.problems()
+    assert problem.startswith("sd: cannot bind UDP 198.51.100.1:30490")
+    with pytest.raises(UStatusError, match=r"198.51.100.1:30490") as refused:
+        endpoint.open()
+    assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_nothing_comes_in_after_stop_and_everything_still_goes_out(bench: Bench) -> None:
+    bench.ecu.send(bench.endpoint, EVENT)
+    bench.listener.next()
+    bench.endpoint.stop_receiving()
+    bench.endpoint.stop_receiving()
+    bench.ecu.send(bench.endpoint, EVENT)
+    bench.endpoint.send(bench.event())
+
+    assert bench.ecu.receive()[16:] == b"ajar"
+    assert bench.listener.is_quiet()
+    assert bench.count("received") == 1
+
+
+def test_a_stop_tells_the_callers_of_open_calls_and_a_close_the_clients_of_open_requests(
+    bench: Bench,
+) -> None:
+    asked = bench.request()
+    bench.endpoint.send(asked)
+    bench.ecu.receive()
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+    bench.listener.next()
+
+    bench.endpoint.stop_receiving()
+    told = bench.listener.next()
+    assert (told.attributes.reqid, told.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    with pytest.raises(UStatusError) as refused:
+        bench.endpoint.send(bench.request())
+    assert refused.value.code is UCode.UNAVAILABLE
+
+    bench.endpoint.close()
+    assert bench.ecu.receive().hex() == "07770001000000080012000901028104"  # ERROR, E_NOT_READY
+    assert bench.listener.is_quiet()
+
+
+def test_a_listener_may_stop_the_endpoint_that_calls_it(bench: Bench) -> None:
+    stopped = threading.Event()
+
+    def stop(_: UMessage) -> None:
+        bench.endpoint.stop_receiving()
+        stopped.set()
+
+    bench.endpoint.register_listener(ANY, None, stop)
+    bench.ecu.send(bench.endpoint, EVENT, EVENT)
+
+    assert stopped.wait(WITHIN_S)
+
+
+def test_a_closed_endpoint_sends_nothing_and_is_not_opened_again(bench: Bench) -> None:
+    bench.endpoint.close()
+    bench.endpoint.close()
+
+    attempts: list[Callable[[], None]] = [lambda: bench.endpoint.send(bench.event()), bench.endpoint.open]
+    for attempt in attempts:
+        with pytest.raises(UStatusError) as refused:
+            attempt()
+        assert refused.value.code is UCode.UNAVAILABLE
+        assert "not open" in refused.value.message or "was closed" in refused.value.message
+
+
+def test_an_endpoint_that_was_never_opened_can_be_asked_and_closed(bench: Bench) -> None:
+    endpoint = bench.another(bench.config())
+    ears = ReceivedMessages()
+    endpoint.register_listener(ANY, None, ears)
+    endpoint.unregister_listener(ANY, None, ears)
+
+    with pytest.raises(UStatusError) as refused:
+        endpoint.send(bench.event())
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert set(endpoint.statistics()) == set(bench.endpoint.statistics())
+    endpoint.stop_receiving()
+    endpoint.close()
+
+
+def test_opening_twice_changes_nothing(bench: Bench) -> None:
+    address = bench.endpoint.address
+    bench.endpoint.open()
+
+    assert bench.endpoint.address == address
+
+
+def test_every_way_to_be_refused_has_a_counter_from_the_start(bench: Bench) -> None:
+    counters = bench.endpoint.statistics()
+
+    assert {name for name in counters if name.startswith("refused_")} == {
+        f"refused_{reason}"
+        for reason in (*MalformedReason, *SomeipRefusal, *TpReason, *TcpReason, PEER_STREAMER)
+    }
+    assert set(counters.values()) == {0}
+
+
+# --- listeners --------------------------------------------------------------------------------------------------------
+
+
+def test_a_listener_may_come_and_go_while_the_endpoint_is_open(bench: Bench) -> None:
+    late = ReceivedMessages()
+    bench.endpoint.register_listener(TOPIC, None, late)
+    bench.ecu.send(bench.endpoint, EVENT)
+    late.next()
+    bench.endpoint.unregister_listener(TOPIC, None, late)
+    bench.listener.next()
+    bench.ecu.send(bench.endpoint, EVENT)
+    bench.listener.next()
+
+    assert late.is_quiet()
+
+
+def test_a_message_that_nobody_listens_for_is_counted(bench: Bench) -> None:
+    bench.endpoint.unregister_listener(ANY, None, bench.listener)
+    bench.ecu.send(bench.endpoint, EVENT, OPEN_DOOR)
+    bench.listener.next()
+
+    assert (bench.count("received"), bench.count("no_listener")) == (1, 1)
+
+
+def test_what_a_listener_raises_is_counted_and_logged_once_and_stops_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: UMessage) -> None:
+        raise ValueError("a bug")
+
+    bench.endpoint.unregister_listener(ANY, None, bench.listener)
+    bench.endpoint.register_listener(ANY, None, fail)
+    bench.endpoint.register_listener(ANY, None, bench.listener)
+    with caplog.at_level(logging.ERROR, "ustreamer.someip"):
+        bench.ecu.send(bench.endpoint, EVENT, EVENT, EVENT)
+        for _ in range(3):
+            bench.listener.next()
+
+    assert bench.count("listener_errors") == 3
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "a bug"
+
+
+def test_taking_a_listener_away_waits_for_the_call_that_has_begun(bench: Bench) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    calls: list[UMessage] = []
+
+    def hear(message: UMessage) -> None:
+        begun.set()
+        assert go_on.wait(WITHIN_S)
+        calls.append(message)
+
+    bench.endpoint.register_listener(TOPIC, None, hear)
+    bench.ecu.send(bench.endpoint, EVENT, EVENT)
+    assert begun.wait(WITHIN_S)
+    taking = threading.Thread(target=bench.endpoint.unregister_listener, args=(TOPIC, None, hear))
+    taking.start()
+    taking.join(0.05)
+    assert taking.is_alive()
+
+    go_on.set()
+    taking.join(WITHIN_S)
+    assert not taking.is_alive()
+    for _ in range(2):
+        bench.listener.next()
+    assert len(calls) == 1
+
+
+def test_taking_a_listener_away_waits_for_nobody_once_the_endpoint_has_stopped(bench: Bench) -> None:
+    bench.endpoint.stop_receiving()
+    bench.endpoint.unregister_listener(ANY, None, bench.listener)
+
+
+def test_a_listener_may_take_itself_away(bench: Bench) -> None:
+    called = []
+
+    def once(message: UMessage) -> None:
+        called.append(message)
+        bench.endpoint.unregister_listener(ANY, None, once)
+
+    bench.endpoint.register_listener(ANY, None, once)
+    bench.endpoint.unregister_listener(ANY, None, bench.listener)
+    bench.endpoint.register_listener(ANY, None, bench.listener)  # behind it
+    bench.ecu.send(bench.endpoint, EVENT, EVENT)
+    bench.listener.next()
+    bench.listener.next()
+
+    assert len(called) == 1

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The receiving thread: it looks after what is due, when it is due, and for events alone it does not look at all."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.transports.someip.endpoint.test_transport import EVENT, OPEN_DOOR, WITHIN_S, Bench, wait_until
+from ustreamer.transports.someip.io.poller import Poller
+from ustreamer.transports.someip.io.receive_loop import LoopCallbacks, ReceiveLoop
+
+S = 1_000_000_000
+
+
+class LoopRig:
+    """A receiving thread that reads one eventfd, and counts."""
+
+    def __init__(self) -> None:
+        self.ticks = self.read = self.ended = 0
+        self.quiet = True
+        self.storm = False  # there is always more
+        self.deadline_ns: int | None = None
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.go.set()
+        self.sleeping_ns = 0
+        self.meanwhile: Callable[[], None] = lambda: None  # before it sleeps, when it has looked
+        callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
+        self.receive_loop = ReceiveLoop("chassis", callbacks, time.monotonic_ns)
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.poller: Poller = self.receive_loop.open()
+        self.poller.add(self.fd, self._read)
+
+    def _on_tick(self) -> None:
+        self.ticks += 1
+        self.sleeping_ns = self.receive_loop.sleeping_until_ns
+
+    def _next_deadline_ns(self) -> int | None:
+        deadline_ns = self.deadline_ns
+        self.meanwhile()
+        return deadline_ns
+
+    def _on_stop(self) -> None:
+        self.ended += 1
+
+    def _read(self, events: int) -> bool:
+        if not self.storm:
+            os.eventfd_read(self.fd)
+        self.entered.set()
+        assert self.go.wait(WITHIN_S)
+        self.read += 1
+        return self.quiet
+
+    def trigger_read(self) -> None:
+        read = self.read
+        os.eventfd_write(self.fd, 1)
+        wait_until(lambda: self.read > read)
+
+    def wait_until_asleep(self) -> None:
+        wait_until(lambda: self.receive_loop.sleeping_until_ns > 0)
+
+    def close(self) -> None:
+        self.go.set()
+        self.receive_loop.stop()
+        self.receive_loop.close()
+        os.close(self.fd)
+
+
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3600 * S)
+    made = LoopRig()
+    made.receive_loop.start()
+    made.wait_until_asleep()
+    yield made
+    made.close()
+
+
+def test_for_events_alone_nobody_looks_at_what_is_due(thread: LoopRig) -> None:
+    turns = thread.ticks
+    for _ in range(50):
+        thread.trigger_read()
+    assert thread.ticks == turns
+    thread.quiet = False
+    thread.trigger_read()
+    wait_until(lambda: thread.ticks == turns + 1)
+
+
+def test_a_deadline_is_met_whatever_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3600 * S)
+    thread = LoopRig()
+    due_ns = thread.deadline_ns = time.monotonic_ns() + S // 2
+    thread.storm = True
+    os.eventfd_write(thread.fd, 1)
+    thread.receive_loop.start()
+    wait_until(lambda: thread.ticks >= 2)
+    assert thread.read > 2
+    assert time.monotonic_ns() >= due_ns
+    thread.deadline_ns = None
+    thread.close()
+
+
+def test_a_wake_is_a_turn_also_while_events_come(thread: LoopRig) -> None:
+    turns = thread.ticks
+    thread.go.clear()
+    os.eventfd_write(thread.fd, 1)
+    assert thread.entered.wait(WITHIN_S)
+    thread.receive_loop.wake()
+    thread.go.set()
+    wait_until(lambda: thread.ticks > turns)
+
+
+def test_it_is_woken_for_a_deadline_before_the_one_it_knows_of_only(thread: LoopRig) -> None:
+    """Also while it reads: it knows of no other, as it does not look again."""
+    thread.go.clear()
+    os.eventfd_write(thread.fd, 1)
+    assert thread.entered.wait(WITHIN_S)
+    turns, until_ns = thread.ticks, thread.receive_loop.sleeping_until_ns
+    assert until_ns > time.monotonic_ns()
+    thread.receive_loop.wake_by(until_ns)
+    thread.go.set()
+    thread.trigger_read()
+    assert thread.ticks == turns
+    thread.receive_loop.wake_by(until_ns - 1)
+    wait_until(lambda: thread.ticks > turns)
+
+
+def test_a_deadline_that_comes_when_it_has_just_looked_is_none_that_it_misses(thread: LoopRig) -> None:
+    def meanwhile() -> None:
+        thread.meanwhile = lambda: None
+        thread.deadline_ns = time.monotonic_ns()
+        thread.receive_loop.wake_by(thread.deadline_ns)
+
+    thread.meanwhile = meanwhile
+    turns = thread.ticks
+    thread.receive_loop.wake()
+    wait_until(lambda: thread.ticks > turns + 1)
+    thread.deadline_ns = None
+
+
+def test_while_it_looks_after_something_nobody_need_wake_it(thread: LoopRig) -> None:
+    turns = thread.ticks
+    thread.sleeping_ns = -1
+    thread.receive_loop.wake()
+    wait_until(lambda: thread.ticks > turns)
+    assert thread.sleeping_ns == 0
+
+
+def test_a_call_that_has_begun_is_waited_for(thread: LoopRig) -> None:
+    thread.go.clear()
+    os.eventfd_write(thread.fd, 1)
+    assert thread.entered.wait(WITHIN_S)
+    waiting = threading.Thread(target=thread.receive_loop.wait_for_listener_calls)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    thread.go.set()
+    waiting.join(WITHIN_S)
+    assert not waiting.is_alive()
+    assert thread.read == 1
+
+
+def test_after_its_end_nobody_waits_and_nothing_is_woken(thread: LoopRig) -> None:
+    thread.receive_loop.stop()
+    thread.receive_loop.stop()
+    assert thread.ended == 1
+    thread.receive_loop.wait_for_listener_calls()
+    thread.receive_loop.close()
+    thread.receive_loop.wake()
+
+
+def test_before_it_is_opened_nothing_happens() -> None:
+    done: list[str] = []
+    work = LoopCallbacks(lambda: done.append("turn"), lambda: None, lambda: done.append("last"))
+    receiving = ReceiveLoop("chassis", work, time.monotonic_ns)
+    receiving.wake()
+    receiving.wake_by(0)
+    receiving.wait_for_listener_calls()
+    receiving.stop()
+    receiving.close()
+    assert (done, receiving.sleeping_until_ns) == ([], 0)
+
+
+# ------------------------------------------------------------------------------------------------------- the endpoint
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with ExitStack() as stack:
+        yield Bench(stack)
+
+
+def test_a_call_ends_at_its_ttl_in_a_flood_of_events(bench: Bench) -> None:
+    bench.endpoint.open()
+    begun = time.monotonic()
+    asked = bench.request(ttl=300)
+    bench.endpoint.send(asked)
+    while bench.endpoint.statistics()["calls_expired"] == 0:
+        bench.ecu.send(bench.endpoint, EVENT)
+        assert time.monotonic() < begun + WITHIN_S
+    assert time.monotonic() - begun >= 0.29
+
+
+def test_the_requests_of_clients_are_looked_after(bench: Bench) -> None:
+    """They have deadlines, and events that come beside them have not."""
+    bench.endpoint.open()
+    turns: list[int] = []
+    work = bench.endpoint._receive_loop._callbacks
+
+    def turn() -> None:
+        turns.append(1)
+        work.on_tick()
+
+    bench.endpoint._receive_loop._callbacks = work._replace(on_tick=turn)
+    bench.ecu.send(bench.endpoint, OPEN_DOOR)
+    bench.listener.next()
+    wait_until(lambda: len(turns) > 0)
+    wait_until(lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0)
+    before = len(turns)
+    for _ in range(20):
+        bench.ecu.send(bench.endpoint, EVENT)
+        bench.listener.next()
+    assert len(turns) <= before + 1

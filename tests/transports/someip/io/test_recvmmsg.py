@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many datagrams in one system call: what is taken is what `recv` would have given, one after the other, and nothing else."""
+
+import ctypes
+import errno
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from random import Random
+from struct import Struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.transports.someip.endpoint.test_transport import EVENT, Bench
+from ustreamer.transports.someip.endpoint import transport
+from ustreamer.transports.someip.io import recvmmsg
+from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
+from ustreamer.transports.someip.io.udp import bind_udp
+from ustreamer.transports.someip.protocol.addresses import Address
+from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
+from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+AROUND_SESSION = ">8s4x4s"
+NEAR = 1_472
+BUFFER = 1 << 20
+OURS, SECOND, FAR = "127.0.0.1", "127.0.0.1 the second", "127.0.0.2"
+
+
+class LoopbackReceiver:
+    """A socket that one other is connected to, and what it has had, taken in helpings."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.receiver = stack.enter_context(closing(bind_udp(("127.0.0.1", 0))))
+        self.receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        self._senders: dict[str, socket.socket] = {}
+        self.batch = DatagramBatch()
+
+    def sender(self, name: str) -> socket.socket:
+        """The one of that name, of which the first word is its host."""
+        known = self._senders.get(name)
+        if known is None:
+            known = self._stack.enter_context(closing(bind_udp((name.split(maxsplit=1)[0], 0))))
+            known.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+            known.connect(self.receiver.getsockname())
+            self._senders[name] = known
+        return known
+
+    def send(self, datagrams: Sequence[bytes], names: Sequence[str] = ()) -> None:
+        """From these senders, or all from one."""
+        for each, name in zip(datagrams, names or [OURS] * len(datagrams), strict=True):
+            self.sender(name).send(each)  # which on loopback is there when it has been sent
+
+    def receive(self) -> int:
+        return self.batch.receive(self.receiver.fileno())
+
+    def receive_batch(self, datagrams: Sequence[bytes], names: Sequence[str] = ()) -> DatagramBatch:
+        """These have been taken, FULL at most."""
+        self.send(datagrams, names)
+        assert self.receive() == len(datagrams)
+        return self.batch
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[LoopbackReceiver]:
+    """One for all, as it is in an endpoint: whatever came before must not show."""
+    with ExitStack() as stack:
+        yield LoopbackReceiver(stack)
+
+
+def of_sizes(sizes: Sequence[int], seed: int = 0) -> list[bytes]:
+    """Datagrams without a byte in common."""
+    dice = Random(seed)
+    return [dice.randbytes(size) for size in sizes]
+
+
+def unpacked(datagrams: Sequence[bytes]) -> list[tuple[bytes, ...]]:
+    """The oracle: each datagram by itself, and then the columns."""
+    header = Struct(AROUND_SESSION)
+    rows = [(*header.unpack_from(each), each[HEADER_LENGTH:]) for each in datagrams]
+    return list(zip(*rows, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------- datagrams
+
+EDGES = [0, 1, 15, 16, 1_471, 1_472, 1_473, 9_000, 65_507]
+
+
+@pytest.mark.parametrize("sizes", [EDGES, EDGES[::-1], [65_507] * 3, [0, 0], [1_473, 1_472] * 20])
+def test_each_is_whole_and_in_its_place(loop: LoopbackReceiver, sizes: list[int]) -> None:
+    sent = of_sizes(sizes)
+    helping = loop.receive_batch(sent)
+    assert (len(helping), helping.sizes) == (len(sizes), sizes)
+    assert helping.datagrams() == sent
+
+
+def test_what_is_more_than_there_is_room_for_is_taken_the_next_time(loop: LoopbackReceiver) -> None:
+    sent = [b"%d" % number for number in range(2 * MAX_BATCH + 3)]
+    loop.send(sent)
+    numbers, taken = [], []
+    while number := loop.receive():
+        numbers.append(number)
+        taken += loop.batch.datagrams()
+    assert (numbers, taken) == ([MAX_BATCH, MAX_BATCH, 3], sent)
+
+
+def test_nothing_is_an_empty_helping_whatever_was_there_before(loop: LoopbackReceiver) -> None:
+    loop.receive_batch(of_sizes([20] * 10))
+    assert loop.receive() == 0
+    assert (len(loop.batch), loop.batch.sizes, loop.batch.datagrams()) == (0, [], [])
+    assert loop.batch.columns(AROUND_SESSION) is None
+
+
+def test_what_was_read_stays_when_the_next_ones_are_taken(loop: LoopbackReceiver) -> None:
+    """Payloads live for as long as their messages, the memory until the next take."""
+    first = of_sizes([100] * 10)
+    datagrams, columns = loop.receive_batch(first).datagrams(), loop.batch.columns(AROUND_SESSION)
+    loop.receive_batch(of_sizes([100] * 10, seed=1))
+    assert (datagrams, columns) == (first, unpacked(first))
+
+
+# --------------------------------------------------------------------------------------------------- what a call may say
+
+
+def failing(code: int) -> Callable[..., int]:
+    """A system call that fails so."""
+
+    def call(*_: object) -> int:
+        ctypes.set_errno(code)
+        return -1
+
+    return call
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR])
+def test_that_there_is_nothing_or_was_a_signal_is_no_error(
+    loop: LoopbackReceiver, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    loop.receive_batch([b"before"])
+    monkeypatch.setattr(loop.batch, "_recvmmsg", failing(code))
+    assert (loop.receive(), loop.batch.sizes) == (0, [])
+
+
+@pytest.mark.parametrize("code", [errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EBADF])
+def test_any_other_failure_is_raised_as_what_it_is(
+    loop: LoopbackReceiver, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    loop.receive_batch([b"before"])
+    monkeypatch.setattr(loop.batch, "_recvmmsg", failing(code))
+    with pytest.raises(OSError) as caught:
+        loop.receive()
+    assert (caught.value.errno, loop.batch.sizes) == (code, [])
+
+
+def test_what_icmp_says_is_raised_once_and_then_receiving_goes_on(loop: LoopbackReceiver) -> None:
+    with ExitStack() as stack:
+        peer, opened = bind_udp(("127.0.0.1", 0)), bind_udp(("127.0.0.1", 0))
+        stack.enter_context(closing(opened))
+        address = peer.getsockname()
+        opened.connect(address)
+        peer.close()
+        opened.send(b"is there anybody?")
+        loop.receive_batch([b"before"])
+        with pytest.raises(ConnectionRefusedError):
+            loop.batch.receive(opened.fileno())
+        assert loop.batch.datagrams() == []
+        assert loop.batch.receive(opened.fileno()) == 0
+        back = stack.enter_context(closing(bind_udp(address)))
+        back.sendto(b"here", opened.getsockname())
+        assert loop.batch.receive(opened.fileno()) == 1
+        assert loop.batch.datagrams() == [b"here"]
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [20, 21],
+        [20] * 20 + [19],
+        [0],
+        [HEADER_LENGTH - 1] * 3,
+        [NEAR + 1] * 3,
+        [NEAR, NEAR + 1],
+        [9_000] * 3,
+        [HEADER_LENGTH] * (MAX_BATCH - 1) + [HEADER_LENGTH + 1],
+    ],
+)
+def test_what_is_of_several_sizes_or_too_short_or_too_long_has_no_columns(
+    loop: LoopbackReceiver, sizes: list[int]
+) -> None:
+    assert loop.receive_batch(of_sizes(sizes)).columns(AROUND_SESSION) is None
+
+
+@pytest.mark.parametrize("number", [1, 2, MAX_BATCH - 1, MAX_BATCH])
+@pytest.mark.parametrize("size", [HEADER_LENGTH, HEADER_LENGTH + 1, 100, NEAR - 1, NEAR])
+def test_columns_are_what_each_datagram_says(loop: LoopbackReceiver, number: int, size: int) -> None:
+    for seed, size_now in enumerate((NEAR, size)):  # larger ones were where these are
+        sent = of_sizes([size_now] * number, seed)
+        columns = loop.receive_batch(sent).columns(AROUND_SESSION)
+        assert columns is not None
+        assert [tuple(each) for each in columns] == unpacked(sent)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    takes=st.lists(
+        st.one_of(
+            st.lists(st.sampled_from([*EDGES[:-1], 20, 100]), min_size=1, max_size=20),
+            st.tuples(st.integers(0, 1_600), st.integers(1, MAX_BATCH)).map(lambda each: [each[0]] * each[1]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_take_after_take_is_what_was_sent(loop: LoopbackReceiver, takes: list[list[int]]) -> None:
+    for seed, sizes in enumerate(takes):
+        sent = of_sizes(sizes, seed)
+        helping = loop.receive_batch(sent)
+        assert helping.datagrams() == sent
+        columns = helping.columns(AROUND_SESSION)
+        if len(set(sizes)) == 1 and HEADER_LENGTH <= sizes[0] <= NEAR:
+            assert columns is not None
+            assert [tuple(each) for each in columns] == unpacked(sent)
+        else:
+            assert columns is None
+
+
+# -------------------------------------------------------------------------------------------------------------- senders
+
+
+def addresses(loop: LoopbackReceiver, names: Sequence[str]) -> list[Address]:
+    return [loop.sender(each).getsockname() for each in names]
+
+
+NAMES = st.one_of(
+    st.lists(st.sampled_from([OURS, SECOND, FAR]), min_size=1, max_size=20),
+    st.tuples(st.sampled_from([OURS, SECOND, FAR]), st.integers(1, MAX_BATCH)).map(
+        lambda each: [each[0]] * each[1]
+    ),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(takes=st.lists(NAMES, min_size=1, max_size=4))
+def test_take_after_take_each_has_the_sender_that_recvfrom_would_tell(
+    loop: LoopbackReceiver, takes: list[list[str]]
+) -> None:
+    """Those of a take of more stay in memory, and must not show."""
+    for names in takes:
+        helping = loop.receive_batch([b"x"] * len(names), names)
+        expected = addresses(loop, names)
+        assert helping.senders() == expected
+        assert helping.common_sender == (expected[0] if len(set(expected)) == 1 else None)
+
+
+@pytest.mark.parametrize("where", [0, 1, MAX_BATCH // 2, MAX_BATCH - 1])
+@pytest.mark.parametrize("other", [SECOND, FAR])
+def test_one_of_another_sender_is_enough_for_none_to_be_the_sender_of_all(
+    loop: LoopbackReceiver, where: int, other: str
+) -> None:
+    names = [OURS] * MAX_BATCH
+    names[where] = other
+    helping = loop.receive_batch([b"x"] * MAX_BATCH, names)
+    assert (helping.common_sender, helping.senders()) == (None, addresses(loop, names))
+
+
+def test_nothing_has_no_senders(loop: LoopbackReceiver) -> None:
+    loop.receive_batch([b"x"] * 3)
+    assert (loop.receive(), loop.batch.senders()) == (0, [])
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_of_senders_so_many_are_kept_and_each_is_told_rightly(
+    loop: LoopbackReceiver, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(recvmmsg, "_MAX_CACHED", kept)
+    names = [f"127.0.0.{3 + number % 5} of {number % 10}" for number in range(40)]
+    fresh = DatagramBatch()
+    for start in range(0, len(names), 8):
+        loop.send([b"x"] * 8, names[start : start + 8])
+        assert fresh.receive(loop.receiver.fileno()) == 8
+        assert fresh.senders() == addresses(loop, names[start : start + 8])
+        assert len(fresh._addresses) <= kept
+
+
+def test_a_sender_that_is_known_is_not_made_again(loop: LoopbackReceiver) -> None:
+    first, second = loop.receive_batch([b"x"] * 2).senders()
+    assert first is second is loop.receive_batch([b"x"]).common_sender
+
+
+# ------------------------------------------------------------------------------------------------ where it is not to be had
+
+
+class NoSuchFunction:
+    """A C library without it."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+
+class NoSuchCall:
+    """A kernel without it."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.recvmmsg = failing(errno.ENOSYS)
+
+
+WITHOUT = pytest.mark.parametrize("library", [NoSuchFunction, NoSuchCall])
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@WITHOUT
+def test_without_the_call_there_is_no_helping(monkeypatch: pytest.MonkeyPatch, library: type) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    with pytest.raises(OSError) as caught:
+        DatagramBatch()
+    assert caught.value.errno == errno.ENOSYS
+
+
+@WITHOUT
+def test_without_the_call_an_endpoint_does_not_open_and_has_nothing_open(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch, library: type
+) -> None:
+    with closing(bind_udp(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    bench = Bench(stack, port=port)
+    with monkeypatch.context() as without:
+        without.setattr(ctypes, "CDLL", library)
+        with pytest.raises(UStatusError) as caught:
+            bench.endpoint.open()
+    assert (caught.value.code, "'chassis'" in caught.value.message) == (UCode.UNAVAILABLE, True)
+    bind_udp(("127.0.0.1", port)).close()  # nobody is there
+    receiving = bench.endpoint._receive_loop
+    assert (bench.endpoint._socket, receiving._poller, receiving._wake_fd) == (None, None, -1)
+    bench.endpoint.open()  # as if it had not been tried
+    bench.ecu.send(bench.endpoint, EVENT)
+    assert bench.listener.next().payload == b"hello"
+
+
+def test_all_sockets_of_an_endpoint_share_the_memory_of_one(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its own would be 8 MB of addresses, and as much memory once it has had large ones."""
+    made: list[DatagramBatch] = []
+
+    def making() -> DatagramBatch:
+        made.append(DatagramBatch())
+        return made[-1]
+
+    monkeypatch.setattr(transport, "DatagramBatch", making)
+    bench = Bench(stack)
+    bench.endpoint.open()
+    assert (len(bench.endpoint._peer_sockets), len(made)) == (1, 1)
+    for number, peer in enumerate((bench.ecu, bench.second)):
+        peer.send(bench.endpoint, EVENT[:-1] + b"%d" % number)
+        assert bench.listener.next().payload == b"hell%d" % number

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A socket of datagrams: what its failures mean."""
+
+import errno
+import os
+
+import pytest
+
+from ustreamer.hooks import RouteUnavailable
+from ustreamer.transports.someip.io.udp import bind_udp, send_error
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+
+PEER = ("10.0.0.9", 30509)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "is_route"),
+    [
+        (errno.EAGAIN, UCode.UNAVAILABLE, False),
+        (errno.ENOBUFS, UCode.UNAVAILABLE, False),
+        (errno.ENETDOWN, UCode.UNAVAILABLE, False),
+        (errno.ENETUNREACH, UCode.UNAVAILABLE, True),
+        (errno.EHOSTUNREACH, UCode.UNAVAILABLE, True),
+        (errno.ECONNREFUSED, UCode.UNAVAILABLE, True),
+        (errno.EPERM, UCode.PERMISSION_DENIED, False),
+        (errno.EMSGSIZE, UCode.INVALID_ARGUMENT, False),
+        (errno.EIO, UCode.INTERNAL, False),
+    ],
+)
+def test_a_failure_to_send_says_whether_it_is_worth_trying_again(
+    number: int, code: UCode, is_route: bool
+) -> None:
+    error = send_error(OSError(number, os.strerror(number)), 12, PEER)
+    assert error.code is code
+    assert "10.0.0.9:30509" in error.message
+    assert "12 bytes" in error.message
+    assert isinstance(error, RouteUnavailable) is is_route
+    if isinstance(error, RouteUnavailable):
+        assert error.route == PEER
+
+
+def test_a_socket_does_not_wait_and_an_address_in_use_is_named() -> None:
+    with bind_udp(("127.0.0.1", 0)) as first:
+        assert not first.getblocking()
+        host, port = first.getsockname()
+        with pytest.raises(
+            UStatusError, match=f"cannot bind UDP 127.0.0.1:{port}: Address already"
+        ) as refused:
+            bind_udp((host, port))
+    assert refused.value.code is UCode.UNAVAILABLE

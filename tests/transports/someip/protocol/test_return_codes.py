@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Return codes and UCodes: every one of them, both ways, and what is kept of those that the other side has no word for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.transports.someip.protocol.return_codes import (
+    LAST_RETURN_CODE,
+    SomeipFailure,
+    decode_failure,
+    encode_failure,
+    return_code_of,
+    ucode_of,
+)
+from ustreamer.uprotocol.pb import ustatus as pb_status
+from ustreamer.uprotocol.pb import ustreamer_v1 as pb_ustreamer
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.wire import decode_status
+
+OUT = {
+    UCode.OK: 0x00,
+    UCode.CANCELLED: 0x01,
+    UCode.UNKNOWN: 0x01,
+    UCode.INVALID_ARGUMENT: 0x0A,
+    UCode.DEADLINE_EXCEEDED: 0x06,
+    UCode.NOT_FOUND: 0x02,
+    UCode.ALREADY_EXISTS: 0x01,
+    UCode.PERMISSION_DENIED: 0x01,
+    UCode.RESOURCE_EXHAUSTED: 0x01,
+    UCode.FAILED_PRECONDITION: 0x07,
+    UCode.ABORTED: 0x01,
+    UCode.OUT_OF_RANGE: 0x01,
+    UCode.UNIMPLEMENTED: 0x03,
+    UCode.INTERNAL: 0x05,
+    UCode.UNAVAILABLE: 0x04,
+    UCode.DATA_LOSS: 0x09,
+    UCode.UNAUTHENTICATED: 0x01,
+}
+IN = {
+    0x00: UCode.OK,
+    0x01: UCode.UNKNOWN,
+    0x02: UCode.NOT_FOUND,
+    0x03: UCode.INVALID_ARGUMENT,
+    0x04: UCode.UNAVAILABLE,
+    0x05: UCode.INTERNAL,
+    0x06: UCode.DEADLINE_EXCEEDED,
+    0x07: UCode.FAILED_PRECONDITION,
+    0x08: UCode.FAILED_PRECONDITION,
+    0x09: UCode.DATA_LOSS,
+    0x0A: UCode.INVALID_ARGUMENT,
+}
+
+
+@pytest.mark.parametrize("code", UCode)
+def test_every_ucode_has_a_return_code_that_every_library_can_read(code: UCode) -> None:
+    assert return_code_of(code) == OUT[code]
+    assert OUT[code] <= 0x0A
+
+
+def test_no_commstatus_is_success() -> None:
+    assert return_code_of(None) == 0x00
+
+
+@pytest.mark.parametrize("number", range(256))
+def test_every_return_code_has_a_ucode(number: int) -> None:
+    assert ucode_of(number) is IN.get(number, UCode.UNKNOWN)
+
+
+@pytest.mark.parametrize("number", [0x01, 0x08, 0x0D, 0x20, 0x5E])
+def test_the_return_code_of_a_failure_is_in_its_status(number: int) -> None:
+    status = UStatus(ucode_of(number), "10.0.0.2:30501 said so")
+    for failure in (SomeipFailure(number), SomeipFailure(number, b"why")):
+        payload = encode_failure(status, failure)
+
+        assert decode_status(payload) == status
+        assert decode_failure(payload) == failure
+
+
+@pytest.mark.parametrize("number", [0x00, LAST_RETURN_CODE + 1, 0x80, 0xFF])
+def test_what_is_no_return_code_is_not_told_as_one(number: int) -> None:
+    assert not pb_status.UStatus.FromString(
+        encode_failure(UStatus(UCode.UNKNOWN, "?"), SomeipFailure(number))
+    ).details
+
+    lie = pb_status.UStatus(code=2)
+    lie.details.add().Pack(pb_ustreamer.SomeipReturnCode(return_code=number))
+    assert decode_failure(lie.SerializeToString()) is None
+
+
+@pytest.mark.parametrize("number", [0x00, LAST_RETURN_CODE + 1, 0xFF])
+def test_the_payload_of_a_failure_is_kept_though_its_code_is_none(number: int) -> None:
+    status = pb_status.UStatus.FromString(
+        encode_failure(UStatus(UCode.UNKNOWN, "?"), SomeipFailure(number, b"why"))
+    )
+    told = pb_ustreamer.SomeipReturnCode()
+    assert status.details[0].Unpack(told)
+    assert told.payload == b"why"
+
+
+def test_a_payload_that_only_tcp_can_carry_is_found() -> None:
+    failure = SomeipFailure(0x21, bytes(1 << 20))
+    assert decode_failure(encode_failure(UStatus(UCode.UNKNOWN, "?"), failure)) == failure
+
+
+def test_a_detail_of_another_kind_is_passed_over() -> None:
+    status = pb_status.UStatus(code=2)
+    status.details.add().Pack(pb_ustreamer.FetchStatisticsRequest(offset=5))
+    status.details.add().Pack(pb_ustreamer.SomeipReturnCode(return_code=0x21))
+
+    assert decode_failure(status.SerializeToString()) == SomeipFailure(0x21)
+
+
+def test_a_detail_that_lies_about_its_type_is_no_error() -> None:
+    status = pb_status.UStatus(code=2)
+    detail = status.details.add()
+    detail.Pack(pb_ustreamer.SomeipReturnCode(return_code=0x21))
+    detail.value = b"\xff\xff"
+
+    assert decode_failure(status.SerializeToString()) is None
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_payloads_never_raise(payload: bytes) -> None:
+    found = decode_failure(payload)
+    assert found is None or 0 < found.return_code <= LAST_RETURN_CODE

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SOME/IP over TCP: messages cut out of a stream, magic cookies, and what a wrong length does."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ustreamer.transports.someip.protocol.codec import (
+    MalformedReason,
+    MessageType,
+    SomeIpMessage,
+    encode,
+    split,
+)
+from ustreamer.transports.someip.protocol.stream import (
+    CLIENT_COOKIE,
+    SERVER_COOKIE,
+    StreamReader,
+    frame_messages,
+)
+
+
+def message(payload: bytes, session: int = 1) -> SomeIpMessage:
+    return SomeIpMessage(0x1234, 0x0421, 5, session, 1, MessageType.REQUEST, 0, payload)
+
+
+MESSAGES = [message(bytes((number,)) * number, number) for number in range(1, 40)]
+STREAM = b"".join(map(encode, MESSAGES))
+WRONG_VERSION = bytes.fromhex("12340421 00000008 00050001 02010000")
+
+
+def pieces(stream: bytes, size: int) -> list[bytes]:
+    return [stream[at : at + size] for at in range(0, len(stream), size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 15, 16, 17, 64, 10_000])
+def test_messages_are_cut_wherever_the_pieces_end(size: int) -> None:
+    reader = StreamReader()
+    got = [found for piece in pieces(STREAM, size) for found in reader.feed(piece).messages]
+    assert got == MESSAGES
+    assert (reader.pending_bytes, reader.broken) == (0, False)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20), st.data())
+def test_messages_are_what_split_makes_of_the_same_bytes(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(encode(message(payload)) for payload in payloads)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    reader = StreamReader()
+    got = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += reader.feed(memoryview(stream)[start:end]).messages
+    assert got == (split(stream)[0] if stream else [])
+
+
+def test_a_message_outlives_the_buffer_it_came_in() -> None:
+    buffer = bytearray(STREAM)
+    got = StreamReader().feed(buffer).messages
+    buffer[:] = bytes(len(buffer))
+    assert got == MESSAGES
+
+
+def test_the_golden_bytes_of_the_cookies() -> None:
+    assert CLIENT_COOKIE.hex(" ", 4) == "ffff0000 00000008 deadbeef 01010100"
+    assert SERVER_COOKIE.hex(" ", 4) == "ffff8000 00000008 deadbeef 01010200"
+    assert [split(cookie)[1] for cookie in (CLIENT_COOKIE, SERVER_COOKIE)] == [[], []]
+
+
+def test_messages_are_framed_behind_a_cookie_if_the_peer_wants_one() -> None:
+    one, two = map(encode, MESSAGES[:2])
+    assert frame_messages([one, two], None) == one + two
+    assert frame_messages([one, two], CLIENT_COOKIE) == CLIENT_COOKIE + one + two
+
+
+@pytest.mark.parametrize("cookies", [True, False])
+def test_cookies_are_passed_over(cookies: bool) -> None:
+    reader = StreamReader(cookies=cookies)
+    stream = b"".join(
+        frame_messages([encode(each)], SERVER_COOKIE if each.session % 2 else CLIENT_COOKIE)
+        for each in MESSAGES
+    )
+    got = [found for piece in pieces(stream, 13) for found in reader.feed(piece).messages]
+    assert got == MESSAGES
+    assert reader.cookies_seen == len(MESSAGES)
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "version": (WRONG_VERSION, MalformedReason.PROTOCOL_VERSION, 2, "protocol version 2"),
+    "length of 7": (
+        bytes.fromhex("12340421 00000007 00050001 01010000"),
+        MalformedReason.LENGTH_TOO_SMALL,
+        7,
+        "length 7, expected at least 8",
+    ),
+    "length above the limit": (
+        bytes.fromhex("12340421 00000ff9 00050001 01010000"),
+        MalformedReason.LENGTH_BEYOND_DATAGRAM,
+        0xFF9,
+        "length 4089, expected at most 4088",
+    ),
+    "length of 4 GB": (
+        bytes.fromhex("12340421 ffffffff 00050001 01010000"),
+        MalformedReason.LENGTH_BEYOND_DATAGRAM,
+        0xFFFF_FFFF,
+        "length 4294967295",
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason", "value", "text"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("size", [1, 16, 10_000])
+def test_without_cookies_a_wrong_length_is_the_end_of_the_stream(
+    wrong: bytes, reason: MalformedReason, value: int, text: str, size: int
+) -> None:
+    reader = StreamReader(max_message=4_096)
+    good = encode(MESSAGES[0])
+    fed = [reader.feed(piece) for piece in pieces(good + wrong + good, size)]
+    assert [found for each in fed for found in each.messages] == MESSAGES[:1]
+    (refused,) = [found for each in fed for found in each.refused]
+    assert (refused.reason, refused.value, refused.offset) == (reason, value, len(good))
+    assert text in str(refused)
+    assert reader.broken
+    assert reader.pending_bytes == 0
+    assert reader.feed(good) == ([], [])
+
+
+@pytest.mark.parametrize(("wrong", "reason", "value", "text"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("size", [1, 5, 16, 10_000])
+@pytest.mark.parametrize("cookie", [CLIENT_COOKIE, SERVER_COOKIE])
+def test_with_cookies_reading_goes_on_behind_the_next_one(
+    wrong: bytes, reason: MalformedReason, value: int, text: str, size: int, cookie: bytes
+) -> None:
+    reader = StreamReader(cookies=True, max_message=4_096)
+    decoy = cookie[:12] + b"\1\1\7\0" + cookie[:15]  # what looks like one and is none
+    stream = encode(MESSAGES[0]) + wrong + decoy + frame_messages(map(encode, MESSAGES[1:]), cookie)
+    fed = [reader.feed(piece) for piece in pieces(stream, size)]
+    assert [found for each in fed for found in each.messages] == MESSAGES
+    assert [found.reason for each in fed for found in each.refused] == [reason]
+    assert reader.skipped_bytes == len(wrong) + len(decoy)
+    assert (reader.broken, reader.cookies_seen, reader.pending_bytes) == (False, 1, 0)
+
+
+def test_a_message_as_long_as_allowed_is_read() -> None:
+    largest = message(bytes(4_096 - 16))
+    assert StreamReader(max_message=4_096).feed(encode(largest)).messages == [largest]
+
+
+def test_an_unknown_type_is_refused_and_the_stream_goes_on() -> None:
+    unknown = bytes.fromhex("12340421 0000000a 00050001 01015500 abcd")
+    reader = StreamReader()
+    good = encode(MESSAGES[0])
+    fed = reader.feed(good + unknown + good)
+    assert fed.messages == [MESSAGES[0]] * 2
+    (refused,) = fed.refused
+    assert (refused.reason, refused.value, refused.offset) == (
+        MalformedReason.UNKNOWN_MESSAGE_TYPE,
+        0x55,
+        len(good),
+    )
+
+
+def test_offsets_of_errors_count_from_the_start_of_the_stream() -> None:
+    reader = StreamReader(max_message=4_096)
+    for piece in pieces(STREAM, 100):
+        reader.feed(piece)
+    (refused,) = reader.feed(WRONG_VERSION).refused
+    assert refused.offset == len(STREAM)
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=200), max_size=30), st.booleans())
+def test_arbitrary_bytes_never_raise_and_what_is_kept_is_bounded(data: list[bytes], cookies: bool) -> None:
+    reader = StreamReader(cookies=cookies, max_message=64)
+    for piece in data:
+        reader.feed(piece)
+        assert reader.pending_bytes < 64
+
+
+def test_in_search_of_a_cookie_nothing_but_its_possible_beginning_is_kept() -> None:
+    reader = StreamReader(cookies=True)
+    reader.feed(WRONG_VERSION)
+    dice = random.Random(1)
+    for _ in range(100):
+        reader.feed(dice.randbytes(10_000))
+        assert reader.pending_bytes < 16
+    assert reader.feed(frame_messages([encode(MESSAGES[0])], CLIENT_COOKIE)).messages == MESSAGES[:1]
+
+
+def seconds(work: StreamReader, stream: bytes, size: int) -> float:
+    started = time.process_time()
+    for at in range(0, len(stream), size):
+        work.feed(stream[at : at + size])
+    return time.process_time() - started
+
+
+@pytest.mark.parametrize(
+    ("stream", "size"),
+    [
+        pytest.param(encode(message(bytes(4_000_000))), 1_448, id="one large message"),
+        pytest.param(encode(message(bytes(48))) * 16_000, 1 << 30, id="many small ones"),
+        pytest.param(WRONG_VERSION + bytes(4_000_000), 1_448, id="nothing but a search"),
+        pytest.param(WRONG_VERSION + CLIENT_COOKIE[:14] * 280_000, 1_448, id="a search among decoys"),
+    ],
+)
+def test_the_work_is_in_proportion_to_the_bytes(stream: bytes, size: int) -> None:
+    """Four times the bytes in the same pieces take four times as long: ten times would be a square."""
+    quarter, whole = (
+        min(
+            seconds(StreamReader(cookies=True, max_message=8_000_000), stream[: len(stream) // part], size)
+            for _ in range(3)
+        )
+        for part in (4, 1)
+    )
+    assert whole < 10 * quarter + 0.05

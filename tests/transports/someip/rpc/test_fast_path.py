@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and responses by the short ways are what the long way makes of them, and so are the books."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, decode, encode, split
+from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
+from ustreamer.transports.someip.rpc import fast_path
+from ustreamer.transports.someip.rpc.exchange import Exchange, RefusedMessage
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
+from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuri import UUri
+
+ECU: Address = ("127.0.0.1", 30502)
+CLIENTS: list[Address] = [("127.0.0.1", 41000), ("127.0.0.1", 41001), ("127.0.0.9", 41000)]
+UNKNOWN_SENDER: Address = ("127.0.0.2", 30502)
+CALLERS = [UUri.parse("//device1/3AB/1/0"), UUri.parse("//device1/103AB/1/0"), UUri.parse("//device2/7/1/0")]
+METHODS = [
+    UUri.parse(each)
+    for each in (
+        "//chassis/CD/4/1",
+        "//chassis/CD/4/2",  # wants no answer
+        "//chassis/CD/4/3",  # in segments
+        "//chassis/CE/1/1",  # over TCP
+        "//chassis/CD/4/9",  # none
+        "//chassis/EE/4/1",  # of no service
+    )
+]
+KINDS = [1, {"id": 2, "no_return": True}, {"id": 3, "tp": True}]
+SERVICES = [
+    {"service": 0x00CD, "major": 4, "methods": KINDS, "remote": "127.0.0.1:30502"},
+    {"service": 0x00CE, "major": 1, "methods": [1], "remote": "127.0.0.1:30503", "protocol": "tcp"},
+    {"service": 0x0777, "major": 2, "methods": KINDS, "offered": True, "provider": "//hpc.vin1/9077/1/0"},
+]
+BASE = {
+    "transport": "someip",
+    "authorities": ["chassis"],
+    "bind": "127.0.0.1",
+    "port": 30500,
+    "clients": ["127.0.0.1", "127.0.0.9"],
+    "services": SERVICES,
+}
+Sent = tuple[bytes, Address, TpSegmentation | None]
+
+
+class SlowSide:
+    """An exchange whose messages go the long way, one by one: the oracle."""
+
+    def __init__(self, time: ManualClock, **keys: Any) -> None:
+        clock = time.clock()
+        self.exchange = Exchange(msgspec.convert(BASE | keys, SomeipEndpoint), "hpc.vin1", clock)
+        self.sent: list[Sent] = []
+        self.errors: list[UCode] = []
+        self.received: list[UMessage] = []
+        self.refused: list[RefusedMessage] = []
+        self.request_ids: list[UUID] = []
+        self.expired: list[tuple[UAttributes, bytes] | tuple[bytes, Address]] = []
+
+    # As `SomeipTransport` does.
+
+    def send(self, message: UMessage) -> None:
+        message.check(strict=False)
+        if message.attributes.type is UMessageType.REQUEST:
+            out = self.exchange.open_call(message)
+            self.sent.append((out.datagram, out.address, out.segmentation))
+            self.exchange.on_sent(out)
+            return
+        answer = self.exchange.encode_response(message)
+        if answer is not None:
+            self.sent.append(answer)
+            self.exchange.on_response_sent(message)
+
+    def on_datagram(self, datagram: bytes, address: Address) -> None:
+        for each in split(datagram)[0]:
+            outcome = self.exchange.decode_message(each, address)
+            if isinstance(outcome, UMessage):
+                self.on_message(outcome)
+            elif outcome is not None:
+                self.refused.append(outcome)
+
+    def on_message(self, message: UMessage) -> None:
+        message.check(strict=True)
+        self.received.append(message)
+        if message.attributes.type is UMessageType.REQUEST:
+            self.request_ids.append(message.id)
+
+    def expire(self) -> None:
+        responses, datagrams = self.exchange.expire_requests()
+        self.expired += [(each.attributes, each.payload) for each in responses]
+        self.expired += datagrams
+
+    def transmit(self, messages: Sequence[UMessage]) -> None:
+        for each in messages:
+            try:
+                self.send(each)
+            except UStatusError as error:
+                self.errors.append(error.code)
+
+    # What can be compared: ids of what came in are random.
+
+    def snapshot(self) -> object:
+        heard = [(each.attributes, each.payload) for each in self.received]
+        deadline_ns = self.exchange.next_deadline_ns
+        return (
+            self.sent,
+            self.errors,
+            heard,
+            self.refused,
+            self.expired,
+            self.exchange.statistics(),
+            deadline_ns,
+        )
+
+
+class FastSide(SlowSide):
+    """The same by the short ways, and together."""
+
+    def __init__(self, time: ManualClock, **keys: Any) -> None:
+        super().__init__(time, **keys)
+        self.wakes: list[int] = []
+        self.room = 1 << 30  # datagrams that are taken
+        self.others = 0
+        self.fast_out = self.exchange.fast_out(
+            self._send_equal_sized, self._send_slow_path, self.wakes.append, lambda _: False
+        )
+
+    def _send_equal_sized(self, datagrams: Sequence[bytes], address: Address) -> int:
+        assert 0 < len(datagrams) <= 64
+        assert len({len(each) for each in datagrams}) == 1
+        assert self.exchange._pending.lock.locked()
+        taken = min(len(datagrams), self.room)
+        self.room -= taken
+        self.sent += [(each, address, None) for each in datagrams[:taken]]
+        return taken
+
+    def _send_slow_path(self, message: UMessage) -> None:
+        self.others += 1
+        self.send(message)
+
+    def transmit(self, messages: Sequence[UMessage]) -> None:
+        """As a lane: together, and what is not taken by itself."""
+        taken = self.fast_out.transmit_batch(iter(messages))
+        for each in messages[taken:]:
+            try:
+                self.fast_out.transmit(each)
+            except UStatusError as error:
+                self.errors.append(error.code)
+
+    def on_datagram(self, datagram: bytes, address: Address) -> None:
+        before = self.exchange.statistics()
+        message = self.exchange.fast_in.decode_message(datagram, address)
+        if message is None:
+            assert self.exchange.statistics() == before
+            super().on_datagram(datagram, address)
+        else:
+            self.on_message(message)
+
+
+class Story:
+    """Both sides, to whom the same happens."""
+
+    def __init__(self, **keys: Any) -> None:
+        self.time = ManualClock()
+        self.slow, self.fast = SlowSide(self.time, **keys), FastSide(self.time, **keys)
+        self.sides = self.slow, self.fast
+        self.ids = UuidSource(self.time.clock().wall_ms)
+
+    def call(self, *calls: tuple[int, int, int, int]) -> None:
+        """Each by its caller, its method, what is left of its ttl of 100 ms, and the size of its payload."""
+        now_ms = self.time.clock().wall_ms()
+        messages = []
+        for caller, method, left_ms, size in calls:
+            id = self.ids.next()
+            id = UUID((now_ms + left_ms - 100) << 16 | id.msb & 0xFFFF, id.lsb)
+            messages.append(request(id, CALLERS[caller], METHODS[method], bytes(size), ttl=100))
+        for side in self.sides:
+            side.transmit(messages)
+
+    def on_datagram(self, datagram: bytes, address: Address) -> None:
+        for side in self.sides:
+            side.on_datagram(datagram, address)
+
+    def answer(self, number: int, address: Address, **fields: Any) -> None:
+        """The ECU answers the call that was sent as that number, counted from the last."""
+        sent = [each for each, to, _ in self.slow.sent if to == ECU]
+        if sent:
+            asked = decode(sent[-1 - number % len(sent)])[0]
+            kind = {"message_type": MessageType.RESPONSE, "payload": b"ok"}
+            self.on_datagram(encode(msgspec.structs.replace(asked, **(kind | fields))), address)
+
+    def respond(self, *answers: tuple[int, UCode | None, int]) -> None:
+        """Applications answer requests of clients, counted from the last, with such a status and so large."""
+        for side in self.sides:
+            messages = []
+            for number, code, size in answers:
+                asked = self.asked(side, number)
+                if code is None or code is UCode.OK:
+                    made = response(self.ids.next(), asked, bytes(size))
+                    attributes = msgspec.structs.replace(made.attributes, commstatus=code)
+                    messages.append(UMessage(made.id, attributes, made.payload))
+                else:
+                    messages.append(error_response(self.ids.next(), asked, UStatus(code, "no")))
+            side.transmit(messages)
+
+    def asked(self, side: SlowSide, number: int) -> UMessage:
+        known = side.request_ids
+        id = known[-1 - number % len(known)] if known and number < 8 else UUID(0x7000, 1 << 63)
+        return request(id, UUri.parse("//chassis/12/1/0"), UUri.parse("//hpc.vin1/9077/1/1"), ttl=100)
+
+    def wait(self, ms: int) -> None:
+        self.time.advance(ms=ms)
+        for side in self.sides:
+            side.expire()
+
+    def check(self) -> None:
+        assert self.fast.snapshot() == self.slow.snapshot()
+
+
+def asking(**fields: Any) -> SomeIpMessage:
+    return msgspec.structs.replace(SomeIpMessage(0x0777, 1, 0x12, 9, 2, 0, 0, b"go"), **fields)
+
+
+CALL = st.tuples(
+    st.sampled_from([0, 0, 0, 1, 2]),
+    st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 5]),
+    st.sampled_from([100, 100, 50, 5, 0, -5, 100_000]),
+    st.sampled_from([0, 8, 8, 8, 9]),
+)
+SMALL = st.integers(0, 5)
+REQUEST = st.builds(
+    asking,
+    service=st.sampled_from([0x0777] * 6 + [0x0778]),
+    method=st.sampled_from([1, 1, 1, 2, 3, 4]),
+    client=st.sampled_from([0x12, 0x13, 0xFFFF]),
+    session=SMALL,
+    interface_version=st.sampled_from([2, 2, 2, 3]),
+    message_type=st.sampled_from([0, 0, 0, 1, 0x20, 2, 0x80, 0x40]),
+    return_code=st.sampled_from([0, 0, 0, 1]),
+    payload=st.binary(max_size=3),
+)
+ODD = st.sampled_from([b"", b"x", bytes(16)])
+ANSWER_FIELDS = st.sampled_from(
+    [{}] * 6
+    + [
+        {"message_type": MessageType.ERROR, "return_code": 3, "payload": b""},
+        {"return_code": 1},
+        {"method": 5},
+        {"session": 77},
+        {"interface_version": 9},
+        {"message_type": MessageType.RESPONSE_ACK},
+    ]
+)
+CODE = st.sampled_from([None, None, None, UCode.OK, UCode.INTERNAL])
+STEP = st.one_of(
+    st.tuples(st.just("call"), st.lists(CALL, min_size=1, max_size=8)),
+    st.tuples(
+        st.just("answer"),
+        st.tuples(SMALL, st.sampled_from([ECU, ECU, CLIENTS[0], UNKNOWN_SENDER]), ANSWER_FIELDS),
+    ),
+    st.tuples(st.just("ask"), st.tuples(REQUEST, ODD, st.sampled_from([*CLIENTS, UNKNOWN_SENDER]))),
+    st.tuples(st.just("ask"), st.tuples(REQUEST, st.just(b""), st.sampled_from(CLIENTS))),
+    st.tuples(
+        st.just("respond"), st.lists(st.tuples(st.integers(0, 9), CODE, SMALL), min_size=1, max_size=6)
+    ),
+    st.tuples(st.just("wait"), st.sampled_from([0, 1, 4, 20, 99, 200])),
+)
+
+
+@settings(max_examples=400, deadline=None)  # a busy machine is no failure
+@given(st.lists(STEP, max_size=25), st.sampled_from([3, 100]))
+def test_the_short_ways_end_where_the_long_ones_do(steps: Iterable[tuple[str, Any]], limit: int) -> None:
+    story = Story(max_pending=limit, request_ttl_ms=100)
+    for what, how in steps:
+        match what:
+            case "call":
+                story.call(*how)
+            case "answer":
+                story.answer(how[0], how[1], **how[2])
+            case "ask":
+                story.on_datagram(encode(how[0]) + how[1], how[2])
+            case "respond":
+                story.respond(*how)
+            case _:
+                story.wait(how)
+        story.check()
+    story.wait(1_000)
+    story.check()
+
+
+def test_calls_and_their_answers_go_the_short_ways() -> None:
+    story = Story()
+    story.call(*[(0, 0, 100, 8)] * 100)
+    assert (story.fast.others, len(story.fast.sent)) == (0, 100)
+    for number in range(100):
+        datagram = encode(
+            msgspec.structs.replace(
+                decode(story.fast.sent[number][0])[0], message_type=MessageType.RESPONSE, payload=b"ok"
+            )
+        )
+        assert story.fast.exchange.fast_in.decode_message(datagram, ECU) is not None
+        assert story.fast.exchange.fast_in.decode_message(datagram, ECU) is None  # answered once
+
+
+def test_requests_and_their_answers_go_the_short_ways_from_the_second_on() -> None:
+    story = Story()
+    datagram = encode(asking())
+    story.on_datagram(datagram, CLIENTS[0])
+    for client in CLIENTS:
+        message = story.fast.exchange.fast_in.decode_message(datagram, client)
+        assert message is not None
+        story.fast.on_message(message)
+    assert story.fast.exchange.fast_in.decode_message(datagram, UNKNOWN_SENDER) is None
+    answers = [response(story.ids.next(), story.asked(story.fast, number)) for number in range(4)]
+    assert story.fast.fast_out.transmit_batch(answers) == 4
+    assert story.fast.others == 0
+    assert [to for _, to, _ in story.fast.sent] == [*reversed(CLIENTS), CLIENTS[0]]
+    assert story.fast.fast_out.transmit_batch(answers[:1]) == 0  # no such request is open
+
+
+@pytest.mark.parametrize("method", range(1, 6))
+def test_what_is_no_plain_call_goes_the_long_way(method: int) -> None:
+    story = Story()
+    for _ in range(2):
+        story.call((0, 0, 100, 8), (0, method, 100, 8), (0, 0, 100, 8))
+        story.check()
+    assert story.fast.others >= 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": 5},
+        {"service": 0x00CE},
+        {"client": 1},
+        {"session": 77},
+        {"message_type": MessageType.ERROR, "return_code": 3, "payload": b""},
+        {"return_code": 1},
+    ],
+)
+def test_what_is_no_plain_answer_to_a_call_goes_the_long_way(fields: dict[str, Any]) -> None:
+    story = Story()
+    story.call((0, 0, 100, 8))
+    story.answer(0, ECU, **fields)
+    story.check()
+    story.answer(0, ECU)
+    story.check()
+    assert story.fast.exchange.statistics()["calls_open"] == 0
+
+
+@pytest.mark.parametrize("fields", [{"message_type": 1}, {"method": 2, "message_type": 1}, {"method": 3}])
+@pytest.mark.parametrize("code", [None, UCode.INTERNAL])
+def test_what_is_no_plain_answer_to_a_request_goes_the_long_way(
+    fields: dict[str, Any], code: UCode | None
+) -> None:
+    story = Story()
+    for _ in range(3):
+        story.on_datagram(encode(asking(**fields)), CLIENTS[0])
+    story.respond((0, code, 2), (1, code, 2), (2, code, 2))
+    story.check()
+
+
+def test_answers_over_tcp_go_the_long_way() -> None:
+    story = Story()
+    for _ in range(2):
+        story.on_datagram(encode(asking()), TcpAddress("127.0.0.1", 41000))
+    story.respond((0, None, 2), (1, None, 2))
+    story.check()
+    assert story.fast.others == 2
+
+
+def test_of_what_is_not_taken_nothing_stays_open() -> None:
+    story = Story()
+    short = story.fast
+    messages = [request(story.ids.next(), CALLERS[0], METHODS[0], b"%d" % n, ttl=100) for n in range(8)]
+    short.room = 5
+    assert short.fast_out.transmit_batch(messages) == 5
+    assert short.exchange.statistics()["calls_open"] == 5
+    short.room = 100
+    assert short.fast_out.transmit_batch(messages[5:]) == 3
+    assert [decode(each)[0].payload for each, *_ in short.sent] == [b"%d" % n for n in range(8)]
+    assert len({decode(each)[0].request_id for each, *_ in short.sent}) == 8
+
+
+def test_answers_that_are_not_taken_can_be_sent_again_until_their_time_is_over() -> None:
+    story = Story(request_ttl_ms=100)
+    short = story.fast
+    for session in range(1, 5):
+        short.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    answers = [response(story.ids.next(), story.asked(short, 3 - number)) for number in range(4)]
+    story.time.advance(ms=60)
+    short.room = 2
+    assert short.fast_out.transmit_batch(answers) == 2
+    assert short.exchange.statistics()["requests_open"] == 2
+    short.room = 1
+    assert short.fast_out.transmit_batch(answers[2:]) == 1
+    story.time.advance(ms=39)
+    short.expire()
+    assert short.expired == []
+    story.time.advance(ms=1)  # as long after the request as if nothing had been tried
+    short.expire()
+    assert [decode(each[0])[0].session for each in short.expired if isinstance(each[0], bytes)] == [4]
+    assert [decode(each)[0].session for each, *_ in short.sent] == [1, 2, 3]
+
+
+def test_one_request_is_answered_once_however_often_it_is_in_a_helping() -> None:
+    story = Story()
+    for session in (1, 2):
+        story.fast.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    first, second = (response(story.ids.next(), story.asked(story.fast, number)) for number in (1, 0))
+    assert story.fast.fast_out.transmit_batch([first, first, second]) == 1
+    assert len(story.fast.sent) == 1
+
+
+def test_no_call_is_sent_whose_answer_would_not_be_read() -> None:
+    story = Story()
+    story.call((0, 0, 100, 8))
+    story.fast.exchange.abort_calls()
+    again = [request(story.ids.next(), CALLERS[0], METHODS[0], ttl=100)]
+    assert story.fast.fast_out.transmit_batch(again) == 0
+    with pytest.raises(UStatusError) as refused:
+        story.fast.fast_out.transmit(again[0])
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert len(story.fast.sent) == 1
+
+
+def test_the_endpoint_wakes_for_the_first_deadline_of_a_helping() -> None:
+    story = Story()
+    story.call((0, 0, 90, 8), (0, 0, 20, 8), (0, 0, 50, 8))
+    assert story.fast.wakes == [story.fast.exchange.next_deadline_ns]
+
+
+def test_after_a_leap_of_the_clock_deadlines_are_the_long_ways() -> None:
+    story = Story()
+    story.call((0, 0, 100, 8))
+    story.time.step(ms=1_000_000_000)
+    story.call(*[(0, 0, 100, 8)] * 3)
+    story.check()
+    assert story.fast.others == 3
+
+
+def test_a_service_that_moves_is_called_where_it_is() -> None:
+    story = Story()
+    story.call((0, 0, 100, 8))
+    moved = msgspec.convert(
+        {"service": 0x00CD, "major": 4, "methods": KINDS, "remote": "127.0.0.1:4"},
+        type=type(msgspec.convert(BASE, SomeipEndpoint).services[0]),
+    )
+    services = story.fast.exchange.services
+    services.set_located_services([moved])
+    story.call((0, 0, 100, 8))
+    assert story.fast.sent[-1][1] == ("127.0.0.1", 4)
+
+
+def test_what_service_discovery_has_to_see_goes_the_long_way() -> None:
+    story = Story()
+    seen: list[UMessage] = []
+    story.fast.fast_out._is_for_discovery = lambda message: not seen.append(message)  # type: ignore[func-returns-value]
+    story.on_datagram(encode(asking()), CLIENTS[0])
+    story.call((0, 0, 100, 8), (0, 0, 100, 8))
+    story.respond((0, None, 8))
+    story.check()
+    assert story.fast.others == len(seen) == 3
+
+
+def test_a_call_of_a_service_that_nobody_has_listed_is_always_told_to_who_looks_for_it() -> None:
+    story = Story()
+    services = story.fast.exchange.services
+    [(_, service), *_] = services._remote.items()
+    services._remote = {METHODS[0].with_resource(0): msgspec.structs.replace(service, is_configured=False)}
+    sought: list[UUri] = []
+    services.set_dynamic_request(sought.append)
+    story.call((0, 0, 100, 8))
+    before = len(sought)
+    story.call((0, 0, 100, 8))
+    assert len(sought) > before > 0
+    assert not services.request_templates
+
+
+def test_nothing_is_sent_to_a_service_that_has_gone_while_a_helping_was_made() -> None:
+    story = Story()
+    story.call((0, 0, 100, 8))
+    short = story.fast
+
+    def calls() -> Iterable[UMessage]:
+        for number in range(2):
+            if number == 1:
+                short.exchange.services._static_services.clear()
+                short.exchange.services.set_located_services([])
+            yield request(story.ids.next(), CALLERS[0], METHODS[0], ttl=100)
+
+    assert short.fast_out.transmit_batch(calls()) == 0
+    assert (len(short.sent), short.exchange.statistics()["calls_open"]) == (1, 1)
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_path, "_MAX_CACHED", 4)
+    story = Story()
+    arriving = story.fast.exchange.fast_in
+    for number in range(20):
+        caller = UUri("device1", number + 1, 1, 0)
+        story.fast.transmit([request(story.ids.next(), caller, METHODS[0], ttl=100)])
+        story.answer(0, ECU)
+        story.fast.on_datagram(
+            encode(msgspec.structs.replace(decode(story.fast.sent[-1][0])[0], message_type=0x80)), ECU
+        )
+        story.fast.on_datagram(encode(asking(client=number)), CLIENTS[0])
+        assert len(story.fast.exchange.services.request_templates) <= 4
+        assert len(arriving._request_attributes) <= 4
+        assert len(arriving._response_templates._known) <= 4
+    assert story.fast.exchange.statistics()["calls_open"] == 0

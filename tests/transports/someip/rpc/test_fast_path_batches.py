@@ -1,0 +1,593 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and responses that come or go together are what they are one by one by the short ways, and so are the books."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.transports.someip.io.test_recvmmsg import FAR, OURS, SECOND, LoopbackReceiver, loop  # noqa: F401  a fixture
+from tests.transports.someip.rpc.test_fast_path import (
+    CALLERS,
+    CLIENTS,
+    ECU,
+    METHODS,
+    UNKNOWN_SENDER,
+    FastSide,
+    Story,
+    asking,
+)
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, MessageType, decode, encode
+from ustreamer.transports.someip.protocol.correlation import DeadlineTable
+from ustreamer.transports.someip.rpc.exchange import Exchange
+from ustreamer.uprotocol.batch import MIN_BATCH, IdColumns, MessageBatch
+from ustreamer.uprotocol.umessage import UMessage, request, response
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UUID, UuidSource
+
+UNKNOWN = UUID(0x7000, 1 << 63)
+
+
+def entries(pending: DeadlineTable[Any, Any]) -> object:
+    """All that an operation that says it has changed nothing must leave as it was."""
+    groups = {group: list(keys) for group, keys in pending._groups.items()}
+    return dict(pending._entries), groups, pending.next_deadline_ns
+
+
+def untouched(exchange: Exchange) -> object:
+    books = exchange._pending
+    return entries(books.calls), entries(books.requests), exchange.statistics()
+
+
+def comparable(exchange: Exchange) -> object:
+    """What is open, but for the ids of requests, which are random: in their order."""
+    calls, requests = exchange._pending.calls, exchange._pending.requests
+    return (
+        [(key, value, at_ns) for key, (value, at_ns, _) in calls._entries.items()],
+        [(value, at_ns) for value, at_ns, _ in requests._entries.values()],
+        {group: len(keys) for group, keys in calls._groups.items()},
+        {group: len(keys) for group, keys in requests._groups.items()},
+        calls.next_deadline_ns,
+        requests.next_deadline_ns,
+    )
+
+
+class Together(FastSide):
+    """Takes what comes together, as a helping has it; what is not taken so, one by one."""
+
+    def receive_batch(
+        self, datagrams: Sequence[bytes], senders: Sequence[Address]
+    ) -> Sequence[UMessage] | None:
+        before = untouched(self.exchange)
+        first = datagrams[0]
+        made = self.exchange.fast_in.decode_batch(
+            first[:8] + bytes(4) + first[12:HEADER_LENGTH],
+            [int.from_bytes(each[8:12]) for each in datagrams],
+            [each[HEADER_LENGTH:] for each in datagrams],
+            senders,
+        )
+        if made is None:
+            assert untouched(self.exchange) == before
+            for each in zip(datagrams, senders, strict=True):
+                self.on_datagram(*each)
+            return None
+        for message in made:
+            self.on_message(message)
+        ids = [*(each.id for each in made), self.exchange._ids.next()]
+        assert ids == sorted(set(ids))
+        return made
+
+
+class Twins(Story):
+    """One to whom things happen one by one, and one to whom they happen together."""
+
+    def __init__(self, **keys: Any) -> None:
+        self.time = ManualClock()
+        self.single, self.together = FastSide(self.time, **keys), Together(self.time, **keys)
+        self.slow = self.single
+        self.sides = self.both = self.single, self.together
+        self.ids = UuidSource(self.time.clock().wall_ms)
+
+    def receive_batch(
+        self, datagrams: Sequence[bytes], senders: Sequence[Address]
+    ) -> tuple[Sequence[UMessage] | None, bool]:
+        """What is made of these together; and whether each by itself is taken the short way."""
+        made = self.together.receive_batch(datagrams, senders)
+        arriving, short = self.single.exchange.fast_in, True
+        for datagram, sender in zip(datagrams, senders, strict=True):
+            message = arriving.decode_message(datagram, sender)
+            if message is None:
+                short = False
+                self.single.on_datagram(datagram, sender)
+            else:
+                self.single.on_message(message)
+        self.check()
+        return made, short
+
+    def check(self) -> None:
+        assert self.together.snapshot() == self.single.snapshot()
+        assert comparable(self.together.exchange) == comparable(self.single.exchange)
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+
+
+def answering(asked: bytes, **fields: Any) -> bytes:
+    kind = {"message_type": MessageType.RESPONSE, "payload": b"ok"}
+    return encode(msgspec.structs.replace(decode(asked)[0], **(kind | fields)))
+
+
+AnswerFlaw = Callable[[list[bytes], list[Address], int], None]
+
+
+def _all_from_unknown_sender(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    senders[:] = [UNKNOWN_SENDER] * len(senders)
+
+
+def _one_from_unknown_sender(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    senders[where] = UNKNOWN_SENDER
+
+
+def _another_port(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    senders[where] = ECU[0], 9
+
+
+def _an_unknown_id(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    datagrams[where] = datagrams[where][:8] + b"\xee\xee\xee\xee" + datagrams[where][12:]
+
+
+def _twice(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    datagrams[where] = datagrams[where][:8] + datagrams[0][8:12] + datagrams[where][12:]
+
+
+def _a_failure(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    datagrams[:] = [each[:15] + b"\x01" + each[16:] for each in datagrams]
+
+
+def _another_major(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    datagrams[:] = [each[:13] + b"\x09" + each[14:] for each in datagrams]
+
+
+def _a_length_too_large(datagrams: list[bytes], senders: list[Address], where: int) -> None:
+    datagrams[:] = [each[:7] + bytes([each[7] + 1]) + each[8:] for each in datagrams]
+
+
+def _none(datagrams: list[bytes], senders: list[Address], where: int) -> None: ...
+
+
+ANSWER_FLAWS: list[AnswerFlaw] = [
+    _all_from_unknown_sender,
+    _one_from_unknown_sender,
+    _another_port,
+    _an_unknown_id,
+    _twice,
+    _a_failure,
+    _another_major,
+    _a_length_too_large,
+]
+A_CALL = st.tuples(
+    st.sampled_from([0, 0, 0, 0, 1, 2]),
+    st.sampled_from([0] * 20 + [2]),  # the other one is called in the same way and answered in another
+    st.sampled_from([100] * 10 + [20]),
+    st.just(8),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    calls=st.one_of(
+        st.lists(A_CALL, min_size=1, max_size=20),
+        st.integers(1, 20).map(lambda number: [(0, 0, 100, 8)] * number),
+    ),
+    flaw=st.sampled_from([_none] * 8 + ANSWER_FLAWS),
+    where=st.integers(0, 19),
+    late_ms=st.sampled_from([0, 0, 20, 50]),
+)
+def test_answers_that_come_together_are_what_they_are_one_by_one(
+    calls: list[tuple[int, int, int, int]], flaw: AnswerFlaw, where: int, late_ms: int
+) -> None:
+    twins = Twins()
+    twins.call(*calls)
+    datagrams = [answering(each, method=1) for each, *_ in twins.single.sent]
+    senders = [ECU] * len(datagrams)
+    flaw(datagrams, senders, where % len(datagrams))
+    twins.time.advance(ms=late_ms)
+    made, short = twins.receive_batch(datagrams, senders)
+    assert (made is not None) == short
+    if made is not None:
+        assert [each.payload for each in made] == [b"ok"] * len(calls)
+        assert [each.attributes.reqid for each in made] == [
+            each.attributes.reqid for each in twins.single.received
+        ]
+        assert isinstance(made, MessageBatch) == (len({caller for caller, *_ in calls}) == 1)
+        assert twins.together.exchange.statistics()["calls_open"] == 0
+    twins.wait(1_000)
+    twins.check()
+
+
+@pytest.mark.parametrize("flaw", ANSWER_FLAWS, ids=lambda flaw: flaw.__name__)
+@pytest.mark.parametrize("where", [1, 4, 7])
+def test_one_answer_with_a_flaw_leaves_all_calls_open(flaw: AnswerFlaw, where: int) -> None:
+    twins = Twins()
+    twins.call(*[(0, 0, 100, 8)] * 8)
+    datagrams, senders = [answering(each) for each, *_ in twins.single.sent], [ECU] * 8
+    flaw(datagrams, senders, where)
+    made, _ = twins.receive_batch(datagrams, senders)
+    assert (made is not None) == (flaw in {_another_port, _another_major})  # which nobody minds
+
+
+def test_an_answer_of_another_method_and_one_too_late_leave_all_calls_open() -> None:
+    for odd in ((0, 2, 100, 8), (0, 0, 20, 8)):
+        twins = Twins()
+        twins.call(*[(0, 0, 100, 8)] * 4, odd, *[(0, 0, 100, 8)] * 4)
+        twins.time.advance(ms=20)
+        datagrams = [answering(each, method=1) for each, *_ in twins.single.sent]
+        assert twins.receive_batch(datagrams, [ECU] * 9) == (None, False)
+
+
+def test_answers_to_one_caller_are_a_run_and_each_has_its_reqid() -> None:
+    twins = Twins()
+    twins.call(*[(0, 0, 100, 8)] * 8)
+    asked = [call.request.id for call, *_ in twins.single.exchange._pending.calls._entries.values()]
+    datagrams = [answering(each, payload=b"%d" % n) for n, (each, *_) in enumerate(twins.single.sent)]
+    made, _ = twins.receive_batch(datagrams[::-1], [ECU] * 8)
+    assert isinstance(made, MessageBatch)
+    assert made.reqids == asked[::-1]
+    assert list(made.payloads) == [b"%d" % n for n in range(8)][::-1]
+
+
+# ------------------------------------------------------------------------------------------------------------- requests
+
+
+def learned(**keys: Any) -> Twins:
+    """They know requests of the clients 0x12 and 0x13, with and without an answer."""
+    twins = Twins(**keys)
+    for client in (0x12, 0x13):
+        for kind in (0, 1):
+            twins.on_datagram(encode(asking(client=client, message_type=kind)), CLIENTS[0])
+            twins.respond((0, None, 2))
+    twins.wait(1_000)
+    twins.check()
+    assert twins.together.exchange.statistics()["requests_open"] == 0
+    return twins
+
+
+REQUEST_FLAW = st.sampled_from(
+    [{}] * 8
+    + [
+        {"client": 0x14},  # nobody has heard of
+        {"method": 3},  # unknown, or not learned
+        {"message_type": 0x80},
+        {"interface_version": 3},
+        {"return_code": 1},
+    ]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    number=st.integers(1, 20),
+    senders=st.lists(st.sampled_from([CLIENTS[0]] * 6 + CLIENTS), min_size=20, max_size=20),
+    stranger=st.one_of(st.none(), st.none(), st.integers(0, 19)),
+    other_client=st.one_of(st.none(), st.none(), st.integers(0, 19)),
+    kind=st.sampled_from([0, 0, 1]),
+    flaw=REQUEST_FLAW,
+    limit=st.sampled_from([1_000, 1_000, 1_000, 30, 20, 10, 4]),
+    before=st.sampled_from([0, 0, 2]),
+)
+def test_requests_that_come_together_are_what_they_are_one_by_one(
+    number: int,
+    senders: list[Address],
+    stranger: int | None,
+    other_client: int | None,
+    kind: int,
+    flaw: dict[str, int],
+    limit: int,
+    before: int,
+) -> None:
+    twins = learned(max_pending=limit, request_ttl_ms=100)
+    for session in range(before):
+        twins.on_datagram(encode(asking(session=100 + session)), CLIENTS[0])
+    twins.time.advance(ms=10)
+    asked = [
+        asking(**({"session": session, "message_type": kind, "payload": b"%02d" % session} | flaw))
+        for session in range(number)
+    ]
+    if other_client is not None:
+        at = other_client % number
+        asked[at] = msgspec.structs.replace(asked[at], client=0x13)
+    senders = senders[:number]
+    if stranger is not None:
+        senders[stranger % number] = UNKNOWN_SENDER
+    made, short = twins.receive_batch([encode(each) for each in asked], senders)
+    assert (made is not None) == (short and len({each.client for each in asked}) == 1)
+    if made is not None:
+        assert isinstance(made, MessageBatch)
+        # Each is told apart by its id, and has an answer of its own.
+        opened = [twins.together.exchange._pending.requests._entries[each.id][0] for each in made]
+        assert [each.session for each in opened] == list(range(number))
+        assert {each.expects_response for each in opened} == {kind == MessageType.REQUEST}
+    twins.respond(*[(each, None, 2) for each in range(min(number, 8))])
+    twins.check()
+    twins.wait(1_000)
+    twins.check()
+
+
+@pytest.mark.parametrize(("limit", "hosts"), [(10, 2), (16, 1)])
+def test_at_the_limit_in_the_middle_nothing_of_it_is_open_and_then_those_before_it_are(
+    limit: int, hosts: int
+) -> None:
+    """The limit of all, and that of one host, which is half of it."""
+    twins = learned(max_pending=limit)
+    room = limit if hosts == 2 else limit // 2
+    senders = [CLIENTS[0], CLIENTS[2]] * 10 if hosts == 2 else [CLIENTS[0]] * 20
+    made, short = twins.receive_batch([encode(asking(session=n)) for n in range(20)], senders)
+    assert (made, short) == (None, False)
+    assert twins.together.exchange.statistics()["requests_open"] == room
+    assert len(twins.together.refused) == 20 - room
+
+
+# ---------------------------------------------------------------------------------------- as a helping, on real sockets
+
+
+def test_answers_and_requests_of_a_helping_are_taken_together(loop: LoopbackReceiver) -> None:  # noqa: F811
+    twins = learned()
+    twins.call(*[(0, 0, 100, 8)] * MIN_BATCH)
+    answers = [answering(each) for each, to, _ in twins.single.sent if to == ECU]
+    requests = [encode(asking(session=number)) for number in range(MIN_BATCH)]
+    exchange = twins.together.exchange
+    for datagrams, names in (
+        (answers, [OURS] * MIN_BATCH),
+        (answers, [OURS, SECOND] * (MIN_BATCH // 2)),
+        (requests, []),
+    ):
+        made = exchange.decode_batch(loop.receive_batch(datagrams, names))
+        assert (made is None) == (names == [OURS, SECOND] * (MIN_BATCH // 2))  # those were answered before
+    opened = [each[0].address for each in exchange._pending.requests._entries.values()]
+    assert opened == [loop.sender(OURS).getsockname()] * MIN_BATCH
+
+
+def test_requests_of_a_helping_are_answered_to_where_each_came_from(loop: LoopbackReceiver) -> None:  # noqa: F811
+    twins = learned(clients=["127.0.0.1", "127.0.0.2"])
+    names = [OURS, SECOND, FAR, OURS] * (MIN_BATCH // 4)
+    made = twins.together.exchange.decode_batch(
+        loop.receive_batch([encode(asking(session=number)) for number in range(MIN_BATCH)], names)
+    )
+    assert made is not None
+    opened = [each[0] for each in twins.together.exchange._pending.requests._entries.values()]
+    assert [(each.session, each.address) for each in opened] == [
+        (number, loop.sender(name).getsockname()) for number, name in enumerate(names)
+    ]
+
+
+def test_fewer_than_many_are_looked_at_one_by_one(loop: LoopbackReceiver) -> None:  # noqa: F811
+    exchange = learned().together.exchange
+    requests = [encode(asking(session=number)) for number in range(MIN_BATCH - 1)]
+    before = untouched(exchange)
+    assert exchange.decode_batch(loop.receive_batch(requests)) is None
+    assert untouched(exchange) == before
+
+
+# ---------------------------------------------------------------------------------------------------------- runs go out
+
+
+def send_both(twins: Twins, runs: tuple[MessageBatch, MessageBatch], room: int) -> int:
+    """How many of a run are taken with so much room, which is as many as of its messages; and then what that leaves is tried."""
+    single, together = runs
+    for side in twins.both:
+        side.room = room
+    taken = twins.together.fast_out.transmit_batch(together)
+    assert twins.single.fast_out.transmit_batch(iter(list(single))) == taken
+    same(twins)
+    for side, run in zip(twins.both, runs, strict=True):
+        side.room = 1 << 30
+        rest = run[taken:]
+        side.fast_out.transmit_batch(rest if side is twins.together else iter(list(rest)))
+    same(twins)
+    return taken
+
+
+def same(twins: Twins) -> None:
+    twins.check()
+    assert twins.together.others == twins.single.others
+    assert twins.together.wakes == twins.single.wakes
+
+
+ROOM = st.sampled_from([1 << 30] * 3 + [0, 1, 5, 63, 64, 65])
+SIZES = st.one_of(
+    st.integers(1, 20).map(lambda number: [8] * number),
+    st.sampled_from([64, 65, 130]).map(lambda number: [8] * number),
+    st.lists(st.sampled_from([0, 8, 8, 9]), min_size=1, max_size=20),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=SIZES,
+    method=st.sampled_from([0] * 10 + [1, 2, 3, 4, 5]),
+    late=st.dictionaries(st.integers(0, 129), st.sampled_from([50, 5, 0, -5]), max_size=2),
+    room=ROOM,
+    limit=st.sampled_from([1_000, 1_000, 10]),
+    warm=st.booleans(),
+)
+def test_a_run_of_requests_goes_out_as_its_messages_do(
+    sizes: list[int], method: int, late: dict[int, int], room: int, limit: int, warm: bool
+) -> None:
+    twins = Twins(max_pending=limit)
+    if warm:
+        twins.call((0, method, 100, 8))
+    twins.time.advance(ms=1)
+    now_ms = twins.time.clock().wall_ms()
+    ids = [twins.ids.next() for _ in sizes]
+    msbs = [
+        (now_ms + late.get(number, 100) - 100) << 16 | each.msb & 0xFFFF for number, each in enumerate(ids)
+    ]
+    attributes = request(ids[0], CALLERS[0], METHODS[method], ttl=100).attributes
+    run = MessageBatch(
+        attributes,
+        IdColumns(msbs, [each.lsb for each in ids]),
+        [bytes([number]) * size for number, size in enumerate(sizes)],
+    )
+    send_both(twins, (run, run), room)
+    for number in range(3):
+        twins.answer(number, ECU)
+        same(twins)
+    twins.wait(99)
+    same(twins)
+    twins.wait(1_000)
+    same(twins)
+
+
+def answers(
+    twins: Twins, side: FastSide, reqids: Sequence[UUID] | None, sizes: Sequence[int], **said: Any
+) -> MessageBatch:
+    made = response(twins.ids.next(), twins.asked(side, 0))
+    ids = [twins.ids.next() for _ in sizes]
+    return MessageBatch(
+        msgspec.structs.replace(made.attributes, reqid=None, **said),
+        IdColumns([each.msb for each in ids], [each.lsb for each in ids]),
+        [bytes([number]) * size for number, size in enumerate(sizes)],
+        reqids,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=SIZES,
+    senders=st.lists(st.sampled_from([CLIENTS[0]] * 8 + CLIENTS), min_size=130, max_size=130),
+    odd=st.dictionaries(
+        st.integers(0, 129),
+        st.sampled_from(["unknown", "again", "no return", "over TCP"]),
+        max_size=1,
+    ),
+    code=st.sampled_from([None, None, UCode.OK, UCode.INTERNAL]),
+    room=ROOM,
+    late_ms=st.sampled_from([0, 0, 60, 100]),
+)
+def test_a_run_of_answers_goes_out_as_its_messages_do(
+    sizes: list[int],
+    senders: list[Address],
+    odd: dict[int, str],
+    code: UCode | None,
+    room: int,
+    late_ms: int,
+) -> None:
+    twins = Twins(request_ttl_ms=100)
+    for number in range(len(sizes)):
+        what = odd.get(number)
+        kind = MessageType.REQUEST_NO_RETURN if what == "no return" else MessageType.REQUEST
+        sender = TcpAddress("127.0.0.1", 4) if what == "over TCP" else senders[number]
+        twins.on_datagram(encode(asking(session=number, message_type=kind)), sender)
+    twins.time.advance(ms=late_ms)
+    runs = []
+    for side in twins.both:
+        reqids = list(side.request_ids)
+        for number in range(len(sizes)):
+            if odd.get(number) == "unknown":
+                reqids[number] = UNKNOWN
+            elif odd.get(number) == "again":
+                reqids[number] = reqids[0]
+        runs.append(answers(twins, side, reqids, sizes, commstatus=code))
+    taken = send_both(twins, (runs[0], runs[1]), room)
+    if not odd and code is not UCode.INTERNAL and late_ms < 100:
+        assert taken == min(len(sizes), room) or len(set(zip(sizes, senders, strict=False))) > 1
+    twins.wait(39)
+    same(twins)
+    twins.wait(1)  # what is open again is so until its time is over, and no longer
+    same(twins)
+    assert twins.together.exchange.statistics()["requests_open"] == 0 or late_ms < 60
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 7])
+def test_of_a_run_of_answers_what_the_kernel_does_not_take_is_open_again_and_can_be_answered(
+    room: int,
+) -> None:
+    twins = Twins()
+    side = twins.together
+    for session in range(8):
+        side.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    open_before = {key: each[:2] for key, each in side.exchange._pending.requests._entries.items()}
+    run = answers(twins, side, list(side.request_ids), [2] * 8)
+    side.room = room
+    assert side.fast_out.transmit_batch(run) == room
+    open_now = side.exchange._pending.requests._entries
+    assert list(open_now) == side.request_ids[room:]
+    assert all(each[:2] == open_before[key] for key, each in open_now.items())  # for no longer than before
+    side.room = 100
+    assert side.fast_out.transmit_batch(run[room:]) == 8 - room
+    assert [decode(each)[0].session for each, *_ in side.sent] == list(range(8))
+    assert side.exchange.statistics()["requests_open"] == 0
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 7])
+def test_of_a_run_of_requests_what_the_kernel_does_not_take_is_not_open(room: int) -> None:
+    twins = Twins()
+    side = twins.together
+    ids = [twins.ids.next() for _ in range(8)]
+    run = MessageBatch.from_messages([request(each, CALLERS[0], METHODS[0], b"hi", ttl=100) for each in ids])
+    assert run is not None
+    side.room = room
+    assert side.fast_out.transmit_batch(run) == room
+    assert [call.request.id for call, *_ in side.exchange._pending.calls._entries.values()] == ids[:room]
+
+
+@pytest.mark.parametrize(("code", "taken"), [(None, 8), (UCode.OK, 8), (UCode.INTERNAL, 0)])
+def test_a_run_of_failures_is_left_to_the_long_way(code: UCode | None, taken: int) -> None:
+    twins = Twins()
+    side = twins.together
+    for session in range(8):
+        side.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    before = untouched(side.exchange)
+    run = answers(twins, side, list(side.request_ids), [2] * 8, commstatus=code)
+    assert side.fast_out.transmit_batch(run) == taken == len(side.sent)
+    assert (untouched(side.exchange) == before) == (taken == 0)
+
+
+def test_an_unknown_reqid_in_a_run_is_the_end_of_what_is_taken() -> None:
+    twins = Twins()
+    side = twins.together
+    for session in range(8):
+        side.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    run = answers(twins, side, [*side.request_ids[:3], UNKNOWN, *side.request_ids[4:]], [2] * 8)
+    assert side.fast_out.transmit_batch(run) == 3
+    assert list(side.exchange._pending.requests._entries) == side.request_ids[3:]
+
+
+def test_a_run_of_answers_to_nothing_and_one_of_none_are_not_taken() -> None:
+    twins = Twins()
+    side = twins.together
+    side.on_datagram(encode(asking()), CLIENTS[0])
+    assert side.fast_out.transmit_batch(answers(twins, side, None, [2] * 8)) == 0
+    assert side.fast_out.transmit_batch(answers(twins, side, list(side.request_ids), [2])[:0]) == 0
+    assert (side.sent, side.exchange.statistics()["requests_open"]) == ([], 1)
+
+
+def test_a_run_that_concerns_service_discovery_goes_the_other_way_one_by_one() -> None:
+    twins = Twins()
+    for side in twins.both:
+        side.fast_out._is_for_discovery = lambda _: True
+    for session in range(8):
+        twins.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    runs = [answers(twins, side, list(side.request_ids), [2] * 8) for side in twins.both]
+    assert send_both(twins, (runs[0], runs[1]), 0) == 8
+    assert twins.together.others == 8
+
+
+def test_a_run_of_answers_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That its messages need not be made is what it is for."""
+
+    def made(_: MessageBatch) -> Any:  # nothing at all
+        raise AssertionError("messages were made")
+
+    twins = Twins()
+    side = twins.together
+    for session in range(8):
+        side.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    run = answers(twins, side, list(side.request_ids), [2] * 8)
+    monkeypatch.setattr(MessageBatch, "__iter__", made)
+    assert side.fast_out.transmit_batch(run) == 8

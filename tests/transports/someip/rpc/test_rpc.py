@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls over SOME/IP as a stack must treat them: no answers where none belong, and the codes that say what was wrong."""
+
+import socket
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
+
+import msgspec
+import pytest
+
+from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.endpoint.transport import SomeipTransport
+from ustreamer.transports.someip.io import receive_loop
+from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, decode, encode
+from ustreamer.transports.someip.protocol.return_codes import SomeipFailure, decode_failure, encode_failure
+from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, request, response, response_attributes
+from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UuidSource
+from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.wire import decode_status
+
+WITHIN_S = 30.0  # far above what anything here takes; only a failing test waits for it
+APP = UUri.parse("//device1/3AB/1/0")
+ASK = UUri.parse("//chassis/CD/4/1")
+TELL = UUri.parse("//chassis/CD/4/2")
+
+
+class Bench:
+    """An endpoint and an ECU that is a service, a client and nothing else."""
+
+    def __init__(self, ecu: socket.socket) -> None:
+        self.ecu = ecu
+        remote = "{}:{}".format(*ecu.getsockname())
+        methods = [1, {"id": 2, "no_return": True}]
+        config = {
+            "transport": "someip",
+            "authorities": ["chassis"],
+            "bind": "127.0.0.1",
+            "port": 0,
+            "clients": ["127.0.0.1"],
+            "services": [
+                {"service": 0x00CD, "major": 4, "methods": methods, "remote": remote},
+                {
+                    "service": 0x0777,
+                    "major": 2,
+                    "methods": methods,
+                    "offered": True,
+                    "provider": "//hpc.vin1/9077/1/0",
+                },
+            ],
+        }
+        self.endpoint = SomeipTransport(
+            msgspec.convert(config, SomeipEndpoint), EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK)
+        )
+        self._messages: SimpleQueue[UMessage] = SimpleQueue()
+        for sink in (None, ANY):
+            self.endpoint.register_listener(ANY, sink, self._messages.put)
+        self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
+        self.endpoint.open()
+
+    def call(self, method: UUri, ttl: int = 10_000) -> UMessage:
+        message = request(self.ids.next(), APP, method, b"hi", ttl=ttl)
+        self.endpoint.send(message)
+        return message
+
+    def next_message(self) -> UMessage:
+        return self._messages.get(timeout=WITHIN_S)
+
+    def received(self) -> SomeIpMessage:
+        return decode(self.ecu.recv(65_535))[0]
+
+    def send_datagrams(self, *datagrams: bytes) -> None:
+        for datagram in datagrams:
+            self.ecu.sendto(datagram, self.endpoint.address)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ecu:
+        ecu.bind(("127.0.0.1", 0))
+        ecu.settimeout(WITHIN_S)
+        made = Bench(ecu)
+        yield made
+        made.endpoint.close()
+
+
+def asked(kind: MessageType = MessageType.REQUEST, **fields: int) -> SomeIpMessage:
+    return msgspec.structs.replace(SomeIpMessage(0x0777, 1, 0x12, 9, 2, kind, payload=b"go"), **fields)
+
+
+# --- REQUEST_NO_RETURN ------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_wants_no_answer_says_so_and_its_caller_is_told_that_it_was_sent(bench: Bench) -> None:
+    message = bench.call(TELL)
+    assert bench.received() == SomeIpMessage(
+        0x00CD, 2, 0x03AB, 1, 4, MessageType.REQUEST_NO_RETURN, payload=b"hi"
+    )
+
+    answer = bench.next_message()
+    answer.check(strict=True)
+    assert answer.attributes == response_attributes(message, None, UPayloadFormat.UNSPECIFIED)
+    assert answer.payload == b""
+    assert bench.endpoint.statistics()["calls_open"] == bench.endpoint.statistics()["calls_expired"] == 0
+
+
+def test_a_call_that_wants_no_answer_and_cannot_be_sent_is_no_success(bench: Bench) -> None:
+    def refuse(_datagram: bytes, _address: object) -> object:
+        raise OSError(113, "No route to host")
+
+    sendto, bench.endpoint._outbound.sendto = bench.endpoint._outbound.sendto, refuse
+    with pytest.raises(RouteUnavailable):
+        bench.call(TELL)
+    bench.endpoint._outbound.sendto = sendto
+
+    later = bench.call(TELL)
+    assert bench.next_message().attributes.reqid == later.id
+
+
+def test_a_request_without_return_is_taken_and_its_answer_ends_here(bench: Bench) -> None:
+    bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
+    heard = bench.next_message()
+    assert heard.attributes.type is UMessageType.REQUEST
+    assert heard.attributes.source == UUri.parse("//chassis/12/1/0")
+
+    bench.endpoint.send(
+        UMessage(bench.ids.next(), response_attributes(heard, None, UPayloadFormat.UNSPECIFIED), b"no")
+    )
+    assert bench.endpoint.statistics()["responses_not_wanted"] == 1
+
+
+def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Bench) -> None:
+    bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
+    bench.next_message()
+    bench.send_datagrams(encode(asked(method=2)))
+    told = bench.received()
+    assert (told.message_type, told.return_code) == (MessageType.ERROR, ReturnCode.E_WRONG_MESSAGE_TYPE)
+    assert (told.client, told.session, told.payload) == (0x12, 9, b"")
+    assert bench.endpoint.statistics()["refused_request_type"] == 1
+
+
+# --- what is no message -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        (encode(asked())[:12] + b"\x03" + encode(asked())[13:], ReturnCode.E_WRONG_PROTOCOL_VERSION),
+        (encode(asked())[:-1], ReturnCode.E_MALFORMED_MESSAGE),
+    ],
+)
+def test_a_client_is_told_that_its_request_is_no_message(
+    bench: Bench, broken: bytes, code: ReturnCode
+) -> None:
+    bench.send_datagrams(broken)
+    told = bench.received()
+    assert (told.message_type, told.return_code) == (MessageType.ERROR, code)
+    assert (told.service, told.method, told.client, told.session) == (0x0777, 1, 0x12, 9)
+
+
+def test_strangers_and_those_that_carry_an_error_are_told_nothing(bench: Bench) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(("127.0.0.2", 0))
+        stranger.settimeout(WITHIN_S)
+        stranger.sendto(encode(asked())[:-1], bench.endpoint.address)
+        stranger.sendto(encode(asked()), bench.endpoint.address)
+        bench.send_datagrams(
+            encode(asked(service=0x0778, return_code=1)), encode(asked(service=0x0778, session=10))
+        )
+        assert bench.received().session == 10
+
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.recv(65_535)
+    counts = bench.endpoint.statistics()
+    assert (counts["refused_request_service"], counts["refused_request_address"]) == (2, 1)
+
+
+# --- return codes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [b"", b"why"])
+@pytest.mark.parametrize("kind", [MessageType.ERROR, MessageType.RESPONSE])
+def test_a_return_code_of_the_service_s_own_gets_through(
+    bench: Bench, kind: MessageType, payload: bytes
+) -> None:
+    bench.call(ASK)
+    answer = msgspec.structs.replace(bench.received(), message_type=kind, return_code=0x25, payload=payload)
+    bench.send_datagrams(encode(answer))
+
+    heard = bench.next_message()
+    assert heard.attributes.commstatus is UCode.UNKNOWN
+    assert heard.attributes.payload_format is UPayloadFormat.PROTOBUF
+    assert decode_failure(heard.payload) == SomeipFailure(0x25, payload)
+    assert "(0x25)" in decode_status(heard.payload).message
+
+
+@pytest.mark.parametrize("payload", [b"", b"why"])
+@pytest.mark.parametrize("code", [0x25, 0x5E, 0x08])
+def test_a_provider_says_what_its_failure_is_in_someip(bench: Bench, code: int, payload: bytes) -> None:
+    bench.send_datagrams(encode(asked()))
+    status = UStatus(UCode.FAILED_PRECONDITION, "the door is locked")
+    attributes = response_attributes(bench.next_message(), status.code, UPayloadFormat.PROTOBUF)
+    bench.endpoint.send(
+        UMessage(bench.ids.next(), attributes, encode_failure(status, SomeipFailure(code, payload)))
+    )
+
+    told = bench.received()
+    assert (told.message_type, told.return_code, told.payload) == (MessageType.ERROR, code, payload)
+
+
+@pytest.mark.parametrize("code", [each for each in UCode if each])
+def test_no_failure_is_told_as_0xff_or_as_success(bench: Bench, code: UCode) -> None:
+    bench.send_datagrams(encode(asked()))
+    attributes = response_attributes(bench.next_message(), code, UPayloadFormat.PROTOBUF)
+    bench.endpoint.send(
+        UMessage(bench.ids.next(), attributes, encode_failure(UStatus(code, ""), SomeipFailure(0xFF)))
+    )
+
+    assert 0x01 <= bench.received().return_code <= 0x0A
+
+
+def test_an_answer_after_the_ttl_is_counted_and_nobody_hears_of_it(bench: Bench) -> None:
+    message = bench.call(ASK, ttl=300)
+    late = msgspec.structs.replace(bench.received(), message_type=MessageType.RESPONSE)
+    expired = bench.next_message()
+    assert expired.attributes.commstatus is UCode.DEADLINE_EXCEEDED
+    assert expired.attributes.reqid == message.id
+
+    bench.send_datagrams(encode(late), encode(asked()))
+    assert bench.next_message().attributes.type is UMessageType.REQUEST
+    counts = bench.endpoint.statistics()
+    assert (counts["refused_response_unsolicited"], counts["calls_expired"]) == (1, 1)
+
+
+def test_a_call_that_has_time_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(bench.endpoint._receive_loop, "wake", lambda: woken.append(1))
+    for _ in range(3):
+        bench.call(ASK)
+        bench.received()
+    assert not woken
+
+
+def test_a_call_that_has_none_ends_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive_loop, "_MAX_SLEEP_NS", 3_600_000_000_000)
+    bench.endpoint._receive_loop.wake()  # so that it sleeps for so long from now on
+    bench.send_datagrams(encode(asked()))
+    bench.next_message()
+    for _ in range(5):
+        call = bench.call(ASK, ttl=20)
+        assert bench.next_message().attributes.reqid == call.id
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+class Together:
+    """A listener for many; `helpings` are what came at once."""
+
+    def __init__(self) -> None:
+        self.batches: SimpleQueue[list[UMessage]] = SimpleQueue()
+
+    def __call__(self, message: UMessage) -> None:
+        self.batches.put([message])
+
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
+        self.batches.put(list(messages))
+
+    def next_messages(self, number: int) -> list[UMessage]:
+        found: list[UMessage] = []
+        while len(found) < number:
+            found += self.batches.get(timeout=WITHIN_S)
+        return found
+
+
+@pytest.fixture
+def together(bench: Bench) -> Together:
+    made = Together()
+    bench.endpoint.unregister_listener(ANY, ANY, bench._messages.put)
+    bench.endpoint.register_listener(ANY, ANY, made)
+    return made
+
+
+def test_calls_that_leave_together_are_answered_each_by_its_own(bench: Bench, together: Together) -> None:
+    transmit_all = bench.endpoint.batch_transmitter(None)
+    calls = [request(bench.ids.next(), APP, ASK, b"%d" % number, ttl=10_000) for number in range(40)]
+    calls.insert(20, request(bench.ids.next(), APP, TELL, b"told", ttl=10_000))
+    assert transmit_all(calls) == 41
+    came = [bench.received() for _ in calls]
+    assert [each.payload for each in came] == [each.payload for each in calls]
+    asked_of = [each for each in came if each.payload != b"told"]
+    bench.send_datagrams(
+        *(
+            encode(msgspec.structs.replace(each, message_type=MessageType.RESPONSE))
+            for each in reversed(asked_of)
+        )
+    )
+    answers = together.next_messages(41)
+    by_id = {each.id: each.payload for each in calls}
+    for each in answers:
+        each.check()
+        assert each.attributes.reqid is not None
+        asked_for = by_id.pop(each.attributes.reqid)
+        assert each.payload == (b"" if asked_for == b"told" else asked_for)
+    assert not by_id
+    figures = bench.endpoint.statistics()
+    assert (figures["calls_open"], figures["sent"], figures["received"]) == (0, 41, 41)
+
+
+def test_requests_that_came_together_are_answered_together(bench: Bench, together: Together) -> None:
+    bench.send_datagrams(*(encode(asked(session=number + 1)) for number in range(40)))
+    requests = together.next_messages(40)
+    assert len({each.id for each in requests}) == 40
+    answers = [response(bench.ids.next(), each, b"%d" % n) for n, each in enumerate(requests)]
+    assert bench.endpoint.batch_transmitter(None)(answers) == 40
+    came = [bench.received() for _ in answers]
+    assert [(each.session, each.payload) for each in came] == [(n + 1, b"%d" % n) for n in range(40)]
+    figures = bench.endpoint.statistics()
+    assert (figures["requests_open"], figures["sent"], figures["received"]) == (0, 40, 40)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Zenoh sessions over the loopback interface, for tests: no scouting, and ports that nobody else is given."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import zenoh
+
+from tests.e2e.rigs.ports import tcp_ports
+from ustreamer.core.base.clock import Clock
+from ustreamer.hooks import EndpointContext
+from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.transport import ZenohTransport
+
+CLOCK = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)
+
+
+def free_locator() -> str:
+    [port] = tcp_ports(1)
+    return f"tcp/127.0.0.1:{port}"
+
+
+def endpoint(authority: str, name: str = "backbone", **keys: object) -> ZenohTransport:
+    """A transport for `authority`, not yet open."""
+    config = ZenohEndpoint(transport="zenoh", authorities=(authority,), **keys)  # type: ignore[arg-type]
+    return ZenohTransport(config, EndpointContext(name, authority, CLOCK))
+
+
+@contextmanager
+def plain_session(
+    mode: str = "peer", listen: Sequence[str] = (), connect: Sequence[str] = ()
+) -> Iterator[zenoh.Session]:
+    """A session that knows nothing of us."""
+    config = zenoh.Config()
+    for path, value in {
+        "mode": mode,
+        "listen/endpoints": list(listen),
+        "connect/endpoints": list(connect),
+        "scouting/multicast/enabled": False,
+        "scouting/delay": 0,  # a router waits half a second for others otherwise
+    }.items():
+        config.insert_json5(path, json.dumps(value))
+    session = zenoh.open(config)
+    try:
+        yield session
+    finally:
+        session.close()  # type: ignore[no-untyped-call]

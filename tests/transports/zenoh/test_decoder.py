@@ -1,0 +1,792 @@
+# SPDX-License-Identifier: Apache-2.0
+import re
+from array import array
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.transports.contract import (
+    ALPHA,
+    METHOD,
+    REMOTE_CLIENT,
+    TOPIC,
+    four_messages,
+    new_id,
+    response_from,
+)
+from ustreamer.transports.zenoh import decoder as inbound_module
+from ustreamer.transports.zenoh.decoder import (
+    MAX_ATTACHMENT_BYTES,
+    VERSION_BYTE,
+    AttachmentColumns,
+    SampleDecoder,
+    SampleRefusal,
+    SampleRefusalReason,
+    decode_sample,
+)
+from ustreamer.transports.zenoh.keys import NO_SINK, message_key
+from ustreamer.uprotocol import struct_columns
+from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat
+from ustreamer.uprotocol.umessage import UMessage, notification, publish
+from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri, any_at
+from ustreamer.uprotocol.wire import REQID_PREFIX, encode, reqid_field
+
+Decode = Callable[[str, bytes | None, bytes], UMessage | SampleRefusal]
+
+
+def decoder_twice(key: str, attachment: bytes | None, payload: bytes) -> UMessage | SampleRefusal:
+    """The caching reader, asked a second time, when it may answer from its caches."""
+    reader = SampleDecoder()
+    first = reader.decode(key, attachment, payload)
+    second = reader.decode(key, attachment, payload)
+    assert first == second
+    return second
+
+
+both_ways = pytest.mark.parametrize("read", [decode_sample, decoder_twice])
+
+
+def attachment_of(message: UMessage) -> bytes:
+    return VERSION_BYTE + encode(message.id, message.attributes)
+
+
+def key_of(message: UMessage) -> str:
+    return message_key(message.attributes.source, message.attributes.sink, ALPHA)
+
+
+def stated(message: UMessage, **changes: object) -> bytes:
+    """The attachment of `message` with other attributes."""
+    return VERSION_BYTE + encode(message.id, msgspec.structs.replace(message.attributes, **changes))
+
+
+@both_ways
+@pytest.mark.parametrize("position", range(4))
+def test_a_message_is_read_as_it_was_written(read: Decode, position: int) -> None:
+    message = four_messages()[position]
+    assert read(key_of(message), attachment_of(message), message.payload) == message
+
+
+class Refused(NamedTuple):
+    reason: SampleRefusalReason
+    text: str
+    key: str
+    attachment: bytes | None
+
+
+PUBLICATION = publish(new_id(), TOPIC)
+NOTIFICATION = notification(new_id(), TOPIC, REMOTE_CLIENT)
+P, N = attachment_of(PUBLICATION), attachment_of(NOTIFICATION)
+P_KEY, N_KEY = key_of(PUBLICATION), key_of(NOTIFICATION)
+ANSWER = response_from(METHOD, REMOTE_CLIENT)
+assert ANSWER.attributes.reqid is not None
+A, A_KEY = attachment_of(ANSWER), key_of(ANSWER)
+ELSEWHERE = UUri("elsewhere", TOPIC.ue_id, TOPIC.ue_version_major, TOPIC.resource_id)
+SINK_IN_KEY = P_KEY.replace(NO_SINK, "beta.vin1/*/*/*/*")
+
+REFUSED: dict[str, Refused] = {
+    "no attachment": Refused(SampleRefusalReason.NO_ATTACHMENT, "no attachment", P_KEY, None),
+    "an empty attachment": Refused(SampleRefusalReason.SHORT, "0 bytes, expected 01", P_KEY, b""),
+    "a version and nothing else": Refused(SampleRefusalReason.SHORT, "1 bytes, expected 01", P_KEY, b"\x01"),
+    "version 2": Refused(SampleRefusalReason.VERSION, "begins with 02, expected 01", P_KEY, b"\x02" + P[1:]),
+    "no version": Refused(SampleRefusalReason.VERSION, "begins with 0a, expected 01", P_KEY, P[1:]),
+    "a huge attachment": Refused(
+        SampleRefusalReason.LONG, "16385 bytes, limit 16384", P_KEY, b"\x01" + bytes(MAX_ATTACHMENT_BYTES)
+    ),
+    "no protobuf": Refused(SampleRefusalReason.ATTRIBUTES, "not protobuf", P_KEY, b"\x01\xff\xff\xff"),
+    "attributes cut short": Refused(SampleRefusalReason.ATTRIBUTES, "not protobuf", P_KEY, P[:-1]),
+    "attributes without id": Refused(
+        SampleRefusalReason.ATTRIBUTES, "id is missing", P_KEY, b"\x01" + P[21:]
+    ),
+    "an authority in capitals": Refused(
+        SampleRefusalReason.ATTRIBUTES,
+        "authority 'ALPHA'",
+        P_KEY,
+        stated(PUBLICATION, source=UUri("ALPHA", 1, 1, 0x8000)),
+    ),
+    "a foreign key": Refused(SampleRefusalReason.KEY, "expected up/", "demo/example", P),
+    "a key with a wildcard": Refused(SampleRefusalReason.KEY, "is a pattern", P_KEY.replace("8001", "*"), P),
+    "a publication with a sink in its key": Refused(SampleRefusalReason.KEY, "is a pattern", SINK_IN_KEY, P),
+    "another source authority": Refused(
+        SampleRefusalReason.MISMATCH, "from up://elsewhere/", P_KEY, stated(PUBLICATION, source=ELSEWHERE)
+    ),
+    "another resource": Refused(
+        SampleRefusalReason.MISMATCH,
+        "/8002 to None",
+        P_KEY,
+        stated(PUBLICATION, source=TOPIC.with_resource(0x8002)),
+    ),
+    "another sink": Refused(
+        SampleRefusalReason.MISMATCH,
+        "to up://beta.vin1/F/1/0",
+        N_KEY,
+        stated(NOTIFICATION, sink=UUri("beta.vin1", 0xF, 1, 0)),
+    ),
+    "another sink authority": Refused(
+        SampleRefusalReason.MISMATCH,
+        "to up://gamma/",
+        N_KEY,
+        stated(NOTIFICATION, sink=UUri("gamma", 0xE, 1, 0)),
+    ),
+    "a missing sink": Refused(
+        SampleRefusalReason.MISMATCH, "to None", N_KEY, stated(NOTIFICATION, sink=None)
+    ),
+    "a notification on the key of a publication": Refused(
+        SampleRefusalReason.MISMATCH, "a NOTIFICATION on key .* names no sink", P_KEY, N
+    ),
+    "a publication on the key of a notification": Refused(
+        SampleRefusalReason.MISMATCH,
+        "a PUBLISH on key .* names sink",
+        N_KEY,
+        stated(NOTIFICATION, type=UMessageType.PUBLISH),
+    ),
+    "no type on the key of a publication": Refused(
+        SampleRefusalReason.MISMATCH,
+        "a UNSPECIFIED on key",
+        P_KEY,
+        stated(PUBLICATION, type=UMessageType.UNSPECIFIED),
+    ),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_message_is_refused_with_its_reason(read: Decode, name: str) -> None:
+    case = REFUSED[name]
+    refusal = read(case.key, case.attachment, b"payload")
+    assert isinstance(refusal, SampleRefusal)
+    assert refusal.reason is case.reason
+    assert re.search(case.text, refusal.text)
+
+
+def test_every_reason_has_a_case() -> None:
+    # A delete is told by the kind of the sample, which tests/transports/zenoh/test_wire.py does.
+    assert {case.reason for case in REFUSED.values()} == set(SampleRefusalReason) - {
+        SampleRefusalReason.DELETE
+    }
+
+
+# --- what the key fills in ------------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_an_empty_authority_is_the_one_in_the_key(read: Decode) -> None:
+    source, sink = (UUri("", *parts) for parts in ((TOPIC.ue_id, 1, 0x8001), (REMOTE_CLIENT.ue_id, 1, 0)))
+    message = read(N_KEY, stated(NOTIFICATION, source=source, sink=sink), b"")
+    assert message == NOTIFICATION
+
+
+def test_the_same_header_on_another_key_is_another_source() -> None:
+    reader = SampleDecoder()
+    header = stated(PUBLICATION, source=UUri("", TOPIC.ue_id, TOPIC.ue_version_major, TOPIC.resource_id))
+    sources = []
+    for authority in ("one", "two", "one", "two"):
+        message = reader.decode(P_KEY.replace(ALPHA, authority), header, b"")
+        assert isinstance(message, UMessage)
+        sources.append(message.attributes.source.authority_name)
+    assert sources == ["one", "two", "one", "two"]
+
+
+def test_a_header_that_passed_on_its_own_key_does_not_pass_on_another() -> None:
+    reader = SampleDecoder()
+    assert isinstance(reader.decode(P_KEY, P, b""), UMessage)
+    refusal = reader.decode(P_KEY.replace("8001", "8002"), P, b"")
+    assert isinstance(refusal, SampleRefusal)
+    assert refusal.reason is SampleRefusalReason.MISMATCH
+
+
+@both_ways
+@pytest.mark.parametrize("sink", [any_at("beta.vin1"), UUri("beta.vin1", 1, 1, 5), UUri("", 0, 0, 0)])
+def test_a_publication_loses_the_sink_that_a_streamer_put_in(read: Decode, sink: UUri) -> None:
+    assert read(P_KEY, stated(PUBLICATION, sink=sink), b"") == PUBLICATION
+
+
+# --- caches ---------------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_one_topic_share_their_attributes() -> None:
+    reader = SampleDecoder()
+    header = stated(PUBLICATION, sink=any_at("beta.vin1"))  # also where the attributes had to be changed
+    first, second = reader.decode(P_KEY, header, b""), reader.decode(P_KEY, header, b"")
+    assert isinstance(first, UMessage)
+    assert isinstance(second, UMessage)
+    assert first.attributes is second.attributes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        P[:3] + b"\x11" + P[4:12] + b"\x09" + P[13:],  # the halves of the id the other way round
+        b"\x02" + P[1:],
+        P[:2] + b"\x13" + P[3:],
+        P[:12] + b"\x12" + P[13:],
+        P[21:],
+    ],
+)
+def test_another_frame_around_a_header_that_is_known_is_read_anew(other: bytes) -> None:
+    reader = SampleDecoder()
+    for _ in range(2):
+        assert isinstance(reader.decode(P_KEY, P, b""), UMessage)
+    assert reader.decode(P_KEY, other, b"") == decode_sample(P_KEY, other, b"")
+
+
+def test_the_caches_are_bounded_and_skip_what_does_not_repeat() -> None:
+    reader = SampleDecoder(limit=10)
+    for number in range(100):
+        topic = TOPIC.with_resource(0x8000 + number)
+        message = publish(new_id(), topic)
+        assert reader.decode(key_of(message), attachment_of(message), b"") == message
+        assert len(reader._reconciled) <= 10
+    reader = SampleDecoder()
+    for _ in range(10):
+        answer = response_from(METHOD, REMOTE_CLIENT)
+        assert reader.decode(key_of(answer), attachment_of(answer), b"") == UMessage(
+            answer.id, answer.attributes
+        )
+    assert len(reader._reconciled) == 0
+    assert len(reader._responses) == 1
+
+
+def test_answers_are_read_by_what_is_around_their_reqid(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SampleDecoder()
+    decoded: list[bytes] = []
+    decode = reader._decoder.decode
+
+    def counting(data: bytes) -> tuple[UUID, UAttributes]:
+        decoded.append(data)
+        return decode(data)
+
+    monkeypatch.setattr(reader._decoder, "decode", counting)
+    failed = {"commstatus": UCode.INTERNAL, "payload_format": UPayloadFormat.PROTOBUF}
+    for number in range(5):
+        for changes in ({}, failed, {"ttl": None}):
+            answer = response_from(METHOD, REMOTE_CLIENT)
+            answer = UMessage(
+                answer.id, msgspec.structs.replace(answer.attributes, **changes), b"%d" % number
+            )
+            assert reader.decode(key_of(answer), attachment_of(answer), answer.payload) == answer
+    assert len(decoded) == 3
+
+
+def test_what_is_kept_of_answers_is_bounded() -> None:
+    reader = SampleDecoder(limit=10)
+    for number in range(100):
+        answer = response_from(METHOD, REMOTE_CLIENT.with_authority("a"))
+        answer = UMessage(answer.id, msgspec.structs.replace(answer.attributes, ttl=number + 1))
+        assert reader.decode(key_of(answer), attachment_of(answer), b"") == answer
+        assert len(reader._responses) <= 10
+
+
+@pytest.mark.parametrize("change", [{"token": "t"}, {"traceparent": "00-x"}])
+def test_an_answer_with_something_of_its_own_is_not_kept(change: dict[str, object]) -> None:
+    reader = SampleDecoder()
+    reader.decode(key_of(ANSWER), stated(ANSWER, **change), b"")
+    assert len(reader._responses) == 0
+
+
+@both_ways
+def test_a_long_header_is_read_and_not_kept(read: Decode) -> None:
+    message = publish(new_id(), TOPIC)
+    unknown = b"\xfa\x07\xe8\x07" + bytes(1000)  # field 127, 1000 bytes, of a later revision
+    long = UMessage(message.id, msgspec.structs.replace(message.attributes, unknown=unknown))
+    assert read(P_KEY, attachment_of(long), b"") == long
+    reader = SampleDecoder()
+    reader.decode(P_KEY, attachment_of(long), b"")
+    assert len(reader._reconciled) == 0
+
+
+# --- anything at all ------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A sound attachment with some bytes changed, taken out or put in."""
+    data = bytearray(attachment_of(draw(st.sampled_from(four_messages()))))
+    for _ in range(draw(st.integers(1, 4))):
+        position = draw(st.integers(0, len(data) - 1))
+        data[position : position + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+        if not data:
+            break
+    return bytes(data)
+
+
+keys = st.text(max_size=80) | st.sampled_from([P_KEY, N_KEY, *(key_of(m) for m in four_messages())])
+
+
+@given(keys, st.none() | st.binary(max_size=200) | mutated(), st.binary(max_size=8))
+@example(P_KEY, P + b"\x2a\x00", b"")
+def test_any_bytes_are_a_message_or_a_reason(key: str, attachment: bytes | None, payload: bytes) -> None:
+    read = decode_sample(key, attachment, payload)
+    assert read == decoder_twice(key, attachment, payload)
+    if isinstance(read, SampleRefusal):
+        assert read.text
+        return
+    attributes = read.attributes
+    assert attributes.source.authority_name
+    assert message_key_of(attributes) == key
+    assert read.payload == payload
+
+
+def message_key_of(attributes: UAttributes) -> str:
+    return message_key(attributes.source, attributes.sink, "")
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> bytes:
+    """An answer, with bytes changed, taken out, or put in, also such as look like a reqid."""
+    data = bytearray(attachment_of(response_from(METHOD, REMOTE_CLIENT)))
+    for _ in range(draw(st.integers(0, 2))):
+        position = draw(st.integers(0, len(data)))
+        piece = draw(st.binary(max_size=2) | st.sampled_from(PIECES))
+        data[position : position + draw(st.sampled_from([0, 0, 1, 2, 20]))] = piece
+    return bytes(data)
+
+
+PIECES = [
+    reqid_field(new_id()),
+    A[:21],
+    A[1:21],
+    REQID_PREFIX,
+    b"\x4a\x00",
+    b"\x0a\x00",
+    b"\x30\x05",
+    b"\x52\x01t",
+]
+"""A reqid, an id, the beginning of one, an empty one, an empty id, a ttl, a token."""
+
+
+B = stated(ANSWER, payload_format=UPayloadFormat.UNSPECIFIED)  # which ends with its reqid
+OTHER = attachment_of(response_from(METHOD, REMOTE_CLIENT))  # the same but for id and reqid
+
+
+@settings(max_examples=400)
+@given(st.lists(answers(), min_size=1, max_size=6))
+@example([B, B[:-9] + b"\x09" + B[-8:]])  # half of a reqid, twice
+@example([B, B[:-1], B[:-8], B[:-9], B[:-20], B])  # cut off within the reqid
+@example(
+    [A + reqid_field(ANSWER.attributes.reqid), OTHER + reqid_field(ANSWER.attributes.reqid)]
+)  # the last counts
+@example([A + A[1:21], OTHER[:21] + A[21:] + A[1:21]])  # so it does of two ids
+@example(
+    [b"\x01\x38\x01\x0a\x09" + A[3:12] + b"\x28\x05\x28\x05\x78\x80\x01" + A[21:], A]
+)  # no id alone in front
+def test_an_answer_says_what_it_says_whatever_came_before_it(attachments: list[bytes]) -> None:
+    reader = SampleDecoder()
+    for attachment in attachments * 2:
+        assert reader.decode(A_KEY, attachment, b"x") == decode_sample(A_KEY, attachment, b"x")
+
+
+# --- many that say the same -----------------------------------------------------------------------------------------
+
+HEAD_SIZE = 21
+TAIL = P[HEAD_SIZE:]
+
+
+def attachments_alike(count: int, tail: bytes = TAIL) -> list[bytes]:
+    """Attachments that differ in their ids only."""
+    return [VERSION_BYTE + encode(new_id(), PUBLICATION.attributes)[:20] + tail for _ in range(count)]
+
+
+def numbers(count: int) -> list[bytes]:
+    """A payload for each."""
+    return [b"%d" % number for number in range(count)]
+
+
+def warmed_decoder(key: str = P_KEY, attachment: bytes = P) -> SampleDecoder:
+    """A reader that has seen what is to come once."""
+    reader = SampleDecoder()
+    reader.decode(key, attachment, b"")
+    return reader
+
+
+def one_by_one(
+    key: str, attachments: Sequence[bytes], payloads: Sequence[bytes]
+) -> list[UMessage | SampleRefusal]:
+    reader = warmed_decoder(key, attachments[0])
+    return [reader.decode(key, *sample) for sample in zip(attachments, payloads, strict=True)]
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 127, 128, 129])
+def test_many_that_are_alike_are_a_run_of_what_they_are_one_by_one(count: int) -> None:
+    attachments, payloads = attachments_alike(count), numbers(count)
+    run = warmed_decoder().decode_batch(P_KEY, attachments, payloads)
+    assert run is not None
+    assert list(run) == one_by_one(P_KEY, attachments, payloads)
+    assert [each.id.is_valid for each in run] == [True] * count
+    # As they came, for whoever says the same.
+    assert type(run.ids) is AttachmentColumns
+    assert all(each is came for each, came in zip(run.ids.items, attachments, strict=True))
+    assert all(each is came for each, came in zip(run.payloads, payloads, strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sink": any_at("beta.vin1")}, {"source": TOPIC.with_authority("")}, {"unknown": b"\xfa\x07\x00"}]
+)  # fmt: skip
+def test_a_run_says_what_the_key_confirms_as_each_would(changes: dict[str, object]) -> None:
+    first = stated(PUBLICATION, **changes)
+    attachments, payloads = attachments_alike(9, first[HEAD_SIZE:]), numbers(9)
+    reader = warmed_decoder(P_KEY, first)
+    read = reader.decode(P_KEY, first, b"")
+    assert isinstance(read, UMessage)
+    run = reader.decode_batch(P_KEY, attachments, payloads)
+    assert run is not None
+    assert run.attributes is read.attributes
+    assert list(run) == one_by_one(P_KEY, attachments, payloads)
+
+
+def test_what_was_never_read_or_on_another_key_only_is_no_run() -> None:
+    attachments, payloads = attachments_alike(9), numbers(9)
+    assert SampleDecoder().decode_batch(P_KEY, attachments, payloads) is None
+    reader = warmed_decoder()
+    assert reader.decode_batch(P_KEY.replace("8001", "8002"), attachments, payloads) is None
+    assert reader.decode_batch(P_KEY, attachments_alike(9, TAIL + b"\x28\x05"), payloads) is None
+
+
+@pytest.mark.parametrize("change", [{"token": "t"}, {"traceparent": "00-x"}])
+def test_what_has_something_of_its_own_is_no_run_however_often_it_came(change: dict[str, object]) -> None:
+    for message, key in ((PUBLICATION, P_KEY), (ANSWER, A_KEY)):
+        first = stated(message, **change)
+        reader = warmed_decoder(key, first)
+        assert reader.decode_batch(key, [first] * 9, numbers(9)) is None
+
+
+@pytest.mark.parametrize("message", [PUBLICATION, NOTIFICATION, ANSWER], ids=["event", "told", "answer"])
+def test_whatever_names_a_request_is_a_run_of_what_it_is_one_by_one(message: UMessage) -> None:
+    """Whether it may name one is for the dispatcher to say, as of each."""
+    first, key = stated(message, reqid=new_id()), key_of(message)
+    reader, attachments = warmed_decoder(key, first), [first] * 4 + [stated(message, reqid=new_id())] * 5
+    run = reader.decode_batch(key, attachments, numbers(9))
+    assert run is not None
+    assert list(run) == one_by_one(key, attachments, numbers(9))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 20, 21])
+def test_what_ends_before_its_attributes_is_no_run_not_even_if_all_do(size: int) -> None:
+    reader = warmed_decoder()
+    reader.decode(P_KEY, P[:size], b"")
+    assert reader.decode_batch(P_KEY, [P[:size]] * 9, numbers(9)) is None
+
+
+def at(position: int, byte: int) -> Callable[[bytes], bytes]:
+    return lambda sound: sound[:position] + bytes([byte]) + sound[position + 1 :]
+
+
+FLAWS: dict[str, Callable[[bytes], bytes]] = {
+    "no version": lambda sound: sound[1:],
+    **{f"version {version}": at(0, version) for version in (0, 2, 255)},
+    **{f"byte {position} of the frame is {byte}": at(position, byte) for position in (1, 2, 3, 12) for byte in (0, 0x13, 255)},
+    "the halves the other way round": lambda sound: at(3, 0x11)(at(12, 0x09)(sound)),
+    **{f"UUID version {version}": at(5, version << 4) for version in range(16) if version != 7},
+    **{f"UUID variant {top:x}": at(20, top) for top in (0x00, 0x3F, 0x7F, 0x40, 0xC0, 0xFF)},
+    "another resource": lambda _: attachment_of(publish(new_id(), TOPIC.with_resource(0x8002))),
+    "another ttl": lambda sound: sound + b"\x28\x05",
+    "a tail that ends early": lambda sound: sound[:-1],
+    "another last byte": lambda sound: sound[:-1] + bytes([sound[-1] ^ 1]),
+    "another first byte of the tail": lambda sound: at(HEAD_SIZE, sound[HEAD_SIZE] ^ 1)(sound),
+    "a token": lambda _: stated(PUBLICATION, token="t"),
+    "a head and nothing else": lambda sound: sound[:HEAD_SIZE],
+    "less than a head": lambda sound: sound[: HEAD_SIZE - 1],
+    "a version and nothing else": lambda sound: sound[:1],
+    "nothing": lambda _: b"",
+    "a byte before": lambda sound: b"\x01" + sound,
+    "twice": lambda sound: sound * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAWS)
+@pytest.mark.parametrize("count", [8, 128])
+def test_one_flaw_anywhere_and_it_is_no_run(name: str, count: int) -> None:
+    reader, payloads, attachments = warmed_decoder(), numbers(count), attachments_alike(count)
+    for position in {0, 1, count // 2, count - 1}:
+        flawed = [*attachments]
+        flawed[position] = FLAWS[name](flawed[position])
+        assert reader.decode_batch(P_KEY, flawed, payloads) is None
+        if position > 0:  # nor does it help if another is as much shorter as it is longer
+            flawed[0] = attachments[0][: len(attachments[0]) * 2 - len(flawed[position])]
+            assert reader.decode_batch(P_KEY, flawed, payloads) is None
+    assert reader.decode_batch(P_KEY, attachments, payloads) is not None
+
+
+@pytest.mark.parametrize("version", range(0x70, 0x80))
+@pytest.mark.parametrize("variant", [0x80, 0x9F, 0xA0, 0xBF])
+def test_every_valid_id_may_be_in_a_run(version: int, variant: int) -> None:
+    attachments = [at(5, version)(at(20, variant)(each)) for each in attachments_alike(8)]
+    run = warmed_decoder().decode_batch(P_KEY, attachments, numbers(8))
+    assert run is not None
+    assert all(each.id.is_valid for each in run)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[bytes]:
+    """Attachments that say the same, of which some may have a few bytes changed, taken out or put in."""
+    attachments = attachments_alike(draw(st.integers(8, 140)))
+    for _ in range(draw(st.integers(0, 3))):
+        number = draw(st.integers(0, len(attachments) - 1))
+        data = bytearray(attachments[number])
+        position = draw(st.integers(0, len(data)))
+        taken_out = draw(st.integers(0, 2))
+        data[position : position + taken_out] = draw(
+            st.binary(min_size=taken_out, max_size=taken_out) | st.binary(max_size=2)
+        )
+        attachments[number] = bytes(data)
+    return attachments
+
+
+@settings(max_examples=300)
+@given(batches())
+def test_a_run_is_what_is_read_one_by_one_and_there_is_one_for_all_that_is_sound(
+    attachments: list[bytes],
+) -> None:
+    payloads = numbers(len(attachments))
+    run = warmed_decoder().decode_batch(P_KEY, attachments, payloads)
+    read = [decode_sample(P_KEY, *sample) for sample in zip(attachments, payloads, strict=True)]
+    sound = all(
+        isinstance(each, UMessage)
+        and each.id.is_valid
+        and each.attributes == PUBLICATION.attributes
+        and attachment_of(each) == came
+        for each, came in zip(read, attachments, strict=True)
+    )
+    assert (run is not None) is sound
+    if run is not None:
+        assert list(run) == read
+
+
+@given(st.integers(0, 140), st.integers(0, 60), st.integers(0, 140), st.integers(0, 140))
+def test_ids_in_attachments_are_those_that_are_read(count: int, tail: int, begin: int, end: int) -> None:
+    heads = [VERSION_BYTE + encode(new_id(), PUBLICATION.attributes)[:20] for _ in range(count)]
+    ids = [read_id(each) for each in heads]
+    attachments = AttachmentColumns([head + bytes(tail) for head in heads], bytes(tail))
+    for each, expected in ((attachments, ids), (attachments.sliced(slice(begin, end)), ids[begin:end])):
+        assert list(map(UUID, *each.msb_lsb_columns())) == expected
+        assert each.tail == bytes(tail)
+    assert attachments.sliced(slice(begin, end)).items == attachments.items[begin:end]
+
+
+def read_id(head: bytes) -> UUID:
+    return UUID(int.from_bytes(head[4:12], "little"), int.from_bytes(head[13:21], "little"))
+
+
+@given(st.integers(1, 20), st.slices(20))
+def test_a_run_of_attachments_is_a_sequence_as_any_other(count: int, part: slice) -> None:
+    attachments, payloads = attachments_alike(count), numbers(count)
+    run = warmed_decoder().decode_batch(P_KEY, attachments, payloads)
+    assert run is not None
+    read = one_by_one(P_KEY, attachments, payloads)
+    assert [run[at] for at in range(-count, count)] == read * 2
+    some = run[part]
+    assert type(some) is MessageBatch
+    assert list(some) == read[part]
+    assert list(run[count:]) == []
+    assert [each.id for each in run] == [read_id(each) for each in attachments]
+
+
+# --- answers that differ in their reqid -----------------------------------------------------------------------------
+
+AT = A.find(REQID_PREFIX, HEAD_SIZE)
+"""Where the reqid of an answer begins; 20 bytes on, it ends."""
+
+
+def answers_alike(count: int, like: bytes = A) -> list[bytes]:
+    """Attachments that differ in their ids and reqids only."""
+    begin = like.find(REQID_PREFIX, HEAD_SIZE)
+    heads = [VERSION_BYTE + encode(new_id(), ANSWER.attributes)[:20] for _ in range(count)]
+    return [head + like[HEAD_SIZE:begin] + reqid_field(new_id()) + like[begin + 20 :] for head in heads]
+
+
+LIKES = {
+    "in the middle": A,
+    "at the end": B,
+    "without ttl": stated(ANSWER, ttl=None),
+    "with an error": stated(ANSWER, commstatus=UCode.INTERNAL),
+    "of a later revision": stated(ANSWER, unknown=b"\xfa\x07\x00"),
+    "without authorities": stated(
+        ANSWER, source=METHOD.with_authority(""), sink=REMOTE_CLIENT.with_authority("")
+    ),
+}
+
+
+@pytest.mark.parametrize("like", LIKES.values(), ids=LIKES)
+@pytest.mark.parametrize("count", [1, 8, 9, 127, 128, 129])
+def test_answers_that_are_alike_are_a_run_of_what_they_are_one_by_one(like: bytes, count: int) -> None:
+    attachments, payloads = answers_alike(count, like), numbers(count)
+    run = warmed_decoder(A_KEY, like).decode_batch(A_KEY, attachments, payloads)
+    assert run is not None
+    assert list(run) == one_by_one(A_KEY, attachments, payloads)
+    assert run.reqids is not None
+    assert (len(run), len(run.reqids), run.attributes.reqid) == (count, count, None)
+    assert all(each.id.is_valid for each in run)
+    assert all(each.is_valid for each in run.reqids)
+    assert len(set(run.reqids)) == count
+    assert all(each is came for each, came in zip(run.payloads, payloads, strict=True))
+
+
+def test_answers_of_which_none_was_read_or_on_another_key_only_are_no_run() -> None:
+    attachments, payloads = answers_alike(9), numbers(9)
+    assert SampleDecoder().decode_batch(A_KEY, attachments, payloads) is None
+    reader = warmed_decoder(A_KEY, A)
+    assert (
+        reader.decode_batch(
+            key_of(response_from(METHOD.with_resource(2), REMOTE_CLIENT)), attachments, payloads
+        )
+        is None
+    )
+    assert reader.decode_batch(A_KEY, answers_alike(9, B), payloads) is None
+    assert reader.decode_batch(A_KEY, attachments, payloads) is not None
+
+
+@pytest.mark.parametrize(
+    "cut", [HEAD_SIZE, AT, AT + 1, AT + 3, AT + 4, AT + 12, AT + 19, AT + 20, len(A) - 1]
+)
+def test_answers_that_all_end_early_are_no_run(cut: int) -> None:
+    reader = warmed_decoder(A_KEY, A)
+    attachments = [each[:cut] for each in answers_alike(9)]
+    assert reader.decode_batch(A_KEY, attachments, numbers(9)) is None
+
+
+@pytest.mark.parametrize("cut", range(1, 21))
+@pytest.mark.parametrize("count", [8, 9, 128])
+def test_answers_that_all_end_within_their_reqid_are_no_run(count: int, cut: int) -> None:
+    """Also where what is read of the next one instead would do."""
+    reader = warmed_decoder(A_KEY, B)
+    attachments = [at(4, 0x80)(at(6, 0x80)(at(7, 0x80)(each)))[:-cut] for each in answers_alike(count, B)]
+    assert reader.decode_batch(A_KEY, attachments, numbers(count)) is None
+
+
+def moved(sound: bytes) -> bytes:
+    """With the reqid last, where it says the same."""
+    return sound[:AT] + sound[AT + 20 :] + sound[AT : AT + 20]
+
+
+FLAWS_OF_ANSWERS: dict[str, Callable[[bytes], bytes]] = {
+    "no version": lambda sound: sound[1:],
+    **{f"version {version}": at(0, version) for version in (0, 2, 255)},
+    **{f"byte {position} of the frame is {byte}": at(position, byte) for position in (1, 2, 3, 12) for byte in (0, 0x13, 255)},
+    **{f"byte {position} of the reqid is {byte}": at(AT + position, byte) for position in (0, 1, 2, 11) for byte in (0, 0x13, 255)},
+    "the halves of the reqid the other way round": lambda sound: at(AT + 2, 0x11)(at(AT + 11, 0x09)(sound)),
+    "a reqid that is another id": at(AT, 0x0A),
+    **{f"id of version {version}": at(5, version << 4) for version in range(16) if version != 7},
+    **{f"reqid of version {version}": at(AT + 4, version << 4) for version in range(16) if version != 7},
+    **{f"id of variant {top:x}": at(20, top) for top in (0x00, 0x3F, 0x7F, 0x40, 0xC0, 0xFF)},
+    **{f"reqid of variant {top:x}": at(AT + 19, top) for top in (0x00, 0x3F, 0x7F, 0x40, 0xC0, 0xFF)},
+    "the reqid at another place": moved,
+    "the reqid twice": lambda sound: sound[: AT + 20] + sound[AT:],
+    "two reqids": lambda sound: sound + reqid_field(new_id()),
+    "no reqid": lambda sound: sound[:AT] + sound[AT + 20 :],
+    "another byte before": at(AT - 1, A[AT - 1] ^ 1),
+    "another first byte before": at(HEAD_SIZE, A[HEAD_SIZE] ^ 1),
+    "another byte behind": at(AT + 20, A[AT + 20] ^ 1),
+    "another last byte": at(len(A) - 1, A[-1] ^ 1),
+    "another ttl": lambda _: stated(response_from(METHOD, REMOTE_CLIENT), ttl=5001),
+    "another method": lambda _: attachment_of(response_from(METHOD.with_resource(2), REMOTE_CLIENT)),
+    "more behind": lambda sound: sound + b"\x28\x05",
+    "a field that is unknown": lambda sound: sound + b"\xfa\x07\x00",
+    "a token": lambda _: stated(response_from(METHOD, REMOTE_CLIENT), token="t"),
+    "a tail that ends early": lambda sound: sound[:-1],
+    "the end within the reqid": lambda sound: sound[: AT + 10],
+    "a head and nothing else": lambda sound: sound[:HEAD_SIZE],
+    "a version and nothing else": lambda sound: sound[:1],
+    "nothing": lambda _: b"",
+    "a byte before all": lambda sound: b"\x01" + sound,
+    "twice": lambda sound: sound * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAWS_OF_ANSWERS)
+@pytest.mark.parametrize("count", [MIN_BATCH, 128])
+def test_one_flaw_in_any_answer_and_they_are_no_run(name: str, count: int) -> None:
+    reader, payloads, attachments = warmed_decoder(A_KEY, A), numbers(count), answers_alike(count)
+    for position in {0, 1, count // 2, count - 1}:
+        flawed = [*attachments]
+        flawed[position] = FLAWS_OF_ANSWERS[name](flawed[position])
+        assert flawed[position] != attachments[position]
+        assert reader.decode_batch(A_KEY, flawed, payloads) is None
+        if position > 0:  # nor does it help if another is as much shorter as it is longer
+            flawed[0] = attachments[0][: len(attachments[0]) * 2 - len(flawed[position])]
+            assert reader.decode_batch(A_KEY, flawed, payloads) is None
+    assert reader.decode_batch(A_KEY, attachments, payloads) is not None
+
+
+@pytest.mark.parametrize("version", range(0x70, 0x80))
+@pytest.mark.parametrize("variant", [0x80, 0x9F, 0xA0, 0xBF])
+def test_every_valid_reqid_may_be_in_a_run(version: int, variant: int) -> None:
+    attachments = [at(AT + 4, version)(at(AT + 19, variant)(each)) for each in answers_alike(8)]
+    run = warmed_decoder(A_KEY, A).decode_batch(A_KEY, attachments, numbers(8))
+    assert run is not None
+    assert list(run) == one_by_one(A_KEY, attachments, numbers(8))
+
+
+@st.composite
+def response_batches(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
+    """One that was read, and such as it: of some, bytes are changed, taken out or put in, or what looks like a reqid."""
+    like = draw(st.sampled_from(list(LIKES.values())))
+    attachments = answers_alike(draw(st.integers(MIN_BATCH, 140)), like)
+    for _ in range(draw(st.integers(0, 2))):
+        number = draw(st.integers(0, len(attachments) - 1))
+        data = bytearray(attachments[number])
+        begin = like.find(REQID_PREFIX, HEAD_SIZE)
+        around = st.integers(begin, min(begin + 20, len(data)))
+        position = draw(st.integers(0, len(data)) | around)
+        taken_out = draw(st.sampled_from([0, 1, 2, 20]))
+        data[position : position + taken_out] = draw(
+            st.binary(min_size=taken_out, max_size=taken_out)
+            | st.binary(max_size=2)
+            | st.sampled_from(PIECES)
+        )
+        attachments[number] = bytes(data)
+    return like, attachments
+
+
+@settings(max_examples=300, deadline=None)
+@given(response_batches())
+def test_a_run_of_answers_is_what_is_read_one_by_one_and_there_is_one_for_all_that_is_sound(
+    helping: tuple[bytes, list[bytes]],
+) -> None:
+    like, attachments = helping
+    payloads = numbers(len(attachments))
+    reader = warmed_decoder(A_KEY, like)
+    run = reader.decode_batch(A_KEY, attachments, payloads)
+    read = [decode_sample(A_KEY, *sample) for sample in zip(attachments, payloads, strict=True)]
+    begin = like.find(REQID_PREFIX, HEAD_SIZE)
+    expected = decode_sample(A_KEY, like, b"")
+    assert isinstance(expected, UMessage)
+
+    def is_sound(each: UMessage | SampleRefusal, came: bytes) -> bool:
+        """All that it says, and the way it says it, is that of the first but for id and reqid, which are valid."""
+        if isinstance(each, SampleRefusal) or each.attributes.reqid is None:
+            return False
+        reqid = each.attributes.reqid
+        stated = VERSION_BYTE + encode(each.id, ANSWER.attributes)[:20]
+        whole = stated + like[HEAD_SIZE:begin] + reqid_field(reqid) + like[begin + 20 :]
+        attributes = msgspec.structs.replace(expected.attributes, reqid=reqid)
+        return each.id.is_valid and reqid.is_valid and came == whole and each.attributes == attributes
+
+    sound = all(is_sound(*each) for each in zip(read, attachments, strict=True))
+    assert (run is not None) is sound
+    if run is not None:
+        assert list(run) == read
+
+
+def test_halves_of_attachments_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counting(record: str, records: bytes) -> "list[array[int]]":
+        asked.append(record)
+        return struct_columns.unpack_u64_columns(record, records)
+
+    monkeypatch.setattr(inbound_module, "unpack_u64_columns", counting)
+    each = attachments_alike(20)
+    attachments = AttachmentColumns(each, TAIL)
+    first = attachments.msb_lsb_columns()
+    assert attachments.msb_lsb_columns() is first
+    assert len(asked) == 1
+    part = attachments.sliced(slice(3, 9))
+    assert list(map(UUID, *part.msb_lsb_columns())) == [read_id(one) for one in each[3:9]]
+    assert list(map(UUID, *attachments.msb_lsb_columns())) == [read_id(one) for one in each]
+    assert (part.tail, len(asked)) == (TAIL, 2)

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the kernel says of a link: what may be lost with the node at its other end."""
+
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+import zenoh
+
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.hooks import EndpointContext
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor, _NodeLoss, _PeerNode
+from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState
+
+LEASE_NS: Final = 10_000_000_000
+MS: Final = 1_000_000
+CLOSE: Final = 4
+
+
+class Kernel:
+    """Says of a link what a test has it say. Something is put all the time: 10 bytes in a look of 50 ms."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.node = _PeerNode(0)
+        self.node.link = self  # type: ignore[assignment]
+        self.received = self.acked = self.written = 0
+        self.received_at_ms = 0
+        self.frozen = self.is_cut = False
+        self.in_flight = 0
+        """What is never acknowledged yet when somebody looks: so it is with a busy link."""
+        self.ended = self.closed = False
+
+    def state(self) -> TcpState | None:
+        if self.closed:
+            return None
+        return TcpState(
+            established=not self.ended,
+            acked=self.acked,
+            unacked=self.written - self.acked,
+            received_ago_ms=self.now_ms - self.received_at_ms,
+            received=self.received,
+        )
+
+    def receive(self, size: int) -> None:
+        self.received += size
+        self.received_at_ms = self.now_ms
+
+    def run(self, ms: int) -> None:
+        """Time passes, with a look every 50 ms and, unless the node is away, a keep-alive every 2.5 s."""
+        for _ in range(ms // 50):
+            self.now_ms += 50
+            self.written += 10
+            if not self.is_cut:
+                self.acked = max(self.acked, self.written - self.in_flight)
+                if not self.frozen and self.now_ms % 2_500 == 0:
+                    self.receive(3)
+            self.node.sample(self.now_ms * MS)
+
+    def lost_ms(self) -> float:
+        """For how long before its end what was put may be lost."""
+        self.node.sample(self.now_ms * MS)
+        return self.now_ms - self.node.lost_since_ns(self.now_ms * MS, LEASE_NS) / MS
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    kernel = Kernel()
+    kernel.run(20_700)
+    return kernel
+
+
+def test_a_node_that_says_goodbye_has_read_everything(kernel: Kernel) -> None:
+    kernel.receive(CLOSE)
+    kernel.ended = True
+    assert kernel.lost_ms() == 0
+
+
+def test_so_has_one_whose_socket_zenoh_has_closed_already(kernel: Kernel) -> None:
+    kernel.closed = True
+    assert kernel.lost_ms() == 0
+
+
+def test_so_has_one_that_spoke_and_left(kernel: Kernel) -> None:
+    kernel.now_ms += 50
+    kernel.receive(200 + CLOSE)
+    kernel.ended = True
+    assert kernel.lost_ms() == 0
+
+
+def test_with_a_node_that_is_killed_the_last_moments_are_lost(kernel: Kernel) -> None:
+    kernel.received += 1  # the end of the stream counts
+    kernel.ended = True
+    assert kernel.lost_ms() == 100
+
+
+@pytest.mark.parametrize("late_ms", [10, 150, 290, 1_000])
+def test_what_was_put_until_a_killed_node_was_noticed_is_lost_too(kernel: Kernel, late_ms: int) -> None:
+    """On a machine that has no time for us: what went into the dead connection is no less lost."""
+    kernel.ended = True
+    kernel.now_ms += late_ms
+    assert kernel.lost_ms() == late_ms + 100
+
+
+def test_also_if_it_was_talking_all_the_time(kernel: Kernel) -> None:
+    for _ in range(10):
+        kernel.receive(100)
+        kernel.run(100)
+    kernel.receive(100)
+    kernel.ended = True
+    assert kernel.lost_ms() == 100
+
+
+def test_what_was_put_since_a_node_froze_is_lost(kernel: Kernel) -> None:
+    kernel.frozen = True  # its kernel goes on to acknowledge; it was last heard at 20 000
+    kernel.run(9_300)
+    kernel.closed = True
+    assert kernel.lost_ms() == 10_000 + 100
+
+
+def test_what_was_put_since_the_cable_was_cut_is_lost_and_nothing_before(kernel: Kernel) -> None:
+    kernel.is_cut = True
+    kernel.run(9_300)
+    kernel.closed = True
+    assert kernel.lost_ms() == 9_300 + 100
+
+
+def test_a_cable_that_is_cut_after_the_node_froze_changes_nothing(kernel: Kernel) -> None:
+    kernel.frozen = True
+    kernel.run(5_000)
+    kernel.is_cut = True
+    kernel.run(4_300)
+    kernel.closed = True
+    assert kernel.lost_ms() == 10_000 + 100
+
+
+def test_what_was_put_while_an_ecu_started_anew_is_lost(kernel: Kernel) -> None:
+    kernel.is_cut = True
+    kernel.run(2_000)
+    kernel.ended = True
+    assert kernel.lost_ms() == 2_000 + 100
+
+
+def test_a_link_that_is_never_idle_is_known_to_keep_up_all_the_same(kernel: Kernel) -> None:
+    kernel.in_flight = 10
+    kernel.run(5_000)
+    kernel.is_cut = True
+    kernel.run(9_300)
+    kernel.closed = True
+    assert (
+        kernel.lost_ms() == 9_300 + 50 + 100
+    )  # what was written by the look before is known to have arrived
+
+
+def test_what_waits_for_a_slow_reader_is_not_acknowledged_by_what_it_reads(kernel: Kernel) -> None:
+    kernel.is_cut = True
+    for _ in range(20):
+        kernel.run(50)
+        kernel.acked += 5
+    kernel.ended = True
+    assert kernel.lost_ms() == 1_000 + 100
+
+
+def test_what_waited_when_zenoh_itself_closed_a_link_that_took_nothing_is_lost(kernel: Kernel) -> None:
+    kernel.run(1_800)  # it has spoken just now, so that its lease is not over
+    kernel.is_cut = True
+    kernel.run(3_000)
+    kernel.closed = True
+    assert kernel.lost_ms() == 3_000 + 100
+
+
+def test_what_arrives_bit_by_bit_after_an_outage_is_no_proof_of_what_still_waits_with_zenoh(
+    kernel: Kernel,
+) -> None:
+    kernel.is_cut = True
+    kernel.run(5_000)
+    waiting = kernel.written - kernel.acked
+    kernel.acked = kernel.written  # it gets through just now, and as much is written for it
+    kernel.written += waiting
+    kernel.now_ms += 50
+    kernel.receive(3)
+    kernel.node.sample(kernel.now_ms * MS)
+    kernel.ended = True
+    assert kernel.lost_ms() == 5_050 + 100
+
+
+def test_after_an_outage_that_it_outlived_a_link_counts_as_before(kernel: Kernel) -> None:
+    kernel.is_cut = True
+    kernel.run(5_000)
+    kernel.is_cut = False
+    kernel.run(2_500)
+    kernel.is_cut = True
+    kernel.run(9_300)
+    kernel.closed = True
+    assert kernel.lost_ms() == 9_300 + 100
+
+
+def test_of_a_node_whose_connection_is_unknown_everything_may_be_lost() -> None:
+    assert _PeerNode(0).lost_since_ns(20_000 * MS, LEASE_NS) == 0
+
+
+def monitor_of(*names: str) -> LinkMonitor:
+    """Links to these nodes."""
+    links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
+    for name in names:
+        links._apply_event(event(name, here=True), 0)
+        connect_kernel(links, name, Kernel())
+    return links
+
+
+def event(name: str, *, here: bool) -> zenoh.TransportEvent:
+    happened: Any = SimpleNamespace(
+        kind=zenoh.SampleKind.PUT if here else zenoh.SampleKind.DELETE,
+        transport=SimpleNamespace(zid=name, is_multicast=False),
+    )
+    return happened  # type: ignore[no-any-return]
+
+
+def connect_kernel(links: LinkMonitor, name: str, kernel: Kernel) -> None:
+    links._nodes[name, False] = kernel.node
+
+
+def test_a_subscriber_was_behind_the_node_that_went_at_the_same_time() -> None:
+    links = monitor_of("there")
+    links._losses.extend([_NodeLoss(10_000 * MS, 9_900 * MS), _NodeLoss(10_030 * MS, 10_030 * MS)])
+    assert links.lost_since_ns(10_002 * MS) == 9_900 * MS
+    assert links.lost_since_ns(10_028 * MS) == 10_030 * MS
+    # Behind a node that is still there, and that has taken all there was.
+    assert links.lost_since_ns(12_000 * MS) == 12_000 * MS
+    assert monitor_of().lost_since_ns(5) == 5
+
+
+def test_with_the_last_node_everybody_has_gone_however_late_it_is_noticed() -> None:
+    links = monitor_of("only")
+    assert links._apply_event(event("only", here=False), 10_000 * MS)
+    assert links.lost_since_ns(17_000 * MS) == links._losses[0].since_ns < 10_000 * MS
+    assert links._apply_event(event("only", here=True), 20_000 * MS)
+    assert links.lost_since_ns(20_500 * MS) < 10_000 * MS
+    assert links.lost_since_ns(22_000 * MS) == 22_000 * MS  # of another outage
+
+
+def test_a_node_is_gone_with_its_connection_whatever_zenoh_says_of_it_later() -> None:
+    links = monitor_of("cut", "there")
+    kernel = Kernel()
+    connect_kernel(links, "cut", kernel)
+    kernel.run(5_000)
+    kernel.is_cut = True
+    kernel.run(10_000)
+    links._tick(kernel.now_ms * MS)
+    assert len(links) == 2
+    kernel.closed = True
+    links._tick(kernel.now_ms * MS)
+    assert len(links) == 1
+    # Another lease later Zenoh says so, and only then that nobody listens any more.
+    assert not links._apply_event(event("cut", here=False), 25_000 * MS)
+    assert len(links) == 1
+    assert links.lost_since_ns(25_010 * MS) == 4_900 * MS
+
+
+def run(links: LinkMonitor, kernel: Kernel, ms: int) -> None:
+    for _ in range(ms // 50):
+        kernel.run(50)
+        links._tick(kernel.now_ms * MS)
+
+
+def test_a_link_that_takes_nothing_for_4_s_is_down_until_it_takes_something(kernel: Kernel) -> None:
+    links = monitor_of("slow")
+    connect_kernel(links, "slow", kernel)
+    told: list[bool] = []
+    links.add_watcher(told.append)
+    kernel.is_cut = True
+    run(links, kernel, 4_000)
+    assert links.up
+    run(links, kernel, 50)
+    assert (links.up, told) == (False, [False])
+    kernel.is_cut = False
+    run(links, kernel, 50)
+    assert (links.up, told) == (True, [False, True])
+
+
+def test_a_link_that_takes_a_little_now_and_then_is_up_and_so_is_one_with_nothing_to_take(
+    kernel: Kernel,
+) -> None:
+    links = monitor_of("slow")
+    connect_kernel(links, "slow", kernel)
+    kernel.is_cut = True
+    for _ in range(10):
+        run(links, kernel, 2_000)
+        kernel.acked += 1
+        assert links.up
+    kernel.acked = kernel.written
+    for _ in range(200):
+        kernel.now_ms += 50
+        links._tick(kernel.now_ms * MS)
+        assert links.up
+
+
+def test_one_of_several_that_takes_nothing_does_not_make_the_link_down(kernel: Kernel) -> None:
+    links = monitor_of("stuck", "there")
+    connect_kernel(links, "stuck", kernel)
+    kernel.is_cut = True
+    run(links, kernel, 6_000)
+    assert links.up
+
+
+def test_who_comes_to_one_that_is_stuck_is_served_at_once_and_the_end_of_that_one_is_told_once(
+    kernel: Kernel,
+) -> None:
+    links = monitor_of("stuck")
+    connect_kernel(links, "stuck", kernel)
+    told: list[bool] = []
+    links.add_watcher(told.append)
+    kernel.is_cut = True
+    run(links, kernel, 5_000)
+    assert not links._apply_event(event("stuck", here=False), kernel.now_ms * MS)
+    assert told == [False]
+    assert links._apply_event(event("new", here=True), kernel.now_ms * MS)
+    assert links.up
+
+
+def test_without_a_connection_to_anybody_the_link_is_down_and_that_is_told_once() -> None:
+    links = monitor_of("only")
+    told: list[bool] = []
+    links.add_watcher(told.append)
+    kernel = Kernel()
+    connect_kernel(links, "only", kernel)
+    kernel.closed = True
+    links._tick(10_000 * MS)
+    assert not links.up
+    assert not links._apply_event(event("only", here=False), 20_000 * MS)
+    assert told == [False]
+    assert links._apply_event(event("only", here=True), 21_000 * MS)
+    assert links.up
+
+
+def test_a_link_that_is_no_more_has_no_state() -> None:
+    assert TcpLink(10**6, (("127.0.0.1", 1), ("127.0.0.1", 2))).state() is None

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announcements as liveliness tokens: their keys, and real sessions on the loopback interface."""
+
+import json
+import logging
+import string
+from collections.abc import Iterator
+from contextlib import closing
+from threading import Condition
+
+import pytest
+import zenoh
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.e2e.rigs.entities import wait_declared
+from tests.transports.contract import Mailbox, wait_until
+from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session
+from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.transports.zenoh import peer_tokens
+from ustreamer.transports.zenoh.token_keys import advertisement_key, announcement_key, parse_token
+from ustreamer.transports.zenoh.transport import ZenohTransport
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuri import ANY
+
+G1, G2 = "1" * 16, "2" * 16
+AUTHORITIES = st.one_of(
+    st.text(string.ascii_lowercase + string.digits + "-._~", min_size=1, max_size=128),
+    st.just("[fe80::1]"),
+)
+
+
+def announcements_of(authority: str = "g1.vin", instance: str = G1) -> frozenset[Announcement]:
+    streamer = PeerRouters(authority, instance)
+    streamer.configure({"backbone": ["a"], "link": ["*"]})
+    return streamer.own_announcements("backbone")
+
+
+class AnnouncementRecorder:
+    """What a watcher was told last."""
+
+    def __init__(self) -> None:
+        self.now: frozenset[Announcement] = frozenset()
+        self.times = 0
+        self._condition = Condition()
+
+    def __call__(self, announcements: frozenset[Announcement]) -> None:
+        with self._condition:
+            self.now, self.times = announcements, self.times + 1
+            self._condition.notify_all()
+
+    def wait(self, announcements: frozenset[Announcement]) -> None:
+        with self._condition:
+            assert self._condition.wait_for(lambda: self.now == announcements, 30), self.now
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+@given(AUTHORITIES, st.sampled_from(AnnouncementRole), st.one_of(AUTHORITIES, st.just("*")))
+def test_a_token_says_what_was_announced_and_no_other_does(
+    own: str, role: AnnouncementRole, subject: str
+) -> None:
+    announcement = Announcement(G1, "back-bone_1", own, role, subject)
+    key = announcement_key(announcement)
+    assert parse_token(key) == announcement
+    assert str(zenoh.KeyExpr(key)) == key
+    assert not zenoh.KeyExpr(f"up-streamer/1/{G1}/back-bone_1/other/is/other").intersects(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (f"up-streamer/2/{G1}/one/g1/is/g1", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/one/g1/is", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/one/g1/is/g1/more", "expected up-streamer/1/instance/"),
+        ("up-streamer/1/1/one/g1/is/g1", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/One/g1/is/g1", "expected up-streamer/1/instance/"),
+        (f"up-streamer/1/{G1}/one/g1/was/g1", "role 'was' (have: is, carries, here)"),
+        (f"up-streamer/1/{G1}/one/%2A/is/g1", "'*' is nobody's own authority"),
+        (f"up-streamer/1/{G1}/one/g1/here/%2a", "'%2a' is not percent-encoded as expected"),
+        (f"up-streamer/1/{G1}/one/g1/here/%67", "'%67' is not percent-encoded as expected"),
+        (f"up-streamer/1/{G1}/one/g1/here/%FF", "'%FF' is not percent-encoded as expected"),
+        (f"up-streamer/1/{G1}/one/g1/here/%2F", "authority '/' is not"),
+        (f"up-streamer/1/{G1}/one/G1/here/a", "authority 'G1' is not"),
+        (f"up-streamer/1/{G1}/one/g1/here/{'a' * 129}", "characters of a-z"),
+    ],
+)
+def test_a_token_that_says_nothing_is_refused_and_told_why(key: str, why: str) -> None:
+    with pytest.raises(UStatusError) as caught:
+        parse_token(key)
+    assert caught.value.code is UCode.INVALID_ARGUMENT
+    assert why in caught.value.message
+    assert key in caught.value.message
+
+
+@given(st.text(max_size=100))
+def test_no_key_does_harm(text: str) -> None:
+    one = f"up-streamer/1/{G1}/one"
+    for key in (text, f"{one}/{text}/is/{text}", f"{one}/g1/puts/{text}/{text}"):
+        try:
+            said = parse_token(key)
+            assert (
+                advertisement_key(said) if isinstance(said, TopicAdvertisement) else announcement_key(said)
+            ) == key
+        except UStatusError as error:
+            assert error.code is UCode.INVALID_ARGUMENT  # noqa: PT017  # most are, and some are not
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+class TokenNetwork:
+    """A network, `watcher` on it, and streamers that come."""
+
+    def __init__(self, locator: str, **keys: object) -> None:
+        self._locator = locator
+        self.watched = AnnouncementRecorder()
+        self.observer = endpoint("g0.vin", listen=(locator,), **keys)  # type: ignore[arg-type]
+        self.observer.watch_peers(self.watched)
+        self.observer.open()
+        self._open = [self.observer]
+
+    def streamer(self, authority: str = "g1.vin", **keys: object) -> ZenohTransport:
+        made = endpoint(authority, connect=(self._locator,), **keys)  # type: ignore[arg-type]
+        made.open()
+        self._open.append(made)
+        return made
+
+    def close(self) -> None:
+        for each in reversed(self._open):
+            each.close()
+
+
+@pytest.fixture
+def locator() -> str:
+    return free_locator()
+
+
+@pytest.fixture
+def street(locator: str) -> Iterator[TokenNetwork]:
+    street = TokenNetwork(locator)
+    yield street
+    street.close()
+
+
+def test_what_is_announced_is_seen_by_the_others_until_it_is_taken_back(street: TokenNetwork) -> None:
+    one = street.streamer()
+    one.announce(announcements_of())
+    street.watched.wait(announcements_of())
+    fewer = frozenset(each for each in announcements_of() if each.subject != "a")
+    one.announce(fewer)
+    street.watched.wait(fewer)
+    one.announce(announcements_of())
+    street.watched.wait(announcements_of())
+
+
+def test_who_comes_later_sees_what_was_announced_before_and_itself(
+    street: TokenNetwork, locator: str
+) -> None:
+    street.observer.announce(announcements_of("g0.vin", G2))
+    street.watched.wait(announcements_of("g0.vin", G2))
+    late = AnnouncementRecorder()
+    transport = endpoint("g1.vin", connect=(locator,))
+    transport.watch_peers(late)
+    transport.open()
+    try:
+        transport.announce(announcements_of())
+        late.wait(announcements_of() | announcements_of("g0.vin", G2))
+    finally:
+        transport.close()
+
+
+def test_a_stop_of_receiving_and_a_close_take_everything_back(street: TokenNetwork) -> None:
+    one, other = street.streamer(), street.streamer()
+    one.announce(announcements_of())
+    other.announce(announcements_of("g2.vin", G2))
+    street.watched.wait(announcements_of() | announcements_of("g2.vin", G2))
+    one.stop_receiving()
+    street.watched.wait(announcements_of("g2.vin", G2))
+    one.announce(announcements_of())  # too late
+    other.close()
+    street.watched.wait(frozenset())
+
+
+def test_whoever_is_announced_listens_already(street: TokenNetwork) -> None:
+    """A put is lost where nobody listens yet, so whoever sees the token may send."""
+    inbox = Mailbox()
+    one = endpoint("g1.vin", connect=(street._locator,))
+    one.register_listener(ANY, None, inbox)
+    one.open()
+    street._open.append(one)
+    one.announce(announcements_of())
+    street.watched.wait(announcements_of())
+    assert street.observer._session is not None
+    key = "up/g0.vin/1/0/1/8000/{}/{}/{}/{}/{}"
+    assert street.observer._session.declare_publisher(key).matching_status.matching  # type: ignore[attr-defined]
+
+
+def test_a_name_is_said_last_and_taken_back_first(street: TokenNetwork, locator: str) -> None:
+    """Whoever has it has all the rest."""
+    order: list[str] = []
+    with plain_session("client", connect=[locator]) as stranger:
+        stranger.liveliness().declare_subscriber(
+            "up-streamer/1/**", lambda sample: order.append(str(sample.key_expr).split("/")[5])
+        )
+        wait_declared(stranger)
+        one = street.streamer()
+        one.announce(announcements_of())
+        wait_until(lambda: len(order) == len(announcements_of()), "all is said")
+        one.announce(frozenset())
+        wait_until(lambda: len(order) == 2 * len(announcements_of()), "all is taken back")
+    middle = len(announcements_of())
+    assert [number for number, role in enumerate(order) if role == "is"] == [middle - 1, middle]
+
+
+def test_who_is_named_is_vouched_for(locator: str) -> None:
+    street = TokenNetwork(locator, peers=("g1.vin",))
+    try:
+        street.streamer().announce(announcements_of())
+        street.streamer().announce(announcements_of("g2.vin", G2))
+        wait_until(lambda: len(street.watched.now) == 2 * len(announcements_of()), "both")
+        assert {each.authority for each in street.watched.now if each.trusted} == {"g1.vin"}
+        assert all(each.trusted is (each.authority == "g1.vin") for each in street.watched.now)
+    finally:
+        street.close()
+
+
+def test_who_wants_no_neighbours_neither_looks_nor_is_seen(street: TokenNetwork) -> None:
+    seen = AnnouncementRecorder()
+    shy = endpoint("g2.vin", connect=(street._locator,), peers=False)
+    shy.watch_peers(seen)
+    shy.open()
+    street._open.append(shy)
+    shy.announce(announcements_of("g2.vin", G2))
+    street.streamer().announce(announcements_of())
+    street.watched.wait(announcements_of())
+    assert seen.times == 0
+
+
+def test_access_control_decides_who_may_say_whose_name(locator: str) -> None:
+    """As docs/configuration.md says: else a name is no proof."""
+    rules = {
+        "enabled": True,
+        "default_permission": "allow",
+        "rules": [
+            {
+                "id": "no-g1-from-here",
+                "messages": ["liveliness_token"],
+                "flows": ["ingress"],
+                "permission": "deny",
+                "key_exprs": ["up-streamer/1/*/*/g1.vin/**"],
+            }
+        ],
+        "subjects": [{"id": "everybody"}],
+        "policies": [{"rules": ["no-g1-from-here"], "subjects": ["everybody"]}],
+    }
+    config = zenoh.Config()
+    for path, value in {
+        "mode": "router",
+        "listen/endpoints": [locator],
+        "scouting/multicast/enabled": False,
+        "access_control": rules,
+    }.items():
+        config.insert_json5(path, json.dumps(value))
+    seen = AnnouncementRecorder()
+    watcher = endpoint("g0.vin", mode="client", connect=(locator,))
+    watcher.watch_peers(seen)
+    impostor, other = (endpoint(name, mode="client", connect=(locator,)) for name in ("g1.vin", "g2.vin"))
+    with zenoh.open(config), closing(watcher), closing(impostor), closing(other):
+        for each in (watcher, impostor, other):
+            each.open()
+        impostor.announce(announcements_of("g1.vin"))
+        other.announce(announcements_of("g2.vin", G2))
+        seen.wait(announcements_of("g2.vin", G2))
+
+
+def test_rubbish_is_refused_counted_and_said_once(
+    street: TokenNetwork, locator: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "ustreamer.zenoh"),
+        plain_session("client", connect=[locator]) as stranger,
+    ):
+        tokens = [stranger.liveliness().declare_token(f"up-streamer/1/rubbish/{n}") for n in range(3)]
+        wait_until(lambda: street.observer.statistics()["refused_announcement"] == 3, "all are refused")
+        street.streamer().announce(announcements_of())
+        street.watched.wait(announcements_of())
+        assert tokens
+    assert [each.message for each in caplog.records].count("zenoh.refused_announcement") == 1
+
+
+def test_there_is_a_bound_to_what_is_believed(street: TokenNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_tokens, "MAX_ANNOUNCEMENTS", 5)
+    one = street.streamer()
+    one.announce(announcements_of())
+    street.watched.wait(announcements_of())
+    street.streamer().announce(announcements_of("g2.vin", G2))
+    wait_until(lambda: street.observer.statistics()["refused_announcement_limit"] > 0, "no more room")
+    assert len(street.watched.now) <= 5
+
+
+def test_who_comes_and_goes_all_the_time_is_told_of_50_times_a_second_at_most(
+    street: TokenNetwork, locator: str
+) -> None:
+    with plain_session("client", connect=[locator]) as stranger:
+        key = announcement_key(Announcement(G2, "x", "g2.vin", AnnouncementRole.IDENTITY, "g2.vin"))
+        until_ns = CLOCK.monotonic_ns() + 500_000_000
+        while CLOCK.monotonic_ns() < until_ns or street.watched.times < 2:
+            stranger.liveliness().declare_token(key).undeclare()  # type: ignore[no-untyped-call]
+        street.streamer().announce(announcements_of())
+        street.watched.wait(announcements_of())
+    times = street.watched.times  # what was in the queues may still be told of
+    took_s = (CLOCK.monotonic_ns() - until_ns) / 1e9 + 0.5
+    assert 1 < times <= 50 * took_s + 2
+
+
+def test_a_watcher_that_raises_is_told_the_next_time_as_well(
+    locator: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    street = TokenNetwork(locator)
+    try:
+        told: list[int] = []
+
+        def clumsy(announcements: frozenset[Announcement]) -> None:
+            told.append(len(announcements))
+            raise RuntimeError("clumsy")
+
+        street.observer.watch_peers(clumsy)
+        one = street.streamer()
+        one.announce(announcements_of())
+        wait_until(lambda: told[-1:] == [len(announcements_of())], "it is told")
+        one.announce(frozenset())
+        wait_until(lambda: told[-1:] == [0], "it is told again")
+    finally:
+        street.close()
+    assert [each.message for each in caplog.records].count("zenoh.peer_watcher_failed") == 1

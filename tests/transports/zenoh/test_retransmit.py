@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of what was put: exactly that, in order, and within its bounds, however it was noted."""
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.transports.contract import TOPIC
+from ustreamer.transports.zenoh.retransmit import (
+    HEAD,
+    OVERHEAD_BYTES,
+    AnsweredRequests,
+    Origin,
+    RetransmitBuffer,
+    RetransmitConfig,
+)
+from ustreamer.uprotocol.umessage import UMessage, publish, request, response
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import reqid_field
+
+NS_PER_MS = 1_000_000
+CALLER = UUri("beta.vin1", 0xE, 1, 0)
+PUBLISHERS = "north", "south"
+ATTRIBUTES = publish(UUID(0, 0), TOPIC).attributes
+ORIGINS: list[Origin] = [Origin(publisher, ATTRIBUTES) for publisher in PUBLISHERS]
+
+
+def head(number: int) -> bytes:
+    return HEAD.pack(b"\x01\x0a\x12\x09", number, b"\x11", 1 << 63 | number)
+
+
+class BufferModel:
+    """What a memory is told, and what it should know."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.replay = RetransmitConfig(**bounds)
+        self.buffer = RetransmitBuffer(self.replay)
+        self.appended: list[tuple[str, int, UMessage]] = []
+        self.now_ns = 1
+
+    def append(self, count: int, size: int, publisher: int, *, together: bool) -> None:
+        numbers = range(len(self.appended), len(self.appended) + count)
+        payloads = [bytes([number % 251]) * size for number in numbers]
+        for number, payload in zip(numbers, payloads, strict=True):
+            message = UMessage(UUID(number, 1 << 63 | number), ATTRIBUTES, payload)
+            self.appended.append((PUBLISHERS[publisher], self.now_ns, message))
+        heads, origin = [head(number) for number in numbers], ORIGINS[publisher]
+        if together:
+            tail = b"what they have in common" * (count % 3)
+            self.buffer.append_batch(origin, self.now_ns, [each + tail for each in heads], payloads)
+            return
+        for each, payload in zip(heads, payloads, strict=True):
+            self.buffer.append(origin, self.now_ns, each, payload)
+
+    def stored(self) -> list[tuple[str, int, UMessage]]:
+        found = [(name, *each) for name in PUBLISHERS for each in self.buffer.messages_of(name)]
+        return sorted(found, key=lambda each: each[2].id)
+
+
+steps = st.lists(
+    st.tuples(st.integers(1, 70), st.integers(0, 300), st.integers(0, 1), st.booleans(), st.integers(0, 40)),
+    max_size=30,
+)
+
+
+@given(steps, st.integers(1, 600), st.integers(1, 60_000), st.integers(1, 100))
+@example([(16, 0, 0, False, 0), (47, 1, 0, False, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1)
+@example(
+    [(62, 4, 0, True, 0), (1, 0, 0, False, 0)], 128, 64 * OVERHEAD_BYTES, 1
+)  # the first fills nearly all by itself
+@example([(128, 0, 0, True, 0), (1, 0, 0, False, 0)], 128, 60_000, 1)
+@example([(67, 4, 1, False, 0), (1, 1, 1, False, 0), (1, 1, 0, True, 0)], 190, 64 * 201, 100)
+def test_the_newest_are_known_within_all_bounds(
+    story: list[tuple[int, int, int, bool, int]], messages: int, size: int, window_ms: int
+) -> None:
+    notes = BufferModel(messages=messages, bytes=size, ms=window_ms)
+    largest = 0
+    for count, payload, publisher, together, pause_ms in story:
+        notes.now_ns += pause_ms * NS_PER_MS
+        notes.append(count, payload, publisher, together=together)
+        at_once = count if together else 1  # such a helping is let go of as a whole
+        largest = max(largest, at_once * (payload + OVERHEAD_BYTES))
+        known = notes.stored()
+        assert known == notes.appended[len(notes.appended) - len(known) :]  # the newest, as they were
+        assert 1 <= len(known) == len(notes.buffer)
+        assert len(known) <= max(messages, at_once)
+        occupied = sum(len(message.payload) + OVERHEAD_BYTES for _, _, message in known)
+        assert occupied <= max(size, largest)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_64th_at_most_is_let_go_of_before_its_time(together: bool) -> None:
+    notes = BufferModel(messages=640)
+    notes.append(640, 10, 0, together=False)
+    notes.append(10, 10, 1, together=together)
+    assert len(notes.stored()) >= 630
+
+
+def test_what_is_older_than_the_window_goes_with_the_next_message() -> None:
+    notes = BufferModel(ms=100)
+    notes.append(3, 10, 0, together=False)
+    notes.now_ns += 50 * NS_PER_MS
+    notes.append(1, 10, 1, together=False)
+    assert len(notes.stored()) == 4
+    notes.now_ns += 60 * NS_PER_MS
+    notes.append(1, 10, 0, together=False)
+    assert [message.id.msb for _, _, message in notes.stored()] == [3, 4]
+
+
+def test_without_a_window_nothing_is_asked_for() -> None:
+    assert not RetransmitBuffer(RetransmitConfig(ms=0)).is_enabled
+    assert RetransmitBuffer(RetransmitConfig()).is_enabled
+
+
+def test_an_answer_is_known_with_its_own_reqid() -> None:
+    notes = BufferModel()
+    answers = [answer(number) for number in range(200)]
+    origin = Origin("north", msgspec.structs.replace(answers[0].attributes, reqid=None), are_responses=True)
+    for each in answers:
+        assert each.attributes.reqid is not None
+        notes.buffer.append(origin, 1, head(each.id.msb), reqid_field(each.attributes.reqid) + each.payload)
+    assert notes.buffer.messages_of("north") == [(1, each) for each in answers]
+
+
+def answer(number: int) -> UMessage:
+    asked = request(UUID(0x7000, 1 << 63 | number), CALLER, TOPIC.with_resource(1), ttl=5)
+    return response(UUID(number, 1 << 63 | number), asked, b"%d" % number)
+
+
+# --- blocks of several parts ----------------------------------------------------------------------------------------
+
+WINDOW_MS = 6_400
+BLOCK_MS = WINDOW_MS // 64
+TAILS = [b"", b"t", b"a much longer tail, of another topic", b"", b"\x01\x0a\x12\x09"]
+
+
+def tailed(notes: BufferModel, count: int, tail: bytes, publisher: int = 0) -> None:
+    """Note some together, with this tail behind their heads."""
+    first = len(notes.appended)
+    messages = [
+        UMessage(UUID(number, 1 << 63 | number), ATTRIBUTES, b"%d" % number * (number % 3))
+        for number in range(first, first + count)
+    ]
+    notes.appended += [(PUBLISHERS[publisher], notes.now_ns, each) for each in messages]
+    heads = [head(each.id.msb) + tail for each in messages]
+    notes.buffer.append_batch(ORIGINS[publisher], notes.now_ns, heads, [each.payload for each in messages])
+
+
+@pytest.mark.parametrize("turn", range(len(TAILS)))
+def test_parts_of_one_block_have_a_time_a_tail_and_a_publisher_each(turn: int) -> None:
+    notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
+    for number, tail in enumerate(TAILS[turn:] + TAILS[:turn]):
+        tailed(notes, 1 + number * 3 % 5, tail, number % 2)
+        notes.now_ns += 1 + number
+        notes.append(number, 5, (number + 1) % 2, together=False)
+        notes.now_ns += NS_PER_MS
+    assert notes.stored() == notes.appended
+    assert len(notes.buffer._blocks) == 1
+    assert len({put_ns for _, put_ns, _ in notes.appended}) > 5
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 9), st.sampled_from(TAILS), st.integers(0, 1), st.integers(0, NS_PER_MS * BLOCK_MS)
+        ),
+        max_size=30,
+    ),
+    st.sampled_from([64, 64 * 7, 64 * 200]),
+)
+def test_tails_and_times_are_kept_apart_in_blocks_of_any_size(
+    story: list[tuple[int, bytes, int, int]], messages: int
+) -> None:
+    notes = BufferModel(messages=messages, ms=WINDOW_MS)
+    for count, tail, publisher, pause_ns in story:
+        tailed(notes, count, tail, publisher)
+        notes.now_ns += pause_ns
+    known = notes.stored()
+    assert known == notes.appended[len(notes.appended) - len(known) :]
+    assert len(known) >= min(len(notes.appended), messages - messages // 64 - 9)
+
+
+@pytest.mark.parametrize("late_ns", [0, 1, BLOCK_MS * NS_PER_MS])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_block_is_as_old_as_the_newest_in_it(late_ns: int, together: bool) -> None:
+    """What is older than the window is known until all of its block is."""
+    notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
+    begun_ns = notes.now_ns
+    tailed(notes, 3, b"t")
+    notes.now_ns += late_ns
+    notes.append(2, 5, 1, together=together)
+    # The edge of the window belongs to it, and the next message is no part of the block.
+    notes.now_ns = begun_ns + late_ns + WINDOW_MS * NS_PER_MS
+    notes.append(1, 5, 0, together=together)
+    assert notes.stored() == notes.appended
+    notes.now_ns += 1
+    notes.append(1, 5, 0, together=together)
+    assert notes.stored() == notes.appended[5:]
+
+
+def test_the_edge_of_the_window_belongs_to_it_also_where_a_block_gets_full() -> None:
+    notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
+    begun_ns = notes.now_ns
+    tailed(notes, 3, b"t")
+    notes.now_ns = begun_ns + WINDOW_MS * NS_PER_MS
+    tailed(notes, 200, b"")
+    assert notes.stored() == notes.appended
+    notes.now_ns += 1
+    tailed(notes, 200, b"")
+    assert notes.stored() == notes.appended[3:]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("size", [0, 500])
+def test_bytes_are_bounded_while_nobody_looks(size: int, together: bool) -> None:
+    notes = BufferModel(messages=64 * 200, bytes=64 * 1_000)
+    for _ in range(50):
+        notes.append(10, size, 0, together=together)
+        assert len(notes.buffer) <= 64 * 1_000 // (size + OVERHEAD_BYTES)
+    assert len(notes.buffer) > 50
+    known = notes.stored()
+    assert known == notes.appended[len(notes.appended) - len(known) :]
+
+
+def test_what_comes_later_than_a_64th_of_the_window_is_another_block() -> None:
+    notes = BufferModel(messages=64 * 200, ms=WINDOW_MS)
+    begun_ns = notes.now_ns
+    tailed(notes, 3, b"t")
+    notes.now_ns += BLOCK_MS * NS_PER_MS + 1
+    tailed(notes, 3, b"")
+    notes.now_ns = begun_ns + WINDOW_MS * NS_PER_MS + 1
+    tailed(notes, 1, b"")
+    assert notes.stored() == notes.appended[3:]
+
+
+# --- answered -----------------------------------------------------------------------------------------------------------
+
+halves = st.integers(0, 2**64 - 1)
+
+
+@given(
+    st.integers(0, 5),
+    st.lists(st.tuples(st.lists(st.builds(UUID, halves, halves), max_size=8), st.booleans()), max_size=12),
+)
+@example(
+    2, [([UUID(1, 2)], True), ([UUID(2, 1)], True), ([UUID(1, 1), UUID(2, 2)], True)]
+)  # two halves are no id
+@example(
+    2, [([UUID(3, 4)], True), ([UUID(1, 1), UUID(3, 4)], True), ([UUID(2, 2)], True)]
+)  # one that came twice
+def test_of_what_was_answered_the_last_are_known(most: int, story: list[tuple[list[UUID], bool]]) -> None:
+    answered = AnsweredRequests(most)
+    told: list[UUID] = []
+    for helping, asks in story:
+        answered.add_reqids(helping)
+        told += helping
+        if not asks:
+            continue
+        assert all(each in answered for each in told[len(told) - min(most, len(told)) :])
+        assert sum(each in answered for each in set(told)) <= most
+        assert UUID(3, 4) not in answered or UUID(3, 4) in told
+
+
+def test_what_is_noted_while_nobody_asks_is_bounded_too() -> None:
+    answered = AnsweredRequests(10)
+    for number in range(1_000):
+        answered.add_reqids([UUID(number, number)])
+        assert len(answered._unindexed) <= 2 * 20
+    assert [number for number in range(1_000) if UUID(number, number) in answered] == list(range(990, 1_000))
+    assert not answered._unindexed  # looked at once, and not at every question

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a receiving thread hands on, and to whom, without a session around it."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
+
+import pytest
+import zenoh
+from zenoh.handlers import FifoChannel
+
+from tests.transports.contract import (
+    ALPHA,
+    METHOD,
+    OTHER_TOPIC,
+    REMOTE_CLIENT,
+    TOPIC,
+    new_id,
+    response_from,
+    wait_until,
+)
+from tests.transports.zenoh.sessions import free_locator, plain_session
+from ustreamer.transports.zenoh import subscriber
+from ustreamer.transports.zenoh.decoder import VERSION_BYTE, SampleRefusalReason
+from ustreamer.transports.zenoh.keys import message_key
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests
+from ustreamer.transports.zenoh.subscriber import (
+    DeliveredFilters,
+    ListenerEntry,
+    ListenerFilters,
+    ZenohSubscription,
+)
+from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
+from ustreamer.uprotocol.struct_columns import MAX_BATCH
+from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
+from ustreamer.uprotocol.uuri import ANY, UUri, any_at
+from ustreamer.uprotocol.wire import encode
+
+HERE = ListenerFilters(
+    UUri(METHOD.authority_name, 0xFFFF_FFFF, 0xFF, 0), any_at(REMOTE_CLIENT.authority_name)
+)
+ALL = ListenerFilters(ANY, any_at(REMOTE_CLIENT.authority_name))
+
+
+class RecordingListener:
+    """Remembers what came together, and what by itself."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[UMessage]] = []
+        self.singles: list[UMessage] = []
+
+    def __call__(self, message: UMessage) -> None:
+        self.singles.append(message)
+
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
+        self.batches.append(list(messages))
+
+
+def delivered(messages: list[UMessage], *given: ListenerFilters) -> RecordingListener:
+    bulk = RecordingListener()
+    reception = ZenohSubscription(ALL, "backbone", "alpha", 8, AnsweredRequests(0))
+    reception.set_listeners((ListenerEntry(bulk, DeliveredFilters(given)),))
+    reception._deliver_batch(messages)
+    return bulk
+
+
+@pytest.fixture
+def answers() -> list[UMessage]:
+    return [response_from(METHOD, REMOTE_CLIENT) for _ in range(5)]
+
+
+def test_what_a_listener_was_given_by_other_filters_it_is_not_given_again(answers: list[UMessage]) -> None:
+    asked = [*answers, *(response_from(METHOD.with_resource(2), REMOTE_CLIENT) for _ in range(3))]
+    mine = ListenerFilters(METHOD, ANY)
+    assert delivered(asked, mine).batches == [asked[5:]]
+    assert delivered(answers, mine).batches == []
+    assert delivered(answers[:1], mine).singles == []
+    assert delivered(asked[5:6], mine).singles == asked[5:6]
+
+
+def test_whoever_has_other_filters_is_given_many_at_once_too(answers: list[UMessage]) -> None:
+    bulk = delivered(answers, HERE)
+    assert (bulk.batches, bulk.singles) == ([answers], [])
+
+
+def test_filters_are_asked_once_for_each_source_and_sink(
+    monkeypatch: pytest.MonkeyPatch, answers: list[UMessage]
+) -> None:
+    monkeypatch.setattr(subscriber, "_MAX_CACHED_MATCHES", 4)
+    given = DeliveredFilters((ListenerFilters(METHOD, ANY), ListenerFilters(TOPIC, None)))
+    for _ in range(2):
+        assert all(given.is_delivered(each) for each in answers)
+        assert not given.is_delivered(response_from(METHOD.with_resource(2), REMOTE_CLIENT))
+        assert given.is_delivered(publish(new_id(), TOPIC))
+    assert len(given._cached) == 3
+    for number in range(20):
+        assert not given.is_delivered(publish(new_id(), TOPIC.with_resource(0x9000 + number)))
+        assert len(given._cached) <= 4
+
+
+# --- what was taken out of the channel together ---------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """What is asked of a zenoh.Sample, which cannot be made."""
+
+    key_expr: zenoh.KeyExpr
+    attachment: zenoh.ZBytes | None
+    payload: zenoh.ZBytes
+    kind: zenoh.SampleKind = zenoh.SampleKind.PUT
+
+
+def key_of(message: UMessage) -> str:
+    return message_key(message.attributes.source, message.attributes.sink, ALPHA)
+
+
+def attachment_of(message: UMessage) -> bytes:
+    return VERSION_BYTE + encode(message.id, message.attributes)
+
+
+def sample(message: UMessage) -> Sample:
+    return Sample(
+        zenoh.KeyExpr(key_of(message)), zenoh.ZBytes(attachment_of(message)), zenoh.ZBytes(message.payload)
+    )
+
+
+class Channel:
+    """A zenoh.Handler that has these samples, and ends after them; `pauses`: before it does, it is empty once."""
+
+    def __init__(self, samples: Sequence[Sample], *, pauses: bool = False) -> None:
+        self._left = deque(samples)
+        self._pauses = pauses
+
+    def recv(self) -> Sample:
+        if not self._left:
+            raise zenoh.ZError("closed")
+        return self._left.popleft()
+
+    def try_recv(self) -> Sample | None:
+        if self._pauses and not self._left:
+            self._pauses = False
+            return None
+        return self.recv()
+
+
+class BatchRecorder:
+    """Remembers what came together, as it came."""
+
+    def __init__(self) -> None:
+        self.batches: list[Sequence[UMessage]] = []
+
+    def __call__(self, message: UMessage) -> None:
+        self.batches.append([message])
+
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
+        self.batches.append(messages)
+
+    @property
+    def messages(self) -> list[UMessage]:
+        return [each for messages in self.batches for each in messages]
+
+
+class SubscriptionRig:
+    """A reception of publications without a session, which has seen one that is like those to come."""
+
+    def __init__(
+        self,
+        filters: ListenerFilters = ListenerFilters(ANY, None),  # noqa: B008  a tuple
+        *given: ListenerFilters,
+    ) -> None:
+        self.answered = AnsweredRequests(500)
+        self.subscription = ZenohSubscription(filters, "backbone", ALPHA, 8, self.answered)
+        self.inbox = BatchRecorder()
+        self.subscription.set_listeners((ListenerEntry(self.inbox, DeliveredFilters(given)),))
+        for like in LIKE:
+            self.subscription._decoder.decode(key_of(like), attachment_of(like), b"")
+
+    def run_samples(self, samples: Sequence[Sample], *, pauses: bool = False) -> None:
+        """All that is in a channel, until it ends."""
+        channel = cast("zenoh.Handler[zenoh.Sample]", Channel(samples, pauses=pauses))
+        self.subscription._run(channel)
+
+    @property
+    def refused(self) -> dict[SampleRefusalReason, int]:
+        return {reason: count for reason, count in self.subscription.refused.items() if count}
+
+
+def published(count: int, topic: UUri = TOPIC, payload: Callable[[int], bytes] = b"%d".__mod__) -> list[UMessage]:  # fmt: skip
+    like = publish(new_id(), topic)
+    return [UMessage(new_id(), like.attributes, payload(number)) for number in range(count)]
+
+
+LIKE = [publish(new_id(), TOPIC), publish(new_id(), OTHER_TOPIC)]
+DELETE = zenoh.SampleKind.DELETE
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 127, 128, 129, 135, 136, 300])
+def test_all_that_was_taken_out_is_delivered_wherever_the_channel_ends(count: int, pauses: bool) -> None:
+    receiving, messages = SubscriptionRig(), published(count)
+    receiving.run_samples(list(map(sample, messages)), pauses=pauses)
+    assert receiving.inbox.messages == messages
+    assert (receiving.subscription.received, receiving.refused) == (count, {})
+    sizes = [MAX_BATCH] * (count // MAX_BATCH) + [count % MAX_BATCH] * bool(count % MAX_BATCH)
+    assert list(map(len, receiving.inbox.batches)) == sizes
+    assert [type(each) is MessageBatch for each in receiving.inbox.batches] == [
+        size >= MIN_BATCH for size in sizes
+    ]
+
+
+def test_what_is_seen_for_the_first_time_is_read_one_by_one_and_then_it_is_a_run() -> None:
+    receiving = SubscriptionRig()
+    messages = published(2 * MAX_BATCH, TOPIC.with_resource(0x8077))
+    receiving.run_samples(list(map(sample, messages)))
+    assert [type(each) for each in receiving.inbox.batches] == [list, MessageBatch]
+    assert receiving.inbox.messages == messages
+    assert receiving.subscription.received == 2 * MAX_BATCH
+
+
+@pytest.mark.parametrize("count", [3, 20])
+@pytest.mark.parametrize("position", [0, 1, -1])
+def test_a_delete_among_many_is_refused_and_the_others_are_delivered(count: int, position: int) -> None:
+    receiving, messages = SubscriptionRig(), published(count)
+    samples = list(map(sample, messages))
+    samples[position] = samples[position]._replace(payload=zenoh.ZBytes(b""), kind=DELETE)
+    del messages[position]
+    receiving.run_samples(samples)
+    assert receiving.inbox.messages == messages
+    assert (receiving.subscription.received, receiving.refused) == (
+        count - 1,
+        {SampleRefusalReason.DELETE: 1},
+    )
+
+
+def test_nothing_but_deletes_is_nothing() -> None:
+    receiving = SubscriptionRig()
+    samples = [each._replace(payload=zenoh.ZBytes(b""), kind=DELETE) for each in map(sample, published(20))]
+    receiving.run_samples(samples)
+    assert receiving.inbox.batches == []
+    assert (receiving.subscription.received, receiving.refused) == (0, {SampleRefusalReason.DELETE: 20})
+
+
+def test_a_delete_that_is_no_message_anyway_is_refused_for_that() -> None:
+    receiving = SubscriptionRig()
+    empty = zenoh.ZBytes(b"")
+    first, *others = map(sample, published(20))
+    receiving.run_samples([first._replace(attachment=None, payload=empty, kind=DELETE), *others])
+    assert (receiving.subscription.received, receiving.refused) == (
+        19,
+        {SampleRefusalReason.NO_ATTACHMENT: 1},
+    )
+
+
+def test_empty_payloads_are_messages_as_others_are() -> None:
+    receiving = SubscriptionRig()
+    messages = published(20, payload=lambda number: b"x" * (number % 2))
+    receiving.run_samples(list(map(sample, messages)))
+    [run] = receiving.inbox.batches
+    assert type(run) is MessageBatch
+    assert list(run) == messages
+
+
+@pytest.mark.parametrize("count", [3, 20])
+@pytest.mark.parametrize("position", [0, 1, -1])
+@pytest.mark.parametrize(
+    ("attachment", "reason"),
+    [
+        (None, SampleRefusalReason.NO_ATTACHMENT),
+        (b"", SampleRefusalReason.SHORT),
+        (b"\x02" + bytes(40), SampleRefusalReason.VERSION),
+    ],
+)
+def test_one_that_is_no_message_among_many_is_refused_and_the_others_are_delivered(
+    count: int, position: int, attachment: bytes | None, reason: SampleRefusalReason
+) -> None:
+    receiving, messages = SubscriptionRig(), published(count)
+    samples = list(map(sample, messages))
+    put = None if attachment is None else zenoh.ZBytes(attachment)
+    samples[position] = samples[position]._replace(attachment=put)
+    del messages[position]
+    receiving.run_samples(samples)
+    assert receiving.inbox.messages == messages
+    assert (receiving.subscription.received, receiving.refused) == (count - 1, {reason: 1})
+
+
+@pytest.mark.parametrize("position", [0, 1, 9, -1])
+def test_one_of_another_topic_among_many_stays_where_it_came(position: int) -> None:
+    receiving, messages = SubscriptionRig(), published(20)
+    [messages[position]] = published(1, OTHER_TOPIC)
+    receiving.run_samples(list(map(sample, messages)))
+    assert list(map(len, receiving.inbox.batches)) == [20]
+    assert receiving.inbox.messages == messages
+    assert receiving.subscription.received == 20
+
+
+@pytest.mark.parametrize("position", [0, 1, 9, -1])
+def test_one_on_another_key_than_it_says_is_refused_among_many(position: int) -> None:
+    receiving, messages = SubscriptionRig(), published(20)
+    samples = list(map(sample, messages))
+    samples[position] = samples[position]._replace(key_expr=zenoh.KeyExpr(key_of(LIKE[1])))
+    del messages[position]
+    receiving.run_samples(samples)
+    assert receiving.inbox.messages == messages
+    assert (receiving.subscription.received, receiving.refused) == (19, {SampleRefusalReason.MISMATCH: 1})
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 128])
+def test_whoever_asks_for_every_sink_is_given_no_publications_however_many_come(count: int) -> None:
+    receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
+    receiving.run_samples(list(map(sample, published(count))))
+    assert receiving.inbox.batches == []
+    assert (receiving.subscription.received, receiving.refused) == (0, {})
+    told = [notification(new_id(), TOPIC, REMOTE_CLIENT, b"x") for _ in range(count)]
+    receiving.run_samples(list(map(sample, [*published(count), *told])))
+    assert receiving.inbox.messages == told
+    assert (receiving.subscription.received, receiving.refused) == (count, {})
+
+
+def test_of_a_run_all_or_none_has_been_given() -> None:
+    run = MessageBatch.from_messages(published(20))
+    assert run is not None
+    assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(run) is run
+    assert len(DeliveredFilters((ListenerFilters(TOPIC, None),)).undelivered(run)) == 0
+    mixed = [*run, *published(1, OTHER_TOPIC)]
+    assert DeliveredFilters((ListenerFilters(TOPIC, None),)).undelivered(mixed) == mixed[20:]
+    assert DeliveredFilters((ListenerFilters(OTHER_TOPIC, None),)).undelivered(mixed) == mixed[:20]
+    assert DeliveredFilters((ListenerFilters(ANY, ANY),)).undelivered(mixed) == mixed
+
+
+@pytest.mark.parametrize(
+    "given", [ListenerFilters(TOPIC, None), ListenerFilters(TOPIC.with_resource(0x8099), None)]
+)
+@pytest.mark.parametrize("count", [2, 20])
+def test_what_was_given_by_other_filters_counts_as_received_and_is_not_given_again(
+    given: ListenerFilters, count: int
+) -> None:
+    receiving, messages = SubscriptionRig(ListenerFilters(ANY, None), given), published(count)
+    receiving.run_samples(list(map(sample, messages)))
+    assert receiving.inbox.messages == ([] if given.source == TOPIC else messages)
+    assert receiving.subscription.received == count
+    assert len(receiving.inbox.batches) == (given.source != TOPIC)
+
+
+def test_a_run_reaches_those_who_take_one_by_one_and_every_one_of_several() -> None:
+    receiving, messages = SubscriptionRig(), published(20)
+    singly: list[UMessage] = []
+    for calls in (
+        [ListenerEntry(singly.append, DeliveredFilters())],
+        [
+            ListenerEntry(singly.append, DeliveredFilters()),
+            ListenerEntry(receiving.inbox, DeliveredFilters()),
+        ],
+        [
+            ListenerEntry(singly.append, DeliveredFilters((ListenerFilters(TOPIC, None),))),
+            ListenerEntry(receiving.inbox, DeliveredFilters()),
+        ],
+    ):
+        receiving.subscription.set_listeners(tuple(calls))
+        receiving.run_samples(list(map(sample, messages)))
+    assert singly == messages * 2
+    assert receiving.inbox.messages == messages * 2
+
+
+class Failing(BatchRecorder):
+    def on_batch(self, messages: Sequence[UMessage]) -> None:
+        super().on_batch(messages)
+        raise RuntimeError("no")
+
+
+def test_a_listener_that_fails_with_a_run_is_counted_and_named_by_its_first_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    receiving, messages = SubscriptionRig(), published(2 * MAX_BATCH)
+    failing = Failing()
+    receiving.subscription.set_listeners((ListenerEntry(failing, DeliveredFilters()),))
+    with caplog.at_level(logging.ERROR, "ustreamer.zenoh"):
+        receiving.run_samples(list(map(sample, messages)))
+    assert receiving.subscription.listener_errors == 2
+    assert failing.messages == messages
+    assert [each.__dict__["message_id"] for each in caplog.records] == [str(messages[0].id)]
+
+
+def test_what_a_session_had_in_its_channel_is_delivered_after_it_was_undeclared() -> None:
+    """Real samples, of which the channel ends in the middle of a helping."""
+    receiving, messages = SubscriptionRig(), published(MAX_BATCH + 20)
+    key = key_of(LIKE[0])
+    channel: FifoChannel[zenoh.Sample] = FifoChannel(1_000)
+    seen: list[bytes] = []
+    here = free_locator()
+    with plain_session(listen=[here]) as there, plain_session(connect=[here]) as session:
+        subscriber = session.declare_subscriber(key, channel)
+        # Told of all that the other one has when it is told of something later.
+        _last = session.declare_subscriber("last", lambda last: seen.append(last.payload.to_bytes()))
+        block = zenoh.CongestionControl.BLOCK
+        both = [there.declare_publisher(each, congestion_control=block) for each in (key, "last")]
+        wait_until(lambda: all(each.matching_status.matching for each in both), "subscriptions")  # type: ignore[attr-defined]
+        for message in messages:
+            both[0].put(message.payload, attachment=attachment_of(message))
+        both[0].delete(attachment=attachment_of(LIKE[0]))
+        both[1].put(b"last")
+        wait_until(lambda: bool(seen), "the last one")
+        handler = subscriber.handler
+        subscriber.undeclare()  # type: ignore[no-untyped-call]
+        receiving.subscription._run(handler)
+    assert [type(each) for each in receiving.inbox.batches] == [MessageBatch, list]
+    assert receiving.inbox.messages == messages
+    assert (receiving.subscription.received, receiving.refused) == (
+        MAX_BATCH + 20,
+        {SampleRefusalReason.DELETE: 1},
+    )
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 127, 128, 300])
+def test_answers_are_runs_with_a_reqid_each_once_one_was_read(count: int) -> None:
+    receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
+    first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(1 + count))
+    receiving.run_samples([sample(first)])
+    receiving.run_samples(list(map(sample, messages)))
+    assert receiving.inbox.messages == [first, *messages]
+    assert (receiving.subscription.received, receiving.refused) == (1 + count, {})
+    for taken in receiving.inbox.batches[1:]:
+        assert (type(taken) is MessageBatch) is (len(taken) >= MIN_BATCH)
+
+
+@pytest.mark.parametrize("position", [0, 1, 9, -1])
+def test_one_answer_that_says_something_else_stays_where_it_came(position: int) -> None:
+    receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
+    first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(21))
+    messages[position] = response_from(METHOD.with_resource(2), REMOTE_CLIENT)
+    receiving.run_samples([sample(first)])
+    receiving.run_samples(list(map(sample, messages)))
+    assert receiving.inbox.messages == [first, *messages]
+    assert [type(each) is MessageBatch for each in receiving.inbox.batches] == [False, False]
+
+
+@pytest.mark.parametrize("given", [METHOD, METHOD.with_resource(2)])
+def test_a_run_of_answers_that_was_given_by_other_filters_is_not_given_again(given: UUri) -> None:
+    receiving = SubscriptionRig(ListenerFilters(ANY, ANY), ListenerFilters(given, ANY))
+    first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(21))
+    receiving.run_samples([sample(first)])
+    receiving.run_samples(list(map(sample, messages)))
+    assert receiving.inbox.messages == ([] if given == METHOD else [first, *messages])
+    assert receiving.subscription.received == 21
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 128, 300])
+def test_what_has_an_answer_is_noted_however_the_answers_come(count: int) -> None:
+    receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
+    first, *messages = (response_from(METHOD, REMOTE_CLIENT) for _ in range(1 + count))
+    asked = request(new_id(), REMOTE_CLIENT, METHOD, ttl=1_000)
+    receiving.run_samples([sample(first), sample(asked)])
+    receiving.run_samples(list(map(sample, messages)))
+    assert receiving.subscription.received == 2 + count
+    reqids = [each.attributes.reqid for each in (first, *messages)]
+    assert all(each is not None and each in receiving.answered for each in reqids)
+    assert asked.id not in receiving.answered
+
+
+def test_what_is_no_message_answers_nothing() -> None:
+    receiving = SubscriptionRig(ListenerFilters(ANY, ANY))
+    elsewhere, deleted = (response_from(METHOD, REMOTE_CLIENT) for _ in range(2))
+    key = key_of(response_from(METHOD.with_resource(2), REMOTE_CLIENT))
+    receiving.run_samples(
+        [
+            sample(elsewhere)._replace(key_expr=zenoh.KeyExpr(key)),
+            sample(deleted)._replace(kind=DELETE, payload=zenoh.ZBytes(b"")),
+        ]
+    )
+    assert receiving.refused == {SampleRefusalReason.MISMATCH: 1, SampleRefusalReason.DELETE: 1}
+    reqids = [each.attributes.reqid for each in (elsewhere, deleted)]
+    assert all(each is not None and each not in receiving.answered for each in reqids)

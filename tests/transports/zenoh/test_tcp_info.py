@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel says of connections that belong to somebody else."""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import pytest
+
+from tests.transports.contract import wait_until
+from ustreamer.transports.zenoh.tcp_info import TcpLink, find_link
+
+
+class Connection(NamedTuple):
+    near: socket.socket
+    far: socket.socket
+
+    @property
+    def locators(self) -> tuple[str, str]:
+        ours, theirs = self.near.getsockname(), self.near.getpeername()
+        host = f"[{ours[0]}]" if ":" in ours[0] else ours[0]
+        return f"tcp/{host}:{ours[1]}", f"tcp/{host}:{theirs[1]}"
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    try:
+        listening = socket.create_server((request.param, 0), family=family)
+    except OSError:
+        pytest.skip(f"{request.param} is not to be had here")
+    with listening, socket.create_connection(listening.getsockname()[:2]) as near:
+        far, _ = listening.accept()
+        with far:
+            yield Connection(near, far)
+
+
+def found(connection: Connection) -> TcpLink:
+    link = find_link(*connection.locators)
+    assert link is not None
+    return link
+
+
+def test_a_connection_is_found_by_its_two_ends_and_stays_open(connection: Connection) -> None:
+    link = found(connection)
+    assert link.fd == connection.near.fileno()
+    assert find_link(*reversed(connection.locators)) == TcpLink(
+        connection.far.fileno(), (link.ends[1], link.ends[0])
+    )
+    connection.near.sendall(b"still")
+    assert connection.far.recv(9) == b"still"
+
+
+@pytest.mark.parametrize(
+    ("src", "dst"),
+    [
+        ("tcp/127.0.0.1:1", "tcp/127.0.0.1:2"),
+        ("udp/127.0.0.1:1", "udp/127.0.0.1:2"),
+        ("unixsock-stream/x", "tcp/127.0.0.1:2"),
+    ],
+)
+def test_what_is_no_connection_of_ours_is_not_found(src: str, dst: str) -> None:
+    assert find_link(src, dst) is None
+
+
+def test_what_comes_in_is_counted_and_what_goes_out_is_acknowledged(connection: Connection) -> None:
+    link = found(connection)
+    connection.far.sendall(bytes(123))
+    connection.near.sendall(bytes(456))
+
+    def settled() -> bool:
+        state = link.state()
+        return state is not None and (state.received, state.unacked) == (123, 0)
+
+    before = link.state()
+    assert before is not None
+    wait_until(settled, "all of it")
+    state = link.state()
+    assert state is not None
+    assert state.established
+    assert state.acked == before.acked + before.unacked
+    assert state.received_ago_ms < 5_000
+
+
+def test_what_a_reader_does_not_take_waits(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.setblocking(False)
+    written = 0
+    with suppress(BlockingIOError):
+        while True:
+            written += connection.near.send(bytes(65_536))
+    state = link.state()
+    assert state is not None
+    assert 0 < state.unacked < written
+    assert written <= state.acked + state.unacked <= written + 1  # its beginning counts
+
+
+def test_what_it_has_room_for_is_taken_without_waiting_and_no_more_than_that(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.setblocking(False)
+    taken = 0
+    while room := link.send_window():
+        before = link.send_window()
+        assert connection.near.send(bytes(min(room, 65_536))) == min(room, 65_536)
+        taken += min(room, 65_536)
+        assert link.send_window() <= before + (1 << 20)  # the kernel may have enlarged its buffer meanwhile
+    assert taken >= 1 << 15
+    with suppress(BlockingIOError):
+        while True:
+            connection.near.send(bytes(65_536))
+    assert link.send_window() == 0
+    while connection.far.recv(1 << 20):
+        if link.send_window():
+            break
+
+
+def test_a_connection_that_the_other_side_has_ended_is_no_more_established(connection: Connection) -> None:
+    link = found(connection)
+    connection.far.close()
+    wait_until(lambda: (state := link.state()) is not None and not state.established, "the end")
+
+
+def test_of_two_that_were_accepted_at_one_address_the_other_end_tells_which_it_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        at = listening.getsockname()
+        with socket.create_connection(at) as first, socket.create_connection(at) as second:
+            near, later = listening.accept()[0], listening.accept()[0]
+            with near, later:
+                link = found(Connection(near, first))
+                assert link.state() is not None
+                os.dup2(later.fileno(), near.fileno())
+                assert link.state() is None
+                assert found(Connection(near, second)).state() is not None
+
+
+def test_a_connection_that_was_reset_is_no_more_established(connection: Connection) -> None:
+    link = found(connection)
+    connection.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.far.close()
+    wait_until(lambda: (state := link.state()) is not None and not state.established, "the reset")
+
+
+def test_a_number_that_has_come_to_mean_something_else_is_noticed(connection: Connection) -> None:
+    link = found(connection)
+    with socket.socket(socket.AF_UNIX) as other:
+        os.dup2(other.fileno(), connection.near.fileno())
+        assert link.state() is None
+        assert link.send_window() == 0
+    connection.near.close()
+    assert link.state() is None
+    assert link.send_window() == 0
