@@ -16,7 +16,7 @@ from benchmarks.harness import measure, report
 from benchmarks.harness.child_process import ChildError
 from benchmarks.harness.measure import Load, Round
 from benchmarks.harness.report import Ratio, Results, RigResult
-from benchmarks.harness.testbed import Rig, Subject, Testbed
+from benchmarks.harness.testbed import BenchRig, Rig, Subject
 from benchmarks.traffic import wire
 from benchmarks.traffic.generators import BURST
 
@@ -74,12 +74,12 @@ def _measure_payload(
 ) -> tuple[list[RigResult], list[Ratio], dict[str, int]]:
     """All rigs with one size of payload, and the streamer's ledger."""
     with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
-        with Testbed(Path(directory), payload) as stage:
+        with BenchRig(Path(directory), payload) as stage:
             direct = [
                 _measure_rigs([rig], payload, load, min(repeats, _DIRECT_REPEATS), progress)[0]
                 for rig in stage.direct_rigs()
             ]
-        with Testbed(Path(directory), payload) as stage:
+        with BenchRig(Path(directory), payload) as stage:
             groups = [
                 _measure_rigs(rigs, payload, load, repeats, progress)
                 for rigs in zip(

@@ -24,7 +24,7 @@ from zenoh.handlers import FifoChannel
 
 from benchmarks.harness.child_process import Child, ChildError, module_command
 from benchmarks.harness.measure import percentile
-from benchmarks.harness.testbed import CONFIG, Ports, Testbed
+from benchmarks.harness.testbed import CONFIG, BenchRig, Ports
 from benchmarks.traffic import sockets, wire
 from benchmarks.traffic.bare_call_forwarders import CHANNEL, CLIENT, METHOD, OFFERED, PADDING, TTL_MS
 
@@ -159,7 +159,7 @@ def server_someip(port: int) -> None:
 
 
 def _start_rig(
-    stage: Testbed, ports: Ports, name: str, forwarder: Child, *, to_someip: bool
+    stage: BenchRig, ports: Ports, name: str, forwarder: Child, *, to_someip: bool
 ) -> tuple[Child, Child]:
     """The forwarder and the caller; the server is there."""
     if to_someip:
@@ -175,7 +175,7 @@ def _start_rig(
 
 def measured(directory: Path, rounds: int = 5, seconds: float = 1.5) -> list[dict[str, Any]]:
     results = []
-    with Testbed(directory, 64) as stage:
+    with BenchRig(directory, 64) as stage:
         for to_someip in (True, False):
             name = "to-someip" if to_someip else "to-zenoh"
             rigs = {}

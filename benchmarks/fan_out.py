@@ -20,7 +20,7 @@ import msgspec
 
 from benchmarks.harness.measure import wait_quiet
 from benchmarks.harness.shared_counters import AGES_ENABLED, RECEIVED, SENT
-from benchmarks.harness.testbed import CONFIG, Ports, Rig, Testbed
+from benchmarks.harness.testbed import CONFIG, BenchRig, Ports, Rig
 from benchmarks.traffic import wire
 
 COUNTS: Final = (1, 10, 100)
@@ -77,7 +77,7 @@ def measured(
         for row in fan_out_cases(counts):
             case_dir = directory / f"{row.receivers}-{row.limited}"
             case_dir.mkdir()
-            stage = stack.enter_context(Testbed(case_dir, 64))
+            stage = stack.enter_context(BenchRig(case_dir, 64))
             rigs.append((row, stage.fan_out_rig(config(row), Ports.free())))
         found: list[list[tuple[int, int, float]]] = [[] for _ in rigs]
         for _ in range(rounds):

@@ -24,7 +24,7 @@ from benchmarks.harness import measure, report
 from benchmarks.harness.child_process import Child, ChildError, console_script, module_command
 from benchmarks.harness.measure import Load, Round
 from benchmarks.harness.report import Spread
-from benchmarks.harness.testbed import Direction, Ports, Rig, Subject, Testbed, wait_connected
+from benchmarks.harness.testbed import BenchRig, Direction, Ports, Rig, Subject, wait_connected
 from benchmarks.traffic import sockets, wire
 
 _QUICK: Final = Load(warm_up_s=0.2, saturated_s=0.3, paced_messages=300)
@@ -125,7 +125,7 @@ class Comparison(msgspec.Struct, frozen=True):
         )
 
 
-class SomeipTestbed(Testbed):
+class SomeipTestbed(BenchRig):
     """Rigs whose two ends are UDP sockets."""
 
     def rig_between(self, subject: Subject, start: Callable[[Ports], Child]) -> Rig:

@@ -20,7 +20,7 @@ import zenoh
 from zenoh.handlers import FifoChannel
 
 from benchmarks.harness.shared_counters import AGES_ENABLED, SEND_ENABLED
-from benchmarks.harness.testbed import Ports, Testbed
+from benchmarks.harness.testbed import BenchRig, Ports
 from benchmarks.traffic import sockets, wire
 
 LOAD_HZ: Final = 10_000.0
@@ -107,7 +107,7 @@ def _wait_sample(samples: "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]") -> No
 
 
 def measured(directory: Path, times: int = 20) -> dict[str, Any]:
-    with Testbed(directory, 64) as stage:
+    with BenchRig(directory, 64) as stage:
         ports, other = Ports.free(), Ports.free()
         rig = stage.with_second_zenoh(ports, other.zenoh)
         rig.counters[AGES_ENABLED] = rig.counters[SEND_ENABLED] = 0

@@ -21,7 +21,7 @@ import msgspec
 from benchmarks.harness.child_process import Child, ChildError
 from benchmarks.harness.measure import Load, at_pace, at_saturation
 from benchmarks.harness.shared_counters import SharedCounters
-from benchmarks.harness.testbed import Ports, Rig, Subject, Testbed
+from benchmarks.harness.testbed import BenchRig, Ports, Rig, Subject
 
 _PLUGINS: Final = ("usubscription", "throttle", "recorder", "wamp", "payloads")
 _PACED: Final = 1_500  # messages of a round
@@ -40,7 +40,7 @@ def start_code(tree: Path) -> str:
     return f"import sys; from {module} import {function}; sys.exit({function}())"
 
 
-class CheckoutTestbed(Testbed):
+class CheckoutTestbed(BenchRig):
     """A stage whose streamers run from the checkout `tree`."""
 
     def __init__(self, directory: Path, payload: int) -> None:

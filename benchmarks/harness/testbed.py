@@ -132,7 +132,7 @@ class Ports(msgspec.Struct, frozen=True):
             return cls(*(each.getsockname()[1] for each in opened))
 
 
-class Testbed:
+class BenchRig:
     """Starts processes in a temporary directory and ends all of them: `with Stage(directory, payload) as stage`."""
 
     def __init__(self, directory: Path, payload: int) -> None:

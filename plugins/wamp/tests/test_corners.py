@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from tests.connections.test_hostile_streams import Loop, Socket
     from tests.connections.test_server import write_certificate
 else:
-    from plugins.wamp.tests.test_hostile_streams import Loop, Socket
-    from plugins.wamp.tests.test_server import write_certificate
-
     from plugins.wamp.tests.car import SPEED, SPEED_TOPIC, subscribed, until
     from plugins.wamp.tests.conftest import OPENED, Peer
+    from plugins.wamp.tests.connections.test_hostile_streams import Loop, Socket
+    from plugins.wamp.tests.connections.test_server import write_certificate
 
 ENTITY = UUri("wamp.hpc", 0x1_8001, 1, 0)
 

@@ -9,7 +9,7 @@ import pytest
 import zenoh
 
 from benchmarks.harness.child_process import module_command
-from benchmarks.harness.testbed import Ports, Testbed
+from benchmarks.harness.testbed import BenchRig, Ports
 from benchmarks.traffic import bare_call_forwarders, sockets, wire
 from tests.transports.contract import wait_until
 from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, decode, encode
@@ -25,8 +25,8 @@ def ports() -> Ports:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Testbed]:
-    with Testbed(tmp_path, 64) as made:
+def stage(tmp_path: Path) -> Iterator[BenchRig]:
+    with BenchRig(tmp_path, 64) as made:
         yield made
 
 
@@ -45,7 +45,9 @@ def read(sample: zenoh.Sample) -> UMessage:
     return message
 
 
-def test_calls_of_an_ecu_that_are_under_way_at_once(stage: Testbed, ports: Ports, ecu: socket.socket) -> None:
+def test_calls_of_an_ecu_that_are_under_way_at_once(
+    stage: BenchRig, ports: Ports, ecu: socket.socket
+) -> None:
     stage.start_process(
         "bare",
         module_command(
@@ -71,7 +73,7 @@ def test_calls_of_an_ecu_that_are_under_way_at_once(stage: Testbed, ports: Ports
     assert [each and each.lsb & 0xFF for each in reqids] == [2, 1, 0]
 
 
-def test_calls_of_applications_that_are_under_way_at_once(stage: Testbed, ports: Ports) -> None:
+def test_calls_of_applications_that_are_under_way_at_once(stage: BenchRig, ports: Ports) -> None:
     stage.start_process(
         "bare", module_command("traffic.bare_call_forwarders", "bare-to-zenoh", ports.zenoh, ports.someip)
     )
