@@ -21,6 +21,8 @@ def test_figures_are_the_least_the_quartile_and_the_median_of_the_rounds() -> No
 
 
 def test_a_streamer_runs_from_its_own_tree_and_from_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pyproject.toml").write_text('[project.scripts]\nustreamer = "there:begin"\n')
     stage = CheckoutTestbed(tmp_path, 64)
     stage.tree = tmp_path / "other"
     command = stage.streamer_command(tmp_path / "streamer.toml")

@@ -110,7 +110,7 @@ def _routes(arguments: argparse.Namespace) -> int:
         link = "up" if each["up"] else "down"
         print(f"{each['name']:<16} {each['transport']:<8} {link:<5} {' '.join(each['authorities'])}")
         if each["peers"]:
-            print(f"{'':<16} beside {' '.join(each['peers'])}")
+            print(f"{'':<16} peers {' '.join(each['peers'])}")
     for each in routes["targets"]:
         print(_format_target(each))
     for each in routes["stopped"]:
