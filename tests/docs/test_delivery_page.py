@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/delivery.md names a test for each promise, and each test that it names is there."""
+"""docs/delivery.md names a test for each promise, in a footnote, and each test that it names exists."""
 
 import ast
 import re
@@ -9,8 +9,25 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 PAGE = (REPO / "docs/delivery.md").read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)))
 PROMISES = [line for line in PAGE.splitlines() if line.startswith("| ")][1:]
+
+
+def footnotes() -> dict[str, list[tuple[str, str]]]:
+    """Of each footnote, the tests: (file, name). A name belongs to the file above it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    note = file = ""
+    for line in PAGE.splitlines():
+        if begin := re.fullmatch(r"\[\^(\w+)\]:", line):
+            note = begin[1]
+            found[note] = []
+        elif named := re.fullmatch(r"    `([\w/]+\.py)`", line):
+            file = named[1]
+        elif named := re.fullmatch(r"    `(test_\w+)`", line):
+            found[note].append((file, named[1]))
+    return found
+
+
+NAMED = sorted({test for tests in footnotes().values() for test in tests})
 
 
 @pytest.mark.parametrize(("file", "test"), NAMED, ids=lambda part: part)
@@ -21,4 +38,13 @@ def test_each_test_that_is_named_exists(file: str, test: str) -> None:
 
 def test_each_promise_names_a_test() -> None:
     assert len(PROMISES) > 15
-    assert [line for line in PROMISES if ".py::test_" not in line.rpartition(" | ")[2]] == []
+    notes = footnotes()
+    assert [
+        line for line in PROMISES if not any(notes[each] for each in re.findall(r"\[\^(\w+)\]", line))
+    ] == []
+
+
+def test_each_footnote_is_used_and_names_a_test() -> None:
+    used = set(re.findall(r"(?<!\n)\[\^(\w+)\]", PAGE))
+    assert used == footnotes().keys()
+    assert [note for note, tests in footnotes().items() if not tests] == []
