@@ -48,25 +48,25 @@ def test_every_field_of_the_context_has_a_row() -> None:
 
 
 def test_the_link_of_the_page_is_down_when_a_test_says_so() -> None:
-    [made] = re.findall(r"`(Links\(.*?\.get\))`", PAGE)
-    [said] = re.findall(r"`(links\.turn\(.*?\))`", PAGE)
-    links = eval(made, {"Links": LinkStates})
+    [made] = re.findall(r"`(LinkStates\(.*?\.get\))`", PAGE)
+    [call] = re.findall(r"`(links\.set_state\(.*?\))`", PAGE)
+    links = eval(made, {"LinkStates": LinkStates})
     assert links.state_of("chassis") == LinkState(up=True, up_count=0)
-    eval(said, {"links": links})
+    eval(call, {"links": links})
     assert links.state_of("chassis") == LinkState(up=False, up_count=0)
     assert links.state_of("cloud") == LinkState(up=True, up_count=0)
 
 
-class Lane:
+class ListQueue:
     unicast = False
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ledger = Ledger()
-        self.taken: list[UMessage] = []
+        self.sent: list[UMessage] = []
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
-        return self.taken.append
+        return self.sent.append
 
     def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
         delivery.transmit(message)
@@ -82,16 +82,16 @@ def test_the_plugin_of_the_page_does_what_the_page_says() -> None:
     manager.add_hookspecs(Hooks)
     manager.register(plugin)
     manager.check_pending()
-    lanes = {name: Lane(name) for name in (SELF, "chassis", "backbone")}
+    queues = {name: ListQueue(name) for name in (SELF, "chassis", "backbone")}
     app = UUri("hpc", 1, 1, 0)
     directory = StaticDirectory([Subscription(DOOR, app), Subscription(DOOR.with_resource(0x8002), app)])
     dispatcher = Dispatcher(
         "hpc",
         clock,
         Router(
-            AuthorityTable({"chassis": "chassis", "hpc": "backbone"}), directory, dict.fromkeys(lanes, False)
+            AuthorityTable({"chassis": "chassis", "hpc": "backbone"}), directory, dict.fromkeys(queues, False)
         ),
-        lanes,
+        queues,
         filters=lambda delivery: manager.hook.ustreamer_filters(delivery=delivery),
         schedule=lambda when, action: None,
     )
@@ -101,6 +101,6 @@ def test_the_plugin_of_the_page_does_what_the_page_says() -> None:
     plugin.quiet.on = True
     dispatch(publish(ids.next(), DOOR))
     dispatch(publish(ids.next(), DOOR.with_resource(0x8002)))
-    assert [message.attributes.source.resource_id for message in lanes["backbone"].taken] == [0x8001, 0x8002]
-    ledger = dispatcher.ledger_snapshot([lane.ledger for lane in lanes.values()], queued=0)
+    assert [message.attributes.source.resource_id for message in queues["backbone"].sent] == [0x8001, 0x8002]
+    ledger = dispatcher.ledger_snapshot([queue.ledger for queue in queues.values()], queued=0)
     assert (ledger.denied, ledger.delivered, ledger.unaccounted) == (1, 2, 0)
