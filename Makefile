@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report test interop lint conformance bench soak proto clean help
+.PHONY: demo demo-report test quick interop lint conformance bench soak proto clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -41,6 +41,9 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 
 test: lint $(AUTOBAHN) $(VECTORS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests $(ARGS)
+
+quick: $(DEV) ## lint and all pure tests, under 90 s on two cores; run it before each commit (ARGS="-k throttle -x")
+	@$(BIN)/python -m tests.quick $(ARGS)
 
 INTEROP := $(addprefix tests/e2e/,discovery/test_namespaces.py someip/test_tshark.py someip/test_vsomeip.py)
 

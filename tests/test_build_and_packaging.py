@@ -40,6 +40,7 @@ TARGETS = [
     "demo",
     "demo-report",
     "test",
+    "quick",
     "interop",
     "lint",
     "conformance",

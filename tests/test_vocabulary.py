@@ -5,6 +5,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -61,9 +62,13 @@ def parts(name: str) -> list[str]:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(".", "_").split("_")
 
 
+@cache
+def coined_pattern() -> re.Pattern[str]:
+    return re.compile(rf"\b({'|'.join(sorted(coined_words() - ORDINARY_WORDS))})\b")
+
+
 def coined_in(name: str) -> set[str]:
-    joined = " ".join(parts(name))
-    return {word for word in coined_words() - ORDINARY_WORDS if re.search(rf"\b{word}\b", joined)}
+    return set(coined_pattern().findall(" ".join(parts(name))))
 
 
 @pytest.mark.parametrize("name", ["Wishes", "EgressLane" + "s", "helping", "sd_unsaid", "clock.leaps"])
