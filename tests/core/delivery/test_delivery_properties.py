@@ -32,8 +32,9 @@ from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
-from ustreamer.hooks import EndpointTransport, PluginContext, RouteUnavailable
+from ustreamer.hooks import PluginContext
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
+from ustreamer.transport_port import EndpointTransport, RouteUnavailable
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
