@@ -7,7 +7,7 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
-from ustreamer.core.routing.router import Target
+from ustreamer.core.routing.forwarding import Target
 from ustreamer.host.runtime.advertiser import ADVERTISE_DELAY_NS, TopicAdvertiser
 from ustreamer.transport_port import PeerTopicTransport
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport

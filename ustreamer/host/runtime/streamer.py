@@ -21,6 +21,7 @@ from ustreamer.core.delivery.plugin_errors import plugin_name
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.peers.election import Announcement, PeerRouters
+from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
@@ -209,7 +210,8 @@ class Streamer:
         access = {
             name: AccessPolicy(name, each.access) for name, each in config.endpoints.items() if each.access
         }
-        return Router(authority_table, directory or self._paused, unicast, access, self._peers)
+        forwarding = PeerForwarding(self._peers, self._advertisements, authority_table, unicast)
+        return Router(authority_table, directory or self._paused, unicast, access, forwarding)
 
     def _build_dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
@@ -232,7 +234,6 @@ class Streamer:
             schedule=self._timers.schedule,
             on_dead_letter=self._dead_letter_writer.enqueue_letter,
             dedup_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
-            topic_advertisements=self._advertisements,
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
