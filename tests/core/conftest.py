@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.delivery.delivery import Delivery, Filter, SendBatch, SendOne, Tap
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -219,7 +219,7 @@ class World:
         self.more_times: list[tuple[int, int]] = []
         self.egress = {name: egress_class(name, each, limits, self) for name, each in unicast.items()}
         self._ids = UuidSource(self.clock.wall_ms)
-        self._timers = DeadlineQueue()
+        self._timers = Timers()
         self._lock = Lock()
         authority_table = AuthorityTable(authorities, HOSTED)
         forwarding: ForwardingPolicy = FORWARD_ALL

@@ -25,7 +25,7 @@ from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from tests.core.conftest import Directory
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -173,7 +173,7 @@ class Gateway:
 
     def __init__(self, kinds: Iterable[type[Wire]], mode: str, everyone: str | None) -> None:
         self.time = SteppingClock()
-        self.timers = DeadlineQueue()
+        self.timers = Timers()
         self.directory = Directory()
         self.outcomes: list[Outcome] = []
         clock = self.time.clock()

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.forwarding import Target
@@ -33,7 +33,7 @@ class Recording(LocalTransport, PeerTopicTransport):
 
 
 def test_what_changes_within_a_moment_is_told_at_once() -> None:
-    time, timers = ManualClock(), DeadlineQueue()
+    time, timers = ManualClock(), Timers()
     us, other = PeerRouters("hpc", "0" * 16), PeerRouters("other", "1" * 16)
     for each in (us, other):
         each.configure(HOMES)
