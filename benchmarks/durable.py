@@ -24,11 +24,11 @@ from typing import Final
 from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.egress.limits import EgressLimits
-from ustreamer.hooks import EndpointTransport
 from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.process import tune_interpreter
+from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.utransport import Listener

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.delivery.delivery import Delivery, Filter, SendBatch, SendOne, Tap
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -20,8 +20,10 @@ from ustreamer.core.dispatch.ingress import Ingress
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.core.peers.election import PeerRouters
+from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
 from ustreamer.core.routing.access import AccessPolicy
+from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.uprotocol.umessage import UMessage
@@ -217,18 +219,22 @@ class World:
         self.more_times: list[tuple[int, int]] = []
         self.egress = {name: egress_class(name, each, limits, self) for name, each in unicast.items()}
         self._ids = UuidSource(self.clock.wall_ms)
-        self._timers = DeadlineQueue()
+        self._timers = Timers()
         self._lock = Lock()
+        authority_table = AuthorityTable(authorities, HOSTED)
+        forwarding: ForwardingPolicy = FORWARD_ALL
+        if peers is not None:
+            advertisements = topic_advertisements or TopicAdvertisements(peers)
+            forwarding = PeerForwarding(peers, advertisements, authority_table, unicast)
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(AuthorityTable(authorities, HOSTED), self.directory, unicast, access, peers),
+            Router(authority_table, self.directory, unicast, access, forwarding),
             self.egress,
             filters=filters,
             taps=lambda _: taps,
             schedule=self._schedule,
             dedup_windows=dedup_windows,
-            topic_advertisements=topic_advertisements,
         )
         if route_limit is not None:
             for name in authorities.values():

@@ -19,8 +19,8 @@ from ustreamer_wamp.plugin import WampPlugin
 from ustreamer_wamp.users import User
 
 from ustreamer.core.routing.access import AccessRule
-from ustreamer.hooks import EndpointConfig
 from ustreamer.host.config import config as host
+from ustreamer.transport_port import EndpointConfig
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip import config as someip
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig

@@ -14,20 +14,12 @@ import pytest
 from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.subscriptions import Subscription
-from ustreamer.hooks import (
-    EndpointConfig,
-    EndpointContext,
-    EndpointTransport,
-    HostedService,
-    PluginContext,
-    StreamerSettings,
-    TransportKind,
-    hookimpl,
-)
+from ustreamer.hooks import HostedService, PluginContext, StreamerSettings, hookimpl
 from ustreamer.host.config import config as configuration
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient

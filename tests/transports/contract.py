@@ -20,7 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 import pytest
 
-from ustreamer.hooks import EndpointTransport
+from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

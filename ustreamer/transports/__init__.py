@@ -4,7 +4,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ustreamer.hooks import EndpointContext, EndpointTransport, TransportKind, hookimpl
+from ustreamer.hooks import hookimpl
+from ustreamer.transport_port import EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.zenoh.config import ZenohEndpoint

@@ -8,8 +8,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.routing.sublist import Sublist
-from ustreamer.hooks import Decoder, PluginContext, hookimpl
+from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import (
     ANY_AUTHORITY,

@@ -12,7 +12,7 @@ from ustreamer_throttle.plugin import ThrottleConfig as Config
 from ustreamer_throttle.plugin import ThrottlePlugin
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.delivery.delivery import Delivery, SendOne
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -72,7 +72,7 @@ class Bench:
     def __init__(self, config: Config) -> None:
         self.time = ManualClock()
         clock = self.time.clock()
-        self.timers = DeadlineQueue()
+        self.timers = Timers()
         self.directory = FakeDirectory()
         context = PluginContext("hpc.vin1", ("hpc.vin1",), Path("unused"), clock, self.timers.schedule)
         self.plugin = ThrottlePlugin(config, context)

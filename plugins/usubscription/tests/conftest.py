@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.base.links import LinkStates
+from ustreamer.core.base.timers import Timers
 from ustreamer.hooks import PluginContext
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
@@ -67,7 +67,7 @@ class ServiceRig:
         self._remote_requests: list[UMessage] = []
         self._responses: dict[UUID, UMessage] = {}
         self._changed = threading.Condition()
-        self._timers = DeadlineQueue()
+        self._timers = Timers()
         self._timers_lock = threading.Lock()
         self.client.register_listener(ANY, UUri(ANY_AUTHORITY, ANY_ENTITY, ANY_VERSION, 0), self._receive)
         self.client.register_listener(ANY, None, self.published.append)

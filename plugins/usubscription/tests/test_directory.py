@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ustreamer_usubscription.directory import InMemoryDirectory
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
 from ustreamer_usubscription.store.compact_index import CompactIndex
-from ustreamer_usubscription.store.deadlines import LazyDeadlineHeap
 from ustreamer_usubscription.store.records import put_subscription
 
 from ustreamer.core.routing.subscriptions import Change
@@ -213,24 +212,6 @@ def test_a_deadline_that_changed_and_changed_back_ends_once() -> None:
     for expire_ms in (20, 10):
         known.apply({(T1, S1): SubscriptionRecord(T1, S1, 0, expire_ms)})
     assert len(known.pop_expired(11)) == 1
-
-
-def test_renewing_without_end_does_not_make_the_deadlines_grow() -> None:
-    current: dict[str, int] = {}
-    deadlines = LazyDeadlineHeap(current.get, lambda: [(when, key) for key, when in current.items()])
-    for when in range(10_000):
-        current["a"] = when
-        deadlines.push_deadline(when, "a")
-    assert len(deadlines) <= 1003
-    assert deadlines.next_deadline() == 9999
-
-
-def test_things_without_an_order_may_be_due_at_the_same_time() -> None:
-    deadlines: LazyDeadlineHeap[complex] = LazyDeadlineHeap(lambda _: 5, list)
-    deadlines.push_deadline(5, 2j)
-    deadlines.push_deadline(5, 1j)
-    assert deadlines.pop_before(5) == []
-    assert deadlines.pop_before(6) == [2j, 1j]
 
 
 def test_a_renewal_that_makes_the_deadlines_anew_is_not_forgotten() -> None:

@@ -13,7 +13,8 @@ from ustreamer_usubscription.service import MAX_PAYLOAD
 from ustreamer_usubscription.store.store import SubscriptionStoreDamaged
 
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.routing.router import AuthorityTable, Router, Target
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import AuthorityTable, Router
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.pb.google_any import Any

@@ -5,12 +5,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.routing.subscriptions import Change, SubscriptionWatch
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.model.declared_topics import any_instance_pattern
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
 from ustreamer_usubscription.store.compact_index import CompactIndex
-from ustreamer_usubscription.store.deadlines import LazyDeadlineHeap
 
 
 class InMemoryDirectory:
@@ -38,7 +38,7 @@ class InMemoryDirectory:
         self._wildcard_topics = 0  # topics with an instance wildcard
         # In order; None when a topic has come or gone since it was made.
         self._sorted_topics: list[UUri] | None = None
-        self._deadlines: LazyDeadlineHeap[TopicEntityPair] = LazyDeadlineHeap(self._expiry_of, self._expiries)
+        self._deadlines: DeadlineQueue[TopicEntityPair] = DeadlineQueue()
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
@@ -113,11 +113,11 @@ class InMemoryDirectory:
 
     def next_expiry_ms(self) -> int | None:
         """The wall-clock time after which a subscription ends; None if none will."""
-        return self._deadlines.next_deadline()
+        return self._deadlines.next_due
 
     def pop_expired(self, now_ms: int) -> list[SubscriptionRecord]:
         """The subscriptions that have ended since the last call; what they are to become is for `apply`."""
-        found = map(self.find, self._deadlines.pop_before(now_ms))
+        found = map(self.find, self._deadlines.pop_all_due(now_ms - 1))
         return [entry for entry in found if entry is not None]
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class InMemoryDirectory:
         self._compact = compact
         self._count = len(compact)
         self._wildcard_topics = compact.wildcard_topic_count()
-        self._deadlines.replace_all(_expiries(compact.expiring()))
+        self._deadlines = DeadlineQueue(_expiries(compact.expiring()))
         self.version += 1
         if self._watches:  # 2 us for each, and none is kept
             for topic in compact.topics():
@@ -156,22 +156,23 @@ class InMemoryDirectory:
     ) -> bool:
         """Change one topic's subscriptions; whether routing may differ. O(subscribers) for all `wishes` together."""
         before = self.exact_subscriptions(topic)
-        row, differs, renewed = list(before), False, list[tuple[int, TopicEntityPair]]()
+        row, differs = list(before), False
         for subscriber, entry in topic_changes:
             index = bisect_left(row, str(subscriber), key=_subscriber_text)
             old = row[index] if index < len(row) and row[index].subscriber == subscriber else None
             row[index : index + (old is not None)] = [] if entry is None else [entry]
+            if entry is not None and entry.expire_ms is not None:
+                self._deadlines.schedule(entry.pair, entry.expire_ms)
+            elif old is not None and old.expire_ms is not None:
+                self._deadlines.cancel(old.pair)
             if _period_ns_of(old) != _period_ns_of(entry):
                 differs = True
                 self._notify_change(old, entry)
             if entry is not None:
                 self._index(entry)
-                renewed += [(entry.expire_ms, entry.pair)] if entry.expire_ms is not None else []
             elif old is not None:
                 self._unindex(old)
         self._replace(topic, before, tuple(row))
-        for expire_ms, pair in renewed:
-            self._deadlines.push_deadline(expire_ms, pair)
         return differs
 
     def _notify_change(self, old: SubscriptionRecord | None, new: SubscriptionRecord | None) -> None:
@@ -204,13 +205,6 @@ class InMemoryDirectory:
         del topics[entry.topic]
         if not topics:
             del self._by_subscriber[entry.subscriber]
-
-    def _expiry_of(self, pair: TopicEntityPair) -> int | None:
-        entry = self.find(pair)
-        return None if entry is None else entry.expire_ms
-
-    def _expiries(self) -> Iterable[tuple[int, TopicEntityPair]]:
-        return _expiries(self._all_subscriptions())
 
     def _all_subscriptions(self) -> Iterable[SubscriptionRecord]:
         self._decode_all()

@@ -3,7 +3,8 @@
 
 from collections.abc import Mapping
 
-from ustreamer.hooks import PluginContext, TransportKind, hookimpl
+from ustreamer.hooks import PluginContext, hookimpl
+from ustreamer.transport_port import TransportKind
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.transport import KIND, WampEndpoint, make_wamp_transport
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
-from ustreamer.hooks import EndpointConfig, EndpointContext, EndpointTransport, SubscriberEnded
+from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

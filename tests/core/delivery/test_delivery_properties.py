@@ -25,15 +25,16 @@ from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from tests.core.conftest import Directory
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
-from ustreamer.hooks import EndpointTransport, PluginContext, RouteUnavailable
+from ustreamer.hooks import PluginContext
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
+from ustreamer.transport_port import EndpointTransport, RouteUnavailable
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
@@ -172,7 +173,7 @@ class Gateway:
 
     def __init__(self, kinds: Iterable[type[Wire]], mode: str, everyone: str | None) -> None:
         self.time = SteppingClock()
-        self.timers = DeadlineQueue()
+        self.timers = Timers()
         self.directory = Directory()
         self.outcomes: list[Outcome] = []
         clock = self.time.clock()

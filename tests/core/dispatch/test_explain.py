@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ustreamer.core.dispatch.explain import Explanation, explain, rate_text
-from ustreamer.core.peers.election import ForwardingRole, PeerRouters
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
-from ustreamer.core.routing.router import SELF, Target
+from ustreamer.core.routing.forwarding import ForwardAll, ForwardingRole, Target
+from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.uattributes import UAttributes, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.uuid import UUID
@@ -116,7 +116,7 @@ def test_the_access_rule_that_decided_is_named(
 
 
 def test_what_a_neighbour_forwards_is_left_to_it(world: "World", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PeerRouters, "forwarding_role", lambda *_: ForwardingRole.DEFER)
+    monkeypatch.setattr(ForwardAll, "forwarding_role", lambda *_: ForwardingRole.DEFER)
     found = explained(world, "backbone", publish(ID, SPEED).attributes)
     assert (found.verdict, steps(found)) == ("deferred", [("peers", False)])
 

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ustreamer.core.peers.election import (
-    Announcement,
-    AnnouncementRole,
-    ForwardingRole,
-    PeerRouters,
-    RouterId,
-)
+from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters, RouterId
+from ustreamer.core.routing.forwarding import ForwardingRole
 from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, request

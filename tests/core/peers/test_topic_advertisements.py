@@ -13,13 +13,9 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.dispatch.dispatcher import LOOP_WINDOW
 from ustreamer.core.peers import topic_advertisements as puts_module
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters, RouterId
-from ustreamer.core.peers.topic_advertisements import (
-    GRACE_PERIOD_NS,
-    ForwardingShare,
-    TopicAdvertisement,
-    TopicAdvertisements,
-)
-from ustreamer.core.routing.router import SELF, Target
+from ustreamer.core.peers.topic_advertisements import GRACE_PERIOD_NS, TopicAdvertisement, TopicAdvertisements
+from ustreamer.core.routing.forwarding import ForwardingShare, Target
+from ustreamer.core.routing.router import SELF
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
@@ -618,7 +614,7 @@ def test_who_cannot_decide_has_nobody_rely_on_him(
 
 
 def test_topics_that_are_forgotten_are_announced_no_more_until_they_come_again(build: "type[World]") -> None:
-    beside = PeerRig(build, plan_limit=10)
+    beside = PeerRig(build, route_limit=10)
     topics = [EVENT.with_resource(0x8000 + number) for number in range(25)]
     beside.world.directory.subscribe(UUri("chassis", 7, 1, 0xFFFF), APP)
     for topic in topics:
@@ -631,7 +627,7 @@ def test_topics_that_are_forgotten_are_announced_no_more_until_they_come_again(b
 
 @pytest.mark.parametrize("window", [0, LOOP_WINDOW])
 def test_only_the_plans_of_what_has_changed_are_made_again(build: "type[World]", window: int) -> None:
-    beside = PeerRig(build, duplicate_windows={"chassis": window})
+    beside = PeerRig(build, dedup_windows={"chassis": window})
     topics = [EVENT, EVENT.with_resource(0x8002)]
     beside.world.directory.subscribe(topics[1], APP)
     for topic in topics * 2:

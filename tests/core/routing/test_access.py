@@ -7,7 +7,8 @@ import pytest
 
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
-from ustreamer.core.routing.router import SELF, AuthorityTable, Router, Target
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import notification, publish, request, response

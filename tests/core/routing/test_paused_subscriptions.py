@@ -59,7 +59,7 @@ def test_what_is_paused_is_told_in_a_stable_order(directory: PausedDirectory) ->
 
 
 @pytest.mark.parametrize(
-    ("limit", "others"), [("MAX_PAUSED", DASH), ("MAX_PAUSED_BY_ONE", FLEET)], ids=["all", "one"]
+    ("limit", "others"), [("MAX_PAUSED", DASH), ("MAX_PAUSED_PER_SUBSCRIBER", FLEET)], ids=["all", "one"]
 )
 def test_what_is_paused_is_bounded(
     directory: PausedDirectory, monkeypatch: pytest.MonkeyPatch, limit: str, others: UUri

@@ -7,14 +7,10 @@ import pytest
 
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.peers.election import PeerRouters
-from ustreamer.core.routing.router import (
-    SELF,
-    AuthorityTable,
-    InvalidMessage,
-    Router,
-    RoutingDecision,
-    Target,
-)
+from ustreamer.core.peers.forwarding import PeerForwarding
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import SELF, AuthorityTable, InvalidMessage, Router, RoutingDecision
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import notification, publish, request, response
@@ -247,9 +243,9 @@ def with_peer(authority: str = "g2") -> PeerRouters:
 
 
 def router_with_peer(authority: str = "chassis") -> Router:
-    return Router(
-        AuthorityTable(AUTHORITIES, HOSTED), StaticDirectory([]), UNICAST, None, with_peer(authority)
-    )
+    peers, authority_table = with_peer(authority), AuthorityTable(AUTHORITIES, HOSTED)
+    forwarding = PeerForwarding(peers, TopicAdvertisements(peers), authority_table, UNICAST)
+    return Router(authority_table, StaticDirectory([]), UNICAST, None, forwarding)
 
 
 def test_what_was_sent_to_us_alone_is_ours_whoever_else_is_there() -> None:

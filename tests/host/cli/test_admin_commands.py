@@ -14,10 +14,10 @@ import pytest
 from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, eventually, new_id
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.egress.limits import EgressLimits
-from ustreamer.hooks import RouteUnavailable
 from ustreamer.host.cli import admin_commands
 from ustreamer.host.cli.main import main
 from ustreamer.host.runtime import control
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
 from ustreamer.uprotocol.uuri import UUri
 

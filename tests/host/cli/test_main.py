@@ -51,7 +51,8 @@ sd = false
 TESTER = '''\
 import os, signal, sys, threading
 import msgspec
-from ustreamer.hooks import EndpointConfig, EndpointTransport, TransportKind, hookimpl
+from ustreamer.hooks import hookimpl
+from ustreamer.transport_port import EndpointConfig, EndpointTransport, TransportKind
 from ustreamer.uprotocol import UCode, UPayloadFormat, UStatusError, UuidSource, UUri
 from ustreamer.uprotocol.umessage import notification
 

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from tests.host.running_streamer import DEADLINE_S, INSIDE, RunningStreamer, eventually, new_id
-from ustreamer.hooks import Decoder, hookimpl
+from ustreamer.core.base.decoder import Decoder
+from ustreamer.hooks import hookimpl
 from ustreamer.host.admin import taps
 from ustreamer.host.admin.server import SOCKET, TapRequest, stream_lines
 from ustreamer.host.cli.format import format_time

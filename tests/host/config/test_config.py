@@ -12,9 +12,9 @@ from msgspec import Meta, Struct
 
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.access import AccessRule
-from ustreamer.hooks import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.host.config import config as configuration
 from ustreamer.host.config.config import ConfigError, DeadLettersConfig, StreamerConfig, TomlDocument
+from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports import BuiltinTransports
 
 # ------------------------------------------------------------------- transports and plugins that only have a section

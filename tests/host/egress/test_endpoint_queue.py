@@ -18,10 +18,10 @@ from ustreamer.core.base.clock import Clock, ManualClock
 from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
-from ustreamer.hooks import EndpointTransport, RouteUnavailable, SubscriberEnded
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.egress.send_worker import OnUndelivered
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointTransport, RouteUnavailable, SubscriberEnded
 from ustreamer.uprotocol.uattributes import UMessageType, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

@@ -32,10 +32,10 @@ from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery, SendBatch, SendOne
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits
-from ustreamer.hooks import RouteUnavailable, SubscriberEnded
 from ustreamer.host.egress.endpoint_queue import SubscriberQueueStatistics
 from ustreamer.host.egress.send_worker import OnUndelivered
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError

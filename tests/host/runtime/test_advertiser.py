@@ -1,31 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """What we put is announced a little later than it changes, and all of it at once."""
 
+from collections.abc import Callable
+
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
-from ustreamer.core.routing.router import Target
+from ustreamer.core.routing.forwarding import Target
 from ustreamer.host.runtime.advertiser import ADVERTISE_DELAY_NS, TopicAdvertiser
+from ustreamer.transport_port import PeerTopicTransport
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uuri import UUri
 
 HOMES = {"one": ["a"], "two": ["b"]}
 
 
-class Recording(LocalTransport):
+class Recording(LocalTransport, PeerTopicTransport):
     """A transport that notes what it is to announce."""
 
     def __init__(self) -> None:
         super().__init__(LocalNetwork(), "hpc")
         self.advertised: list[frozenset[TopicAdvertisement]] = []
 
-    def advertise_topics(self, puts: frozenset[TopicAdvertisement]) -> None:
-        self.advertised.append(puts)
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        self.advertised.append(advertisements)
+
+    def watch_topic_advertisements(
+        self, changed: Callable[[frozenset[TopicAdvertisement], frozenset[TopicAdvertisement]], None]
+    ) -> None:
+        pass
 
 
 def test_what_changes_within_a_moment_is_told_at_once() -> None:
-    time, timers = ManualClock(), DeadlineQueue()
+    time, timers = ManualClock(), Timers()
     us, other = PeerRouters("hpc", "0" * 16), PeerRouters("other", "1" * 16)
     for each in (us, other):
         each.configure(HOMES)

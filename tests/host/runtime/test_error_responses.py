@@ -24,8 +24,9 @@ from tests.host.streamer_bench import (
 )
 from ustreamer.core.delivery.delivery import Delivery, Filter
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.hooks import HostedService, PluginContext, RouteUnavailable, hookimpl
+from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode

@@ -12,16 +12,10 @@ import pytest
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.links import LinkState
-from ustreamer.hooks import (
-    EndpointConfig,
-    EndpointContext,
-    EndpointTransport,
-    PluginContext,
-    TransportKind,
-    hookimpl,
-)
+from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.plugins import PluginError, PluginInfo
+from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

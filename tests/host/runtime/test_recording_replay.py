@@ -23,7 +23,7 @@ from ustreamer_throttle.gate import Gate, Sampler
 from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Ledger, Verdict
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -91,7 +91,7 @@ class ReplayRig:
     def __init__(self, directory: Path, mode: Literal["drop", "latest"]) -> None:
         self.time = ManualClock()
         clock = self.time.clock()
-        self.timers = DeadlineQueue()
+        self.timers = Timers()
         self.directory = MutableDirectory()
         self.mode: Literal["drop", "latest"] = mode
         context = PluginContext("hpc", ("hpc",), directory, clock, self.timers.schedule)

@@ -19,7 +19,8 @@ from tests.host.streamer_bench import (
 )
 from tests.transports.zenoh.sessions import endpoint, free_locator
 from ustreamer.core.base.links import LinkState
-from ustreamer.hooks import EndpointTransport, PluginContext
+from ustreamer.hooks import PluginContext
+from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.umessage import (
     notification,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.transports.contract import ALPHA, BETA, TOPIC, Mailbox, Pair, TransportContract, code_of, new_id
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.hooks import EndpointContext
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.local.transport import (
     MAX_ATTACHMENTS,

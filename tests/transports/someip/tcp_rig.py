@@ -10,7 +10,7 @@ from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.io.poller import Poller
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress

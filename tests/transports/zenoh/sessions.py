@@ -10,7 +10,7 @@ import zenoh
 
 from tests.e2e.rigs.ports import tcp_ports
 from ustreamer.core.base.clock import Clock
-from ustreamer.hooks import EndpointContext
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.transport import ZenohTransport
 

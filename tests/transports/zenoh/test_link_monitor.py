@@ -8,7 +8,7 @@ import pytest
 import zenoh
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.hooks import EndpointContext
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, _NodeLoss, _PeerNode
 from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState
 

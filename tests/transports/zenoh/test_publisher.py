@@ -14,7 +14,7 @@ from tests.transports.contract import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_i
 from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS
-from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import publisher
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns, SampleDecoder, decode_sample
 from ustreamer.transports.zenoh.keys import message_key

@@ -32,7 +32,7 @@ from tests.transports.contract import (
     wait_until,
 )
 from tests.transports.zenoh.sessions import CLOCK, endpoint, free_locator, plain_session
-from ustreamer.hooks import EndpointContext
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.publisher import ZenohSender

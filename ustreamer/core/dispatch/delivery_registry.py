@@ -12,7 +12,7 @@ from ustreamer.core.delivery.delivery import Delivery, DeliveryOwner, Filter
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.plugin_errors import describe_error
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
-from ustreamer.core.routing.router import Target
+from ustreamer.core.routing.forwarding import Target
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 

@@ -13,8 +13,6 @@ from ustreamer.core.dispatch.dispatcher_port import FilterFactory, Schedule
 from ustreamer.core.dispatch.ingress import Ingress, LocalIngress
 from ustreamer.core.egress.dead_letter import DeadLetter, DeadLetterBuffer, dead_letter_topic
 from ustreamer.core.egress.limits import QueuedMessage
-from ustreamer.core.peers.election import PeerRouters
-from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
 from ustreamer.core.routing.router import SELF, Router
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -43,13 +41,11 @@ class Dispatcher:
         schedule: Schedule,
         on_dead_letter: Callable[[DeadLetter], None] = lambda _: None,
         dedup_windows: Mapping[str, int] | None = None,
-        topic_advertisements: TopicAdvertisements | None = None,
     ) -> None:
         """`egress` has one lane per endpoint name, SELF included; it may be filled after construction.
 
         `keep` is given every dead letter, on the path and under locks: it takes a note and calls nobody.
         `duplicate_windows` are how many ids to remember at an endpoint, so that a message is taken there once; 0: none.
-        `puts` knows what other streamers put onto our networks.
         """
         self.authority = authority
         self.clock = clock
@@ -58,7 +54,6 @@ class Dispatcher:
         self.egress = egress
         self.filters = filters
         self.schedule = schedule
-        self.topic_advertisements = topic_advertisements or TopicAdvertisements(PeerRouters(""))
         self.dead_letters = DeadLetterBuffer()
         self._dead_letter_topic = dead_letter_topic(authority)
         self._taps = taps

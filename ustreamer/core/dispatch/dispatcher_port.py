@@ -7,7 +7,6 @@ from typing import Protocol
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery, Egress, Filter
 from ustreamer.core.delivery.expiry import Expiry
-from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
 from ustreamer.core.routing.router import Router
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
@@ -27,7 +26,6 @@ class DispatcherPort(Protocol):
     egress: Mapping[str, Egress]
     filters: FilterFactory
     schedule: Schedule
-    topic_advertisements: TopicAdvertisements
 
     def respond_error(self, message: UMessage, status: UStatus, endpoint: str) -> None: ...
 

@@ -6,7 +6,8 @@ The decision is the router's own. What is said about the rules before the one th
 
 import msgspec
 
-from ustreamer.core.routing.router import InvalidMessage, Router, RoutingDecision, Target
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import InvalidMessage, Router, RoutingDecision
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.uuri import UUri

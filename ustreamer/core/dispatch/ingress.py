@@ -20,9 +20,9 @@ from ustreamer.core.dispatch.dedup_window import DedupWindow
 from ustreamer.core.dispatch.delivery_registry import DeliveryRegistry, TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.egress.dead_letter import DeadLetter, dead_letter_topic
-from ustreamer.core.peers.topic_advertisements import ForwardingShare
+from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.core.routing.route_cache import CachedRoute, CacheKey, batch_cache_key, cache_key
-from ustreamer.core.routing.router import DEFERRED, SELF, InvalidMessage, Router, RoutingDecision, Target
+from ustreamer.core.routing.router import DEFERRED, SELF, InvalidMessage, Router, RoutingDecision
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage, error_response
@@ -56,7 +56,7 @@ class Ingress:
         self._lock = RLock()
         self._routes: dict[CacheKey, CachedRoute] = {}
         self._route_limit = route_limit
-        # Where messages are taken once, `_plans` stays empty, so that each comes to `_plan`, and these are kept instead. So
+        # Where messages are taken once, `_routes` stays empty, so that each comes to `_route_for`, and these are kept instead. So
         # everybody else pays nothing for it.
         self._dedup_window: DedupWindow | None = None
         self._routes_of_new_ids: dict[CacheKey, CachedRoute] = {}
@@ -201,9 +201,7 @@ class Ingress:
             return None
         except Exception as error:  # noqa: BLE001  # foreign code: the directory is a plugin's
             self.plugin_errors.record_directory_error(self._directory, error)
-            self._dispatcher.topic_advertisements.withdraw(
-                {attributes.source}
-            )  # nobody must rely on us for it
+            self._router.forwarding.withdraw({attributes.source})  # nobody must rely on us for it
             text = f"subscription directory {describe_error(self._directory, error)}"
             return CachedRoute(
                 version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
@@ -221,7 +219,7 @@ class Ingress:
         self._routes_of_new_ids.clear()
 
     def _on_topics_evicted(self, topics: AbstractSet[UUri]) -> None:
-        self._dispatcher.topic_advertisements.withdraw(topics)
+        self._router.forwarding.withdraw(topics)
         self._clear_routes()
 
     def _deliveries_of(
@@ -249,7 +247,7 @@ class Ingress:
         """Whose the targets of a publication are; of what comes from us there is no other."""
         if self.name == SELF:
             return ForwardingShare(targets)
-        share = self._dispatcher.topic_advertisements.assign(topic, targets, now_ns)
+        share = self._router.forwarding.assign(topic, targets, now_ns)
         if share.grace_until_ns:
             self._dispatcher.schedule(share.grace_until_ns, lambda: self._end_grace(topic))
         return share
@@ -269,7 +267,7 @@ class Ingress:
             return endpoint in deferred or all(each.endpoint in deferred for each in decision.targets)
 
     def _end_grace(self, topic: UUri) -> None:
-        self._dispatcher.topic_advertisements.end_grace(topic, self._monotonic_ns())
+        self._router.forwarding.end_grace(topic, self._monotonic_ns())
         self.invalidate_topics(frozenset([topic]))
 
     # --- another router -----------------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ of a streamer that is seen on both sides, or that the transport vouches for. Wha
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum, StrEnum
+from enum import StrEnum
 from hashlib import blake2b
 from threading import Lock
 from typing import Final, NamedTuple
 
 import msgspec
 
+from ustreamer.core.routing.forwarding import ForwardingRole
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 _MAX_CACHED_ROLES: Final = 4096
@@ -54,17 +55,6 @@ class RouterId(NamedTuple):
 
     authority: str
     instance: str
-
-
-class ForwardingRole(Enum):
-    """What a message heard on a network is to us."""
-
-    FORWARD = "forward"
-    """To be dealt with as if nobody else were there."""
-    FORWARD_SILENTLY = "forward_silently"
-    """The same, but whatever comes of it, another one answers."""
-    DEFER = "defer"
-    """Another one's, who brought it or takes it."""
 
 
 class PeerChanges(NamedTuple):

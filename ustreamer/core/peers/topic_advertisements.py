@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
-from ustreamer.core.routing.router import Target
+from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_ADVERTISEMENTS: Final = 4096
@@ -43,17 +43,6 @@ class TopicAdvertisement(msgspec.Struct, frozen=True):
     authority: str
     topic: UUri
     period_ns: int = 0
-
-
-class ForwardingShare(NamedTuple):
-    """All targets of a topic, and the endpoints among theirs onto whose networks another streamer puts it.
-
-    `until_ns` is when to `release` what has begun to linger; 0: nothing has.
-    """
-
-    targets: tuple[Target, ...]
-    deferred: frozenset[str] = frozenset()
-    grace_until_ns: int = 0
 
 
 class _Grace(NamedTuple):

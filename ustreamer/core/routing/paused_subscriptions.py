@@ -55,7 +55,7 @@ class PausedDirectory:
     def pause(self, topic: UUri, subscriber: UUri) -> bool:
         """Leave `subscriber` out of what goes to `topic`, a pattern or one; whether that is news.
 
-        Raises UStatusError(RESOURCE_EXHAUSTED) above MAX_PAUSED of all, or MAX_PAUSED_BY_ONE of one subscriber.
+        Raises UStatusError(RESOURCE_EXHAUSTED) above MAX_PAUSED of all, or MAX_PAUSED_PER_SUBSCRIBER of one subscriber.
         """
         with self._lock:
             before = self._paused.get(subscriber, frozenset())

@@ -4,7 +4,7 @@
 * Publish: to the endpoints behind which somebody subscribed the topic.
 * Notification, Request, Response: to the endpoint behind which the sink's authority lives.
 * Nothing goes back to where it came from, and nothing is believed about a source that does not live there.
-* What another streamer on that network carries is left to it (`ustreamer.core.peers.election`).
+* What another streamer on that network carries is left to it (`ustreamer.core.routing.forwarding`).
 * What the rules of the endpoint it came in at deny (`ustreamer.core.routing.access`) goes nowhere.
 """
 
@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.peers.election import ForwardingRole, PeerRouters
 from ustreamer.core.routing.access import AccessPolicy
+from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy, ForwardingRole, Target
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.subscriptions import MergedDirectory, SubscriptionDirectory, fastest_period
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, check_attributes
@@ -24,14 +24,6 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
 SELF: Final = "self"
 """The name of the streamer's own endpoint, behind which the services that it hosts live."""
-
-
-class Target(msgspec.Struct, frozen=True):
-    """Where one copy of a message goes: an endpoint and, behind a unicast endpoint, one subscriber of a topic."""
-
-    endpoint: str
-    subscriber: UUri | None = None
-    period_ns: int = 0
 
 
 class RoutingDecision(msgspec.Struct, frozen=True):
@@ -82,11 +74,11 @@ class Router:
         directory: SubscriptionDirectory,
         unicast: Mapping[str, bool],
         access: Mapping[str, AccessPolicy] | None = None,
-        peers: PeerRouters | None = None,
+        forwarding: ForwardingPolicy = FORWARD_ALL,
     ) -> None:
         """`unicast` names every endpoint and tells whether each of its subscribers is a target of its own.
 
-        `access` has the rules of the endpoints that have some; `neighbours` are the other streamers at each.
+        `access` has the rules of the endpoints that have some. `forwarding` decides what other streamers forward instead.
         """
         self.authority_table = authority_table
         self.directory = directory
@@ -95,11 +87,11 @@ class Router:
         self.version_source = inner.version_source if isinstance(inner, MergedDirectory) else inner
         self._unicast = unicast
         self._access = dict(access or {})
-        self._peers = peers or PeerRouters("")
+        self.forwarding = forwarding
 
     def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """Where a message with these attributes that came in at `ingress` goes. Raises Refused for invalid ones."""
-        role = self._forwarding_role(ingress, attributes)
+        role = self.forwarding.forwarding_role(ingress, attributes)
         if role is ForwardingRole.DEFER:
             return DEFERRED
         try:
@@ -107,7 +99,7 @@ class Router:
         except UStatusError as error:
             raise InvalidMessage(error.code, error.message) from error
         home = self.authority_table.endpoint_of(attributes.source)
-        if home == SELF != ingress and ingress in self._peers.shared_network_endpoints():
+        if home == SELF != ingress and self.forwarding.receives_own_messages(ingress):
             return DEFERRED  # our own words, heard back through another endpoint
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
@@ -127,30 +119,6 @@ class Router:
     def access_policy(self, ingress: str) -> AccessPolicy | None:
         """The rules of an endpoint; None if it has none."""
         return self._access.get(ingress)
-
-    def _forwarding_role(self, ingress: str, attributes: UAttributes) -> ForwardingRole:
-        if self._unicast.get(ingress):
-            return (
-                ForwardingRole.FORWARD
-            )  # whoever sent it there meant us, and no other streamer has heard it
-        sink = None if attributes.type is UMessageType.PUBLISH else attributes.sink
-        if sink is not None and attributes.type is UMessageType.RESPONSE and self._requester_is_unicast(sink):
-            sink = None
-        sink_authority = None if sink is None else sink.authority_name
-        if (
-            sink is not None
-            and sink_authority == self._peers.authority
-            and self.authority_table.endpoint_of(sink) == SELF
-        ):
-            sink_authority = (
-                None  # a service of ours: nobody else hosts it, so only who has brought it can matter
-            )
-        return self._peers.forwarding_role(ingress, attributes.source.authority_name, sink_authority)
-
-    def _requester_is_unicast(self, sink: UUri) -> bool:
-        """Whether only who has forwarded a request can forward its answer, because of who asked."""
-        home = self.authority_table.endpoint_of(sink)
-        return home is not None and bool(self._unicast.get(home))
 
     def _route_by_sink(self, ingress: str, sink: UUri) -> RoutingDecision:
         endpoint = self.authority_table.endpoint_of(sink)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ustreamer.hooks import Decoder
+from ustreamer.core.base.decoder import Decoder
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat
 from ustreamer.uprotocol.uuri import UUri
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ustreamer.core.dispatch.explain import Explanation, explain, rate_text
-from ustreamer.core.routing.router import SELF, Router, Target
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import SELF, Router
 from ustreamer.host.cli.tap_command import uuri_pattern
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK

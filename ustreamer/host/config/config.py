@@ -18,7 +18,6 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.router import SELF
-from ustreamer.hooks import EndpointConfig, TransportKind
 from ustreamer.host.config.document import (
     ConfigError,
     Problem,
@@ -32,6 +31,7 @@ from ustreamer.host.config.document import (
 from ustreamer.host.config.source_positions import KeyPath
 from ustreamer.host.config.validation import Problems, suggest_move_up
 from ustreamer.host.storage.dead_letter_store import DeadLettersConfig
+from ustreamer.transport_port import EndpointConfig, TransportKind
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
 

@@ -6,9 +6,9 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from ustreamer.core.routing.subscriptions import period_of
-from ustreamer.hooks import EndpointContext
 from ustreamer.host.demo.rates import RateMeter
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol import UCode, UMessage, UPayloadFormat, UStatusError, UuidSource, UUri

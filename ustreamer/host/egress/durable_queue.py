@@ -27,13 +27,13 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
-from ustreamer.hooks import EndpointTransport
 from ustreamer.host.egress.delete_buffer import DELETE_DELAY_NS, DeleteBuffer
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.egress.send_worker import OnUndelivered
 from ustreamer.host.egress.write_buffer import WriteBuffer
 from ustreamer.host.storage.spool import Spool, SpoolLimits
 from ustreamer.host.storage.spool_records import SpoolRecord
+from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID

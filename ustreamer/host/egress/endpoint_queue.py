@@ -22,8 +22,8 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
-from ustreamer.hooks import UNBOUNDED, EndpointTransport, SubscriberEnded
 from ustreamer.host.egress.send_worker import OnUndelivered, SendWorker
+from ustreamer.transport_port import UNBOUNDED, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus

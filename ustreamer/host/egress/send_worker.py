@@ -17,7 +17,7 @@ from ustreamer.core.delivery.plugin_errors import safe_str
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import NEVER_NS, EgressLimits, QueuedMessage, retry_delay_ns
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
-from ustreamer.hooks import RouteUnavailable, SubscriberEnded
+from ustreamer.transport_port import RouteUnavailable, SubscriberEnded
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 

@@ -10,7 +10,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
-from ustreamer.hooks import EndpointTransport
+from ustreamer.transport_port import EndpointTransport, PeerTopicTransport
 
 ADVERTISE_DELAY_NS: Final = 20_000_000
 """Between a change and the telling of it, with all that changes meanwhile: a new subscription may bring thousands of topics."""
@@ -55,4 +55,6 @@ class TopicAdvertiser:
     def _advertise(self, endpoint: str) -> None:
         with self._lock:  # before it is asked what that is: what changes from now on is told the next time
             self._changed.discard(endpoint)
-        self._transports[endpoint].advertise_topics(self.advertisements.advertised(endpoint))
+        transport = self._transports[endpoint]
+        if isinstance(transport, PeerTopicTransport):
+            transport.advertise_topics(self.advertisements.advertised(endpoint))

@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 import pluggy
 
-from ustreamer.hooks import PROJECT, Hooks, PluginContext, TransportKind
+from ustreamer.hooks import PROJECT, Hooks, PluginContext
+from ustreamer.transport_port import TransportKind
 from ustreamer.transports import BuiltinTransports
 
 GROUP: Final = "ustreamer"

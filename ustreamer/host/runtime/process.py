@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.hooks import TransportKind
 from ustreamer.host.admin.server import AdminServer
 from ustreamer.host.config import config as configuration
 from ustreamer.host.config.config import StreamerConfig
@@ -21,6 +20,7 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.control import Control
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage.state_lock import StateLock
+from ustreamer.transport_port import TransportKind
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter while others wait; beside a busy thread the default of 5 ms was the p99 of a

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.hooks import TransportKind
 from ustreamer.host.config.config import StreamerConfig, configured_authorities
+from ustreamer.transport_port import TransportKind
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 RESTART: Final = "needs a restart"

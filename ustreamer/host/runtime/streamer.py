@@ -13,6 +13,7 @@ import msgspec
 import pluggy
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
 from ustreamer.core.delivery.ledger import LedgerSnapshot
@@ -20,6 +21,7 @@ from ustreamer.core.delivery.plugin_errors import plugin_name
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.peers.election import Announcement, PeerRouters
+from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
@@ -32,15 +34,7 @@ from ustreamer.core.routing.subscriptions import (
     SubscriptionWatch,
     merge_directories,
 )
-from ustreamer.hooks import (
-    Decoder,
-    EndpointContext,
-    EndpointTransport,
-    HostedService,
-    PluginContext,
-    StreamerSettings,
-    TransportKind,
-)
+from ustreamer.hooks import HostedService, PluginContext, StreamerSettings
 from ustreamer.host.admin.status import (
     EndpointStatus,
     Redriven,
@@ -62,6 +56,13 @@ from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, changed_p
 from ustreamer.host.runtime.threads import TimerThread
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.storage.dead_letter_writer import DeadLetterWriter
+from ustreamer.transport_port import (
+    EndpointContext,
+    EndpointTransport,
+    PeerTopicTransport,
+    PeerTransport,
+    TransportKind,
+)
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uuri import UUri
 
@@ -209,7 +210,8 @@ class Streamer:
         access = {
             name: AccessPolicy(name, each.access) for name, each in config.endpoints.items() if each.access
         }
-        return Router(authority_table, directory or self._paused, unicast, access, self._peers)
+        forwarding = PeerForwarding(self._peers, self._advertisements, authority_table, unicast)
+        return Router(authority_table, directory or self._paused, unicast, access, forwarding)
 
     def _build_dispatcher(self, config: StreamerConfig) -> Dispatcher:
         hook = self._plugins.hook
@@ -232,7 +234,6 @@ class Streamer:
             schedule=self._timers.schedule,
             on_dead_letter=self._dead_letter_writer.enqueue_letter,
             dedup_windows={name: each.duplicate_window for name, each in config.endpoints.items()},
-            topic_advertisements=self._advertisements,
         )
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -296,8 +297,10 @@ class Streamer:
         for name, transport in self.transports.items():
             transport.watch_link(partial(self._on_link_change, name))
             transport.watch_routes(self._egress_queues[name].on_route_open)
-            transport.watch_peers(partial(self._on_peers_changed, name))
-            transport.watch_topic_advertisements(partial(self._on_advertisements_changed, name))
+            if isinstance(transport, PeerTransport):
+                transport.watch_peers(partial(self._on_peers_changed, name))
+            if isinstance(transport, PeerTopicTransport):
+                transport.watch_topic_advertisements(partial(self._on_advertisements_changed, name))
 
     def _on_link_change(self, name: str, up: bool) -> None:
         if up:
@@ -308,12 +311,14 @@ class Streamer:
 
     def _announce(self) -> None:
         for name, transport in self.transports.items():
-            transport.announce(self._peers.own_announcements(name))
+            if isinstance(transport, PeerTransport):
+                transport.announce(self._peers.own_announcements(name))
         self._update_peer_trust()
 
     def _update_peer_trust(self) -> None:
         for name, transport in self.transports.items():
-            transport.trust_peers(partial(self._peers.is_trusted, name))
+            if isinstance(transport, PeerTransport):
+                transport.trust_peers(partial(self._peers.is_trusted, name))
 
     def _on_peers_changed(self, name: str, announcements: frozenset[Announcement]) -> None:
         peer_changes = self._peers.on_announcements(name, announcements)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timer thread: makes the calls of a `DeadlineQueue` when they are due."""
+"""The timer thread: makes the calls of `Timers` when they are due."""
 
 import logging
 from collections.abc import Callable
 from threading import Condition, Thread
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.deadline_queue import DeadlineQueue
+from ustreamer.core.base.timers import Timers
 
 log = logging.getLogger("ustreamer.timers")
 
@@ -19,7 +19,7 @@ class TimerThread:
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic_ns = clock.monotonic_ns
-        self._timers = DeadlineQueue()
+        self._timers = Timers()
         self._changed = Condition()
         self._closing = False
         self._thread = Thread(target=self._run, name="timers", daemon=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from ustreamer.hooks import EndpointConfig
+from ustreamer.transport_port import EndpointConfig
 
 
 class LocalEndpoint(EndpointConfig, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from ustreamer.core.routing.sublist import Sublist
-from ustreamer.hooks import EndpointContext, EndpointTransport
+from ustreamer.transport_port import EndpointContext, EndpointTransport
 from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage

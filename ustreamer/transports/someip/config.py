@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec import Meta, Struct
 
 from ustreamer.core.routing.subscriptions import UNLIMITED, period_of
-from ustreamer.hooks import EndpointConfig
+from ustreamer.transport_port import EndpointConfig
 from ustreamer.transports.someip.protocol.addresses import (
     Address,
     TcpAddress,

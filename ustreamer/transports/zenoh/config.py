@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from ustreamer.hooks import EndpointConfig
+from ustreamer.transport_port import EndpointConfig
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
 

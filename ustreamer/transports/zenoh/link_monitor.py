@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 import zenoh
 from zenoh.handlers import Callback
 
-from ustreamer.hooks import EndpointContext
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState, find_link
 
 log = logging.getLogger("ustreamer.zenoh")

@@ -19,7 +19,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS, Expiry
-from ustreamer.hooks import EndpointContext, RouteUnavailable
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.keys import message_key

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import zenoh
 
 from ustreamer.core.delivery.delivery import SendBatch, SendOne
-from ustreamer.core.peers.election import Announcement
+from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
-from ustreamer.hooks import EndpointContext, EndpointTransport
+from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTopicTransport, PeerTransport
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
 from ustreamer.transports.zenoh.errors import zenoh_error_text
@@ -53,7 +53,7 @@ class _Registration(NamedTuple):
     listener: Listener
 
 
-class ZenohTransport(EndpointTransport):
+class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     """uProtocol over one Zenoh session.
 
     A send means that Zenoh has taken the message: it tells nobody whether it arrived. With no node connected it is
@@ -216,6 +216,9 @@ class ZenohTransport(EndpointTransport):
     def watch_peers(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
         if self._config.peers is not False:
             self._peer_tokens.watch_announcements(changed)
+
+    def trust_peers(self, is_trusted: Callable[[RouterId, str], bool]) -> None:
+        """Nothing to do: this transport never stands by for a peer."""
 
     def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
         if self._config.peers is not False and self._receiving:

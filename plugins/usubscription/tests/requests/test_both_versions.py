@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ustreamer.core.routing.router import AuthorityTable, Router, Target
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import AuthorityTable, Router
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.ustatus import UCode

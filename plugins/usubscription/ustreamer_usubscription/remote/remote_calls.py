@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.base.links import LinkState
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
-from ustreamer_usubscription.store.deadlines import LazyDeadlineHeap
 
 CALL_TIMEOUT_MS: Final = 300_000
 """[impl->req~usubscription-remote-max-timeout~1] [impl->LIF-16] At least and at most 5 minutes, so exactly these (X-1)."""
@@ -50,14 +50,13 @@ class RemoteCall(msgspec.Struct, eq=False):
     """What the uSubscription of a topic's device is to be told, and how far that has come.
 
     `wish` is the subscription that is wanted there, None for an Unsubscribe; `asked` is what the last call said. `open`
-    is the call under way; `due_ns` is when it times out or, if there is none, when the next one is to be made.
+    is the call under way. Its deadline is when it times out or, if there is none, when the next one is to be made.
     """
 
     topic: UUri
     desired: SubscriptionRecord | None
     requested: SubscriptionRecord | None = None
     request_id: UUID | None = None
-    due_ns: int | None = None
     failures: int = 0
     confirmed: bool = False
     suspicions: int = 0
@@ -93,7 +92,7 @@ class RemoteCalls:
         ] = {}  # authorities of which something may be ready to be called
         self._link_changed = False  # whether a link has changed since it was last looked
         self._pending: dict[UUID, RemoteCall] = {}
-        self._deadlines: LazyDeadlineHeap[UUri] = LazyDeadlineHeap(self._deadline_of, self._all_deadlines)
+        self._deadlines: DeadlineQueue[UUri] = DeadlineQueue()
         self.counts: Counter[str] = Counter()
 
     # --- what is to be true -------------------------------------------------------------------------------------------
@@ -226,7 +225,7 @@ class RemoteCalls:
         [impl->LIF-18] None to a device whose link is down, and all anew to one whose link has come up: what was on its
         way may be lost, and a device that was gone may have forgotten what it had granted.
         """
-        for topic in self._deadlines.pop_before(now_ns + 1):
+        for topic in self._deadlines.pop_all_due(now_ns):
             remote_call = self._devices[topic.authority_name].calls[topic]
             self.counts["remote_timeouts"] += remote_call.request_id is not None
             self._make_ready(remote_call)
@@ -271,7 +270,7 @@ class RemoteCalls:
 
     def next_due_ns(self) -> int | None:
         """When something is due by the clock; answers and links come by themselves."""
-        return self._deadlines.next_deadline()
+        return self._deadlines.next_due
 
     @property
     def in_flight_count(self) -> int:
@@ -308,21 +307,10 @@ class RemoteCalls:
             self._devices[authority].in_flight -= 1
             self._ready_authorities[authority] = None  # there is room for another
             remote_call.request_id = None
-        remote_call.due_ns = None
+        self._deadlines.cancel(remote_call.topic)
 
     def _set_due(self, remote_call: RemoteCall, due_ns: int) -> None:
-        remote_call.due_ns = due_ns
-        self._deadlines.push_deadline(due_ns, remote_call.topic)
-
-    def _deadline_of(self, topic: UUri) -> int | None:
-        remote_call = self._find(topic)
-        return None if remote_call is None else remote_call.due_ns
-
-    def _all_deadlines(self) -> Iterator[tuple[int, UUri]]:
-        for device in self._devices.values():
-            for topic, remote_call in device.calls.items():
-                if remote_call.due_ns is not None:
-                    yield remote_call.due_ns, topic
+        self._deadlines.schedule(remote_call.topic, due_ns)
 
 
 def _suspicion_delay_ms(remote_call: RemoteCall, now_ns: int) -> int:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from ustreamer_wamp.plugin import WampPlugin, WampSection
 
-from ustreamer.hooks import Decoder, PluginContext, hookimpl
+from ustreamer.core.base.decoder import Decoder
+from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.config.config import ConfigError
 from ustreamer.host.runtime import process
 from ustreamer.uprotocol.pb import usubscription_v3 as pb

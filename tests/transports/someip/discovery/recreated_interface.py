@@ -14,8 +14,8 @@ import msgspec
 from tests.e2e.rigs.cable import run_system_command
 from tests.e2e.rigs.ports import udp_ports
 from tests.transports.someip.discovery.test_sd_driver import DOORS, FAST, GROUP, SPEED, Ecu, wait_until
-from ustreamer.hooks import EndpointContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.sd.codec import EntryType

@@ -26,7 +26,7 @@ from ustreamer.core.routing.usubscription_codec import (
     subscribe_request,
     unsubscribe_request,
 )
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.discovery.dynamic_services import AnyMethod, DynamicServices
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, encode, split

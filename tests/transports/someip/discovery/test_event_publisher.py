@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ustreamer.core.delivery.delivery import SendOne
-from ustreamer.hooks import SubscriberEnded
+from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.config import ServiceConfig
 from ustreamer.transports.someip.discovery.ecu_subscribers import EventDestination, EventSink
 from ustreamer.transports.someip.discovery.event_publisher import MAX_FIELD_CACHE_BYTES, EventPublisher

@@ -10,7 +10,7 @@ from tests.transports.someip.discovery.test_event_publisher import GROUP, HOT, K
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.routing.usubscription_codec import Status, subscribe_response
-from ustreamer.hooks import SubscriberEnded
+from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.config import ServiceConfig
 from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers
 from ustreamer.transports.someip.discovery.event_publisher import EventPublisher

@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 import msgspec
 import pytest
 
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.located_services import (
     LocatedServices,

@@ -20,8 +20,8 @@ from tests.transports.someip.discovery.test_sd_driver import (
     wait_until,
 )
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, RouterId
-from ustreamer.hooks import EndpointContext, SubscriberEnded
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext, SubscriberEnded
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.peer_streamers import PeerStreamers, peer_discovery_settings
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport

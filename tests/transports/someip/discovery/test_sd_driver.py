@@ -25,8 +25,8 @@ from ustreamer.core.routing.usubscription_codec import (
     unsubscribe_request,
     unsubscribe_response,
 )
-from ustreamer.hooks import EndpointContext, RouteUnavailable, SubscriberEnded
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext, RouteUnavailable, SubscriberEnded
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.sd_driver import MAX_PENDING_MESSAGES
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport

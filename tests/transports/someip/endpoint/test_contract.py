@@ -12,8 +12,8 @@ import msgspec
 
 from tests.e2e.rigs.ports import udp_ports
 from tests.transports.contract import ALPHA, BETA, TOPIC, Mailbox, Pair, TransportContract, new_id
-from ustreamer.hooks import EndpointContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.uprotocol.umessage import publish

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from tests.transports.someip.tcp_rig import WITHIN_S, RestartableService, is_closed, read_messages, wait_until
-from ustreamer.hooks import EndpointContext, RouteUnavailable
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode

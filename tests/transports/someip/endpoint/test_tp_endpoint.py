@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ustreamer.hooks import EndpointContext, RouteUnavailable
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.protocol.addresses import Address

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.endpoint.tp_sender import TpSender
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, encode, split

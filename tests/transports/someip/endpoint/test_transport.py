@@ -17,8 +17,8 @@ import pytest
 from someip.header import SOMEIPHeader, SOMEIPMessageType, SOMEIPReturnCode
 
 from ustreamer.core.routing.subscriptions import Subscription
-from ustreamer.hooks import EndpointContext, RouteUnavailable
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.inbound import PEER_STREAMER
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from ustreamer.core.routing.subscriptions import UNLIMITED
-from ustreamer.hooks import EndpointContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.io.multicast_groups import MulticastGroups

@@ -20,7 +20,7 @@ from tests.transports.someip.tcp_rig import (
     read_messages,
     wait_until,
 )
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.io import tcp_connection, tcp_connections
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor
 from ustreamer.transports.someip.io.tcp_connection import finish_connect

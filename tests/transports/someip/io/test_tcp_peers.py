@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.transports.someip.tcp_rig import WITHIN_S, number_of, numbered, read_messages
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.io.tcp_connection import TcpConnection
 from ustreamer.transports.someip.io.tcp_peers import TcpPeers
 from ustreamer.transports.someip.protocol.addresses import TcpAddress

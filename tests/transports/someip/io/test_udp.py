@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.io.udp import bind_udp, send_error
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 

@@ -141,14 +141,6 @@ def test_a_full_table_has_room_again_after_an_answer_and_after_a_deadline() -> N
     assert "c" in calls
 
 
-def test_calls_that_are_answered_at_once_leave_no_trail_of_deadlines() -> None:
-    calls: DeadlineTable[int, None] = DeadlineTable(10, "calls")
-    for number in range(10_000):
-        calls.add_entry(number, None, 10**12)  # far away, as with a ttl of minutes
-        calls.remove_entry(number)
-        assert len(calls._deadlines) <= 100
-
-
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
     st.one_of(

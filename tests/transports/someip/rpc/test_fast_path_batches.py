@@ -48,8 +48,8 @@ def comparable(exchange: Exchange) -> object:
     """What is open, but for the ids of requests, which are random: in their order."""
     calls, requests = exchange._pending.calls, exchange._pending.requests
     return (
-        [(key, value, at_ns) for key, (value, at_ns, _) in calls._entries.items()],
-        [(value, at_ns) for value, at_ns, _ in requests._entries.values()],
+        [(key, value, at_ns) for key, (value, at_ns) in calls._entries.items()],
+        [(value, at_ns) for value, at_ns in requests._entries.values()],
         {group: len(keys) for group, keys in calls._groups.items()},
         {group: len(keys) for group, keys in requests._groups.items()},
         calls.next_deadline_ns,

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 import msgspec
 import pytest
 
-from ustreamer.hooks import EndpointContext, RouteUnavailable
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.io import receive_loop

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Lock
 from typing import ClassVar, Final, NamedTuple
 
-from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.config import EventConfig, Protocol, ServiceConfig
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.config import DynamicServicesConfig
@@ -78,7 +78,7 @@ class DynamicServices:
         self._lock = Lock()
         self._events: dict[ServiceKey, set[int]] = {}
         self._topics = 0
-        self._idle: KeyedDeadlines[ServiceKey] = KeyedDeadlines()
+        self._idle: DeadlineQueue[ServiceKey] = DeadlineQueue()
         self._changed: dict[ServiceKey, None] = {}
         self._refused = 0
         self.over_tcp: set[ServiceKey] = set()
@@ -166,7 +166,7 @@ class DynamicServices:
     def next_deadline_ns(self) -> int | None:
         """When `take_changes` has a service to release."""
         with self._lock:
-            return self._idle.next_ns
+            return self._idle.next_due
 
     def pop_changes(self) -> DynamicServiceChanges:
         """What has changed since it was asked last."""

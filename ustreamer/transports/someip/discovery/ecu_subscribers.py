@@ -24,7 +24,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.routing.usubscription_codec import (
     USUBSCRIPTION,
     VERSION_3,
@@ -130,8 +130,8 @@ class EcuSubscribers:
         self._undecided: set[SdSubscription] = set()
         self._calls: dict[UUID, _Key] = {}
         self._dirty: dict[_Key, None] = {}
-        self._renewals: KeyedDeadlines[_Key] = KeyedDeadlines()
-        self._call_deadlines: KeyedDeadlines[UUID] = KeyedDeadlines()
+        self._renewals: DeadlineQueue[_Key] = DeadlineQueue()
+        self._call_deadlines: DeadlineQueue[UUID] = DeadlineQueue()
         self._decisions = SubscriptionDecisions([], [])
         self._released_sinks: list[EventSink] = []
         self._orphans: list[_Key] = []
@@ -363,7 +363,7 @@ class EcuSubscribers:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        both = (self._renewals.next_ns, self._call_deadlines.next_ns)
+        both = (self._renewals.next_due, self._call_deadlines.next_due)
         return min((each for each in both if each is not None), default=None)
 
     def pop_released_sinks(self) -> list[EventSink]:

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final
 
 from ustreamer.core.delivery.delivery import SendOne
-from ustreamer.hooks import SubscriberEnded
+from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.discovery.ecu_subscribers import EventSink
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.mapping import EventReceiver

@@ -7,7 +7,7 @@
 from collections.abc import Callable, Iterable
 
 from ustreamer.core.peers.election import Announcement, RouterId
-from ustreamer.hooks import EndpointContext
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.sd.actions import Action, OfferRoleChanged
 from ustreamer.transports.someip.sd.config import SdConfig

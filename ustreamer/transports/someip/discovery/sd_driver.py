@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
-from ustreamer.hooks import EndpointContext
+from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.dynamic_services import DynamicServices
 from ustreamer.transports.someip.discovery.ecu_subscribers import EcuSubscribers

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 from ustreamer.core.routing.subscriptions import UNLIMITED
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
 from ustreamer.transports.someip.discovery.dynamic_services import AnyMethod
 from ustreamer.transports.someip.protocol.addresses import Address, parse_address

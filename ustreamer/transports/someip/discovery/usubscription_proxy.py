@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.core.routing.usubscription_codec import (
     CHANGE_RESOURCE,
@@ -134,7 +134,7 @@ class EcuUsubscription:
             self._add_service(service)
         self._groups: dict[EventgroupKey, _Group] = {}
         self._subscribers: dict[UUri, dict[UUri, _Subscriber]] = {}
-        self._deadlines: KeyedDeadlines[tuple[UUri, UUri]] = KeyedDeadlines()
+        self._deadlines: DeadlineQueue[tuple[UUri, UUri]] = DeadlineQueue()
         self._foreign_subscriptions: dict[
             UUri, tuple[Subscription, ...]
         ] = {}  # replaced as a whole: other threads read it
@@ -333,7 +333,7 @@ class EcuUsubscription:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        return self._deadlines.next_ns
+        return self._deadlines.next_due
 
     # --- what service discovery says ----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Hashable
 from threading import Event, Lock
 
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH, decode
 from ustreamer.transports.someip.protocol.tp_config import TpLimits, TpSegmentation

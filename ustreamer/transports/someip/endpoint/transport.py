@@ -15,7 +15,7 @@ from typing import ClassVar
 from ustreamer.core.delivery.delivery import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
-from ustreamer.hooks import EndpointContext, EndpointTransport, SubscriberEnded
+from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTransport, SubscriberEnded
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.event_publisher import EventPublisher
 from ustreamer.transports.someip.discovery.sd_driver import SdCallbacks, SdDriver
@@ -43,7 +43,7 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri
 
 
-class SomeipTransport(EndpointTransport):
+class SomeipTransport(EndpointTransport, PeerTransport):
     """UTransport on SOME/IP over UDP; every receiver is a delivery target of its own, and sending never waits."""
 
     unicast: ClassVar[bool] = True
@@ -421,10 +421,10 @@ class SomeipTransport(EndpointTransport):
         if self._sd_driver is not None:
             self._sd_driver.peers.add_announcement_listener(changed)
 
-    def trust_peers(self, brings: Callable[[RouterId, str], bool]) -> None:
+    def trust_peers(self, is_trusted: Callable[[RouterId, str], bool]) -> None:
         """As the port says, with service discovery: of several that offer a service here, one does."""
         if self._sd_driver is not None:
-            self._sd_driver.peers.set_trust_check(brings)
+            self._sd_driver.peers.set_trust_check(is_trusted)
 
     # --- what the configuration fixes, and counters ---------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple, Protocol
 
-from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.io.poller import READABLE, WRITABLE, Poller
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor, TcpReason
 from ustreamer.transports.someip.io.tcp_connection import TcpConnection, finish_connect, start_connect
@@ -79,7 +79,7 @@ class TcpConnections:
         self._wake: Callable[[], None] = lambda: None
         self._connections: dict[int, TcpConnection] = {}
         self._changed_peers: deque[TcpPeer] = deque()
-        self._deadlines: KeyedDeadlines[TcpPeer | TcpConnection | TcpAcceptor] = KeyedDeadlines()
+        self._deadlines: DeadlineQueue[TcpPeer | TcpConnection | TcpAcceptor] = DeadlineQueue()
         self._accepted = self._established = self._closed = 0
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -341,13 +341,13 @@ class TcpConnections:
     @property
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` has something to do; 0 for at once, None if nothing is due."""
-        return 0 if self._changed_peers else self._deadlines.next_ns
+        return 0 if self._changed_peers else self._deadlines.next_due
 
     def on_timer(self) -> None:
         """Connect, disconnect, give up, look again: what was asked for or is due."""
         while self._changed_peers:
             self._reconcile(self._changed_peers.popleft())
-        if self._deadlines.next_ns is None:
+        if self._deadlines.next_due is None:
             return
         now_ns = self._monotonic_ns()
         while (due := self._deadlines.pop_due(now_ns)) is not None:

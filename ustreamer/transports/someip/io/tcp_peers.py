@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from threading import Lock
 from typing import Final
 
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.io.tcp_connection import TcpConnection
 from ustreamer.transports.someip.protocol.addresses import TcpAddress
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig

@@ -5,7 +5,7 @@ import errno
 import socket
 from typing import Final
 
-from ustreamer.hooks import RouteUnavailable
+from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument

@@ -7,15 +7,14 @@
 (SIP-n: up-spec, up-l1/someip.adoc, the rules about correlating requests and responses, in order.)
 """
 
-import heapq
-import itertools
 from collections.abc import Callable, Hashable
 from operator import attrgetter
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import next_session
 from ustreamer.uprotocol.umessage import UMessage
@@ -25,8 +24,6 @@ from ustreamer.uprotocol.uuri import UUri
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
-_SLACK: Final = 64  # stale deadlines that are not worth tidying up
 
 
 class OutboundCall(Struct, frozen=True):
@@ -81,14 +78,12 @@ class DeadlineTable(Generic[K, V]):
         self._limit = limit
         self._group_limit = limit if group_limit is None else group_limit
         self._entry_name = entry_name
-        self._entries: dict[K, tuple[V, int, int]] = {}  # with deadline and serial
+        self._entries: dict[K, tuple[V, int]] = {}  # with deadline
         self._group_of = group_of
         # Not looked for when some are taken out: a service that comes and goes 500 times a second would have thousands of
         # calls of others looked through each time.
         self._groups: dict[Hashable, dict[K, None]] = {}
-        # An entry that was closed leaves its deadline behind: taking it out of a heap would cost a search.
-        self._deadlines: list[tuple[int, int, K]] = []
-        self._serials = itertools.count()
+        self._deadlines: DeadlineQueue[K] = DeadlineQueue()
 
     def add_entry(self, key: K, value: V, deadline_ns: int) -> None:
         """Add an entry under a key that is free. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
@@ -105,9 +100,8 @@ class DeadlineTable(Generic[K, V]):
                     f"{self._entry_name}: {len(keys)} of {self._group_of(value)} are open, its share of max_pending",
                 )
             keys[key] = None
-        serial = next(self._serials)
-        self._entries[key] = value, deadline_ns, serial
-        heapq.heappush(self._deadlines, (deadline_ns, serial, key))
+        self._entries[key] = value, deadline_ns
+        self._deadlines.schedule(key, deadline_ns)
 
     def get(self, key: K, now_ns: int) -> V | None:
         """The entry's value; None if there is none, or no longer."""
@@ -122,18 +116,13 @@ class DeadlineTable(Generic[K, V]):
         """Take an entry out; whether it was there."""
         was_present = key in self._entries
         if was_present:
+            self._deadlines.cancel(key)
             self._remove(key)
-        if len(self._deadlines) > 2 * len(self._entries) + _SLACK:
-            self._deadlines = [(at_ns, serial, key) for key, (_, at_ns, serial) in self._entries.items()]
-            heapq.heapify(self._deadlines)
         return was_present
 
     def pop_expired(self, now_ns: int) -> list[V]:
         """Take out the entries whose deadline has come, in order of deadline."""
-        values = []
-        while (deadline_ns := self.next_deadline_ns) is not None and deadline_ns <= now_ns:
-            values.append(self._remove(heapq.heappop(self._deadlines)[2]))
-        return values
+        return [self._remove(key) for key in self._deadlines.pop_all_due(now_ns)]
 
     def remove_where(self, group: Hashable, predicate: Callable[[K, V], bool]) -> list[V]:
         """Take out the entries of a group that `are_over`, in the order in which they were opened."""
@@ -155,22 +144,16 @@ class DeadlineTable(Generic[K, V]):
 
     def remove_all(self) -> list[V]:
         """Take out everything."""
-        values = [value for value, _, _ in self._entries.values()]
+        values = [value for value, _ in self._entries.values()]
         self._entries.clear()
         self._groups.clear()
-        self._deadlines.clear()
+        self._deadlines = DeadlineQueue()
         return values
 
     @property
     def next_deadline_ns(self) -> int | None:
         """When the next entry is due; None if none is open."""
-        while self._deadlines:
-            deadline_ns, serial, key = self._deadlines[0]
-            entry = self._entries.get(key)
-            if entry is not None and entry[2] == serial:
-                return deadline_ns
-            heapq.heappop(self._deadlines)
-        return None
+        return self._deadlines.next_due
 
     def __contains__(self, key: K) -> bool:
         return key in self._entries

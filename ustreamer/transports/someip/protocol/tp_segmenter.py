@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from struct import Struct as Layout
 from typing import Final, NamedTuple
 
-from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import (
     TP_BIT,
@@ -109,7 +109,7 @@ class TpSegmenter:
         self._limit_bytes = limit_bytes
         self._limit_messages = limit_messages
         self._streams: dict[TpStream, deque[_OutgoingMessage]] = {}
-        self._deadlines: KeyedDeadlines[TpStream] = KeyedDeadlines()
+        self._deadlines: DeadlineQueue[TpStream] = DeadlineQueue()
         self._bytes = self._messages = 0
 
     def put_nowait(
@@ -189,7 +189,7 @@ class TpSegmenter:
     @property
     def next_deadline_ns(self) -> int | None:
         """When `due` has something to do; None if nothing waits."""
-        return self._deadlines.next_ns
+        return self._deadlines.next_due
 
     @property
     def pending(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ Entries for the same receiver that come up together leave in one message (two if
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from ustreamer.core.base.keyed_deadlines import KeyedDeadlines
+from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import HEADER_LENGTH
 from ustreamer.transports.someip.sd.actions import Action, SdInputRefused, Send
@@ -32,7 +32,7 @@ class ActionBuffer:
     def __init__(self, settings: SdSettings, rng: Callable[[], float], next_session: NextSession) -> None:
         self.settings = settings
         self.timings = settings.timings
-        self.deadlines: KeyedDeadlines[tuple[object, Hashable]] = KeyedDeadlines()
+        self.deadlines: DeadlineQueue[tuple[object, Hashable]] = DeadlineQueue()
         self._rng = rng
         self._next_session = next_session
         self._actions: list[Action] = []

@@ -97,7 +97,7 @@ class Discovery:
     @property
     def next_deadline_ns(self) -> int | None:
         """When `on_timer` has something to do; None if nothing is due ever."""
-        return self._actions.deadlines.next_ns
+        return self._actions.deadlines.next_due
 
     def on_timer(self, now_ns: int) -> list[Action]:
         """Do what is due."""

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port of a transport: what a transport must do, what it may do, and what it receives from the streamer.
+
+A transport is a kind (`TransportKind`) that a plugin names in `ustreamer_transports`. The host makes one
+`EndpointTransport` per section `[endpoints.<name>]`. A transport on a network that several streamers share can also
+implement `PeerTransport` and `PeerTopicTransport`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.decoder import Decoder
+from ustreamer.core.delivery.delivery import SendBatch, SendOne
+from ustreamer.core.peers.election import Announcement, RouterId
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.core.routing.access import AccessRules
+from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuri import UUri
+
+UNBOUNDED: Final = 1 << 62
+
+
+class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of every section `[endpoints.<name>]`. Each transport adds its own keys.
+
+    `authorities` live behind the endpoint; `"*"` stands for all authorities that no other endpoint names.
+    `access` has the rules for incoming messages. The endpoint accepts one copy of a message whose id repeats within
+    `duplicate_window` other messages. The egress queue of a `durable` endpoint is kept on disk.
+    """
+
+    transport: str
+    authorities: tuple[str, ...]
+    access: AccessRules = ()
+    duplicate_window: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    durable: bool = False
+
+
+def _no_decoder(topic: UUri) -> Decoder | None:
+    return None
+
+
+class EndpointContext(msgspec.Struct, frozen=True):
+    """The surroundings of one endpoint: its name, the authority of the streamer, the clock, payload decoders.
+
+    `decoder(topic)` returns the decoder of a plugin. Call it once per topic, and not in the constructor of a transport.
+    `serves` lists the authorities whose uSubscription is in this streamer. `topics()` returns the topics that the
+    configuration names at any endpoint (`EndpointTransport.topics`); call it in `open` or later.
+    `instance` is the id of the streamer's process in its announcements; "" if there is none.
+    """
+
+    name: str
+    authority: str
+    clock: Clock
+    decoder: Callable[[UUri], Decoder | None] = _no_decoder
+    serves: tuple[str, ...] = ()
+    topics: Callable[[], Collection[UUri]] = tuple
+    instance: str = ""
+
+
+class RouteUnavailable(UStatusError):
+    """UNAVAILABLE for the route of one message only: its receiver is away, other receivers may be reachable.
+
+    `route` is the transport's own key of the blocked route. Messages refused with an equal key wait for the same route.
+    """
+
+    def __init__(self, route: Hashable, message: str) -> None:
+        super().__init__(UCode.UNAVAILABLE, message)
+        self.route = route
+
+
+class SubscriberEnded(UStatusError):
+    """NOT_FOUND for a publication whose only subscriber has ended, before all components know that it ended.
+
+    The ledger counts NO_SUBSCRIBER. There is no retry and no dead letter.
+    """
+
+    def __init__(self, subscriber: UUri) -> None:
+        super().__init__(UCode.NOT_FOUND, f"subscriber {subscriber} has ended")
+
+
+class EndpointTransport(UTransport):
+    """A UTransport with a life cycle: one object per section `[endpoints.<name>]`, with its own socket or session.
+
+    Listeners can be registered before and after `open`. The transport calls them on its own threads. An endpoint does
+    not deliver its own messages to its own listeners.
+    """
+
+    unicast: ClassVar[bool] = False
+    """True: each subscriber is a delivery target. False: all subscribers behind the endpoint are one target."""
+    inline: ClassVar[bool] = False
+    """True: `send` never waits, so the thread that received a message can always call it."""
+
+    def send_window(self) -> int:
+        """Bytes that `send` accepts from now on without waiting, if no other thread sends; 0 if unknown.
+
+        The receiving thread sends up to this many bytes; a thread of the egress queue sends the rest. The queue reads the
+        window again after 256 KB (not if it is UNBOUNDED) and after a link-up. Each payload counts 200 bytes extra.
+        """
+        return UNBOUNDED if self.inline else 0
+
+    def problems(self) -> Sequence[str]:
+        """Reasons why `open` would fail, as far as a check without side effects can find them."""
+        return ()
+
+    @abstractmethod
+    def open(self) -> None:
+        """Bind, connect, start to receive. Raises UStatusError(UNAVAILABLE) that names the missing resource."""
+
+    @abstractmethod
+    def stop_receiving(self) -> None:
+        """Accept no more messages, so that accepted messages can drain. `send` still works. Idempotent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all resources. Idempotent; also valid for an endpoint that was never opened."""
+
+    def transmitter(self, subscriber: UUri | None) -> SendOne:
+        """The send function for one subscriber of a unicast transport; None: for the sink that each message names.
+
+        The function raises RouteUnavailable if one route is down: the egress queue then blocks that route only.
+        UNAVAILABLE blocks the queue of this `subscriber` and no other. SubscriberEnded: the subscriber of a publication
+        has ended. One thread sends for all subscribers, so the function must not wait for one of them.
+        """
+        return self.send
+
+    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
+        """As `transmitter`, for a batch, where a batch is cheaper. The function returns how many messages it sent."""
+        transmit = self.transmitter(subscriber)
+
+        def transmit_batch(messages: Iterable[UMessage], /) -> int:
+            sent = 0
+            for message in messages:
+                try:
+                    transmit(message)
+                except Exception:  # noqa: BLE001  # the queue sends this message again, alone, and handles the error
+                    break
+                sent += 1
+            return sent
+
+        return transmit_batch
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        """Subscriptions from the configuration of the endpoint, for receivers that cannot subscribe."""
+        return ()
+
+    def topics(self) -> Sequence[UUri]:
+        """Topics published behind the endpoint, as far as its configuration names them."""
+        return ()
+
+    def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
+        """Subscriptions behind the endpoint that no uSubscription holds; None: there are none.
+
+        The router does not read its `version`, so the directory costs nothing per message. Call `changed` after every
+        change, from any thread, with no lock held. It invalidates all cached routes.
+        """
+        return None
+
+    def watch_link(self, changed: Callable[[bool], None]) -> None:
+        """Call `changed(True)` when a receiver behind the endpoint becomes reachable, `changed(False)` after the last is lost.
+
+        The streamer calls this before `open`. `open` reports the first state, up or down, as soon as `send` works.
+        `changed` runs on a thread of the transport or of `open` and is quick. A transport without link states does nothing.
+        """
+
+    def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
+        """Call `opened` with a `RouteUnavailable.route` when that route is open again, for an immediate retry.
+
+        The streamer calls this before `open`. `opened` runs on a thread of the transport and is quick. Without it the
+        egress queue retries a blocked route by its retry delay.
+        """
+
+    @abstractmethod
+    def statistics(self) -> Mapping[str, int]:
+        """Counters of this moment, among them one `refused_<reason>` per reason to refuse input."""
+
+
+@runtime_checkable
+class PeerTransport(Protocol):
+    """A transport on whose network other streamers (peers) can be, and which carries their announcements."""
+
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        """Announce exactly this set to the peers on this network from now on.
+
+        The streamer calls this when all endpoints are open, and at a reload. `stop_receiving`, `close` and the end of
+        the process withdraw all announcements.
+        """
+        ...
+
+    def watch_peers(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
+        """Call `changed` with all announcements on this network after every change.
+
+        The streamer calls this before `open`. `changed` runs on a thread of the transport and takes as long as one
+        message. The transport refuses and counts unreadable announcements, and bounds how many it keeps.
+        """
+        ...
+
+    def trust_peers(self, is_trusted: Callable[[RouterId, str], bool]) -> None:
+        """Stand by for a peer only where `is_trusted(peer, authority)` is true: the peer does reach `authority`.
+
+        The streamer calls this after `announce` and whenever the result may have changed, from any thread. `is_trusted`
+        can be called on any thread and does not wait. A transport that never stands by for a peer ignores it.
+        """
+        ...
+
+
+@runtime_checkable
+class PeerTopicTransport(Protocol):
+    """A `PeerTransport` of a multicast domain, which also carries topic advertisements."""
+
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        """Advertise exactly these topics to the peers on this network: this streamer forwards them there. Does not wait.
+
+        The streamer calls this after `announce`, whenever the set has changed. Until a peer receives an advertisement it
+        forwards the topic as well. Whatever withdraws the announcements withdraws the advertisements.
+        """
+        ...
+
+    def watch_topic_advertisements(
+        self, changed: Callable[[frozenset[TopicAdvertisement], frozenset[TopicAdvertisement]], None]
+    ) -> None:
+        """Call `changed(added, removed)` after every change of the advertisements on this network, as in `watch_peers`."""
+        ...
+
+
+class TransportKind(msgspec.Struct, frozen=True):
+    """A kind of transport: the type of its configuration section and the factory of its endpoints.
+
+    `factory(config, context)` has no side effects. It is the place to import a heavy library.
+    """
+
+    config: type[EndpointConfig]
+    factory: Callable[[Any, EndpointContext], EndpointTransport]
+    has_usubscription: bool | Callable[[Any], bool] = True
+    """Whether the network behind it has a uSubscription of its own; if not, the streamer serves its authorities.
+
+    A function decides by the configuration of the endpoint.
+    """
+    outlives_streamer: bool = True
+    """Whether receivers behind it still exist after a restart of the streamer; if not, nothing is kept for them."""
+
+    def provides_usubscription(self, config: EndpointConfig) -> bool:
+        """Whether the network behind the endpoint of this configuration has a uSubscription of its own."""
+        answer = self.has_usubscription
+        return answer if isinstance(answer, bool) else answer(config)
