@@ -19,6 +19,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 RECEIVER: Final = UUri("dash", 7, 1, 0)
 QUICK: Final = "[egress.default]\nretry = { first_ms = 1, max_ms = 1 }"
+NO_RETRY: Final = "[egress.default]\nretry = { first_ms = 600_000, max_ms = 600_000 }"
 CAR: Final = fake("car", TOPIC.authority_name)
 
 
@@ -33,8 +34,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.finish()
 
 
-def start(bench: Bench, *sections: str, up: bool) -> Streamer:
-    streamer = bench.streamer(*sections, QUICK, state="state")
+def start(bench: Bench, *sections: str, up: bool, retry: str = QUICK) -> Streamer:
+    streamer = bench.streamer(*sections, retry, state="state")
     if not up:
         link(streamer, "dash").fault = UCode.UNAVAILABLE
     streamer.start()
@@ -48,6 +49,10 @@ def arrive(streamer: Streamer, count: int, first: int = 0) -> None:
 
 def persisted_count(streamer: Streamer) -> int:
     return sum(lane.persisted for lane in streamer.egress_queues())
+
+
+def is_paused(streamer: Streamer) -> bool:
+    return any(each.failures for queue in streamer.egress_queues() for each in queue.fullest)
 
 
 def sent(streamer: Streamer) -> list[tuple[UUri | None, bytes]]:
@@ -133,13 +138,17 @@ def test_an_endpoint_that_is_durable_no_more_leaves_its_spool_and_says_so(
 
 
 def test_a_reload_changes_how_much_may_be_kept(bench: Bench) -> None:
-    streamer = start(bench, CAR, dash(), up=False)
+    streamer = start(bench, CAR, dash(), up=False, retry=NO_RETRY)
     before: StreamerConfig = streamer._config
     limits = msgspec.structs.replace(before.limits("dash"), spool_messages=4)  # two for one subscriber
     after = msgspec.structs.replace(before, egress={**before.egress, "dash": limits})
     assert streamer.reload(after) == ["egress.dash.spool_messages"]
-    arrive(streamer, 5)
-    eventually(lambda: streamer.ledger().dead_lettered == 3, "three to find no room")
+    # A message in flight is outside the limits. With a retry each ms, the send thread could hold one or two of
+    # the five during the arrivals, and only two or one became dead letters. So the queue is paused first.
+    arrive(streamer, 1)
+    eventually(lambda: is_paused(streamer), "the failed send to pause the subscriber queue")
+    arrive(streamer, 4, first=1)
+    eventually(lambda: streamer.ledger().dead_lettered == 3, "three dead letters beyond the limit of two")
     assert streamer.stop() == 0
     assert persisted_count(streamer) == 2
 
