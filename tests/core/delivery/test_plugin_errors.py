@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.plugin_errors import MAX_TAP_ERRORS, PluginErrors, describe_error
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.uprotocol.umessage import UMessage, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri

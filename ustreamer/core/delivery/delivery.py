@@ -5,101 +5,19 @@ Hooks make the filters when a plan is built; per message a tuple of bound method
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeGuard, runtime_checkable
+from typing import Final, TypeGuard
 
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.plugin_errors import describe_error
+from ustreamer.core.delivery.ports import BatchEgress, BatchTap, DeliveryOwner, Egress, Filter, Tap
 from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 
-class Filter:
-    """Decides for one delivery target, message by message. Subclass it in a plugin; calls never overlap."""
-
-    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-        """None lets the message pass. Any other answer takes it out of the path:
-
-        * THROTTLED or DENIED: it is dropped and counted so (neither is ever dead-lettered). The requester of a Request
-          is told: RESOURCE_EXHAUSTED or PERMISSION_DENIED;
-        * QUEUED: the filter keeps it and has asked `DeliveryConfig.wake_at` for a call of `release`. What it drops later in
-          favour of a newer message it reports with `DeliveryConfig.dropped_held`.
-
-        A filter that raises, or answers anything else, has failed: its message is a dead letter (INTERNAL) and goes no
-        further. So is what it held if `release` raises.
-        """
-        raise TypeError(f"{type(self).__name__} does not say what it admits: define admit(message, now_ns)")
-
-    def release_due(self, now_ns: int) -> UMessage | None:
-        """Hand back the held message if its time has come; None otherwise."""
-        return None
-
-
-class Tap(Protocol):
-    """Sees every verdict on what came in at one endpoint; runs on the path, so it must only take notes (aim: 0.5 us).
-
-    What it raises disturbs nobody; after `faults.TAP_FAILURES` times it is switched off at that endpoint.
-    """
-
-    def __call__(
-        self,
-        message: UMessage,
-        delivery: "Delivery | None",
-        verdict: Verdict,
-        reason: UStatus | None,
-        attempts: int,
-        arrived_ns: int,
-        received_ns: int,
-        first_attempt_ns: int,
-        settled_ns: int,
-    ) -> None:
-        """`delivery` is None for a message that had no target; DELIVERED took `attempts`. Times are monotonic ns.
-
-        `received_ns` is when the filters had their last word: on arrival, but for what a filter held until then. Both are
-        as the filters were told. `first_attempt_ns` is 0 if sending was not tried. An endpoint that sends inline reads no
-        clock for it: first attempt and settling are at `received_ns`.
-        """
-
-
-class BatchTap(Tap, Protocol):
-    """A tap that takes many notes at once: where that is cheaper than one by one. Found by its method, `delivered`."""
-
-    def on_delivered_batch(
-        self, messages: Sequence[UMessage], delivery: "Delivery", times_ns: Sequence[int]
-    ) -> None:
-        """As a call for each: DELIVERED at the first attempt, with all four times that at which it came.
-
-        No time is before that of the message in front of it. Nothing of the sequences may be kept.
-        """
-        ...
-
-
 def _is_batch_tap(tap: Tap) -> TypeGuard[BatchTap]:
     return hasattr(tap, "on_delivered_batch")  # 0.05 us; isinstance of a Protocol costs 8
-
-
-class DeliveryOwner(Protocol):
-    """What a delivery needs of the ingress whose messages it takes; `chain` does not import the dispatcher."""
-
-    name: str
-    ledger: Ledger
-    taps: tuple[Tap, ...]
-    held: int
-
-    def wake_at(self, when_ns: int, delivery: "Delivery", holder: Filter) -> None: ...
-
-    def on_filter_stop(
-        self, message: UMessage, delivery: "Delivery", verdict: Verdict, reason: UStatus
-    ) -> None:
-        """A filter's verdict ended a delivery for a reason that somebody may have to be told. It is settled already."""
-        ...
-
-    def on_filter_error(self, plugin: object, error: Exception) -> None: ...
-
-    def on_tap_error(self, tap: Tap, error: Exception) -> None:
-        """From any thread, with the caller's lock held."""
-        ...
 
 
 FilterCall = Callable[[UMessage, int], Verdict | None]
@@ -110,51 +28,6 @@ _FILTER_STATUS: Final = {
     Verdict.DENIED: UStatus(UCode.PERMISSION_DENIED, "refused by a filter"),
 }
 """What the requester is told of a Request that a filter has dropped."""
-
-
-class SendOne(Protocol):
-    """Sends one message to one target; raises UStatusError, UNAVAILABLE where trying again can help."""
-
-    def __call__(self, message: UMessage, /) -> None: ...
-
-
-class Egress(Protocol):
-    """Hop 7 as routing sees it: takes a message over, and from then on owes it a verdict.
-
-    `unicast` tells whether each subscriber behind it is a target of its own, or all of them together are one.
-    """
-
-    name: str
-    unicast: bool
-
-    def offer(self, delivery: "Delivery", message: UMessage, now_ns: int) -> None: ...
-
-    def transmitter(self, subscriber: UUri | None) -> SendOne:
-        """What sends to one subscriber, or (None) to whoever the message itself names."""
-        ...
-
-
-class SendBatch(Protocol):
-    """Sends messages to one target, in their order, and stops at the first that is not taken; how many were. Raises nothing.
-
-    What is not taken is offered again by itself, and then says why. Ids and attributes are valid. The iterable is asked for
-    each message just before it is sent, and ends when the next is too old; a `MessageBatch` with a ttl is good for `SOON_MS`.
-    """
-
-    def __call__(self, messages: Iterable[UMessage], /) -> int: ...
-
-
-@runtime_checkable
-class BatchEgress(Protocol):
-    """An egress that takes several messages of one delivery at once."""
-
-    def offer_batch(
-        self, delivery: "Delivery", messages: Sequence[UMessage], times_ns: Sequence[int], *, ageing: bool
-    ) -> None:
-        """As `offer` of each at its time; unless they are `ageing`, none has a ttl."""
-        ...
-
-    def batch_transmitter(self, subscriber: UUri | None) -> SendBatch: ...
 
 
 class Delivery:

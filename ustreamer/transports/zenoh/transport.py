@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import zenoh
 
-from ustreamer.core.delivery.delivery import SendBatch, SendOne
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.hooks import EndpointContext, EndpointTransport
