@@ -21,8 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.egress.durable_queue import DurableQueue
 from ustreamer.host.egress.endpoint_queue import EndpointQueue

@@ -21,8 +21,9 @@ from ustreamer_usubscription.store.store import SubscriptionStore, put_subscript
 
 from benchmarks.subscriptions import subscription_entry
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, SendBatch, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.ingress import Ingress
 from ustreamer.core.routing.router import AuthorityTable, Router

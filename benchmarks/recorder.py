@@ -26,8 +26,9 @@ from ustreamer_recorder.layout import MAX_RECORDS, RECORD
 from ustreamer_recorder.note_queue import NoteQueue, Skipped
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Ledger, Verdict
+from ustreamer.core.delivery.ports import Filter, SendOne, Tap
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.ports import Filter, SendOne, Tap
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK

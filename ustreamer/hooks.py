@@ -24,8 +24,9 @@ import pluggy
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.links import LinkStates
-from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot
+from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.egress.limits import EgressLimits

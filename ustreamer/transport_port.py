@@ -14,7 +14,7 @@ import msgspec
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
-from ustreamer.core.delivery.delivery import SendBatch, SendOne
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessRules

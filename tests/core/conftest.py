@@ -12,8 +12,9 @@ import pytest
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.timers import Timers
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendBatch, SendOne, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ports import Filter, SendBatch, SendOne, Tap
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import FilterFactory
 from ustreamer.core.dispatch.ingress import Ingress

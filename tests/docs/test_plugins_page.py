@@ -10,8 +10,9 @@ import pluggy
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.links import LinkState, LinkStates
-from ustreamer.core.delivery.delivery import Delivery, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from ustreamer.core.delivery.delivery import SendOne
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.hooks import HostedService, PluginContext, StreamerSettings, hookimpl

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transports that come with the streamer, registered through the same hook as anybody else's."""
+"""The built-in transports: `local`, `zenoh` and `someip`, registered through the hook that every transport plugin uses.
+
+In: the `[endpoints.<name>]` section of the configuration and an `EndpointContext`.
+Out: an `EndpointTransport`, created when the endpoint is created. Its protocol library is imported at that moment.
+
+local/   in-process network for tests and plugin authors; read it first, it is the smallest complete transport
+zenoh/   one Zenoh session per endpoint
+someip/  SOME/IP over UDP and TCP with service discovery
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +18,7 @@ from ustreamer.transports.local.config import LocalEndpoint
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 
-# A transport's library is imported when an endpoint of its kind is made: an ECU without Zenoh installs no Zenoh.
+# A transport library is imported when an endpoint of its kind is created: an ECU without Zenoh installs no Zenoh.
 
 
 def _make_local_transport(config: Any, context: EndpointContext) -> EndpointTransport:
@@ -32,12 +40,12 @@ def _make_someip_transport(config: Any, context: EndpointContext) -> EndpointTra
 
 
 def _uses_service_discovery(config: SomeipEndpoint) -> bool:
-    """With service discovery, the endpoint stands for a uSubscription of the ECUs."""
+    """With service discovery the endpoint acts as uSubscription for its ECUs."""
     return config.sd is not False
 
 
 class BuiltinTransports:
-    """The plugin that knows `local`, `zenoh` and `someip`."""
+    """The plugin that registers `local`, `zenoh` and `someip`."""
 
     @hookimpl
     def ustreamer_transports(self) -> Mapping[str, TransportKind]:

@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The basic types of Eclipse uProtocol: addresses, ids, attributes, messages, status, and the transport port.
 
-Imports nothing else of ours and does no I/O. The specification's names are kept: see `docs/architecture.md`.
+In and out: protobuf bytes and text on one side, frozen values on the other. Imports no other package of this project
+and does no I/O. The names are those of the specification: see `docs/architecture.md`.
+
+umessage.py, uattributes.py, uuri.py, uuid.py, ustatus.py   the values and their rules; read umessage.py first
+utransport.py                the port that every transport implements
+wire.py                      UAttributes and UStatus to and from protobuf; pb/ has the generated modules
+batch.py, struct_columns.py  fast path: many similar messages as columns
+rpc.py                       a client for tests, uEntities and the demo
 """
 
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority

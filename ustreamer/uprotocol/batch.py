@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that differ in their ids and payloads only, as columns.
+# Fast path of list[UMessage] (oracle); compared by
+# tests/uprotocol/test_batch.py::test_a_batch_equals_the_list_of_its_messages and ::test_a_response_batch_equals_...
+"""Messages that differ only in their ids and payloads, as columns.
 
-What comes in together is mostly that: the events of one topic. To whom a message is one of many, a run is a sequence of
-messages, made when they are asked for; whoever handles thousands of them takes the columns, and decides once.
+Messages received together mostly do: events of one topic. A `MessageBatch` is a sequence of messages, created on
+access. Code that handles thousands of messages reads the columns and decides once per batch.
 """
 
 from array import array
@@ -17,21 +19,21 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
 
 MIN_BATCH: Final = 8
-"""Fewer messages are cheaper one by one."""
+"""Fewer messages are cheaper as single messages."""
 
 
 class BatchIds(Protocol):
-    """A column of ids, in whatever form they came: a transport may know its own form again, and leave them in it."""
+    """A column of ids in the form in which they were received. A transport can reuse its own form unconverted."""
 
     def msb_lsb_columns(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The first halves of all, and the second ones."""
+        """The msb and lsb of all ids, as two columns."""
 
     def sliced(self, index: slice) -> "BatchIds":
-        """Some of them."""
+        """The ids of a slice."""
 
 
 class IdColumns:
-    """Ids as their two halves."""
+    """Ids as columns of msb and lsb."""
 
     __slots__ = ("lsbs", "msbs")
 
@@ -47,9 +49,9 @@ class IdColumns:
 
 
 class MessageBatch(Sequence[UMessage]):
-    """Messages of the same attributes, or answers that differ in their reqid. All ids and reqids are valid version 7 UUIDs.
+    """Messages with equal attributes, or responses that differ in their reqid. Ids and reqids are valid UUIDv7.
 
-    `ids` and `payloads` have a value for each message, and `reqids` if they are answers; `attributes` is the rest, that of all.
+    `ids`, `payloads` and, for responses, `reqids` have one value per message. `attributes` is common to all.
     """
 
     __slots__ = ("_sizes", "attributes", "ids", "payloads", "reqids")
@@ -62,7 +64,7 @@ class MessageBatch(Sequence[UMessage]):
         reqids: Sequence[UUID] | None = None,
         size: int | None = None,
     ) -> None:
-        """Nothing is checked, as it happens on the path: see `of`. `size` is that of every payload, if they are known to have one."""
+        """Unchecked, as it runs per batch; see `from_messages`. `size` is the common size of the payloads, if any."""
         self.attributes = attributes
         self.ids = ids
         self.payloads = payloads
@@ -71,9 +73,9 @@ class MessageBatch(Sequence[UMessage]):
 
     @classmethod
     def from_messages(cls, messages: Sequence[UMessage]) -> "MessageBatch | None":
-        """The columns of `messages`, whose ids are valid; None if there are none, or what they say keeps them apart.
+        """The batch of `messages`, whose ids must be valid; None if the list is empty or the attributes differ.
 
-        Answers stay apart, but for those that are a run already.
+        None for responses too, unless `messages` is a batch already.
         """
         if not messages:
             return None
@@ -90,7 +92,7 @@ class MessageBatch(Sequence[UMessage]):
 
     @property
     def sizes(self) -> "array[int]":
-        """How long each payload is, as 32-bit numbers: measured once, as a lane, a transport and a recorder ask for it."""
+        """The payload sizes as 32-bit numbers; computed once for the egress queue, the transport and the recorder."""
         sizes = self._sizes
         if sizes is None:
             sizes = self._sizes = array("I", list(map(len, self.payloads)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calling methods over any UTransport: for uEntities, tests and the demo; the streamer itself only carries calls."""
+"""An RPC client over any UTransport, for uEntities, tests and the demo. The streamer itself only forwards calls."""
 
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -18,7 +18,7 @@ _MS_PER_S: Final = 1000
 
 
 class RpcClient:
-    """Calls methods as the uEntity `reply_to` (resource 0) and pairs the answers by reqid. Safe from any thread."""
+    """Calls methods as the uEntity `reply_to` (resource 0) and matches responses by reqid. Thread-safe."""
 
     def __init__(
         self, transport: UTransport, reply_to: UUri, ids: UuidSource, *, max_pending: int = 1_000
@@ -40,10 +40,10 @@ class RpcClient:
         ttl: int = 5_000,
         priority: UPriority = UPriority.CS4,
     ) -> UMessage:
-        """Call `method` and wait for its answer, at most `ttl` ms.
+        """Call `method` and wait for its response, at most `ttl` ms.
 
         Raises UStatusError: with the code and text of an error Response [impl->dsn~service-error-model-failed-rpc~1],
-        DEADLINE_EXCEEDED where none came in time, RESOURCE_EXHAUSTED above `max_open` calls under way.
+        DEADLINE_EXCEEDED without a response in time, RESOURCE_EXHAUSTED above `max_pending` pending calls.
         """
         id, future = self._open_call()
         try:
@@ -79,7 +79,7 @@ class RpcClient:
             future.set_result(message)
 
     def close(self) -> None:
-        """Listen no longer; calls that wait run into their deadline."""
+        """Unregister the listener; pending calls end with their deadline."""
         self._transport.unregister_listener(ANY, self._reply_to, self._on_message)
 
 
@@ -92,7 +92,7 @@ def _checked(response: UMessage) -> UMessage:
 
 
 def _status_of(response: UMessage, code: UCode) -> UStatus:
-    """The UStatus in an error Response; only the code where the payload is something else."""
+    """The UStatus in an error Response; only the code if the payload is not a UStatus."""
     try:
         status = decode_status(response.payload)
     except UStatusError:

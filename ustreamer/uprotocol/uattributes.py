@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UAttributes: everything a message says of itself except its id, and the rules that make it valid.
+"""UAttributes: the attributes of a message except its id, and their validity rules.
 
-The id lives in `UMessage`, because all the rest repeats from message to message of one topic: one UAttributes value is
-decoded, checked and planned once, and then shared.
+The id is in `UMessage`, because all other attributes repeat from message to message of one topic: one UAttributes
+value is decoded, checked and routed once, and then shared.
 """
 
 import re
@@ -54,7 +54,7 @@ class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc
     """The attributes of a message without its id (`uattributes.proto`).
 
     `ttl` is in ms after the id's creation time; None or 0 never expires. `unknown` holds protobuf fields of a later
-    revision as they came, so that they travel on (DSP-14).
+    revision unchanged, so that they are forwarded (DSP-14).
     """
 
     type: UMessageType
@@ -72,25 +72,25 @@ class UAttributes(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc
 
     @property
     def is_cacheable(self) -> bool:
-        """Whether later messages are likely to carry the same value, so that caching it pays."""
+        """True if later messages probably have the same value, so that caching it pays."""
         return self.reqid is None and self.token is None and self.traceparent is None
 
     @property
     def priority_class(self) -> int:
-        """0..6 for CS0..CS6; CS1 where nothing is said."""
+        """0..6 for CS0..CS6; CS1 for UNSPECIFIED."""
         return self.priority - 1 if self.priority else 1
 
 
-# --- validity -------------------------------------------------------------------------------------------------------
+# --- validity ---------------------------------------------------------------------------------------------------------
 
 # Version ff and ids of all zeros are invalid (W3C Trace Context, 3.2.2).
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Rule(NamedTuple):
-    """One line of the table: what must hold, and how to say so when it does not.
+    """One line of the table: a condition and its error text.
 
-    A `strict` rule binds what we send; on receipt it is waived, because a known library breaks it.
+    A `strict` rule applies to messages that we create. It is waived on receipt, because a known library breaks it.
     """
 
     expectation: str
@@ -112,7 +112,7 @@ def _resource_is(wanted: int) -> Callable[[UUri | None], bool]:
 
 
 def _publish_sink(sink: UUri | None) -> bool:
-    # A streamer may add the authority that a publication goes to, and nothing else.
+    # A streamer may add the destination authority of a publication, and nothing else.
     return sink is None or (
         sink.authority_name not in ("", ANY_AUTHORITY)
         and (sink.ue_id, sink.ue_version_major, sink.resource_id) == (ANY_ENTITY, ANY_VERSION, ANY_RESOURCE)
@@ -149,7 +149,7 @@ RULES: Final[dict[UMessageType, tuple[Rule, ...]]] = {
     UMessageType.NOTIFICATION: (
         _NO_WILDCARD,
         _source("with a resource other than 0", lambda uuri: uuri.resource_id != 0),
-        # up-rust lets every resource but 0 pass, so only our own sending is held to the range.
+        # up-rust accepts every resource except 0, so the range applies only to our own messages.
         _source("that is a topic (8000..FFFE)", lambda uuri: uuri.is_topic, strict=True),
         _REPLY_ADDRESS,
         _NO_REQID,
@@ -184,11 +184,11 @@ RULES: Final[dict[UMessageType, tuple[Rule, ...]]] = {
         _TRACE,
     ),
 }
-"""What each message type must look like (`uattributes.adoc`; docs/architecture.md lists the tolerated deviations)."""
+"""The rules of each message type (`uattributes.adoc`; docs/architecture.md lists the tolerated deviations)."""
 
 
 def check_attributes(attributes: UAttributes, *, strict: bool = False) -> None:
-    """INVALID_ARGUMENT naming the first rule that these attributes break; `strict` for what we send ourselves."""
+    """INVALID_ARGUMENT with the first broken rule; `strict` for messages that we create."""
     rules = RULES.get(attributes.type)
     if rules is None:
         raise invalid_argument(
@@ -206,5 +206,5 @@ def _show(value: object) -> str:
 
 
 def is_expired(id_time_ms: int, ttl: int | None, wall_ms: int) -> bool:
-    """Whether a message must no longer be processed: ttl > 0 and now > creation + ttl (all in ms, DSP-27, X-23)."""
+    """True if a message must not be processed any more: ttl > 0 and now > creation + ttl (ms, DSP-27, X-23)."""
     return bool(ttl) and wall_ms > id_time_ms + ttl  # type: ignore[operator]

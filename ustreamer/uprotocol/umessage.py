@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UMessage, and how each kind of message is made."""
+"""UMessage, and one factory function per message type."""
 
 from typing import Final
 
@@ -17,13 +17,13 @@ from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer.uprotocol.wire import encode_status
 
-_RESPONSE_TTL_MS: Final = 10_000  # of the refusal of a request that had none
+_RESPONSE_TTL_MS: Final = 10_000  # for the error response to a request without ttl
 
 
 class UMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message: its id, its attributes (shared between messages that differ only in id), its payload untouched.
+    """A message: id, attributes (shared by messages that differ only in id and payload), opaque payload.
 
-    An absent payload is `b""`: Zenoh cannot tell the two apart, and no dispatcher looks inside.
+    An absent payload is `b""`: Zenoh cannot distinguish them, and the dispatcher never reads a payload.
     """
 
     id: UUID
@@ -31,7 +31,7 @@ class UMessage(msgspec.Struct, frozen=True, gc=False):
     payload: bytes = b""
 
     def check(self, *, strict: bool = True) -> None:
-        """INVALID_ARGUMENT unless id and attributes are valid; `strict` for a message that we send."""
+        """INVALID_ARGUMENT unless id and attributes are valid; `strict` for a message that we create."""
         if not self.id.is_valid:
             raise invalid_argument(f"id {self.id}: expected a version 7 UUID")
         check_attributes(self.attributes, strict=strict)
@@ -46,7 +46,7 @@ def publish(
     priority: UPriority = UPriority.CS1,
     ttl: int | None = None,
 ) -> UMessage:
-    """A publication on `topic`. Priority is set always: up-python refuses messages without one."""
+    """A publication on `topic`. The priority is always set: up-python refuses messages without one."""
     return UMessage(
         id,
         UAttributes(
@@ -66,7 +66,7 @@ def notification(
     priority: UPriority = UPriority.CS1,
     ttl: int | None = None,
 ) -> UMessage:
-    """A notification from the topic `source` to the one uEntity `sink` (resource 0)."""
+    """A notification from the topic `source` to the uEntity `sink` (resource 0)."""
     return UMessage(
         id,
         UAttributes(
@@ -91,7 +91,7 @@ def request(
     ttl: int,
     priority: UPriority = UPriority.CS4,
 ) -> UMessage:
-    """A call of `method`, to be answered at `reply_to` (resource 0) within `ttl` ms."""
+    """A call of `method`; the response goes to `reply_to` (resource 0) within `ttl` ms."""
     return UMessage(
         id,
         UAttributes(
@@ -112,12 +112,12 @@ def response(
     payload: bytes = b"",
     payload_format: UPayloadFormat = UPayloadFormat.UNSPECIFIED,
 ) -> UMessage:
-    """The successful answer to the request `to`: commstatus is left unset."""
+    """The successful response to the request `to`; commstatus stays unset."""
     return UMessage(id, response_attributes(to, None, payload_format), payload)
 
 
 def error_response(id: UUID, to: UMessage, status: UStatus) -> UMessage:
-    """The failed answer to the request `to`: commstatus and a UStatus as payload.
+    """The error response to the request `to`: commstatus, and a UStatus as payload.
 
     [impl->dsn~service-error-model-error-response~1] The source is the method, not the dispatcher (X-12).
     """
@@ -127,17 +127,16 @@ def error_response(id: UUID, to: UMessage, status: UStatus) -> UMessage:
 def response_attributes(
     to: UMessage, commstatus: UCode | None, payload_format: UPayloadFormat
 ) -> UAttributes:
-    """The attributes of an answer to the request `to`: ends exchanged, priority and ttl copied, reqid set."""
+    """The attributes of a response to the request `to`: source and sink swapped, priority and ttl copied, reqid set."""
     request_attributes = to.attributes
     if request_attributes.type is not UMessageType.REQUEST or request_attributes.sink is None:
-        raise invalid_argument(f"{request_attributes.type.name} {to.id}: only a REQUEST is answered")
+        raise invalid_argument(f"{request_attributes.type.name} {to.id}: only a REQUEST has a response")
     return UAttributes(
         type=UMessageType.RESPONSE,
         source=request_attributes.sink,
         sink=request_attributes.source,
-        priority=max(
-            request_attributes.priority, UPriority.CS4
-        ),  # a request below CS4 is refused, but its answer must be valid
+        # A request below CS4 is refused, but its error response must be valid.
+        priority=max(request_attributes.priority, UPriority.CS4),
         ttl=request_attributes.ttl or _RESPONSE_TTL_MS,
         reqid=to.id,
         commstatus=commstatus,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UCode, UStatus, and the one exception that carries them (uProtocol up-core-api `ustatus.proto`, `ucode.proto`)."""
+"""UCode, UStatus, and the exception that carries them (uProtocol up-core-api `ustatus.proto`, `ucode.proto`)."""
 
 from enum import IntEnum
 from typing import Final
@@ -30,7 +30,7 @@ class UCode(IntEnum):
 
     @classmethod
     def from_number(cls, number: int) -> "UCode":
-        """The code with this number; UNKNOWN for a number that a later revision may have added."""
+        """The code with this number; UNKNOWN for a number of a later revision."""
         return _CODES.get(number, cls.UNKNOWN)
 
 
@@ -38,7 +38,7 @@ _CODES: Final = {int(code): code for code in UCode}
 
 
 class UStatus(msgspec.Struct, frozen=True):
-    """What became of a call: a code, and for people a sentence."""
+    """The result of a call: a code and a readable text."""
 
     code: UCode
     message: str = ""
@@ -48,9 +48,9 @@ class UStatus(msgspec.Struct, frozen=True):
 
 
 class UStatusError(Exception):
-    """A failure with a UCode: what every operation of this package raises.
+    """A failure with a UCode, raised by all operations of this package.
 
-    `str()` is `CODE: message`; `status` is the value that goes on the wire.
+    `str()` is `CODE: message`; `status` is the value on the wire.
     """
 
     def __init__(self, code: UCode, message: str) -> None:
@@ -70,5 +70,5 @@ class UStatusError(Exception):
 
 
 def invalid_argument(message: str) -> UStatusError:
-    """An INVALID_ARGUMENT to raise; the message names the place, the value and what would have been right."""
+    """Return an INVALID_ARGUMENT error to raise; the message names the place, the value and the expected value."""
     return UStatusError(UCode.INVALID_ARGUMENT, message)

@@ -3,7 +3,7 @@
 
     up://authority/ue_id/ue_version_major/resource_id        ue_id = instance << 16 | type
 
-Values are checked when they are built from text or from protobuf; matching and hashing then trust them.
+Values are checked when they are parsed from text or protobuf; matching and hashing then trust them.
 """
 
 import ipaddress
@@ -33,7 +33,7 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     """An address or, with wildcards, a pattern of addresses.
 
     `authority_name` may be empty (local) or `*`; `ue_id` is u32, `ue_version_major` u8, `resource_id` u16. The hash is
-    kept because a topic is looked up for every message (0.04 us instead of 0.15).
+    cached because every message needs a lookup of its topic (0.04 us instead of 0.15).
     """
 
     authority_name: str = ""
@@ -41,11 +41,11 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     ue_version_major: int = 0
     resource_id: int = 0
 
-    # --- text -------------------------------------------------------------------------------------------------------
+    # --- text ---------------------------------------------------------------------------------------------------------
 
     @classmethod
     def parse(cls, text: str) -> "UUri":
-        """Read `up://authority/ue/version/resource`, with or without `up:`; INVALID_ARGUMENT names what is wrong."""
+        """Parse `up://authority/ue/version/resource`, with or without `up:`; INVALID_ARGUMENT names the error."""
         authority, path = _split(text)
         segments = path.split("/")
         if len(segments) != 3:
@@ -66,11 +66,11 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         head = f"up://{self.authority_name}" if self.authority_name else "up:"
         return f"{head}/{self.ue_id:X}/{self.ue_version_major:X}/{self.resource_id:X}"
 
-    # --- protobuf ---------------------------------------------------------------------------------------------------
+    # --- protobuf -----------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_pb(cls, message: uri.UUri) -> "UUri":
-        """Check and take over a protobuf UUri; INVALID_ARGUMENT if a field is out of its range."""
+        """Convert and check a protobuf UUri; INVALID_ARGUMENT if a field is out of its range."""
         uuri = cls(message.authority_name, message.ue_id, message.ue_version_major, message.resource_id)
         uuri.check()
         return uuri
@@ -95,7 +95,7 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         if self.authority_name:
             check_authority(self.authority_name, str(self))
 
-    # --- parts ------------------------------------------------------------------------------------------------------
+    # --- parts --------------------------------------------------------------------------------------------------------
 
     @property
     def ue_type(self) -> int:
@@ -130,7 +130,7 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         return None
 
     def with_authority(self, authority: str) -> "UUri":
-        """This address, with `authority` in place of an empty one."""
+        """This address, with `authority` instead of an empty one."""
         if self.authority_name:
             return self
         return UUri(authority, self.ue_id, self.ue_version_major, self.resource_id)
@@ -138,10 +138,10 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
     def with_resource(self, resource_id: int) -> "UUri":
         return UUri(self.authority_name, self.ue_id, self.ue_version_major, resource_id)
 
-    # --- patterns ---------------------------------------------------------------------------------------------------
+    # --- patterns -----------------------------------------------------------------------------------------------------
 
     def matches(self, candidate: "UUri") -> bool:
-        """Whether this pattern covers `candidate`; only the pattern's wildcards count.
+        """True if this pattern matches `candidate`; only wildcards of the pattern count.
 
         [impl->dsn~uri-pattern-matching~2]
         """
@@ -164,7 +164,7 @@ def any_at(authority: str) -> UUri:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """(authority, path without its leading slash); '' where there is no authority."""
+    """(authority, path without its leading slash); '' without an authority."""
     rest = text.removeprefix("up:")
     if rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")
@@ -195,7 +195,7 @@ def check_authority(authority: str, where: str) -> None:
 
 def _is_ip_literal(authority: str) -> bool:
     if not (authority.startswith("[") and authority.endswith("]")) or "%" in authority:
-        return False  # an IPv4 address is a registered name too; a zone (%eth0) means something on one machine only
+        return False  # an IPv4 address is a registered name too; a zone (%eth0) is valid on one machine only
     try:
         ipaddress.IPv6Address(authority[1:-1])
     except ValueError:
@@ -204,7 +204,7 @@ def _is_ip_literal(authority: str) -> bool:
 
 
 def check_filters(source: UUri, sink: UUri | None) -> None:
-    """INVALID_ARGUMENT for a pair of listener filters that can match no message (uProtocol `verify_filter_criteria`)."""
+    """INVALID_ARGUMENT for listener filters that can match no message (uProtocol `verify_filter_criteria`)."""
     if sink is None:
         if source.resource_id < FIRST_TOPIC:
             raise invalid_argument(

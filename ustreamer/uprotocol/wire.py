@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """UAttributes and UStatus to and from protobuf bytes.
 
-`decode` and `encode` are the readable way. `HeaderDecoder` and `HeaderEncoder` do the same work once per distinct
-header: on the wire a UAttributes is nearly always
+`decode` and `encode` are the readable path. `HeaderDecoder` and `HeaderEncoder` are the fast path: they work once per
+distinct header. On the wire a UAttributes is nearly always
 
     0A 12 09 <msb, 8 bytes> 11 <lsb, 8 bytes>  <everything else>
 
-and "everything else" repeats from message to message, so it is a dict key. Tests hold the two ways against each other.
+and "everything else" repeats from message to message, so it is a dict key. Tests compare the two paths.
 
-In answers it does not: there is a reqid in the middle of it, 4A 12 09 <msb> 11 <lsb>. What is around that repeats
-(`around_reqid`).
+In responses it does not repeat: it contains a reqid, 4A 12 09 <msb> 11 <lsb>. The bytes around the reqid repeat
+(`split_around_reqid`).
 """
 
 from struct import Struct
@@ -30,14 +30,14 @@ _ID: Final = Struct("<3sQcQ")
 ID_SIZE: Final = _ID.size  # 20
 REQID_PREFIX: Final = b"\x4a\x12\x09"
 REQID: Final = Struct("<3sQcQ")
-"""A reqid in the middle of other attributes: REQID_PREFIX, msb, tag, lsb."""
+"""A reqid field between other attributes: REQID_PREFIX, msb, tag, lsb."""
 _KNOWN_FIELDS: Final = tuple(field.name for field in pb.UAttributes.DESCRIPTOR.fields)
 
 
 def decode(data: bytes) -> tuple[UUID, UAttributes]:
-    """Read a protobuf UAttributes; INVALID_ARGUMENT if it cannot be read or a value is out of its range.
+    """Decode a protobuf UAttributes; INVALID_ARGUMENT if it is not protobuf or a value is out of its range.
 
-    Whether the attributes suit their message type is another question: `check_attributes`.
+    `check_attributes` checks the rules of the message type.
     """
     message = pb.UAttributes()
     try:
@@ -86,7 +86,7 @@ def _payload_format(number: int) -> UPayloadFormat:
 
 
 def _unknown_fields(message: pb.UAttributes) -> bytes:
-    """The bytes of fields that this revision does not know."""
+    """The bytes of fields of a later revision."""
     rest = pb.UAttributes()
     rest.CopyFrom(message)
     for name in _KNOWN_FIELDS:
@@ -95,12 +95,12 @@ def _unknown_fields(message: pb.UAttributes) -> bytes:
 
 
 def encode(id: UUID, attributes: UAttributes) -> bytes:
-    """Write a protobuf UAttributes, the id first."""
+    """Encode a protobuf UAttributes, the id first."""
     return _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb) + encode_tail(attributes)
 
 
 def encode_tail(a: UAttributes) -> bytes:
-    """All of `encode` but the id, which is 6 us of it: for whoever keeps it beside something else."""
+    """`encode` without the id: the part that takes 6 us, for callers that cache it."""
     message = pb.UAttributes(
         type=int(a.type),
         source=a.source.to_pb(),
@@ -118,14 +118,14 @@ def encode_tail(a: UAttributes) -> bytes:
 
 
 def reqid_field(reqid: UUID) -> bytes:
-    """The reqid of an answer as it stands among its attributes."""
+    """The encoded reqid field of a response."""
     return REQID.pack(REQID_PREFIX, reqid.msb, b"\x11", reqid.lsb)
 
 
 def split_around_reqid(tail: bytes, reqid: UUID) -> tuple[bytes, bytes] | None:
-    """What of the attributes without their id stands before and behind `reqid`, so that any other may stand there.
+    """Split `tail`, the attributes without id, into the parts before and after `reqid`, to insert another reqid.
 
-    None where that is not sure: both parts must be fields of their own, with no other id or reqid, which protobuf would merge.
+    None if that is unsafe: both parts must be whole fields without another id or reqid, which protobuf would merge.
     """
     begin = tail.find(REQID_PREFIX)
     end = begin + REQID.size
@@ -136,7 +136,7 @@ def split_around_reqid(tail: bytes, reqid: UUID) -> tuple[bytes, bytes] | None:
 
 
 def _without_ids(part: bytes) -> bool:
-    """Whether bytes are whole fields, and neither an id nor a reqid among them."""
+    """True if `part` consists of whole fields without id and reqid."""
     try:
         found = pb.UAttributes.FromString(part)
     except DecodeError:
@@ -144,12 +144,18 @@ def _without_ids(part: bytes) -> bool:
     return not found.HasField("id") and not found.HasField("reqid")
 
 
-class HeaderDecoder:
-    """`decode`, done once per distinct header: 0.5 us where it has seen the rest of the bytes before, else about 12.
+# --- fast path --------------------------------------------------------------------------------------------------------
+# Fast path of decode and encode (oracles); compared by
+# tests/uprotocol/test_wire.py::test_the_cached_decoder_equals_decode_for_any_bytes and
+# tests/uprotocol/test_wire.py::test_every_header_survives_both_encoders_and_decoders
 
-    At most `limit` headers are kept; when they are full all are dropped, which costs one decoding each and keeps no
-    books. Headers with a reqid, token or traceparent are not kept, as they do not come again. Not locked: one decoder
-    belongs to one receiving thread.
+
+class HeaderDecoder:
+    """`decode` with a cache per distinct header: 0.5 us for known bytes after the id, else about 12.
+
+    At most `limit` headers are cached; a full cache is cleared, which costs one decoding per header and needs no
+    bookkeeping. Headers with a reqid, token or traceparent are not cached, as they do not repeat. Not thread-safe: one
+    decoder per receiving thread.
     """
 
     def __init__(self, limit: int = 8192) -> None:
@@ -157,7 +163,7 @@ class HeaderDecoder:
         self._cache: dict[bytes, UAttributes] = {}
 
     def decode(self, data: bytes) -> tuple[UUID, UAttributes]:
-        """As the function `decode`."""
+        """Equal to `decode`."""
         tail = data[ID_SIZE:]
         attributes = self._cache.get(tail)
         if attributes is None or data[:3] != _ID_PREFIX or data[11:12] != b"\x11":
@@ -166,13 +172,12 @@ class HeaderDecoder:
         return UUID(msb, lsb), attributes
 
     def is_cached(self, tail: bytes) -> bool:
-        """Whether everything behind an id may be `tail`, and then always means the same."""
+        """True if `tail` after any id is cached, so that it always decodes to the same attributes."""
         return tail in self._cache
 
     def _decode_uncached(self, data: bytes, tail: bytes) -> tuple[UUID, UAttributes]:
         id, attributes = decode(data)
-        # The tail is a key only if what came before it was an id and nothing but an id, and it brings none itself:
-        # protobuf merges a field that comes twice.
+        # The tail is a key only if exactly an id precedes it, and it contains no id: protobuf merges repeated fields.
         starts_with_id = data[:ID_SIZE] == _ID.pack(_ID_PREFIX, id.msb, b"\x11", id.lsb)
         if attributes.is_cacheable and starts_with_id and not pb.UAttributes.FromString(tail).HasField("id"):
             if len(self._cache) >= self._limit:
@@ -182,14 +187,14 @@ class HeaderDecoder:
 
 
 class HeaderEncoder:
-    """`encode`, done once per distinct header: 0.25 us instead of about 6. Bounded and not locked, as `HeaderDecoder`."""
+    """`encode` with a cache per distinct header: 0.25 us instead of about 6. Bounds and threads as `HeaderDecoder`."""
 
     def __init__(self, limit: int = 8192) -> None:
         self._limit = limit
         self._tails: dict[UAttributes, bytes] = {}
 
     def encode(self, id: UUID, attributes: UAttributes) -> bytes:
-        """As the function `encode`."""
+        """Equal to `encode`."""
         tail = self._tails.get(attributes)
         if tail is None:
             tail = encode_tail(attributes)
@@ -206,7 +211,7 @@ def encode_status(status: UStatus) -> bytes:
 
 
 def decode_status(data: bytes) -> UStatus:
-    """Read a UStatus; INVALID_ARGUMENT if it is not one."""
+    """Decode a UStatus; INVALID_ARGUMENT for other bytes."""
     message = pb_status.UStatus()
     try:
         message.ParseFromString(data)

@@ -14,8 +14,9 @@ from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.segments import list_segments
 
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.ports import Filter, SendOne, Tap
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UuidSource

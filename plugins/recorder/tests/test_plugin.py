@@ -20,8 +20,9 @@ from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.segments import list_segments
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ports import Filter, SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import DeadLetter
 from ustreamer.core.egress.limits import EgressLimits

@@ -15,8 +15,9 @@ from typing import Final, TypeAlias, cast
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import BatchTap, Delivery
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import BatchTap
 from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage

@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.routing.subscriptions import SubscriptionWatch
 from ustreamer.hooks import PluginContext, StreamerSettings, hookimpl

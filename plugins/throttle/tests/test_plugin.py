@@ -13,8 +13,9 @@ from ustreamer_throttle.plugin import ThrottlePlugin
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.timers import Timers
-from ustreamer.core.delivery.delivery import Delivery, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription, period_of

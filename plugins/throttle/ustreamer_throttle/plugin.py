@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary, proxy
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.routing.sublist import Sublist
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.uprotocol.umessage import UMessage

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import ClassVar, Final, NamedTuple
 
-from ustreamer.core.delivery.delivery import SendOne
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType

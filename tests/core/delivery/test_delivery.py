@@ -7,8 +7,9 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -295,7 +296,7 @@ def test_a_filter_that_does_not_say_what_it_admits_is_named(world: "World") -> N
     class Forgetful(Filter):
         pass
 
-    with pytest.raises(TypeError, match=r"Forgetful does not say what it admits: define admit\(message"):
+    with pytest.raises(TypeError, match=r"Forgetful has no verdict: define admit\(message"):
         Forgetful().admit(publish(world.id(), TOPIC), 0)
     assert Forgetful().release_due(0) is None
 

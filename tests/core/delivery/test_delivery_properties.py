@@ -26,8 +26,9 @@ from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 from tests.core.conftest import Directory
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.timers import Timers
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ports import Filter, SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits

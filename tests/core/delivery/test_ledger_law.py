@@ -18,8 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
 from ustreamer.core.routing.router import SELF

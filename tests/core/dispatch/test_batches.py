@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from tests.response_batches import batch_of_responses
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
 from ustreamer.core.routing.router import AuthorityTable, Router, RoutingDecision
 from ustreamer.hooks import PluginContext

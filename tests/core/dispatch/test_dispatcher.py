@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import pytest
 
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.router import SELF

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.router import AuthorityTable, Router
 from ustreamer.uprotocol.umessage import notification, publish

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ustreamer.core.delivery.delivery import Delivery, DeliveryOwner, SendOne
+from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.ports import DeliveryOwner, SendOne
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import (
     CLASSES,

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ustreamer.core.base.clock import Clock, ManualClock
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, Verdict, snapshot
+from ustreamer.core.delivery.ports import Filter, SendOne, Tap
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
 from ustreamer.host.egress.send_worker import OnUndelivered

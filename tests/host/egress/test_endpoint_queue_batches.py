@@ -24,8 +24,9 @@ from tests.host.egress.test_endpoint_queue import (
     make_rig,  # noqa: F401  a fixture
 )
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.delivery.delivery import Delivery, SendBatch, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import SendBatch, Tap
 from ustreamer.core.egress.limits import OVERHEAD_BYTES
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.uprotocol.batch import MIN_BATCH, MessageBatch

@@ -29,8 +29,9 @@ from tests.host.egress.test_endpoint_queue import (
     soon,
 )
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.delivery.delivery import Delivery, SendBatch, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits
 from ustreamer.host.egress.endpoint_queue import SubscriberQueueStatistics
 from ustreamer.host.egress.send_worker import OnUndelivered

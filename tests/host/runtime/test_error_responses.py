@@ -22,8 +22,9 @@ from tests.host.streamer_bench import (
     link,
     new_id,
 )
-from ustreamer.core.delivery.delivery import Delivery, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.transport_port import RouteUnavailable

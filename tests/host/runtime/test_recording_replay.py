@@ -24,8 +24,9 @@ from ustreamer_throttle.plugin import ThrottleConfig, ThrottlePlugin
 
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.timers import Timers
-from ustreamer.core.delivery.delivery import Delivery, Filter, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Ledger, Verdict
+from ustreamer.core.delivery.ports import Filter, SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import dead_letter_topic
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router

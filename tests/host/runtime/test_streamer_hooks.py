@@ -17,8 +17,9 @@ from tests.host.streamer_bench import (
     link,
     new_id,
 )
-from ustreamer.core.delivery.delivery import Delivery, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
+from ustreamer.core.delivery.ports import Tap
 from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.hooks import PluginContext, StreamerSettings, hookimpl
 from ustreamer.uprotocol.umessage import (

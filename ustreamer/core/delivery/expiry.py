@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the ttl of a message has run out, also when the wall clock leaps.
+"""Decides if the ttl of a message is over, also when the wall clock steps.
 
-A message says by its id when it was made, on the wall clock of who made it. An ECU boots in 2000, its clock leaps to today,
-and everything on the way looks 26 years old. So:
+The id of a message carries its creation time by the wall clock of its sender. An ECU boots in the year 2000, then its
+clock steps to today, and every message in flight looks 26 years old. Therefore:
 
-* On arrival a message is expired if it is by the wall clock, unless it is young by what the wall clock was before a recent
-  leap: it may have been made before it, or by somebody whose clock has not leapt yet.
-* From then on its deadline is on the monotonic clock, and no leap can touch it. It is never more than its ttl away: an id
-  from the future counts as made now.
+* On arrival the wall clock decides. Exception: a message that is young by the wall clock before a recent clock step is
+  not expired. It may predate the step, or its sender's clock may not have stepped yet.
+* From then on the deadline is on the monotonic clock, which no clock step affects. The deadline is at most one ttl
+  away: an id from the future counts as created now.
 
-A monotonic clock that stands still while the machine sleeps makes waking up look like a leap. What was on the way then is
-not lost, and what waited has as much time left as before.
+A monotonic clock that stops during system sleep makes a wake-up look like a clock step. Messages in flight are then not
+lost, and queued messages keep their remaining time.
 """
 
 import logging
@@ -25,38 +25,37 @@ from ustreamer.uprotocol.umessage import UMessage
 log = logging.getLogger("ustreamer.clock")
 
 CLOCK_STEP_MS: Final = 1_000
-"""Wall and monotonic clock that drift apart by more than this between two observations: a leap."""
+"""A larger change of wall minus monotonic time between two observations is a clock step."""
 
 BATCH_SEND_MS: Final = 100
-"""What is sent together is sent within this time, or looked at again."""
+"""The time to send a batch. Messages not sent by then are checked again."""
 
 STEP_GRACE_NS: Final = 600_000_000_000
-"""How long after a leap the old time counts at least: so long others may take to leap too (10 min; or the ttl)."""
+"""Minimum time for which the old wall time still counts, because other clocks may step later (10 min, or the ttl)."""
 
 MAX_CLOCK_STEPS: Final = 8
-"""Old times that are remembered; the oldest goes."""
+"""Clock steps kept; the oldest is dropped."""
 
 MIN_PLAUSIBLE_WALL_MS: Final = 1_577_836_800_000
-"""A wall clock that shows less, 2020-01-01, was never set: this program is younger."""
+"""2020-01-01. A wall clock before this date was never set: this program is younger."""
 
 _NS_PER_MS: Final = 1_000_000
-_SLOW_READING_NS: Final = (
-    100 * _NS_PER_MS
-)  # stopped between two readings of clocks: they do not belong together
+# The process was suspended between the two clock readings, so they cannot be compared.
+_SLOW_READING_NS: Final = 100 * _NS_PER_MS
 
 
 class ClockStep(NamedTuple):
-    """A time that the wall clock showed up to a leap: what it was ahead of the monotonic clock, and when that ended."""
+    """A clock step: wall minus monotonic time before the step, and the monotonic time of the step."""
 
     offset_before_ms: int
     at_ns: int
 
 
 def remaining_after_reboot_ms(allowed_ms: int, deadline_ms: int, wall_ms: int) -> int:
-    """What is left of a wait that began in an earlier boot, `allowed_ms` long, and was to end at `deadline_ms`; negative: nothing.
+    """The rest of a wait of `allowed_ms` that began before a reboot and ends at `deadline_ms`; negative if it is over.
 
-    Only the wall clock knows how long the machine was off. If it was not set then, or is behind that time now, nobody does:
-    then all of it is left. It is never more than that.
+    Only the wall clock measures the time that the machine was off. If the wall clock was not set then, or is behind
+    now, the result is `allowed_ms`. It is never more.
     """
     began_ms = deadline_ms - allowed_ms
     if began_ms < MIN_PLAUSIBLE_WALL_MS or wall_ms < began_ms:
@@ -65,17 +64,17 @@ def remaining_after_reboot_ms(allowed_ms: int, deadline_ms: int, wall_ms: int) -
 
 
 class Expiry:
-    """Remembers how the wall clock of this machine has leapt. One for each streamer; safe from any thread."""
+    """Records the clock steps of this machine and judges ttls. One per streamer; thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic_ns, self._wall_ms = clock
-        self._lock = Lock()  # a leaf: nothing is called under it but the clock
+        self._lock = Lock()  # a leaf lock: only the clock is called under it
         self._offset_ms = self._wall_ms() - self._monotonic_ns() // _NS_PER_MS
         self._steps: tuple[ClockStep, ...] = ()
         self.clock_steps = 0
 
     def observe_clock(self) -> None:
-        """Look at the clocks. To be called once a second; a leap and its reversal in between go unseen."""
+        """Detect a clock step; call once a second. A step and its reversal between two calls stay undetected."""
         with self._lock:
             before_ns = self._monotonic_ns()
             offset_ms = self._wall_ms() - before_ns // _NS_PER_MS
@@ -91,14 +90,16 @@ class Expiry:
             log.warning("clock.stepped", extra={"seconds": step_ms / 1000})
 
     def is_expired(self, created_ms: int, ttl: int) -> bool:
-        """Whether a message that arrives now, made at `made_ms` with `ttl` > 0 (both ms), must not go on (DSP-27, X-23)."""
-        # Most are not, and then neither an observation nor the past is needed.
+        """True if a message created at `created_ms` with `ttl` > 0 (both ms) is expired on arrival (DSP-27, X-23)."""
+        # Most messages are not expired, and then neither an observation nor the clock steps are needed.
         return self._wall_ms() > created_ms + ttl and self._remaining_ms(created_ms, ttl) < 0
 
+    # Fast path of is_expired per message (oracle); compared by
+    # tests/core/delivery/test_expiry.py::test_a_batch_returned_whole_stays_unexpired_for_the_send_time
     def unexpired(self, messages: Iterable[UMessage]) -> Iterable[UMessage]:
-        """Messages up to the first that is expired, each looked at when it is asked for: `is_expired`, 0.3 us cheaper.
+        """Yield messages up to the first expired one, each checked on demand; 0.3 us cheaper than `is_expired`.
 
-        A run stays one if no message of it is expired within SOON_MS: then whoever sends it has so long.
+        A `MessageBatch` is returned unchanged if none of it expires within BATCH_SEND_MS, the time to send it.
         """
         if type(messages) is MessageBatch and messages and self._lasts_for_send(messages):
             return messages
@@ -119,9 +120,9 @@ class Expiry:
             yield message
 
     def deadline_ns(self, message: UMessage, now_ns: int, max_age_ns: int) -> int:
-        """Until when, on the monotonic clock, a message that arrived at `now_ns` may wait: it is expired above that.
+        """The monotonic deadline of a message that arrived at `now_ns`; after it the message is expired.
 
-        `max_age_ns` bounds messages without ttl. For one that is expired already, the moment before now.
+        `max_age_ns` bounds messages without ttl. An expired message gets the deadline `now_ns - 1`.
         """
         ttl = message.attributes.ttl
         if not ttl:
@@ -134,32 +135,32 @@ class Expiry:
         return now_ns + remaining_ms * _NS_PER_MS if remaining_ms >= 0 else now_ns - 1
 
     def wall_ms_if_stable(self, now_ns: int, ttl: int) -> int | None:
-        """The wall clock, by which alone a ttl (ms) can be judged now; None if a leap of late has to be thought of."""
+        """The wall time if it alone can judge a ttl (ms) now; None after a recent clock step."""
         wall_ms = self._wall_ms()
         return wall_ms if self._is_stable(now_ns, wall_ms, ttl) else None
 
     def _is_stable(self, now_ns: int, wall_ms: int, ttl: int) -> bool:
-        """Whether no leap of late can make a message look older than it is."""
+        """True if no recent clock step can make a message look older than it is."""
         if abs(wall_ms - now_ns // _NS_PER_MS - self._offset_ms) > CLOCK_STEP_MS:
             return False
         steps = self._steps
         return not steps or now_ns - steps[0].at_ns > max(STEP_GRACE_NS, ttl * _NS_PER_MS)
 
     def _remaining_ms(self, created_ms: int, ttl: int) -> int:
-        """What is left of a ttl, by the time that is kindest to it of now and of before; negative if it has run out."""
+        """The largest remaining ttl by the present and the earlier wall times; negative if it is over."""
         self.observe_clock()
         now_ns = self._monotonic_ns()
         remaining_ms = min(created_ms + ttl - self._wall_ms(), ttl)
         seen_offsets = [self._offset_ms]
         for step in self._steps:
             if now_ns - step.at_ns > max(STEP_GRACE_NS, ttl * _NS_PER_MS):
-                break  # those behind ended earlier
-            # Back where it was, but for what a clock is set by now and then: the later of the two knows better.
+                break  # all further steps are older
+            # The clock returned to an earlier offset, up to small corrections: the later offset is more accurate.
             if any(abs(step.offset_before_ms - each) <= CLOCK_STEP_MS for each in seen_offsets):
                 continue
             seen_offsets.append(step.offset_before_ms)
             age_ms = now_ns // _NS_PER_MS + step.offset_before_ms - created_ms
-            # Not from the future of that time: then it was made by another clock, and this one says nothing about it.
+            # An id from the future of that wall time comes from another clock, which this offset cannot judge.
             if -CLOCK_STEP_MS <= age_ms <= ttl:
                 remaining_ms = max(remaining_ms, min(ttl - age_ms, ttl))
         return remaining_ms

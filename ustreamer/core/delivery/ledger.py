@@ -3,8 +3,8 @@
 
     received = delivered + throttled + expired + dead_lettered + denied + no_subscriber + queued
 
-A delivery is one message for one target; a message for nobody is one delivery too. `queued` is not counted up and down
-but measured in the queues, so `unaccounted` is a check and not a tautology.
+A delivery is one message for one target. A message without target is one delivery too. `queued` is measured in the
+queues and not counted up and down, so `unaccounted` is a real check.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ import msgspec
 
 
 class Verdict(IntEnum):
-    """How a delivery ended; QUEUED is the one that is not final."""
+    """The outcome of a delivery; only QUEUED is not final."""
 
     DELIVERED = 0
     THROTTLED = 1
@@ -27,7 +27,7 @@ class Verdict(IntEnum):
 
 
 class Ledger:
-    """Counters with one writer: an ingress or a lane has its own, under its own lock, and reading adds them up."""
+    """Counters with one writer: each ingress and each egress queue has a ledger under its own lock. See `snapshot`."""
 
     __slots__ = ("received", "settled")
 
@@ -40,7 +40,7 @@ class Ledger:
 
 
 class LedgerSnapshot(msgspec.Struct, frozen=True):
-    """The law at one moment. At a quiet moment `unaccounted` is 0; in between it may be off by what is in the air."""
+    """The ledger law at one moment. `unaccounted` is 0 at rest; under load it can differ by the messages in flight."""
 
     received: int
     delivered: int
@@ -68,7 +68,7 @@ EMPTY_LEDGER: Final = LedgerSnapshot(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def snapshot(ledgers: Iterable[Ledger], queued: int) -> LedgerSnapshot:
-    """Add up the ledgers; `queued` is what the queues and holding filters contain now."""
+    """Sum the ledgers; `queued` is the number of messages in queues and held by filters now."""
     received, settled = 0, [0] * len(Verdict)
     for ledger in ledgers:
         received += ledger.received

@@ -8,9 +8,10 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import Delivery, DeliveryOwner, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.plugin_errors import describe_error
+from ustreamer.core.delivery.ports import DeliveryOwner, Filter
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.uprotocol.umessage import UMessage

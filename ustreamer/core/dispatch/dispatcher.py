@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, Egress, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, snapshot
+from ustreamer.core.delivery.ports import Egress, Tap
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import FilterFactory, Schedule
 from ustreamer.core.dispatch.ingress import Ingress, LocalIngress

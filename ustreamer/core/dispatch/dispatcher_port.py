@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, Egress, Filter
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import Expiry
+from ustreamer.core.delivery.ports import Egress, Filter
 from ustreamer.core.routing.router import Router
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus

@@ -13,9 +13,10 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from threading import Lock, RLock
 
-from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.plugin_errors import PluginErrors, describe_error
+from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.dispatch.dedup_window import DedupWindow
 from ustreamer.core.dispatch.delivery_registry import DeliveryRegistry, TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a lane waits for its route: it holds up nobody else, and keeps its order.
+"""Messages of one subscriber queue that wait for a route: they delay no other message and keep their order.
 
-What only its route keeps from being sent is parked, beside what may be sent; whatever follows it on the same stream (one
-subscriber, source, sink and class) waits behind it.
+A message whose route is closed is blocked; messages that can be sent overtake it. Later messages of the same stream
+(one subscriber, source, sink and class) queue behind it.
 """
 
 from collections import deque
@@ -18,14 +18,14 @@ from ustreamer.uprotocol.umessage import UMessage
 
 
 class _Stream(msgspec.Struct):
-    """The messages of one stream that wait for their route, in order of arrival; never empty while it is parked."""
+    """The blocked messages of one stream in order of arrival; never empty while the stream is blocked."""
 
     route: Hashable
     items: deque[QueuedMessage]
 
 
 class _Route(msgspec.Struct):
-    """A route that is closed, and its streams by class and name, those that were parked first in front."""
+    """A closed route and its streams by class and key, in the order in which they were blocked."""
 
     try_ns: int
     failures: int = 0
@@ -33,19 +33,19 @@ class _Route(msgspec.Struct):
 
 
 class BlockedRouteCounters(Protocol):
-    """Whoever keeps count of what is parked, and of the routes that it waits for."""
+    """The owner's counters of blocked messages and closed routes."""
 
     def count_blocked(self, rank: int, messages: int, size: int) -> None: ...
 
     def on_route_closed(self, route: Hashable) -> None: ...
 
     def on_route_removed(self, route: Hashable) -> None:
-        """It has opened, or nothing waits for it any more."""
+        """The route has opened, or no message waits for it."""
         ...
 
 
 class BlockedRoutes:
-    """Streams by class and name, and the routes that they wait for. Not locked."""
+    """Blocked streams by class and key, and their routes. Not thread-safe."""
 
     __slots__ = (
         "_class_bytes",
@@ -67,26 +67,26 @@ class BlockedRoutes:
         self.messages = 0
         self.bytes = 0
         self.next_due_ns = NEVER_NS
-        """No closed route is to be tried before this time."""
+        """No closed route is due for a retry before this time."""
 
     @property
     def closed_routes(self) -> int:
         return len(self._routes)
 
     def messages_in(self, rank: int) -> int:
-        """How many messages of a class are parked."""
+        """The number of blocked messages of a class."""
         return self._class_messages[rank]
 
     def total_below(self, rank: int) -> tuple[int, int]:
-        """Messages and bytes of all classes below this one."""
+        """Blocked messages and bytes of all classes below `rank`."""
         return sum(self._class_messages[:rank]), sum(self._class_bytes[:rank])
 
-    # --- streams --------------------------------------------------------------------------------------------------------
+    # --- streams ------------------------------------------------------------------------------------------------------
 
     def block(self, item: QueuedMessage, route: Hashable, try_ns: int) -> None:
-        """Have `item`, which was taken out just now, wait for `route`, to be tried again at `try_ns`.
+        """Block the popped `item` until `route` opens; the next try is at `try_ns`.
 
-        It heads its stream: whoever takes out a later one of it asks `join` first.
+        `item` becomes the head of its stream. For a later message of the stream call `enqueue_blocked` first.
         """
         rank, name = item.message.attributes.priority_class, stream_key(item.delivery, item.message)
         stream = self._streams[rank].get(name)
@@ -105,12 +105,12 @@ class BlockedRoutes:
         self._count_change(rank, 1, item.size)
 
     def is_blocked(self, delivery: Delivery, message: UMessage) -> bool:
-        """Whether messages of its stream are parked, so that it must not be sent before them."""
+        """True if the stream of `message` is blocked, so that sending `message` now breaks the order."""
         streams = self._streams[message.attributes.priority_class]
         return bool(streams) and stream_key(delivery, message) in streams
 
     def enqueue_blocked(self, item: QueuedMessage) -> bool:
-        """Have `item` wait behind those of its stream that are parked; False if none are."""
+        """Append `item` to its stream if that is blocked; False if it is not."""
         rank = item.message.attributes.priority_class
         streams = self._streams[rank]
         stream = streams.get(stream_key(item.delivery, item.message)) if streams else None
@@ -121,7 +121,7 @@ class BlockedRoutes:
         return True
 
     def pop_newest(self, rank: int) -> QueuedMessage:
-        """Take out what came last, of a class that has something, for the route that has been closed for longest."""
+        """Pop the newest message of the first blocked stream of a class; the class must not be empty."""
         name, stream = next(iter(self._streams[rank].items()))
         item = stream.items.pop()
         self._count_change(rank, -1, -item.size)
@@ -131,7 +131,7 @@ class BlockedRoutes:
     def pop_expired(
         self, is_expired: Callable[[QueuedMessage], bool], limit: int | None = None
     ) -> list[QueuedMessage]:
-        """Take out what heads a stream and is over; no more than `limit`."""
+        """Pop expired messages at the heads of streams, at most `limit`."""
         return list(islice(self._pop_each_expired(is_expired), limit))
 
     def _pop_each_expired(self, is_expired: Callable[[QueuedMessage], bool]) -> Iterator[QueuedMessage]:
@@ -144,19 +144,19 @@ class BlockedRoutes:
                     yield item
 
     def heads(self) -> Iterator[QueuedMessage]:
-        """What heads each stream."""
+        """The head of each stream."""
         return (stream.items[0] for streams in self._streams for stream in streams.values())
 
-    # --- routes ---------------------------------------------------------------------------------------------------------
+    # --- routes -------------------------------------------------------------------------------------------------------
 
     def count_failure(self, route: Hashable) -> int:
-        """Count one more failure in a row of `route`; how many there are."""
+        """Count one more consecutive failure of `route` and return the count."""
         closed = self._routes.get(route) or self._add_route(route)
         closed.failures += 1
         return closed.failures
 
     def retry_route(self, route: Hashable, now_ns: int = 0) -> bool:
-        """Have a closed route tried at once, its failures counted anew; whether it was closed."""
+        """Make a closed route due at `now_ns` and reset its failures; False if it was not closed."""
         closed = self._routes.get(route)
         if closed is not None:
             closed.failures = 0
@@ -169,17 +169,18 @@ class BlockedRoutes:
             self.retry_route(route, now_ns)
 
     def due_routes(self, now_ns: int) -> list[Hashable]:
-        """The closed routes whose time for the next try has come."""
+        """The closed routes that are due for a retry."""
         if now_ns < self.next_due_ns:
             return []
-        # Those that are due are part of it: whoever does not get to trying them asks again.
+        # The due routes are included: a caller that does not try all of them gets the rest with the next call.
         self.next_due_ns = min((closed.try_ns for closed in self._routes.values()), default=NEVER_NS)
         return [route for route, closed in self._routes.items() if closed.try_ns <= now_ns]
 
     def pop_head(self, route: Hashable) -> QueuedMessage | None:
-        """Take out the first message that waits for `route`, to try it; None if none does.
+        """Pop the first message that waits for `route`, to try it; None if there is none.
 
-        Goes on until there is none, or one was sent (`release`), or is to wait on (`park`): until then failures count on.
+        The caller repeats this until None, or until one was sent (`release_route`) or is blocked again (`block`). The
+        failures of the route keep counting until then.
         """
         closed = self._routes.get(route)
         if closed is None:
@@ -195,7 +196,7 @@ class BlockedRoutes:
         return item
 
     def release_route(self, route: Hashable) -> list[tuple[int, deque[QueuedMessage]]]:
-        """The route is open: take out what waits for it, by class and stream, those first that were parked first."""
+        """The route is open: pop its messages by class and stream, in the order in which the streams were blocked."""
         closed = self._routes.get(route)
         if closed is None:
             return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: what could not be delivered, published on `//<authority>/4/1/8000` with the reason (DSP-5 to DSP-8)."""
+"""Dead letters: undeliverable messages, published on `//<authority>/4/1/8000` with the reason (DSP-5 to DSP-8)."""
 
 from threading import Lock
 from typing import Final
@@ -25,9 +25,9 @@ def dead_letter_topic(authority: str) -> UUri:
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that found no way, why, at which endpoint, and how often and when (ms since the epoch) it was tried.
+    """An undeliverable message: the reason, the egress endpoint, the attempts and their times (ms since the epoch).
 
-    `ingress` is the endpoint by which it came in.
+    `ingress` is the endpoint that received the message.
     """
 
     message: UMessage
@@ -39,7 +39,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     ingress: str = ""
 
     def to_message(self, id: UUID, topic: UUri) -> UMessage:
-        """The publication that tells subscribers of the dead-letter topic."""
+        """The publication for subscribers of the dead-letter topic."""
         entry = pb.DeadLetter(
             payload=self.message.payload,
             endpoint=self.endpoint,
@@ -54,14 +54,14 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetterBuffer:
-    """Dead letters that wait to be published; bounded, the newest is turned away and counted when it is full.
+    """Dead letters that wait to be published. Bounded: a full buffer drops the newest and counts it as `unpublished`.
 
-    As much room as a lane has by default: whoever overflows a lane does so faster than letters can be written (95 000/s
-    against 40 000/s, measured without a network).
+    The default bounds equal those of an egress queue. A source that overflows an egress queue is faster than letters
+    can be written (95 000/s against 40 000/s, measured without a network).
     """
 
     def __init__(self, limit: int = 10_000, limit_bytes: int = 16_000_000) -> None:
-        """Bounds in letters, and in bytes of what their messages occupy."""
+        """Bounds in letters and in bytes of memory that their messages occupy."""
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._lock = Lock()
@@ -70,7 +70,7 @@ class DeadLetterBuffer:
         self.unpublished = 0
 
     def add_letter(self, letter: DeadLetter) -> bool:
-        """Whether the box was empty before, so that somebody must come and collect."""
+        """Add a letter; return True if the buffer was empty, so that the caller must schedule a `pop_letters`."""
         size = _size(letter)
         with self._lock:
             if len(self._waiting) >= self._limit or self._bytes + size > self._limit_bytes:
@@ -81,7 +81,7 @@ class DeadLetterBuffer:
             return len(self._waiting) == 1
 
     def pop_letters(self, limit: int | None = None) -> list[DeadLetter]:
-        """Take out all that wait, or the oldest `at_most`: who leaves some must come again, nobody else is called."""
+        """Pop all letters, or the oldest `limit`; a caller that leaves some must schedule another call."""
         with self._lock:
             end = len(self._waiting) if limit is None else limit
             letters, self._waiting = self._waiting[:end], self._waiting[end:]

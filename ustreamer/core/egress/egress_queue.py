@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hop 7: what waits to be sent to an endpoint, in a lane of its own for each subscriber that is sent to by itself.
+"""The messages that wait to be sent to one endpoint, in one subscriber queue per unicast subscriber.
 
-Every lane has its classes, its order, its retry clock and its bounds (`sender`), and all of them share those of the endpoint.
-A lane of the host owns one queue, holds its lock, and sends what `take` gives.
+In: `push`. Out: `pop_batch`, and the evicted messages that `push` returns. Each subscriber queue has its own classes,
+order, retry time and bounds (subscriber_queue.py); the bounds of the endpoint apply to all of them together. The
+endpoint queue of the host owns one `EgressQueue`, holds its lock, and sends what `pop_batch` returns.
 """
 
 from collections.abc import Hashable, Iterator
@@ -16,40 +17,40 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class EgressQueue:
-    """A bounded queue of lanes, each in seven priority classes; within a class order of arrival is kept. Not locked.
+    """Bounded subscriber queues, each with seven priority classes; a class keeps order of arrival. Not thread-safe.
 
-    The classes of a lane share what it sends by WEIGHTS, the more important first; lanes take turns. What is parked counts
-    into the bounds, and so bounds the number of routes; a lane is there as long as something waits in it, so the bounds are
-    those of the number of lanes as well.
+    The classes of a subscriber queue share its sends by WEIGHTS, higher classes first; subscriber queues are served in
+    round robin. Blocked messages count against the bounds, which thus bound the number of closed routes. An empty
+    subscriber queue is removed, so the bounds also limit the number of subscriber queues.
     """
 
     def __init__(self, limits: EgressLimits) -> None:
         self.messages = 0
         self.bytes = 0
         self.waiting = 0
-        """Messages that are not parked."""
+        """Messages that are not blocked."""
         self.evicted_by_subscriber_limit = 0
-        """Messages that had to go because of the bounds of their subscriber."""
+        """Messages evicted or refused because of the bounds of their subscriber."""
         self._class_messages = [0] * CLASSES
         self._class_bytes = [0] * CLASSES
-        # Of these, what cannot be sent at present: what is parked, or for a subscriber whose lane is paused.
+        # The unsendable part of these: blocked messages, and messages of paused subscriber queues.
         self._unsendable_messages = [0] * CLASSES
         self._unsendable_bytes = [0] * CLASSES
         self._closed_routes: dict[Hashable, dict[SubscriberQueue, None]] = {}
         self._scheduler = RoundRobin()
         self.shared_queue = SubscriberQueue(None, self)
-        """The lane of all that is not for one subscriber alone. It is always there."""
+        """The queue of all messages that are not for one subscriber. Never removed."""
         self._subscriber_queues: dict[UUri, SubscriberQueue] = {}
         self.serving: SubscriberQueue | None = None
-        """The lane of what was taken out last, until `rest`."""
+        """The queue of the last popped messages, until `end_turn`."""
         self.set_limits(limits)
 
     def set_limits(self, limits: EgressLimits) -> None:
-        """Go by other limits; what is in the queue stays until it is taken, or has to make room."""
+        """Apply other limits; queued messages above them stay until they are sent or evicted."""
         self._limits = limits
         self.subscriber_limit_messages, self.subscriber_limit_bytes = limits.per_subscriber
 
-    # --- taking in ------------------------------------------------------------------------------------------------------
+    # --- enqueue ------------------------------------------------------------------------------------------------------
 
     def push(
         self,
@@ -59,20 +60,20 @@ class EgressQueue:
         attempts: int = 0,
         deadline_ns: int = NEVER_NS,
     ) -> list[QueuedMessage]:
-        """Take `message` in, which was tried `attempts` times just now; what had to go for it is returned.
+        """Enqueue `message`, which was tried `attempts` times just now, and return the messages evicted for it.
 
-        When the bounds of its subscriber are exceeded, or those of the endpoint, the youngest of the lowest classes below
-        the newcomer's make room, of that subscriber or of all; first what cannot be sent at present, and also that of the
-        newcomer's own class, unless it could not be sent either. If that is not enough, the newcomer itself is returned.
+        If the bounds of the subscriber or the endpoint are exceeded, the newest messages of the lowest classes below
+        that of `message` are evicted, from that subscriber or from all. Unsendable messages are evicted first, also
+        those of the same class unless `message` is unsendable too. If that is not enough, `message` itself is returned.
         """
         tried_ns = now_ns if attempts else 0
         size = len(message.payload) + OVERHEAD_BYTES
         item = QueuedMessage(delivery, message, now_ns, size, attempts, tried_ns, tried_ns, deadline_ns)
         limits = self._limits
         queue = self._queue_for(delivery.subscriber)
-        if (
-            self.messages < limits.queue_messages and self.bytes + size <= limits.queue_bytes
-        ) and (  # `_fits` and `_fits_own`, 0.2 us less
+        # Fast path of _push_evicting (oracle) with inlined `_fits` and `_fits_subscriber_limit`: 0.2 us less; compared by
+        # tests/core/egress/test_subscriber_queue.py::test_evictions_and_sends_equal_those_of_a_simple_model
+        if (self.messages < limits.queue_messages and self.bytes + size <= limits.queue_bytes) and (
             queue is self.shared_queue
             or (
                 queue.waiting.messages + queue.blocked.messages < self.subscriber_limit_messages
@@ -84,7 +85,7 @@ class EgressQueue:
         return self._push_evicting(queue, item)
 
     def restore(self, item: QueuedMessage) -> None:
-        """Take in, behind all others of its class, what an earlier process has accepted: whatever the limits are now."""
+        """Append a message that an earlier process accepted, regardless of the limits."""
         self._append(self._queue_for(item.delivery.subscriber), item)
 
     def _queue_for(self, subscriber: UUri | None) -> SubscriberQueue:
@@ -96,13 +97,13 @@ class EgressQueue:
         return queue
 
     def _enqueue(self, queue: SubscriberQueue, item: QueuedMessage) -> None:
-        """Have `item` wait behind all others of its class."""
+        """Append `item` to its class, or to its stream if that is blocked."""
         if queue.blocked.messages and self._enqueue_blocked(queue, item):
             return
         self._append(queue, item)
 
     def _enqueue_blocked(self, queue: SubscriberQueue, item: QueuedMessage) -> bool:
-        """Have `item` wait with its stream, so that nobody is woken for it; False if that is not parked as a whole."""
+        """Append `item` to its blocked stream, which wakes no thread; False if the stream is not entirely blocked."""
         if queue is self.serving or queue.waiting.messages_in(item.message.attributes.priority_class):
             return False
         return queue.blocked.enqueue_blocked(item)
@@ -115,15 +116,15 @@ class EgressQueue:
         elif queue.waiting.messages == 1:
             self._scheduler.add_ready(queue)
 
-    # --- making room ----------------------------------------------------------------------------------------------------
+    # --- eviction -----------------------------------------------------------------------------------------------------
 
     def _fits(self, size: int, evicting: int = 0) -> bool:
-        """Whether a message adding `size` bytes has room when `going` others leave."""
+        """True if a message that adds `size` bytes fits the endpoint's bounds after `evicting` others are evicted."""
         limits = self._limits
         return self.messages - evicting < limits.queue_messages and self.bytes + size <= limits.queue_bytes
 
     def _fits_subscriber_limit(self, queue: SubscriberQueue, size: int, evicting: int = 0) -> bool:
-        """The same of the bounds of its subscriber."""
+        """As `_fits`, for the bounds of its subscriber."""
         return queue is self.shared_queue or (
             queue.messages - evicting < self.subscriber_limit_messages
             and queue.bytes + size <= self.subscriber_limit_bytes
@@ -154,7 +155,7 @@ class EgressQueue:
         return [each for _, each in evicted]
 
     def _evictable_below(self, rank: int, blocked_below: int) -> tuple[int, int]:
-        """Messages and bytes of all lanes that may have to go for one of class `rank`."""
+        """Messages and bytes of all subscriber queues that can be evicted for a message of class `rank`."""
         messages, size = sum(self._class_messages[:rank]), sum(self._class_bytes[:rank])
         if blocked_below > rank:
             messages, size = messages + self._unsendable_messages[rank], size + self._unsendable_bytes[rank]
@@ -162,7 +163,7 @@ class EgressQueue:
 
     @staticmethod
     def _lowest_class_of(queue: SubscriberQueue, below: int) -> int:
-        """The lowest class of which a lane has something."""
+        """The lowest class in which a subscriber queue has messages."""
         return next(
             rank
             for rank in range(below)
@@ -170,7 +171,7 @@ class EgressQueue:
         )
 
     def _eviction_victim(self, rank: int, blocked_below: int) -> tuple[SubscriberQueue, int]:
-        """Who makes room, and in which class: the lane that has waited for longest of those that have what is to go first."""
+        """The subscriber queue and class of the next eviction: the oldest queue with messages of that class."""
         for lowest in range(blocked_below):
             if self._unsendable_messages[lowest]:
                 for queue in self._all_queues():
@@ -181,7 +182,7 @@ class EgressQueue:
                         return queue, lowest
             if lowest < rank and self._class_messages[lowest]:
                 return next((each, lowest) for each in self._all_queues() if each.waiting.messages_in(lowest))
-        raise AssertionError("push has counted what may go")
+        raise AssertionError("push has counted the evictable messages")
 
     def _pop_newest(self, queue: SubscriberQueue, rank: int) -> QueuedMessage:
         if queue.blocked.messages_in(rank):
@@ -194,12 +195,10 @@ class EgressQueue:
         yield from self._subscriber_queues.values()
         yield self.shared_queue
 
-    # --- taking out -----------------------------------------------------------------------------------------------------
+    # --- dequeue ------------------------------------------------------------------------------------------------------
 
     def pop_batch(self, limit: int = 1) -> list[QueuedMessage]:
-        """Take out up to `limit` messages of the lane whose turn it is: the most important of those classes that have not
-        had their share. Fewer, where other lanes have something to send.
-        """
+        """Pop up to `limit` messages of the next queue in turn, by class weights; fewer if other queues are ready."""
         turn = self._scheduler.next_turn(limit)
         if turn is None:
             return []
@@ -208,7 +207,7 @@ class EgressQueue:
         return queue.waiting.pop_batch(share)
 
     def pop_all(self) -> list[QueuedMessage]:
-        """Take out everything, lane by lane; first what is parked."""
+        """Pop everything, queue by queue, blocked messages first."""
         popped = []
         for queue in list(self._all_queues()):
             popped += queue.blocked.pop_expired(lambda _: True)
@@ -218,14 +217,14 @@ class EgressQueue:
         return popped
 
     def requeue(self, items: list[QueuedMessage]) -> None:
-        """Return what `take` gave, in its order, to where it was. May exceed the limits by what was in the air."""
+        """Put popped messages back in their order. May exceed the limits by the messages in flight."""
         if items:
             queue = self._queue_for(items[0].delivery.subscriber)
             queue.waiting.requeue(items)
             self._scheduler.add_ready(queue)
 
     def end_turn(self) -> None:
-        """Nothing that was taken out will be put back or parked any more."""
+        """Declare that no popped message will be requeued or blocked any more."""
         if self.serving is not None:
             served, self.serving = self.serving, None
             self._remove_if_empty(served)
@@ -244,30 +243,30 @@ class EgressQueue:
     def __len__(self) -> int:
         return self.messages
 
-    # --- who must not be overtaken ----------------------------------------------------------------------------------------
+    # --- order --------------------------------------------------------------------------------------------------------
 
     def may_bypass(self, delivery: Delivery, message: UMessage) -> bool:
-        """Whether nothing waits that `message` must not overtake: the lanes of others do not concern it."""
+        """True if no queued message must be sent before `message`. Other subscribers' queues do not matter."""
         subscriber = delivery.subscriber
         queue = self.shared_queue if subscriber is None else self._subscriber_queues.get(subscriber)
         return queue is None or queue.may_bypass(delivery, message)
 
     def is_empty_for(self, subscriber: UUri | None) -> bool:
-        """Whether nothing waits for this subscriber."""
+        """True if no message waits for this subscriber and its queue is not paused."""
         queue = self.shared_queue if subscriber is None else self._subscriber_queues.get(subscriber)
         return queue is None or not (queue.messages or queue.paused_until_ns)
 
-    # --- pausing, parking -------------------------------------------------------------------------------------------------
+    # --- pause and block ----------------------------------------------------------------------------------------------
 
     def pause(self, queue: SubscriberQueue, until_ns: int) -> None:
-        """Have a lane send nothing before this time: it was READY, and is PAUSED."""
+        """Change a READY subscriber queue to PAUSED: it sends nothing before `until_ns`."""
         queue.paused_until_ns = until_ns
         self._scheduler.remove_ready(queue)
         self._count_all_unsendable(queue, 1)
         self._scheduler.schedule_service(queue)
 
     def resume(self, queue: SubscriberQueue) -> None:
-        """Have a lane that is PAUSED be READY."""
+        """Change a PAUSED subscriber queue to READY."""
         if not queue.paused_until_ns:
             return
         self._count_all_unsendable(queue, -1)
@@ -280,7 +279,7 @@ class EgressQueue:
             self.resume(queue)
 
     def on_link_up(self, now_ns: int) -> None:
-        """All that waits for a time may be tried now, and failures count anew."""
+        """Resume all queues, make all closed routes due, and reset failure counts."""
         for queue in self._all_queues():
             queue.failures = 0
             self.resume(queue)
@@ -289,44 +288,44 @@ class EgressQueue:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last send to somebody was UNAVAILABLE."""
+        """True if the last send to any subscriber was UNAVAILABLE."""
         return any(queue.failures for queue in self._all_queues())
 
     @property
     def has_sendable(self) -> bool:
-        """Whether something waits for somebody to whom the last send was not UNAVAILABLE."""
+        """True if a message waits for a subscriber whose last send was not UNAVAILABLE."""
         return any(queue.waiting.messages and not queue.failures for queue in self._all_queues())
 
     def block(self, queue: SubscriberQueue, item: QueuedMessage, route: Hashable, try_ns: int) -> None:
-        """Have `item`, which was taken out of this lane, wait for `route`; see `BlockedRoutes.block`."""
+        """Block the popped `item` of `queue` until `route` opens; see `BlockedRoutes.block`."""
         queue.blocked.block(item, route, try_ns)
         queue.expiry_scan_ns = min(queue.expiry_scan_ns, item.deadline_ns + 1)
         self._scheduler.schedule_service(queue)
 
     def release_route(self, queue: SubscriberQueue, route: Hashable) -> None:
-        """The route is open: what waits for it is in front of its lane again."""
+        """The route is open: move its messages back to the front of the queue."""
         for rank, items in reversed(queue.blocked.release_route(route)):
             queue.waiting.prepend(rank, items)
         if queue.waiting.messages and not queue.paused_until_ns:
             self._scheduler.add_ready(queue)
 
     def retry_route(self, route: Hashable, now_ns: int = 0) -> bool:
-        """Have a closed route tried at once, its failures counted anew; whether it was closed."""
+        """Make a closed route due at `now_ns` and reset its failures; False if it was not closed."""
         waiting = self._closed_routes.get(route, ())
         for queue in waiting:
             queue.blocked.retry_route(route, now_ns)
             self._scheduler.schedule_service(queue)
         return bool(waiting)
 
-    # --- times ------------------------------------------------------------------------------------------------------------
+    # --- times --------------------------------------------------------------------------------------------------------
 
     @property
     def next_due_ns(self) -> int:
-        """No lane is to be looked after before this time."""
+        """No subscriber queue is due for service before this time."""
         return self._scheduler.next_due_ns
 
     def pop_due(self, now_ns: int) -> SubscriberQueue | None:
-        """A lane that is to be looked after now; then tell `looked_after`."""
+        """A subscriber queue that is due for service, or None; call `serviced` afterwards."""
         queue = self._scheduler.pop_due(now_ns)
         if queue is not None:
             self._set_serving(queue)
@@ -335,11 +334,11 @@ class EgressQueue:
     def serviced(self, queue: SubscriberQueue) -> None:
         self._scheduler.schedule_service(queue)
 
-    # --- counting ---------------------------------------------------------------------------------------------------------
+    # --- counting -----------------------------------------------------------------------------------------------------
 
     @property
     def blocked(self) -> int:
-        """Messages that wait for a route of theirs."""
+        """Messages that wait for a route to open."""
         return self.messages - self.waiting
 
     @property
@@ -347,11 +346,11 @@ class EgressQueue:
         return len(self._closed_routes)
 
     def has_ready(self) -> bool:
-        """Whether a lane may have something to send."""
+        """True if a subscriber queue may have a message to send."""
         return self._scheduler.has_ready
 
     def subscriber_queues(self) -> list[SubscriberQueue]:
-        """Those of subscribers for whom something waits."""
+        """The queues of subscribers that have messages."""
         return [queue for queue in self._subscriber_queues.values() if queue.messages]
 
     def count_waiting(self, rank: int, messages: int, size: int) -> None:
@@ -377,7 +376,7 @@ class EgressQueue:
             del self._closed_routes[route]
 
     def _is_blocked(self, queue: SubscriberQueue) -> bool:
-        """Whether nothing of this lane can be sent at present. With that of the endpoint, nobody's could: no reason to go."""
+        """True if `queue` is paused. A pause of the shared queue stops all, so it makes no message evictable."""
         return bool(queue.paused_until_ns) and queue is not self.shared_queue
 
     def _count_unsendable(self, queue: SubscriberQueue, rank: int, messages: int, size: int) -> None:

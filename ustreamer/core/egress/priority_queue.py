@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a lane may be sent now, in seven priority classes that share what is sent by their weights."""
+"""The sendable messages of one subscriber queue, in seven priority classes that share the sends by weight."""
 
 from collections import deque
 from typing import Final, Protocol
@@ -10,15 +10,15 @@ _HIGHEST_FIRST: Final = tuple(reversed(range(CLASSES)))
 
 
 class QueueCounters(Protocol):
-    """Whoever keeps count of all that waits for an endpoint."""
+    """The endpoint's counters of waiting messages."""
 
     def count_waiting(self, rank: int, messages: int, size: int) -> None: ...
 
 
 class WeightedPriorityQueue:
-    """A queue in seven classes; within one, order of arrival is kept. Not locked.
+    """A queue with seven classes; each class keeps order of arrival. Not thread-safe.
 
-    The more important send first, and no flood of one class starves another.
+    Higher classes send first. A flood of one class does not starve another.
     """
 
     __slots__ = ("_class_bytes", "_classes", "_counters", "_credit", "bytes", "messages")
@@ -27,45 +27,45 @@ class WeightedPriorityQueue:
         self._counters = counters
         self._credit = list(WEIGHTS)
         self._classes: tuple[deque[QueuedMessage], ...] = tuple(deque() for _ in range(CLASSES))
-        # By class, so that a full queue need not be walked through for every newcomer.
+        # Per class, so that a push to a full queue needs no walk through the queue.
         self._class_bytes = [0] * CLASSES
         self.messages = 0
         self.bytes = 0
 
     def messages_in(self, rank: int) -> int:
-        """How many messages of a class wait."""
+        """The number of messages of a class."""
         return len(self._classes[rank])
 
     def bytes_in(self, rank: int) -> int:
-        """What those of a class occupy."""
+        """The bytes of the messages of a class."""
         return self._class_bytes[rank]
 
     def total_below(self, rank: int) -> tuple[int, int]:
-        """Messages and bytes of all classes below this one."""
+        """Messages and bytes of all classes below `rank`."""
         return sum(map(len, self._classes[:rank])), sum(self._class_bytes[:rank])
 
     def append(self, rank: int, item: QueuedMessage) -> None:
         self._classes[rank].append(item)
         size = item.size
-        self.messages += 1  # as `_count`, 0.06 us less
+        self.messages += 1  # inlined `_count_change`, 0.06 us less
         self.bytes += size
         self._class_bytes[rank] += size
         self._counters.count_waiting(rank, 1, size)
 
     def pop_newest(self, rank: int) -> QueuedMessage:
-        """Take out what came last of a class that has something."""
+        """Pop the newest message of a class that is not empty."""
         item = self._classes[rank].pop()
         self._count_change(rank, -1, -item.size)
         return item
 
     def pop_batch(self, limit: int) -> list[QueuedMessage]:
-        """Take out up to `limit` messages: the most important of those classes that have not had their share."""
+        """Pop up to `limit` messages, highest class first among those with credit left."""
         for rank in _HIGHEST_FIRST:
             waiting = self._classes[rank]
             if waiting:
                 if len(waiting) != self.messages:
                     return self._pop_weighted(limit)
-                return self._pop_from_class(rank, limit)  # nobody to share with, which is the rule
+                return self._pop_from_class(rank, limit)  # the usual case: only one class waits
         return []
 
     def _pop_weighted(self, limit: int) -> list[QueuedMessage]:
@@ -83,10 +83,12 @@ class WeightedPriorityQueue:
             ranks = tuple(rank for rank in ranks if self._classes[rank])
             if not ranks:
                 return popped
-            credit[:] = WEIGHTS  # all who still wait have had their share
+            credit[:] = WEIGHTS  # all waiting classes have used their credit
 
+    # Fast path of popping one by one (oracle); compared by
+    # tests/core/egress/test_egress_queue.py::test_batch_size_changes_neither_order_nor_shares
     def _pop_from_class(self, rank: int, most: int) -> list[QueuedMessage]:
-        """Take up to `most` messages out of a class."""
+        """Pop up to `most` messages of a class."""
         waiting = self._classes[rank]
         if len(waiting) <= most:
             moved = list(waiting)
@@ -99,16 +101,16 @@ class WeightedPriorityQueue:
         return moved
 
     def requeue(self, items: list[QueuedMessage]) -> None:
-        """Return what `take` gave, in its order, to where it was."""
+        """Put popped messages back in their order."""
         for item in reversed(items):
             rank = item.message.attributes.priority_class
             self._classes[rank].appendleft(item)
             self._count_change(rank, 1, item.size)
-            # Not sent, so no part of its share: what is important is the first again to be tried.
+            # An unsent message uses no credit, so the highest class is tried first again.
             self._credit[rank] = min(self._credit[rank] + 1, WEIGHTS[rank])
 
     def prepend(self, rank: int, items: deque[QueuedMessage]) -> None:
-        """Have these, in their order, before all else of their class."""
+        """Insert these in their order in front of their class."""
         self._classes[rank].extendleft(reversed(items))
         self._count_change(rank, len(items), sum(each.size for each in items))
 

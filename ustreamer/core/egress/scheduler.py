@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lane of an endpoint sends next, and which is to be looked after when."""
+"""Round robin over the subscriber queues of an endpoint, and a heap of the times of their next service."""
 
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -9,35 +9,35 @@ from ustreamer.core.egress.limits import NEVER_NS
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
 
 MIN_QUANTUM: Final = 8
-"""What a lane may send in a turn, however many others wait for theirs."""
+"""The minimum number of messages per turn, however many queues are ready."""
 
-_MAX_STALE_FACTOR: Final = 4  # entries for each that counts, above which they are sorted out
+_MAX_STALE_FACTOR: Final = 4  # heap entries per valid entry; above it the heap is rebuilt
 
 
 class RoundRobin:
-    """Lanes that have something to send take turns; those that have not cost nothing. Not locked.
+    """Serves ready subscriber queues in turn; idle queues cost nothing. Not thread-safe.
 
-    A turn is what may be sent in one go, shared among the lanes, but `LEAST` at the least: so n lanes that have something
-    to send have each had a turn when so much, or n times `LEAST`, was sent.
+    A turn is the caller's limit divided by the number of ready queues, but at least `MIN_QUANTUM`. After that limit, or
+    n times `MIN_QUANTUM` messages, each of n ready queues has had a turn.
     """
 
     def __init__(self) -> None:
-        self._ready: dict[SubscriberQueue, None] = {}  # the one in front is next
+        self._ready: dict[SubscriberQueue, None] = {}  # in order of service
         self._due: list[tuple[int, int, SubscriberQueue]] = []
-        self._numbers = count()  # who was scheduled first is first
+        self._numbers = count()  # ties: first scheduled, first served
         self._scheduled = 0
 
-    # --- turns ----------------------------------------------------------------------------------------------------------
+    # --- turns --------------------------------------------------------------------------------------------------------
 
     def add_ready(self, queue: SubscriberQueue) -> None:
-        """Have `sender` take its turn, behind all others; it keeps its place if it has one."""
+        """Append `queue` to the round; a queue that is in it keeps its position."""
         self._ready[queue] = None
 
     def remove_ready(self, queue: SubscriberQueue) -> None:
         self._ready.pop(queue, None)
 
     def next_turn(self, limit: int) -> tuple[SubscriberQueue, int] | None:
-        """Whose turn it is, and how much may be sent in it; None if nobody waits. It is then behind all others."""
+        """The next queue and its quantum; None if no queue is ready. The queue moves to the end of the round."""
         ready = self._ready
         while ready:
             queue = next(iter(ready))
@@ -47,20 +47,20 @@ class RoundRobin:
                 del ready[queue]
                 break
             del ready[queue]
-            if queue.waiting.messages:  # or it had to make room since
+            if queue.waiting.messages:  # its messages may have been evicted since
                 ready[queue] = None
                 return queue, min(limit, max(MIN_QUANTUM, limit // len(ready)))
         return None
 
     @property
     def has_ready(self) -> bool:
-        """Whether somebody may have something to send."""
+        """True if a queue may have a message to send."""
         return bool(self._ready)
 
-    # --- times ----------------------------------------------------------------------------------------------------------
+    # --- times --------------------------------------------------------------------------------------------------------
 
     def schedule_service(self, queue: SubscriberQueue) -> None:
-        """Note when `sender` is due. To be repeated whenever that may have become earlier, and once it was looked after."""
+        """Record when `queue` is due. Call again after each service, and when the due time may have become earlier."""
         due_ns = queue.due_ns
         if due_ns >= queue.scheduled_ns:
             return
@@ -72,7 +72,7 @@ class RoundRobin:
         heappush(self._due, (due_ns, next(self._numbers), queue))
 
     def remove(self, queue: SubscriberQueue) -> None:
-        """It has nothing any more."""
+        """Forget an empty queue."""
         self.remove_ready(queue)
         self._unschedule_service(queue)
 
@@ -82,11 +82,11 @@ class RoundRobin:
 
     @property
     def next_due_ns(self) -> int:
-        """When the next one is due, or earlier."""
+        """A lower bound of the next due time."""
         return self._due[0][0] if self._due else NEVER_NS
 
     def pop_due(self, now_ns: int) -> SubscriberQueue | None:
-        """One that is to be looked after now, those first that have been due for longest. Then `schedule` it again."""
+        """The queue that has been due for longest, or None. Call `schedule_service` after its service."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, _, queue = heappop(self._due)
             if queue.scheduled_ns != due_ns:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sender of one lane: what waits for one subscriber, and whether it may be sent now.
+"""The messages that wait for one subscriber, and whether they can be sent now.
 
-    READY     what waits is sent in turn with the lanes of others (`turns`)
-    PAUSED    a send was UNAVAILABLE: nothing is sent before `resume_ns`; later each time in a row
+    READY     messages are sent in turn with other subscriber queues (scheduler.py)
+    PAUSED    a send was UNAVAILABLE: no send before `paused_until_ns`; the pause grows with each consecutive failure
 
-Beside either, single streams may be parked for routes of their own (`parked`). The thread that sends is the endpoint's: a send
-to one subscriber never waits, so a thread for each would have nothing to wait for. With 100 of them it costs 36 KB of memory for
-each instead of 7, and 1.3 us of CPU per message of a backlog instead of 1.0 (`benchmarks/subscriber_queues.py`).
+In both states single streams can be blocked by their own routes (blocked_routes.py). One thread per endpoint sends: a
+send to one subscriber never waits, so a thread per subscriber gains nothing. With 100 subscribers such threads cost
+36 KB each instead of 7, and 1.3 us of CPU per backlog message instead of 1.0 (`benchmarks/subscriber_queues.py`).
 """
 
 from collections.abc import Hashable
@@ -21,7 +21,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class SubscriberQueueCounters(Protocol):
-    """Whoever keeps count of all that waits for an endpoint."""
+    """The endpoint's counters of waiting and blocked messages."""
 
     def count_waiting(self, rank: int, messages: int, size: int) -> None: ...
 
@@ -33,7 +33,7 @@ class SubscriberQueueCounters(Protocol):
 
 
 class SubscriberQueue:
-    """Not locked. `subscriber` is None for what is not for one subscriber alone: the lane of the endpoint itself."""
+    """The queue of one subscriber, or with `subscriber` None the shared queue of the endpoint. Not thread-safe."""
 
     __slots__ = (
         "_counters",
@@ -52,13 +52,13 @@ class SubscriberQueue:
         self.waiting = WeightedPriorityQueue(counters)
         self.blocked = BlockedRoutes(self)
         self.failures = 0
-        """Sends in a row that were UNAVAILABLE."""
+        """Consecutive sends that were UNAVAILABLE."""
         self.paused_until_ns = 0
-        """Until when it is PAUSED; 0: it is READY."""
+        """The end of the pause; 0 while READY."""
         self.expiry_scan_ns = NEVER_NS
-        """When to look for what has grown too old among what is parked."""
+        """The next scan of blocked messages for expired ones."""
         self.scheduled_ns = NEVER_NS
-        """When `RoundRobin` will say that it is due."""
+        """The time under which `RoundRobin` has scheduled this queue."""
 
     @property
     def messages(self) -> int:
@@ -70,31 +70,31 @@ class SubscriberQueue:
 
     @property
     def due_ns(self) -> int:
-        """When it is to be looked after: its pause is over, a route to be tried, or something parked too old."""
+        """The time of the next service: end of the pause, retry of a route, or scan for expired blocked messages."""
         expiry_scan_ns = self.expiry_scan_ns if self.blocked.messages else NEVER_NS
         if self.paused_until_ns:
             return min(self.paused_until_ns, expiry_scan_ns)
         return min(self.blocked.next_due_ns, expiry_scan_ns) if self.blocked.messages else NEVER_NS
 
     def may_bypass(self, delivery: Delivery, message: UMessage) -> bool:
-        """Whether nothing waits here that `message` must not overtake."""
+        """True if no message of this queue must be sent before `message`."""
         return not (
             self.paused_until_ns or self.waiting.messages or self.is_stream_blocked(delivery, message)
         )
 
     def is_stream_blocked(self, delivery: Delivery, message: UMessage) -> bool:
-        """Whether others of its stream are parked."""
+        """True if earlier messages of its stream are blocked."""
         return bool(self.blocked.messages) and self.blocked.is_blocked(delivery, message)
 
-    # --- who makes room -------------------------------------------------------------------------------------------------
+    # --- eviction -----------------------------------------------------------------------------------------------------
 
     def evictable_below(self, rank: int, blocked_below: int) -> tuple[int, int]:
-        """Messages and bytes that may have to go for one of class `rank`."""
+        """Messages and bytes that can be evicted for a message of class `rank`."""
         waiting, waiting_bytes = self.waiting.total_below(rank)
         blocked, blocked_bytes = self.blocked.total_below(blocked_below)
         return waiting + blocked, waiting_bytes + blocked_bytes
 
-    # --- as the tally of what is parked here ----------------------------------------------------------------------------
+    # --- BlockedRouteCounters -----------------------------------------------------------------------------------------
 
     def count_blocked(self, rank: int, messages: int, size: int) -> None:
         self._counters.count_blocked(rank, messages, size)

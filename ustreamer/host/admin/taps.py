@@ -14,8 +14,9 @@ import msgspec
 from msgspec import UNSET
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Tap
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.host.admin.payload_decoding import MAX_DECODED, DecodedPayload, FindDecoder, PayloadDecoder
 from ustreamer.uprotocol.uattributes import UAttributes

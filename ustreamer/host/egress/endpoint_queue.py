@@ -16,9 +16,10 @@ from itertools import accumulate
 import msgspec
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, SendBatch, SendOne
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
@@ -71,7 +72,7 @@ class EndpointQueueStatistics(msgspec.Struct, frozen=True):
 
 
 class EndpointQueue(SendWorker):
-    """The egress of one endpoint; implements `ustreamer.core.delivery.delivery.Egress`."""
+    """The egress of one endpoint; implements `ustreamer.core.delivery.ports.Egress`."""
 
     def __init__(
         self,

@@ -15,9 +15,10 @@ import pluggy
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.links import LinkStates
-from ustreamer.core.delivery.delivery import Delivery, Filter, Tap
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.delivery.plugin_errors import plugin_name
+from ustreamer.core.delivery.ports import Filter, Tap
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.peers.election import Announcement, PeerRouters

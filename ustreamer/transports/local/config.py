@@ -9,6 +9,6 @@ from ustreamer.transport_port import EndpointConfig
 
 
 class LocalEndpoint(EndpointConfig, frozen=True, kw_only=True):
-    """An endpoint on the in-process network called `network`: that of `LocalNetwork.named(network)`."""
+    """An endpoint on the in-process network `LocalNetwork.named(network)`."""
 
     network: Annotated[str, msgspec.Meta(min_length=1)]

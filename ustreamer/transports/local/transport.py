@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transport inside one process. A user's test meets a streamer on it without sockets, threads or waiting:
+"""A transport inside one process. A test can connect to a streamer without sockets, threads or waiting:
 
     network = LocalNetwork.named("bench")            # the streamer's config: transport = "local", network = "bench"
     app = LocalTransport(network, "app.vin1")
@@ -7,7 +7,7 @@
     app.register_listener(ANY, None, print)
     app.send(publish(ids.next(), topic, b"21.5"))
 
-A send calls the listeners of everybody else on the network before it returns, on the sender's thread.
+A send calls the listeners of all other attachments before it returns, on the thread of the sender.
 """
 
 import logging
@@ -34,7 +34,7 @@ MAX_LISTENERS: Final = 256  # of one attachment
 
 
 class LocalNetwork:
-    """A multicast domain: what one attachment sends reaches all others, at most `max_attachments` of them."""
+    """A multicast domain: a message of one attachment reaches all others. At most `max_attachments` can attach."""
 
     _named: ClassVar["WeakValueDictionary[str, LocalNetwork]"] = WeakValueDictionary()
     _named_lock: ClassVar[Lock] = Lock()
@@ -47,7 +47,7 @@ class LocalNetwork:
 
     @classmethod
     def named(cls, name: str) -> "LocalNetwork":
-        """The network of this name, made at the first asking and forgotten when nobody holds it any more."""
+        """The network of this name, created by the first call and dropped with its last reference."""
         with cls._named_lock:
             network = cls._named.get(name)
             if network is None:
@@ -56,14 +56,14 @@ class LocalNetwork:
 
     @property
     def attached(self) -> "tuple[LocalTransport, ...]":
-        """Who is open on this network at the moment, in order of opening."""
+        """The open attachments in order of opening."""
         return self._attached
 
     def _attach(self, transport: "LocalTransport") -> None:
         with self._lock:
             if len(self._attached) >= self._max_attachments:
                 raise UStatusError(
-                    UCode.UNAVAILABLE, f"{self!r}: {self._max_attachments} attachments are all it takes"
+                    UCode.UNAVAILABLE, f"{self!r}: {self._max_attachments} attachments are the limit"
                 )
             self._attached = (*self._attached, transport)
 
@@ -81,7 +81,7 @@ class _Registration(NamedTuple):
     listener: Listener
 
     def matches_sink(self, attributes: UAttributes) -> bool:
-        """Whether the sink fits; that the source does is known from the sublist."""
+        """True if the sink matches; the sublist has matched the source."""
         if attributes.type is UMessageType.PUBLISH or self.sink is None:
             return attributes.type is UMessageType.PUBLISH and self.sink is None
         return attributes.sink is not None and self.sink.matches(attributes.sink)
@@ -90,8 +90,8 @@ class _Registration(NamedTuple):
 class LocalTransport(EndpointTransport):
     """One attachment to a `LocalNetwork`, for the entities of `authority`.
 
-    `send` delivers before it returns, so a test needs no waiting. Listeners run on the thread of whoever sends; what
-    one of them raises is logged (once per kind), counted in `statistics()` and kept from the sender.
+    `send` delivers before it returns, so a test needs no waiting. Listeners run on the thread of the sender. An
+    exception of a listener is logged once per type, counted in `statistics()`, and not raised to the sender.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class LocalTransport(EndpointTransport):
         *,
         refuses_requests_without_listener: bool = False,
     ) -> None:
-        """`refuses_requests_without_listener`: `send` raises UNIMPLEMENTED for a Request that no listener on the network hears.
+        """With `refuses_requests_without_listener`, a Request without listener makes `send` raise UNIMPLEMENTED.
 
-        For a network on which everybody who could answer is known, as on the streamer's own.
+        For a network with a complete set of services, such as the streamer's internal one.
         """
         if authority == ANY_AUTHORITY:
             raise invalid_argument("authority '*' of a LocalTransport: expected the name of one authority")
@@ -125,9 +125,9 @@ class LocalTransport(EndpointTransport):
     def open(self) -> None:
         """Attach to the network. Raises UStatusError(UNAVAILABLE) if the network is full or this was closed before."""
         if self._state == "closed":
-            raise self._unavailable("was closed; make a new one")
+            raise self._unavailable("was closed; create a new one")
         if self._state == "new":
-            self.network._attach(self)  # noqa: SLF001 - the two classes of this module are one thing
+            self.network._attach(self)  # noqa: SLF001 - network and attachment are one unit
             self._state = "open"
 
     def stop_receiving(self) -> None:
@@ -141,7 +141,7 @@ class LocalTransport(EndpointTransport):
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def send(self, message: UMessage) -> None:
-        """Call every matching listener of the other attachments. Raises as `UTransport.send`."""
+        """Call every matching listener of the other attachments. Raises like `UTransport.send`."""
         message.check(strict=False)
         if self._state not in ("open", "sending"):
             raise self._unavailable("is not open")
@@ -162,9 +162,9 @@ class LocalTransport(EndpointTransport):
             )
 
     def _with_own_authority(self, message: UMessage) -> UMessage:
-        """The message with our authority where it names none, as what is local here is not local there.
+        """The message with our authority where it has none: a local address is not local at the receiver.
 
-        A publication goes without the sink that a streamer may have put in (X-22), as on Zenoh.
+        The sink that a streamer may have added to a publication is removed (X-22), as on Zenoh.
         """
         attributes = message.attributes
         source = attributes.source.with_authority(self.authority)
@@ -207,7 +207,7 @@ class LocalTransport(EndpointTransport):
         return _Registration(source.with_authority(self.authority), sink, listener)
 
     def _receive(self, message: UMessage) -> bool:
-        """Call each listener once, however many of its filters match; whether there was one."""
+        """Call each listener once, however many of its filters match; False if no listener matches."""
         if self._state != "open":
             return False
         attributes = message.attributes
@@ -217,7 +217,7 @@ class LocalTransport(EndpointTransport):
             ]
             self._counts["received"] += bool(matching)
         called: set[Listener] = set()
-        # Without the lock: a listener may send, register and unregister, here and on the other side.
+        # Without the lock: a listener may send, register and unregister, on this and on other attachments.
         for registration in matching:
             if registration.listener not in called and registration in self._registrations:
                 called.add(registration.listener)
@@ -227,7 +227,7 @@ class LocalTransport(EndpointTransport):
     def _call_listener(self, listener: Listener, message: UMessage) -> None:
         try:
             listener(message)
-        # Foreign code on the sender's thread, and not the sender's fault: said once, always counted.
+        # Foreign code on the thread of the sender: counted each time, logged once per type, not raised.
         except Exception as error:
             with self._lock:
                 self._counts["listener_errors"] += 1
@@ -240,12 +240,12 @@ class LocalTransport(EndpointTransport):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
-        """`sent`, `received` (messages that some listener wanted) and `listener_errors`; nothing here is unreadable."""
+        """`sent`, `received` (messages with a matching listener) and `listener_errors`. All messages are readable."""
         with self._lock:
             return dict(self._counts)
 
-    def _unavailable(self, what: str) -> UStatusError:
-        return UStatusError(UCode.UNAVAILABLE, f"{self!r} {what}")
+    def _unavailable(self, reason: str) -> UStatusError:
+        return UStatusError(UCode.UNAVAILABLE, f"{self!r} {reason}")
 
     def __repr__(self) -> str:
         return (
@@ -255,5 +255,5 @@ class LocalTransport(EndpointTransport):
 
 
 def make_local_transport(config: LocalEndpoint, context: EndpointContext) -> LocalTransport:
-    """The streamer's own attachment to the network that its configuration names."""
+    """The streamer's attachment to the network in its configuration."""
     return LocalTransport(LocalNetwork.named(config.network), context.authority)

@@ -1,2 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""uProtocol over Zenoh: every message type is a plain put (`up-transport-zenoh` of uProtocol's up-l1)."""
+"""uProtocol over Zenoh: every message type is a plain put (`up-transport-zenoh` of uProtocol's up-l1).
+
+In: Zenoh samples of the subscribed keys. Out: messages to the listeners, and puts of the messages that are sent.
+
+transport.py     the endpoint: one session, its listeners, its statistics; read it first
+keys.py          key expressions of messages and filters
+decoder.py       sample to UMessage            subscriber.py   receiving threads and listener calls
+publisher.py     UMessage to put               retransmit.py   messages to put again after a lost link
+link_monitor.py  connected nodes, lost data    tcp_info.py     kernel state of a link
+peer_tokens.py, topic_tokens.py, token_keys.py announcements of peer streamers as liveliness tokens
+config.py        the `[endpoints.<name>]` keys; imports no Zenoh
+"""

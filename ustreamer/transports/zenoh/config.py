@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`[endpoints.<name>] transport = "zenoh"`. Imports no Zenoh: a configuration can be checked where it is not installed."""
+"""`[endpoints.<name>] transport = "zenoh"`. Imports no Zenoh, so `check` runs where Zenoh is not installed."""
 
 import re
 from pathlib import Path
@@ -15,15 +15,20 @@ _LOCATOR: Final = re.compile(r"[a-z0-9_-]+/[^/].*")
 
 
 class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
-    """A Zenoh session: any Zenoh configuration file (`config`), the keys below, or the keys on top of the file.
+    """A Zenoh session: a Zenoh configuration file (`config`), the keys below, or the keys on top of the file.
 
-    Without a file, what is not said is: mode "peer", nothing listened on, nobody connected to, no scouting. With one,
-    what is not said is left as the file has it. `queue` bounds how many messages wait between Zenoh's thread and ours,
-    for each listener filter; a full queue slows the sender down. What was sent within `replay_ms` before the subscribers of a
-    route were lost is sent again when they are back, if it may have been lost with the link, but for requests that were
-    answered; 0 is never. It should be longer than the lease of the nodes, after which an outage is noticed. `replay_messages` and `replay_bytes` bound what is
-    remembered for it. `peers` are the own authorities of streamers on this network that are believed to carry what
-    they say even where they are not seen on the other side; False: neither look for others nor announce ourselves.
+    Without a file, the defaults are: mode "peer", no listening address, no connection, no scouting. With a file, absent
+    keys keep the values of the file.
+
+    `queue` bounds the messages between Zenoh's thread and ours per listener filter. A full queue slows the sender down.
+
+    `replay_ms`: messages sent within this time before a route lost its subscribers are sent again when the subscribers
+    are back, if the link may have lost them. Answered requests are not sent again; 0 disables it. It should be longer
+    than the lease of the nodes, after which an outage is detected. `replay_messages` and `replay_bytes` bound the
+    memory for it.
+
+    `peers` lists the authorities of streamers on this network that are trusted to forward what they announce, even if
+    they are not visible on the other side. False: neither detect peers nor announce this streamer.
     """
 
     config: Path | None = None
@@ -42,12 +47,14 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
             for locator in locators or ():
                 if not _LOCATOR.fullmatch(locator):
                     raise ValueError(
-                        f"{key}: {locator!r} is no Zenoh endpoint; expected protocol/address, as tcp/127.0.0.1:7447"
+                        f"{key}: {locator!r} is no Zenoh endpoint; expected protocol/address, like tcp/127.0.0.1:7447"
                     )
         for authority in () if isinstance(self.peers, bool) else self.peers:
             _check_peer_authority(authority)
         if self.config is None and not (self.listen or self.connect or self.scouting):
-            raise ValueError("a Zenoh endpoint without config, listen, connect and scouting can reach nobody")
+            raise ValueError(
+                "a Zenoh endpoint without config, listen, connect and scouting has no connection"
+            )
 
 
 def _check_peer_authority(authority: str) -> None:
@@ -56,4 +63,4 @@ def _check_peer_authority(authority: str) -> None:
     except UStatusError as error:
         raise ValueError(f"peers: {error.message}") from error
     if authority == ANY_AUTHORITY:
-        raise ValueError("peers: '*' is nobody's own authority; expected names of streamers")
+        raise ValueError("peers: '*' is not the authority of a streamer; expected names of streamers")

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what Zenoh hands over to a UMessage, or to the reason why it is none (`up-transport-zenoh`, attributes mapping).
+"""Decodes a Zenoh sample to a UMessage, or to the reason of its refusal (`up-transport-zenoh`, attributes mapping).
 
-The attachment is one byte, the major version of uProtocol, and then a protobuf UAttributes. Key and attributes must name
-the same source and sink: access rules of a Zenoh network are written for keys, and a message whose attributes say
-otherwise would pass by them. Whether the attributes suit their message type is for the dispatcher to say.
+The attachment is the major version of uProtocol in one byte, then a protobuf UAttributes. Key and attributes must name
+the same source and sink: access rules of a Zenoh network apply to keys, and a message with other attributes would
+bypass them. The dispatcher checks later if the attributes are valid for their message type.
+
+`decode_sample` is the readable path. `SampleDecoder` is the fast path that runs in production.
 """
 
 from collections.abc import Sequence
@@ -25,26 +27,25 @@ from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, HeaderDecoder, decode,
 
 VERSION: Final = 1
 VERSION_BYTE: Final = bytes((VERSION,))
-MAX_ATTACHMENT_BYTES: Final = (
-    16_384  # uProtocol sets no bound; web servers grant as much to a request's header
-)
-_HEAD: Final = Struct("<4sQcQ")  # up to the id's end, as nearly all attachments have it
+# uProtocol sets no bound; web servers accept request headers of this size.
+MAX_ATTACHMENT_BYTES: Final = 16_384
+_HEAD: Final = Struct("<4sQcQ")  # up to the end of the id, in nearly all attachments
 _HEAD_SIZE: Final = _HEAD.size
 _BEFORE_MSB: Final = VERSION_BYTE + b"\x0a\x12\x09"
 _BEFORE_LSB: Final = b"\x11"
 _ID_FRAME: Final = _BEFORE_MSB[1:]
 _REQID_FRAME: Final = REQID_PREFIX
 _ID_TAG: Final = 11
-"""Where in either field the tag of the second half is, whatever the id is."""
+"""The offset of the tag of the lsb in an id or reqid field."""
 _VERSION_7: Final = bytes(range(0x70, 0x80))
 _VARIANT: Final = bytes(range(0x80, 0xC0))
 _MAX_CACHED_BYTES: Final = (
-    512  # longer ones are not kept: two full authorities and every number come to about 350
+    512  # longer ones are not cached: two full authorities and all numbers take about 350
 )
 
 
 class SampleRefusalReason(StrEnum):
-    """All the ways in which a Zenoh sample can be no message of ours."""
+    """The reasons to refuse a Zenoh sample."""
 
     NO_ATTACHMENT = "no_attachment"
     SHORT = "short"
@@ -56,16 +57,16 @@ class SampleRefusalReason(StrEnum):
     DELETE = "delete"
 
 
-@final  # so that `type(x) is Refusal` tells the two apart: 0.03 us, isinstance of a Struct 0.09
+@final  # allows the test `type(x) is SampleRefusal`: 0.03 us, isinstance of a Struct takes 0.09
 class SampleRefusal(msgspec.Struct, frozen=True):
-    """Why a sample is not a message."""
+    """The reason why a sample is not a message."""
 
     reason: SampleRefusalReason
     text: str
 
 
 def decode_sample(key: str, attachment: bytes | None, payload: bytes) -> UMessage | SampleRefusal:
-    """Read one sample. Never raises, whatever the bytes are."""
+    """Decode one sample. Never raises."""
     if attachment is None:
         return SampleRefusal(
             SampleRefusalReason.NO_ATTACHMENT, "no attachment, expected 01 and a UAttributes"
@@ -82,7 +83,7 @@ def decode_sample(key: str, attachment: bytes | None, payload: bytes) -> UMessag
 
 
 def _check_frame(attachment: bytes) -> SampleRefusal | None:
-    """What is wrong with the frame around the attributes; None if it is sound."""
+    """The fault of the frame around the attributes; None if the frame is valid."""
     if len(attachment) < 2:
         return SampleRefusal(
             SampleRefusalReason.SHORT, f"attachment of {len(attachment)} bytes, expected 01 and a UAttributes"
@@ -99,9 +100,9 @@ def _check_frame(attachment: bytes) -> SampleRefusal | None:
 
 
 def reconcile_key(key: str, attributes: UAttributes) -> UAttributes | SampleRefusal:
-    """The attributes as the key confirms them: empty authorities filled in, no sink on a publication (X-22).
+    """The attributes reconciled with the key: empty authorities filled in, no sink on a publication (X-22).
 
-    The very object is returned where nothing had to be changed.
+    Returns the same object if nothing changes.
     """
     try:
         source, sink = parse_key(key)
@@ -117,7 +118,7 @@ def reconcile_key(key: str, attributes: UAttributes) -> UAttributes | SampleRefu
     )
     attributes_source = attributes.source.with_authority(source.authority_name)
     if (sink is None) is not (attributes.type is UMessageType.PUBLISH):
-        found = "no sink, as for a PUBLISH only" if sink is None else f"sink {sink}, as for all but a PUBLISH"
+        found = "no sink, valid for PUBLISH only" if sink is None else f"sink {sink}, invalid for PUBLISH"
         return SampleRefusal(
             SampleRefusalReason.MISMATCH, f"a {attributes.type.name} on key {key!r}, which names {found}"
         )
@@ -137,8 +138,16 @@ def _with_authority_of(sink: UUri | None, by_key: UUri | None) -> UUri | None:
     return sink.with_authority(by_key.authority_name)
 
 
+# --- fast path --------------------------------------------------------------------------------------------------------
+# Fast path of decode_sample (oracle); compared by
+# tests/transports/zenoh/test_decoder.py::test_any_bytes_decode_to_a_message_or_a_refusal_by_both_paths and
+# tests/transports/zenoh/test_decoder.py::test_a_batch_equals_its_samples_decoded_one_by_one
+#
+# SampleDecoder.decode caches per key and tail; decode_batch decodes many samples of one key as columns.
+
+
 class AttachmentColumns:
-    """Ids as attachments have them, all of which have the same tail."""
+    """The ids of attachments with equal tail, still in the attachments."""
 
     __slots__ = ("_id_columns", "items", "tail")
 
@@ -158,9 +167,9 @@ class AttachmentColumns:
 
 
 def _have_valid_heads(joined: bytes, size: int) -> bool:
-    """Whether attachments of this size, joined, all begin with a `_HEAD` whose id is valid.
+    """True if all joined attachments of this size begin with a `_HEAD` with a valid id.
 
-    Looked at byte by byte, each of all of them: 0.02 us an attachment, and 0.15 by comparing numbers.
+    Each byte position is checked over all attachments: 0.02 us per attachment, against 0.15 by comparing numbers.
     """
     return joined[::size].count(VERSION) == len(joined) // size and _have_valid_ids(
         joined, size, 1, _ID_FRAME
@@ -168,7 +177,7 @@ def _have_valid_heads(joined: bytes, size: int) -> bool:
 
 
 def _have_valid_reqids(joined: bytes, size: int, at: int) -> bool:
-    """The same of reqids, each of which is to be a field of its own, at this place."""
+    """True if all joined attachments of this size have a reqid field with a valid id at this offset."""
     return _have_valid_ids(joined, size, at, _REQID_FRAME)
 
 
@@ -177,32 +186,32 @@ def _have_valid_ids(joined: bytes, size: int, at: int, frame: bytes) -> bool:
     for place, byte in (*enumerate(frame), (_ID_TAG, _BEFORE_LSB[0])):
         if joined[at + place :: size].count(byte) < number:
             return False
-    # The wire has the halves of an id with their lowest byte first: the version is above the counter, the variant is on top.
+    # The halves of an id are little-endian: the version is in byte 1 of the msb, the variant in byte 7 of the lsb.
     versions, variants = joined[at + 4 :: size], joined[at + 19 :: size]
     return not versions.translate(None, _VERSION_7) and not variants.translate(None, _VARIANT)
 
 
 class SampleDecoder:
-    """`inbound`, with the work done once per distinct header and key: 0.5 us where both were seen before together.
+    """`decode_sample` with a cache per header and key: 0.5 us for a known pair.
 
-    Bounded as `HeaderDecoder`: at `limit` all are forgotten. Not locked: one reader belongs to one receiving thread.
+    Bounded like `HeaderDecoder`: at `limit` entries the cache is cleared. Not thread-safe: one per receiving thread.
     """
 
     def __init__(self, limit: int = 8192) -> None:
         self._limit = limit
         self._decoder = HeaderDecoder(limit)
-        # Attributes with an empty authority mean something else on another key, so the key is part of the question.
+        # Attributes with an empty authority depend on the key, so the key is part of the cache key.
         self._reconciled: dict[tuple[str, bytes], UAttributes] = {}
-        # Of answers: what is around the reqid, and the attributes without it.
+        # Responses: by key and the bytes around the reqid, the attributes without reqid.
         self._responses: dict[tuple[str, bytes, bytes], UAttributes] = {}
-        self._last_key, self._last_tail = "", b""  # what was looked up last, and found
+        self._last_key, self._last_tail = "", b""  # the last cache hit
         self._last_attributes: UAttributes | None = None
 
     def decode(self, key: str, attachment: bytes | None, payload: bytes) -> UMessage | SampleRefusal:
-        """As the function `inbound`."""
+        """Equal to `decode_sample`."""
         if attachment:
             tail = attachment[_HEAD_SIZE:]
-            # Mostly as the one before: to compare is 0.07 us less than to look up, for which both are new and have no hash.
+            # Mostly equal to the last hit: comparing is 0.07 us less than a lookup, as new bytes have no cached hash.
             if tail == self._last_tail and key == self._last_key:
                 reconciled: UAttributes | None = self._last_attributes
             else:
@@ -220,7 +229,7 @@ class SampleDecoder:
     def decode_batch(
         self, key: str, attachments: Sequence[bytes], payloads: Sequence[bytes]
     ) -> MessageBatch | None:
-        """As `read` of samples of one key, if all say the same as one that was read before, and each has a valid id."""
+        """Equal to `decode` of each; None unless all have the header of an earlier sample of `key`, and valid ids."""
         tail, number = attachments[0][_HEAD_SIZE:], len(attachments)
         reconciled = self._reconciled.get((key, tail))
         if reconciled is None:
@@ -234,7 +243,7 @@ class SampleDecoder:
     def _decode_response_batch(
         self, key: str, attachments: Sequence[bytes], payloads: Sequence[bytes]
     ) -> MessageBatch | None:
-        """The same of answers, which may differ in their reqid."""
+        """As `decode_batch`, for responses that differ in their reqid."""
         first, number = attachments[0], len(attachments)
         begin = first.find(REQID_PREFIX, _HEAD_SIZE)
         end = begin + REQID.size
@@ -253,7 +262,7 @@ class SampleDecoder:
         return MessageBatch(like, IdColumns(msbs, lsbs), payloads, list(map(UUID, reqid_msbs, reqid_lsbs)))
 
     def _cached_response(self, key: str, attachment: bytes) -> UAttributes | None:
-        """The attributes of an answer that differs from one of before in its reqid only; None if it is none."""
+        """The attributes of a response that differs from an earlier one only in its reqid; None for others."""
         begin = attachment.find(REQID_PREFIX, _HEAD.size)
         end = begin + REQID.size
         if begin < 0 or end > len(attachment):
@@ -279,7 +288,7 @@ class SampleDecoder:
             if len(self._reconciled) >= self._limit:
                 self._reconciled.clear()
             self._reconciled[key, tail] = reconciled
-        # What came before the tail must be an id and nothing but an id, as for any other tail.
+        # The bytes before the tail must be exactly an id, as for any other tail.
         elif attachment[: _HEAD.size] == _HEAD.pack(_BEFORE_MSB, id.msb, _BEFORE_LSB, id.lsb):
             self._cache_response(key, tail, reconciled)
         return UMessage(id, reconciled, payload)

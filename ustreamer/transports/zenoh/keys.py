@@ -3,8 +3,8 @@
 
     up / source: authority / type / instance / version / resource / sink: the same five
 
-`*` stands for a wildcard, `{}` for each chunk of the sink that a publication does not have. The type (low half of
-ue_id) comes before the instance. Numbers are upper-case hex without leading zeros.
+`*` is a wildcard. `{}` replaces each chunk of the absent sink of a publication. The type (low half of ue_id) precedes
+the instance. Numbers are upper-case hex without leading zeros.
 """
 
 import re
@@ -30,7 +30,7 @@ _KEY: Final = re.compile(rf"up/{_HALF}/(?:{re.escape(NO_SINK)}|{_HALF})")
 
 
 def filter_key(source: UUri, sink: UUri | None, authority: str) -> str:
-    """The key expression that a listener for these filters subscribes; `authority` stands in for an empty one.
+    """The key expression of the subscriber for these filters; `authority` replaces an empty one.
 
     [impl->dsn~up-transport-zenoh-key-expr~1]
     """
@@ -40,9 +40,9 @@ def filter_key(source: UUri, sink: UUri | None, authority: str) -> str:
 
 
 def message_key(source: UUri, sink: UUri | None, authority: str) -> str:
-    """The key that a message is put on; without a sink, a publication. INVALID_ARGUMENT if it would have a wildcard.
+    """The key of a message; without a sink, of a publication. INVALID_ARGUMENT for an address with a wildcard.
 
-    A put on a key with a wildcard would reach subscribers of many sources and pass by access rules for each of them.
+    A put on a key with a wildcard would reach subscribers of many sources and bypass their access rules.
     """
     for name, uuri in (("source", source), ("sink", sink)):
         wildcard = uuri and uuri.wildcard()
@@ -70,9 +70,9 @@ def _format_number(value: int, wildcard: int) -> str:
 
 
 def parse_key(key: str) -> tuple[UUri, UUri | None]:
-    """Source and sink of a key expression, the sink None for a publication; INVALID_ARGUMENT if it is none of ours.
+    """Source and sink of a key expression, the sink None for a publication; INVALID_ARGUMENT for any other key.
 
-    The inverse of `filter_key`: exactly one key expression is read as each pair.
+    The inverse of `filter_key`: each pair has exactly one key expression.
     """
     match = _KEY.fullmatch(key)
     if match is None:

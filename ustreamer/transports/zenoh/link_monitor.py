@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether anybody is there: the Zenoh nodes a session is connected to, and what may have been lost with one that went.
+"""Monitors the Zenoh nodes that a session is connected to, and determines which messages a lost link may have lost.
 
-Zenoh takes a put and loses it in silence when no node is connected (measured: 50 of 50 in an outage of its router, no
-exception). So a send asks here first, and answers UNAVAILABLE, which makes the lane keep the message.
+In: transport events of Zenoh and the kernel's state of each TCP link. Out: `up`, watcher calls, `lost_since_ns`.
 
-A link that is lost takes with it what was put into it and not read. How much that is, Zenoh does not say:
+Without a connected node Zenoh accepts a put and loses it silently (measured: 50 of 50 in an outage of its router, no
+exception). So the sender checks `up` first and raises UNAVAILABLE, and the egress queue keeps the message.
 
-* a node that says goodbye: nothing, it has read all;
-* a node that takes nothing for 5 s while messages wait: Zenoh closes the link from this side, and all that waits is lost.
-  Until it says so, seconds later, it takes what is put and loses it (measured: 7 000 messages in 2.4 s). So when no node has
-  taken anything for 4 s although something waits, the link counts as down;
-* a node that was killed: its kernel ends the connection at once (noticed in 2 ms); milliseconds' worth is lost;
-* a node that was frozen, or cut off: noticed when its lease is over (10 s); all since it was last heard of may be lost.
-  Zenoh closes the connection then, but may go on to take messages for another lease (measured: 12.5 s and 22.5 s after a
-  cut), so that the node counts as gone when its connection is;
-* a node whose kernel went and came back (an ECU that resets): noticed after seconds, by a reset; all since its last
-  acknowledgement is lost.
+A lost link loses the messages that were put and not read. Zenoh does not report how many:
 
-The kernel of this side tells them apart, so it is asked every 50 ms (`TcpLink.state`), and once more at the end: after a
-goodbye Zenoh has closed its socket, or its Close message was the last that came; after a kill nothing has come.
+* A node that closes its session has read all: nothing is lost.
+* A node reads nothing for 5 s while messages wait: Zenoh closes the link on this side and loses all waiting messages.
+  Until Zenoh reports it, seconds later, it accepts puts and loses them (measured: 7 000 messages in 2.4 s). So the link
+  counts as down when no node has read anything for 4 s although data waits.
+* A killed node: its kernel ends the connection at once (detected in 2 ms). Milliseconds of messages are lost.
+* A frozen node, or a cut link: detected when the lease is over (10 s). All messages since its last sign of life may be
+  lost. Zenoh then closes the connection but may accept messages for another lease (measured: 12.5 s and 22.5 s after a
+  cut). So a node counts as gone as soon as its connection is closed.
+* A node whose kernel restarts (an ECU reset): detected after seconds, by a TCP reset. All messages since its last
+  acknowledgement are lost.
+
+The local kernel can distinguish these cases. It is polled every 50 ms (`TcpLink.state`), and once more at the end:
+after a close Zenoh has closed its socket, or its Close message came last; after a kill nothing came.
 """
 
 import json
@@ -38,31 +40,31 @@ from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState, find_link
 log = logging.getLogger("ustreamer.zenoh")
 
 _NS_PER_MS: Final = 1_000_000
-_SETTLING_FIRST_NS: Final = 1_000_000_000  # the first link: a node's subscriptions come milliseconds after it
-_SETTLING_NS: Final = 5_000_000_000  # after an outage: those who lost a router too try again every 4 s
+_SETTLING_FIRST_NS: Final = 1_000_000_000  # first link: subscriptions follow milliseconds later
+_SETTLING_NS: Final = 5_000_000_000  # after an outage: other nodes of a lost router reconnect every 4 s
 _SAMPLE_S: Final = 0.05
 _MARK_NS: Final = 40_000_000
 _MARGIN_NS: Final = 100_000_000
-"""On the way to the other side's reading at any time: measured below 5 ms, and a busy machine may stall."""
+"""Time from a put to the read on the other side: below 5 ms (measured), plus stalls of a busy machine."""
 _ACKED_NS: Final = 300_000_000
-"""An acknowledgement this old is none that is merely delayed (40 ms) or sampled late."""
+"""An older acknowledgement is neither a delayed one (40 ms) nor a late sample."""
 _SAME_OUTAGE_NS: Final = 1_000_000_000
-"""Between a publisher's losing its subscribers and the session's losing the node."""
+"""The maximum time between a publisher losing its subscribers and the session losing the node."""
 _CLOSE_BYTES: Final = (4, 5)
-"""Bytes of Zenoh's Close message since the look before; the end of the stream counts as one."""
+"""Bytes of Zenoh's Close message since the previous sample; the end of the stream counts as one byte."""
 _ACTIVE_NS: Final = 300_000_000
 _KERNEL_TICK_MS: Final = 4  # one tick of a kernel at 250 Hz
 _STALL_NS: Final = 4_000_000_000
-"""Without progress though something waits: less than what a put waits before Zenoh closes the link (5 s)."""
+"""Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
 _MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
-_MAX_SEARCHES: Final = 40  # samples in which a node's connection is looked for; others than TCP have none
+_MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
 _JOIN_S: Final = 5.0
 
 
 class _Mark(NamedTuple):
-    """How much had been written at one moment; `calm` if all that was written at the mark before had arrived by then."""
+    """Bytes written at one moment; `caught_up` if all bytes of the previous mark had arrived by then."""
 
     at_ns: int
     written: int
@@ -70,7 +72,7 @@ class _Mark(NamedTuple):
 
 
 class _NodeLoss:
-    """A node that went, from when on what was put may be lost with it, and until when that may still be noticed."""
+    """A lost node: since when puts may be lost, and until when publishers may still detect the loss."""
 
     __slots__ = ("at_ns", "since_ns", "until_ns")
 
@@ -83,17 +85,17 @@ class _NodeLoss:
 
 
 class _PeerNode:
-    """A node that is connected, and until when what was put is known to have arrived at it."""
+    """A connected node, and the time up to which all puts are known to have arrived."""
 
     def __init__(self, now_ns: int) -> None:
         self.link: TcpLink | None = None
         self.closed = False
-        """Whether Zenoh has closed its connection."""
+        """True after Zenoh has closed the connection."""
         self.searches = 0
         self.received_ns = now_ns
         self.acked_ns = now_ns
         self.is_aborted = False
-        """Whether its kernel has ended the connection, without a goodbye of its own."""
+        """True if the node's kernel ended the connection without a Close message."""
         self._received = 0
         self._active_since_ns = self._active_ns = now_ns
         self._mark = _Mark(now_ns, 0, caught_up=True)
@@ -102,7 +104,7 @@ class _PeerNode:
         self._sampled_ns = now_ns
 
     def sample(self, now_ns: int) -> None:
-        """See how it is: every now and then, and at the first sign of its going."""
+        """Read the kernel's state: periodically, and at the first sign of a loss."""
         if self.link is None:
             return
         state = self.link.state()
@@ -113,8 +115,8 @@ class _PeerNode:
         self._sampled_ns = now_ns
         if not state.established:
             new = state.received - self._received
-            # With other bytes before it a goodbye cannot be told by its length: then it is one if the node was not talking
-            # all the time, and has spoken just now.
+            # With other bytes before it a Close message has no known length: then it counts as a close if the node was
+            # not sending continuously and has sent just now.
             active = now_ns - self._active_ns < _ACTIVE_NS < self._active_ns - self._active_since_ns
             self.is_aborted = new not in _CLOSE_BYTES and (
                 active or state.received_ago_ms > _KERNEL_TICK_MS or not new
@@ -129,10 +131,10 @@ class _PeerNode:
         self._update_acked(state, now_ns)
 
     def _update_acked(self, state: TcpState, now_ns: int) -> None:
-        """Until when all that was put has arrived.
+        """Update the time up to which all puts have arrived.
 
-        That something is acknowledged does not mean that all is: after an outage what waits arrives bit by bit, and most of
-        it is not even written but waits with Zenoh. So it counts only where the connection has kept up since the mark before.
+        One acknowledgement does not acknowledge all: after an outage the backlog arrives step by step, and most of it
+        still waits inside Zenoh. So it counts only if the connection has caught up with the previous mark.
         """
         if state.acked != self._acked or not state.unacked:
             self._acked, self._progress_ns = state.acked, now_ns
@@ -144,41 +146,41 @@ class _PeerNode:
             self._mark = _Mark(now_ns, state.acked + state.unacked, arrived)
 
     def is_stalled(self, now_ns: int) -> bool:
-        """Whether it has taken nothing for long of what waits for it."""
+        """True if the node has read nothing for `_STALL_NS` although data waits."""
         return self.link is not None and now_ns - self._progress_ns > _STALL_NS
 
     def lost_since_ns(self, now_ns: int, lease_ns: int) -> int:
-        """From when on what was put may be lost with this node, which went at `now_ns`; 0 if nothing is known of it."""
+        """The time since which puts may be lost with this node, lost at `now_ns`; 0 if unknown."""
         if self.link is None:
             return 0
-        if now_ns - self.received_ns > lease_ns // 3:  # who lives speaks every quarter of the lease
-            # Cut off while it lived: from then on, nothing was acknowledged. Frozen: its kernel went on to acknowledge.
+        if now_ns - self.received_ns > lease_ns // 3:  # a live node sends every quarter of the lease
+            # Cut off while alive: nothing was acknowledged afterwards. Frozen: its kernel kept acknowledging.
             was_alive = self.acked_ns - self.received_ns < lease_ns // 3
             return (self.acked_ns if was_alive else self.received_ns) - _MARGIN_NS
         kept_up = self._sampled_ns - self.acked_ns <= _ACKED_NS
         if kept_up and not self.is_aborted:
-            return now_ns  # it has said goodbye
-        # Killed: a busy machine may notice late, so not from now. Or closed by Zenoh itself, because it took nothing for as long as
-        # a put may wait (5 s), with all that Zenoh had for it.
+            return now_ns  # the node closed its session
+        # Killed: a busy machine may detect it late, so not from now. Or Zenoh closed the link because the node read
+        # nothing for 5 s, and discarded all data for it.
         return self.acked_ns - _MARGIN_NS
 
 
 class LinkMonitor:
-    """The nodes a session is connected to, kept up to date by a thread of its own."""
+    """The connected nodes of a session, maintained by one monitor thread."""
 
     def __init__(self, context: EndpointContext) -> None:
         self.up = False
         self.settled_ns = 0
-        """Monotonic time until which subscribers may be on their way: a put that nobody matches yet had better wait."""
+        """Monotonic time until which subscriptions may still arrive: a put without subscriber should wait for it."""
         self.multicast = False
-        """Whether a node is reached by multicast: what it subscribes is not known, everything goes there."""
+        """True if a node is reached by multicast: its subscriptions are unknown, so it receives everything."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
         self._reported: set[type[Exception]] = set()
         self._nodes: dict[tuple[str, bool], _PeerNode] = {}
         self._losses: deque[_NodeLoss] = deque(maxlen=_MAX_LOSSES)
-        # Nodes whose connection has gone, of which Zenoh has not said so yet. It will: they are as many as it keeps.
+        # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], _NodeLoss] = {}
         self._stalled = False
         self._lease_ns = 0
@@ -189,15 +191,15 @@ class LinkMonitor:
         self._thread: Thread | None = None
 
     def add_watcher(self, on_change: Callable[[bool], None]) -> None:
-        """Have `changed(up)` called when `watch` has found out how it is, and whenever a node comes or the last one goes."""
+        """Call `on_change(up)` at `start`, whenever a node connects, and when the last one is lost."""
         self._watchers.append(on_change)
 
     def run_on_monitor(self, task: Callable[[], None]) -> None:
-        """Have `call` made on the thread that watches the links, in the order of posting."""
+        """Run `task` on the monitor thread, in order of submission."""
         self._tasks.put(task)
 
     def start(self, session: zenoh.Session, lease_ms: int = 10_000) -> None:
-        """Begin; nodes that are connected already count before this returns. `lease_ms` is that of the nodes."""
+        """Start; nodes that are already connected count before this returns. `lease_ms` is the lease of the nodes."""
         self._session = session
         self._lease_ns = lease_ms * _NS_PER_MS
         events: SimpleQueue[tuple[zenoh.TransportEvent, int]] = SimpleQueue()
@@ -220,7 +222,7 @@ class LinkMonitor:
     def _on_event(self, events: SimpleQueue[tuple[zenoh.TransportEvent, int]]) -> None:
         try:
             event, at_ns = events.get_nowait()
-        except Empty:  # noted before the thread began
+        except Empty:  # applied before the thread started
             return
         if self._apply_event(event, at_ns):
             self._notify_watchers()
@@ -240,7 +242,7 @@ class LinkMonitor:
                 self._tick(now_ns)
 
     def _apply_event(self, event: zenoh.TransportEvent, now_ns: int) -> bool:
-        """Count a node that came or went at `now_ns`; whether that is to be told: one has come, or the last one has gone."""
+        """Apply a transport event; True if watchers must be notified: a node connected, or the last one is lost."""
         node = str(event.transport.zid), event.transport.is_multicast
         unreported = self._unreported.pop(node, None)
         if unreported is not None:
@@ -253,7 +255,7 @@ class LinkMonitor:
             return was_up and not self.up
         joined = node not in self._nodes
         if self._losses and not self._nodes:
-            # Nobody was there: what was noticed meanwhile is of that outage.
+            # No node was connected: losses detected meanwhile belong to that outage.
             self._losses[-1].until_ns = now_ns
         self._nodes[node] = _PeerNode(now_ns)
         self._next_tick_ns = 0
@@ -269,7 +271,7 @@ class LinkMonitor:
         return loss
 
     def _update_state(self) -> bool:
-        """See whether anybody is there, and takes what is sent; whether that has changed."""
+        """Update `up`: a node is connected and reads. True if it changed."""
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
         if self.up is (bool(self._nodes) and not self._stalled):
             return False
@@ -287,25 +289,24 @@ class LinkMonitor:
         for on_change in self._watchers:
             try:
                 on_change(self.up)
-            # Foreign code must end neither the thread that notices outages nor the opening: said once per kind.
+            # Foreign code must stop neither the monitor thread nor `start`: logged once per type.
             except Exception as error:
                 if type(error) not in self._reported:
                     self._reported.add(type(error))
                     log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
 
     def send_window(self) -> int:
-        """Bytes that every link's kernel has room for: so much is put without waiting. 0 if it is not known of one."""
+        """Bytes that every link's kernel buffer can take: such a put does not wait. 0 if unknown for one link."""
         if self.multicast:
             return 0
         links = [node.link for node in tuple(self._nodes.values())]
         return min((link.send_window() if link is not None else 0 for link in links), default=0)
 
     def sample(self) -> None:
-        """Something has happened, perhaps to a link: see how they are. Called on threads of Zenoh's; cheap."""
+        """Sample all links after an event that may come from a lost link. Called on Zenoh's threads; cheap."""
         now_ns = self._monotonic_ns()
-        if (
-            now_ns - self._sampled_ns > _MIN_SAMPLE_INTERVAL_NS
-        ):  # all publishers lose their subscribers at once
+        # Limited, because all publishers lose their subscribers at once.
+        if now_ns - self._sampled_ns > _MIN_SAMPLE_INTERVAL_NS:
             self._sampled_ns = now_ns
             self._sample_nodes(now_ns)
 
@@ -313,7 +314,7 @@ class LinkMonitor:
         for node in tuple(self._nodes.values()):
             node.sample(now_ns)
 
-    # --- what may have been lost ----------------------------------------------------------------------------------------
+    # --- losses -------------------------------------------------------------------------------------------------------
 
     def _tick(self, now_ns: int) -> None:
         for key, node in tuple(self._nodes.items()):
@@ -326,7 +327,7 @@ class LinkMonitor:
                 self._unreported[key] = self._remove_node(key, now_ns)
                 if was_up and not self.up:
                     self._notify_watchers()
-        # One of several that takes nothing holds nobody up for longer than a put waits.
+        # With several nodes a stalled one delays the others no longer than one put waits.
         self._stalled = bool(self._nodes) and all(node.is_stalled(now_ns) for node in self._nodes.values())
         if self._update_state():
             self._notify_watchers()
@@ -337,14 +338,14 @@ class LinkMonitor:
             ends = [(each.src, each.dst) for each in self._session.info.links() if str(each.zid) == zid]
         except zenoh.ZError:  # the session is closing
             return None
-        # With several links to one node it is not known which one a message takes.
+        # With several links to one node the link of a message is unknown.
         return find_link(*ends[0]) if len(ends) == 1 else None
 
     def lost_since_ns(self, noticed_ns: int) -> int:
-        """From when on a message may be lost to a subscriber that was gone by `noticed_ns`; 0 if that is not known.
+        """The time since which messages to a subscriber that was gone by `noticed_ns` may be lost; 0 if unknown.
 
-        It was behind the node that went nearest to that time: as long as another has subscribers, there are some. If none did,
-        the subscriber was behind one that is still there: what that has taken is its own.
+        The subscriber was behind the node lost nearest to that time. If no node was lost then, the subscriber was
+        behind a connected node, which has received all messages.
         """
         distance_ns, since_ns = min(
             ((each.distance_ns(noticed_ns), each.since_ns) for each in self._losses),
@@ -356,7 +357,7 @@ class LinkMonitor:
         return len(self._nodes)
 
     def close(self) -> None:
-        """End the thread; nobody counts as connected from here on."""
+        """End the thread; no node counts as connected from here on."""
         if self._listener is not None:
             self._listener.undeclare()  # type: ignore[no-untyped-call]
         if self._thread is not None:
@@ -366,6 +367,6 @@ class LinkMonitor:
 
 
 def lease_ms(config: zenoh.Config) -> int:
-    """After which silence a node counts as gone: our own lease, which its own is taken to be like."""
+    """The silence after which a node counts as lost: our own lease, assuming that the node's is equal."""
     lease = json.loads(config.get_json("transport/link/tx/lease"))
     return lease if isinstance(lease, int) else 10_000

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Announcements of streamers as Zenoh liveliness tokens: no traffic, and gone with the session that declared them.
+"""Announcements of peer streamers as Zenoh liveliness tokens: no traffic, and removed with the declaring session.
 
-A session that is closed or killed takes its tokens along at once, one that is frozen or cut off after its lease (10 s).
+In: our announcements, and the tokens of the network. Out: tokens, and watcher calls with all present announcements.
 
-Tokens are not authenticated by themselves: any node of the network can declare any. What they can do is for
-`ustreamer.core.peers.election` to bound, and who may declare which for Zenoh's access control.
+The tokens of a closed or killed session disappear at once, those of a frozen or cut-off session after its lease (10 s).
+
+Tokens are not authenticated: any node of the network can declare any token. `ustreamer.core.peers.election` bounds the
+effect of a token, and Zenoh's access control can restrict their declaration.
 """
 
 import logging
@@ -28,17 +30,17 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 log = logging.getLogger("ustreamer.zenoh")
 
 MAX_ANNOUNCEMENTS: Final = 4096
-"""Kept of one network; an honest streamer has as many as authorities in its configuration, and one."""
+"""Limit per network; an honest streamer declares one per authority of its configuration, plus one."""
 
 _QUEUE_TOKENS: Final = 4096
-"""Tokens that wait to be read; while there are more, Zenoh reads nothing else from that link."""
+"""Tokens in the channel; when it is full, Zenoh stops reading from that link."""
 _NOTIFY_INTERVAL_S: Final = 0.02
-"""Between two tellings: every change makes all plans anew, and a hostile node may come and go all the time."""
+"""Minimum time between two notifications: each rebuilds all routes, and a hostile node may change all the time."""
 _JOIN_S: Final = 5.0
 
 
 class PeerTokens:
-    """The announcements of one session and those that it sees; `refused` those that say nothing, `crowded_out` those too many."""
+    """Our announcements and those of peers. Counts invalid tokens as `refused`, excess tokens as `over_limit`."""
 
     def __init__(self, endpoint: str, trusted_authorities: Collection[str] = ()) -> None:
         self.refused = 0
@@ -57,29 +59,29 @@ class PeerTokens:
         self._closing = Event()
 
     def watch_announcements(self, on_change: Callable[[frozenset[Announcement]], None]) -> None:
-        """Have `changed` called with all that is announced after every change, our own included. Before `start`."""
+        """Call `on_change` after every change with all announcements, our own included. Call before `start`."""
         self._watchers.append(on_change)
 
     def start(self, session: zenoh.Session) -> None:
-        """Begin to look, if anybody watches, and be ready to announce."""
+        """Subscribe to tokens if there is a watcher, and allow announcements."""
         self._session = session
         self.topic_tokens.start(session)
         if not self._watchers:
             return
         channel: FifoChannel[zenoh.Sample] = FifoChannel(_QUEUE_TOKENS)
         self._subscriber = session.liveliness().declare_subscriber(f"{PREFIX}/**", channel, history=True)
-        name = f"zenoh {self._endpoint} neighbours"
+        name = f"zenoh {self._endpoint} peers"
         self._thread = Thread(target=self._run, args=(self._subscriber.handler,), name=name, daemon=True)
         self._thread.start()
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
-        """Say these from now on, and no other. UStatusError(UNAVAILABLE) if Zenoh refuses.
+        """Replace our announcements. UStatusError(UNAVAILABLE) if Zenoh refuses.
 
-        Who we are is said last and taken back first: in between, nobody counts on us.
+        Our identity is announced last and withdrawn first, so that no peer relies on an incomplete set.
         """
         with self._lock:
             for each in sorted(self._declared.keys() - announcements, key=_is_announced_last, reverse=True):
-                with suppress(zenoh.ZError):  # the session has ended, and its tokens with it
+                with suppress(zenoh.ZError):  # the session and its tokens are gone
                     self._declared.pop(each).undeclare()  # type: ignore[no-untyped-call]
             if self._session is None:
                 return
@@ -92,7 +94,7 @@ class PeerTokens:
                 self._declared[each] = token
 
     def close(self) -> None:
-        """Take everything back and end the threads. May be repeated."""
+        """Withdraw all announcements and end the threads. May be repeated."""
         self.announce(frozenset())
         self.topic_tokens.close()
         self._session = None
@@ -103,7 +105,7 @@ class PeerTokens:
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
-    # --- on the thread ------------------------------------------------------------------------------------------------
+    # --- on the token thread ------------------------------------------------------------------------------------------
 
     def _run(self, samples: "zenoh.Handler[zenoh.Sample]") -> None:
         try:
@@ -121,7 +123,7 @@ class PeerTokens:
             return
 
     def _on_token(self, sample: zenoh.Sample) -> bool:
-        """Note a token that came or went; whether that is news about who is there."""
+        """Apply a declared or removed token; True if the set of announcements changed."""
         try:
             announcement = parse_token(str(sample.key_expr), self._trusted_authorities)
         except UStatusError as error:
@@ -149,7 +151,7 @@ class PeerTokens:
     def _notify(self, notify: Callable[[], None]) -> None:
         try:
             notify()
-        # Foreign code must not end the thread that notices who is there: said once per kind.
+        # Foreign code must not end the token thread: logged once per type.
         except Exception as error:
             if type(error) not in self._reported:
                 self._reported.add(type(error))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages out: one declared publisher per route (source, sink, priority), each distinct header written once.
+"""Sends messages: one declared publisher per route (source, sink, priority), each distinct header encoded once.
 
-A publisher rather than `session.put`: it is no slower (5.4 against 5.8 us), and knows whether a subscriber matches. What
-nobody would get is refused: a put that reaches nobody is lost without a word. And what was put shortly before a publisher
-lost its subscribers is put once more when they are back, before anything newer, with the same ids.
+In: messages. Out: Zenoh puts, or RouteUnavailable where no subscriber matches, as Zenoh loses such a put silently.
+
+A publisher instead of `session.put`: it is no slower (5.4 against 5.8 us), and it knows if a subscriber matches.
+Messages put shortly before a publisher lost its subscribers are put again when the subscribers are back, before any
+newer message, with the same ids.
 """
 
 from collections import OrderedDict
@@ -57,9 +59,7 @@ PRIORITIES: Final = {
 
 MAX_PUBLISHERS: Final = 1024
 _MAX_HEADERS: Final = 8192
-_VERSION_AND_TAGS: Final = (
-    VERSION_BYTE + b"\x0a\x12\x09"
-)  # then the id's two halves, as in `ustreamer.uprotocol.wire`
+_VERSION_AND_TAGS: Final = VERSION_BYTE + b"\x0a\x12\x09"  # precedes the id, as in `ustreamer.uprotocol.wire`
 _MAX_TAILS: Final = 256
 _POLL_S: Final = 0.005
 _NS_PER_MS: Final = 1_000_000
@@ -70,7 +70,7 @@ ZenohRoute = tuple[UUri, UUri | None, UPriority]
 
 
 class _RoutePublisher:
-    """A route. `open`: a subscriber matches, and it owes nothing of before."""
+    """A route. `open`: a subscriber matches, and nothing is left to retransmit."""
 
     __slots__ = ("last_used", "lost_ns", "open", "put", "route", "status_received", "to_retransmit", "zenoh")
 
@@ -86,9 +86,9 @@ class _RoutePublisher:
 
 
 class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
-    """What all messages with the same attributes have in common: their route, and their attachment after the id.
+    """The common part of all messages with equal attributes: the route, and the attachment after the id.
 
-    Answers have in common what they say besides their reqid: that stands between `tail` and `behind`.
+    Responses share all attributes except the reqid, which is encoded between `tail` and `after_reqid`.
     """
 
     publisher: _RoutePublisher
@@ -98,14 +98,14 @@ class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
     after_reqid: bytes | None = None
 
     def encode_for(self, attributes: UAttributes) -> tuple[bytes, bytes]:
-        """What follows the id of a message with these, and of it what no other has: its reqid as a field, or nothing."""
+        """The attachment after the id of a message with `attributes`, and the encoded reqid field or b""."""
         if self.after_reqid is None or attributes.reqid is None:
             return self.tail, b""
         reqid = reqid_field(attributes.reqid)
         return self.tail + reqid + self.after_reqid, reqid
 
     def attachments(self, run: MessageBatch) -> Sequence[bytes]:
-        """Those of a run; as they came, if they say what we would."""
+        """The attachments of a batch. Received attachments are reused if they equal ours."""
         ids, reqids, tail = run.ids, run.reqids, repeat(self.tail)
         if type(ids) is AttachmentColumns and reqids is None and ids.tail == self.tail:
             return ids.items
@@ -118,7 +118,7 @@ class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
         return list(map(pack, *head, tail, *reqid, repeat(self.after_reqid)))
 
     def remembered_payloads(self, attachments: Sequence[bytes], payloads: Sequence[bytes]) -> Sequence[bytes]:
-        """The payloads of messages with these attachments as they are remembered: behind their reqid, if they have one."""
+        """The payloads as the retransmit buffer stores them: preceded by the reqid field, if there is one."""
         if self.after_reqid is None:
             return payloads
         begin = HEAD.size + len(self.tail)
@@ -128,18 +128,18 @@ class _EncodedHeader(msgspec.Struct, frozen=True, gc=False):
 
 @lru_cache(_MAX_TAILS)
 def _attachment_struct(tail_bytes: int) -> Struct:
-    """An attachment whose tail is so long."""
+    """The layout of an attachment with a tail of this length."""
     return Struct(f"{HEAD.format}{tail_bytes}s")
 
 
 @lru_cache(_MAX_TAILS)
 def _response_attachment_struct(tail_bytes: int, after_reqid: int) -> Struct:
-    """An attachment with so much before its reqid and behind it."""
+    """The layout of an attachment with these lengths before and after its reqid."""
     return Struct(f"{HEAD.format}{tail_bytes}s{REQID.format[1:]}{after_reqid}s")
 
 
 class ZenohSender:
-    """Puts messages on one session. Safe from any thread; a put that waits makes the other senders wait too."""
+    """Puts messages on one session. Thread-safe; a put that waits blocks the other senders."""
 
     def __init__(
         self,
@@ -151,11 +151,11 @@ class ZenohSender:
         on_route_opened: Callable[[Hashable], None] = lambda route: None,
         max_publishers: int = MAX_PUBLISHERS,
     ) -> None:
-        """`answered`: requests that need not be put again; `opened` is told, on the thread of `links`, which routes are open again."""
+        """`answered_requests` are not retransmitted. `on_route_opened` is called on the thread of `link_monitor`."""
         self.sent = 0
         self.replayed = 0
         self.not_replayed = 0
-        """What may have been lost and was not put again: its ttl was over, or its publisher had to go."""
+        """Possibly lost messages that were not put again: the ttl was over, or the publisher was evicted."""
         self._session = session
         self._link_monitor = link_monitor
         self._context = context
@@ -166,26 +166,26 @@ class ZenohSender:
         self._window_ns = retransmit.ms * _NS_PER_MS
         self._on_route_opened = on_route_opened
         self._max_publishers = max_publishers
-        # A publisher that one thread uses cannot be undeclared by another (RuntimeError: Already borrowed).
+        # A publisher in use by one thread cannot be undeclared by another (RuntimeError: Already borrowed).
         self._lock = Lock()
-        # What Zenoh's own threads wait for: never held for long, and never while Zenoh is called.
+        # Zenoh's threads wait for this lock: never held for long, and never during a call of Zenoh.
         self._state_lock = Lock()
         self._closing = Event()
         self._publishers: OrderedDict[ZenohRoute, _RoutePublisher] = OrderedDict()
         self._headers: dict[UAttributes, _EncodedHeader] = {}
         self._response_headers: dict[UAttributes, _EncodedHeader] = {}
-        """By the attributes of the answers without their reqid."""
+        """By the attributes of the responses without reqid."""
 
     def put_message(self, message: UMessage) -> None:
-        """Put `message`; never waits for anybody to listen. Raises as `UTransport.send`, and RouteUnavailable."""
+        """Put `message` without waiting for a subscriber. Raises like `UTransport.send`, and RouteUnavailable."""
         with self._lock:
-            attributes = message.attributes  # as `_known`, without a call: 2 us of a message that comes alone
+            attributes = message.attributes  # inlined `_cached_header`: 2 us for a message on a cold cache
             known = (
                 self._headers.get(attributes) if attributes.reqid is None else self._cached_header(attributes)
             )
             header = known or self._new_header(message)
             id = message.id
-            if id.msb & 0xF000 != 0x7000 or id.lsb >> 62 != 0b10:  # UUID.is_valid, 0.15 us less
+            if id.msb & 0xF000 != 0x7000 or id.lsb >> 62 != 0b10:  # inlined UUID.is_valid, 0.15 us less
                 message.check(strict=False)
             if not self._link_monitor.up:
                 name = self._context.name
@@ -196,20 +196,20 @@ class ZenohSender:
             self._put(header, message)
 
     def put_batch(self, messages: Iterable[UMessage]) -> int:
-        """As `put` of each valid message until one is refused; how many were not.
+        """Equal to `put_message` of each valid message until one is refused; returns the number of puts.
 
-        In one go, so that Zenoh sends them together: put one by one, with other work in between, its sending thread woke up
-        for every fourth message, which cost as much as the message itself (4 us).
+        The puts follow each other directly, so that Zenoh sends them together. With other work between two puts,
+        Zenoh's sending thread woke up for every fourth message, which cost as much as the message (4 us).
 
-        All are remembered as put when the last one was. What was put earlier may so be put again without need, but what a link
-        has lost is not missed.
+        All are remembered with the time of the last put. An earlier one may thus be retransmitted without need, but no
+        lost message is missed.
         """
         if type(messages) is MessageBatch:
             return self._put_column_batch(messages)
         header: _EncodedHeader | None = None
         attributes: UAttributes | None = None
         tail = reqid = b""
-        heads, payloads = list[bytes](), list[bytes]()  # of one run of the same header
+        heads, payloads = list[bytes](), list[bytes]()  # of consecutive messages with the same header
         with self._lock:
             before, links, pack = self.sent, self._link_monitor, HEAD.pack
             for message in messages:
@@ -223,7 +223,7 @@ class ZenohSender:
                         header = found
                     if header is not None:
                         tail, reqid = header.encode_for(attributes)
-                if header is None or not links.up:  # a put may have waited until its link was given up
+                if header is None or not links.up:  # the put may have waited until Zenoh closed the link
                     break
                 id, payload = message.id, message.payload
                 head = pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
@@ -232,17 +232,19 @@ class ZenohSender:
                 except zenoh.ZError:
                     break
                 heads.append(head)
-                payloads.append(reqid + payload)  # which copies nothing where there is none
+                payloads.append(reqid + payload)  # no copy if `reqid` is empty
             if header is not None:
                 self._remember(header, heads, payloads)
             return self.sent - before
 
+    # Fast path of put_message (oracle); compared by
+    # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_remembered_like_single_messages
     def _put_column_batch(self, run: MessageBatch) -> int:
-        """As `put_all`, where nearly all is the same: between two puts there is nothing.
+        """Equal to `put_batch` for equal attributes: no work between two puts.
 
-        The longer that is, the more often Zenoh's thread finds all sent, goes to sleep, and is woken by the next put.
+        The longer the gap, the more often Zenoh's thread has sent all, goes to sleep, and is woken by the next put.
         """
-        # From here on: another sender may wait at a put with the lock.
+        # Measured from here: another sender may hold the lock while its put waits.
         soon_ns = self._monotonic_ns() + BATCH_SEND_MS * _NS_PER_MS
         with self._lock:
             has_ttl, answers = bool(run.attributes.ttl), run.reqids is not None
@@ -257,7 +259,7 @@ class ZenohSender:
             try:
                 for payload, attachment in remaining:
                     put(payload, attachment=attachment)
-                    # The put may have waited: until its link was given up, or the next message is too old.
+                    # The put may have waited until Zenoh closed the link, or until the next message is too old.
                     if not links.up or (has_ttl and self._monotonic_ns() > soon_ns):
                         break
             except zenoh.ZError:
@@ -269,25 +271,25 @@ class ZenohSender:
             return put_count
 
     def _cached_header(self, attributes: UAttributes) -> _EncodedHeader | None:
-        """What was sent before with the same attributes or, of an answer, with another reqid."""
+        """The cached header for these attributes, for a response with any reqid; None if it was never sent."""
         reqid = attributes.reqid
         if reqid is None:
             return self._headers.get(attributes)
         return self._response_headers.get(_without_reqid(attributes)) if reqid.is_valid else None
 
     def _sendable_header(self, attributes: UAttributes) -> _EncodedHeader | None:
-        """What was put before and can be put now."""
+        """The cached header if it can be put now."""
         return self._if_sendable(self._cached_header(attributes))
 
     def _if_sendable(self, header: _EncodedHeader | None) -> _EncodedHeader | None:
-        """A header, if there is one, with a link and somebody who listens."""
+        """`header` if a link is up and a subscriber matches, else None."""
         links = self._link_monitor
         if header is None or not links.up or not (header.publisher.open or links.multicast):
             return None
         return header
 
     def send(self, message: UMessage) -> None:
-        """As `put`, for whoever has nowhere to keep it: waits for a subscriber while the links settle, and then does without."""
+        """As `put_message`, for callers without a queue: wait for a subscriber while links settle, then put anyway."""
         while self._is_route_closed(message):
             if self._monotonic_ns() >= self._link_monitor.settled_ns or self._closing.wait(_POLL_S):
                 with self._lock:
@@ -296,7 +298,7 @@ class ZenohSender:
                 return
 
     def _is_route_closed(self, message: UMessage) -> bool:
-        """Put `message`; whether it was not, because nobody listens."""
+        """Put `message`; True if it was refused because no subscriber matches."""
         try:
             self.put_message(message)
         except RouteUnavailable:
@@ -304,7 +306,9 @@ class ZenohSender:
         return False
 
     def _put(self, header: _EncodedHeader, message: UMessage) -> None:
-        now_ns = self._monotonic_ns()  # before: what a dying link keeps waiting belongs to it
+        now_ns = (
+            self._monotonic_ns()
+        )  # before the put: a put that waits on a dying link counts as lost with the link
         id, payload = message.id, message.payload
         head = HEAD.pack(_VERSION_AND_TAGS, id.msb, b"\x11", id.lsb)
         tail, reqid = header.tail, b""
@@ -326,7 +330,7 @@ class ZenohSender:
         payloads: Sequence[bytes],
         sizes: Sequence[int] | None = None,
     ) -> None:
-        """These, if any, have been put."""
+        """Record that these were put."""
         if not heads:
             return
         publisher = header.publisher
@@ -338,9 +342,9 @@ class ZenohSender:
     # --- publishers ---------------------------------------------------------------------------------------------------
 
     def _new_header(self, message: UMessage) -> _EncodedHeader:
-        """For attributes that are new or never come again; INVALID_ARGUMENT if they must not be sent."""
+        """Encode the header for new or uncacheable attributes; INVALID_ARGUMENT for invalid ones."""
         attributes = message.attributes
-        check_attributes(attributes)  # leniently: what a tolerated library sent is carried on
+        check_attributes(attributes)  # lenient: messages of tolerated libraries are forwarded
         if attributes.type is UMessageType.PUBLISH and attributes.sink is not None:
             attributes = msgspec.structs.replace(attributes, sink=None)  # never on the wire (X-22)
         publisher = self._publisher(attributes)
@@ -370,7 +374,7 @@ class ZenohSender:
         return header
 
     def _publisher(self, attributes: UAttributes) -> _RoutePublisher:
-        # Not by header: whoever sends one topic with two ttls wants its messages in order.
+        # Not per header: messages of one topic with two ttls must keep their order.
         route = attributes.source, attributes.sink, attributes.priority
         publisher = self._publishers.get(route)
         if publisher is None:
@@ -381,7 +385,7 @@ class ZenohSender:
         return publisher
 
     def _evict_publisher(self) -> None:
-        """Let go of the publisher that was not used for longest, of those that owe nothing if there is one."""
+        """Evict the least recently used publisher, first among those with nothing to retransmit."""
         oldest = min(self._publishers.values(), key=lambda each: (bool(each.to_retransmit), each.last_used))
         self.not_replayed += len(oldest.to_retransmit)
         oldest.to_retransmit = []
@@ -402,7 +406,7 @@ class ZenohSender:
             publisher.zenoh = self._session.declare_publisher(
                 key,
                 priority=PRIORITIES[attributes.priority],
-                # DROP, which is Zenoh's default, loses messages on a link that is merely busy.
+                # Zenoh's default DROP loses messages on a busy link.
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 allowed_destination=zenoh.Locality.REMOTE,
             )
@@ -412,20 +416,20 @@ class ZenohSender:
         except zenoh.ZError as error:
             raise self._put_error(attributes, error) from error
         with self._state_lock:
-            if not publisher.status_received:  # what the listener was told since is newer
+            if not publisher.status_received:  # a status that the listener received since is newer
                 publisher.open = matching
         return publisher
 
-    # --- who listens --------------------------------------------------------------------------------------------------
+    # --- matching subscribers -----------------------------------------------------------------------------------------
 
     def _on_matching_status(self, publisher: _RoutePublisher, matching: bool) -> None:
-        """Somebody listens to `publisher` now, or nobody any more. Called on a thread of Zenoh's."""
+        """A first subscriber matches, or the last one has gone. Called on a Zenoh thread."""
         self._link_monitor.sample()
         now_ns = self._monotonic_ns()
         with self._state_lock:
             publisher.status_received = True
             if not matching:
-                publisher.open = False  # at once; it is opened again by `_found` only
+                publisher.open = False  # at once; only `_on_subscriber_found` opens it again
         self._link_monitor.run_on_monitor(
             lambda: (
                 self._on_subscriber_found(publisher)
@@ -439,13 +443,15 @@ class ZenohSender:
             publisher.to_retransmit = self._retransmit_buffer.messages_of(publisher)
             publisher.lost_ns = noticed_ns
             with self._state_lock:
-                publisher.open = False  # `_found` may have opened it since, for those who have gone
+                publisher.open = (
+                    False  # `_on_subscriber_found` may have opened it since, for earlier subscribers
+                )
 
     def _on_subscriber_found(self, publisher: _RoutePublisher) -> None:
-        """Put once more what may have been lost, and open the route."""
+        """Retransmit possibly lost messages and open the route."""
         with self._lock:
             if self._publishers.get(publisher.route) is not publisher:
-                return  # retired meanwhile
+                return  # evicted since
             to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
             if to_retransmit:
                 self._retransmit_lost(publisher, to_retransmit)
@@ -454,7 +460,7 @@ class ZenohSender:
         self._on_route_opened(publisher.route)
 
     def _retransmit_lost(self, publisher: _RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
-        # What is remembered is no older than the window was at the last put; that may be long before the loss is noticed.
+        # The buffer holds one window before the last put; that may be long before the loss is detected.
         since_ns = self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
         for put_ns, message in to_retransmit:
             if put_ns < since_ns or self._is_answered(message):
@@ -468,7 +474,7 @@ class ZenohSender:
     def _retransmit(self, publisher: _RoutePublisher, put_ns: int, message: UMessage) -> bool:
         ttl = message.attributes.ttl
         if ttl and (
-            # It had at most its ttl when it was put, whatever the wall clock has been set to since.
+            # At its put it had at most its ttl left, independent of later clock steps.
             self._monotonic_ns() - put_ns > ttl * _NS_PER_MS
             or self._expiry.is_expired(message.id.time_ms, ttl)
         ):
@@ -476,7 +482,7 @@ class ZenohSender:
         try:
             header = self._cached_header(message.attributes) or self._new_header(message)
             self._put(header, message)
-        except UStatusError:  # the session has gone; there is nobody to tell
+        except UStatusError:  # the session is closed; the caller cannot react
             return False
         self.sent -= 1
         self.replayed += 1
@@ -486,22 +492,24 @@ class ZenohSender:
         if _has_subscriber(publisher.zenoh):
             self._link_monitor.run_on_monitor(lambda: self._on_subscriber_found(publisher))
         source, sink, _ = publisher.route
-        what = f"nobody listens to {source}" if sink is None else f"nobody listens at {sink} to {source}"
-        return RouteUnavailable(publisher.route, f"endpoint {self._context.name!r}: {what}")
+        address = f"{source}" if sink is None else f"{sink} from {source}"
+        return RouteUnavailable(
+            publisher.route, f"endpoint {self._context.name!r}: no subscriber for {address}"
+        )
 
     def _put_error(self, attributes: UAttributes, error: zenoh.ZError) -> UStatusError:
-        """What a failed put means: try again if the session has gone, else give this message up."""
+        """The error of a failed put: UNAVAILABLE (retry) if the session is closed, else INTERNAL (no retry)."""
         code = UCode.UNAVAILABLE if self._session.is_closed() else UCode.INTERNAL
         what = f"{attributes.type.name} from {attributes.source} to {attributes.sink}"
         return UStatusError(code, f"endpoint {self._context.name!r}: {what}: {zenoh_error_text(error)}")
 
     def close(self) -> None:
-        """Let go of a send that waits for a subscriber."""
+        """Release a `send` that waits for a subscriber."""
         self._closing.set()
 
 
 def _without_reqid(attributes: UAttributes) -> UAttributes:
-    """What all answers say that differ in their reqid only."""
+    """The common attributes of responses that differ only in their reqid."""
     return msgspec.structs.replace(attributes, reqid=None)
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was put of late, to be put again after a loss: the last of all routes together, bounded by age, number and bytes.
+"""Recent puts of all routes, to be put again after a loss; bounded by age, number and bytes.
 
-Thousands of messages, each let go of when the 4 000th after it has come, are so many cold pieces of memory: kept as objects,
-they cost 2 to 3 us of 9 a message. So only the newest few dozen are objects; all others are blocks of them, a few bytes
-objects each, which go as a whole.
+In: each put. Out: the remembered messages of one publisher, for retransmission.
+
+Thousands of messages as objects, each freed 4 000 messages later, are cold memory: they cost 2 to 3 us of the 9 us per
+message. So only the newest few dozen are objects. Older ones are joined to blocks of a few bytes objects each, which
+are dropped as a whole.
 """
 
 from array import array
@@ -22,8 +24,8 @@ from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.wire import REQID
 
 OVERHEAD_BYTES: Final = 200
-"""What a remembered message counts beside its payload."""
-_BLOCK_SHARE: Final = 64  # of every bound, at most: what is let go of at once
+"""The bytes that a remembered message counts besides its payload."""
+_BLOCK_SHARE: Final = 64  # a block has at most this fraction of every bound
 _NS_PER_MS: Final = 1_000_000
 _NEVER_NS: Final = 1 << 62
 
@@ -32,7 +34,7 @@ HEAD: Final = Struct("<4sQcQ")
 
 
 class RetransmitConfig(msgspec.Struct, frozen=True):
-    """How much of what was put is remembered, to be put again after a loss; `ms` 0 is nothing."""
+    """The bounds of the retransmit buffer; `ms` 0 disables it."""
 
     ms: int = 15_000
     messages: int = 4_000
@@ -40,21 +42,21 @@ class RetransmitConfig(msgspec.Struct, frozen=True):
 
 
 class AnsweredRequests:
-    """Requests that have an answer, the last ones: they are not put again, as a method may not bear to be called twice.
+    """The ids of the last answered requests. They are not retransmitted: a second call of a method can do harm.
 
-    Safe from any thread.
+    Thread-safe.
     """
 
     def __init__(self, capacity: int) -> None:
-        """So many are known at least, and three times as many at most; of 0 none."""
+        """Keeps at least `capacity` ids and at most three times as many; 0 disables it."""
         self._capacity = capacity
-        # What was noted since somebody asked, of each id two numbers: 0.25 us an answer, and no objects that stay.
+        # Added since the last query, two numbers per id: 0.25 us per response, and no objects.
         self._unindexed = array("Q")
-        self._ids: dict[UUID, None] = {}  # before that, oldest first
+        self._ids: dict[UUID, None] = {}  # added before that, oldest first
         self._lock = Lock()
 
     def add_reqids(self, reqids: Sequence[UUID]) -> None:
-        """Answers to these have come."""
+        """Record the responses to these requests."""
         if not self._capacity:
             return
         halves = [half for id in reqids for half in (id.msb, id.lsb)]
@@ -64,7 +66,7 @@ class AnsweredRequests:
                 del self._unindexed[: -2 * self._capacity]
 
     def __contains__(self, id: UUID) -> bool:
-        """Asked of each request that a loss has taken, on every route that it has closed: so an answer is looked at once for all."""
+        """True if the request has a response. Queried per lost request and route, so new ids are indexed once."""
         with self._lock:
             if self._unindexed:
                 self._index_new()
@@ -72,7 +74,7 @@ class AnsweredRequests:
 
     def _index_new(self) -> None:
         for each in map(UUID, self._unindexed[::2], self._unindexed[1::2]):
-            self._ids.pop(each, None)  # or it would stay as old as it was
+            self._ids.pop(each, None)  # else it would keep its old position
             self._ids[each] = None
         del self._unindexed[:]
         for each in list(islice(self._ids, max(0, len(self._ids) - self._capacity))):
@@ -80,9 +82,9 @@ class AnsweredRequests:
 
 
 class Origin(NamedTuple):
-    """The publisher and the attributes of messages.
+    """The common publisher and attributes of messages.
 
-    `answers`: they have a reqid each, which stands, as a field, before their payload.
+    With `are_responses` each stored payload is preceded by its reqid field.
     """
 
     publisher: Hashable
@@ -90,7 +92,7 @@ class Origin(NamedTuple):
     are_responses: bool = False
 
     def message(self, msb: int, lsb: int, stored: bytes) -> UMessage:
-        """One of them."""
+        """The message with this id and stored payload."""
         if not self.are_responses:
             return UMessage(UUID(msb, lsb), self.attributes, stored)
         _, *reqid = REQID.unpack_from(stored)
@@ -99,7 +101,7 @@ class Origin(NamedTuple):
 
 
 class _BlockPart(NamedTuple):
-    """Some messages in a row, put at one time; their heads have a size, and what is behind the id there is in the origin, too."""
+    """Consecutive messages of one put time and one head size. The origin has all of a head except its id."""
 
     origin: Origin
     put_ns: int
@@ -108,7 +110,7 @@ class _BlockPart(NamedTuple):
 
 
 class _Block(msgspec.Struct, frozen=True, gc=False):
-    """Messages in the order of putting. `heads` and `payloads` are joined, `sizes` are those of the payloads."""
+    """Messages in order of their puts. `heads` and `payloads` are joined; `sizes` are the payload sizes."""
 
     parts: tuple[_BlockPart, ...]
     heads: bytes
@@ -134,20 +136,20 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
 
 
 class RetransmitBuffer:
-    """Not locked. Times of putting must not go back."""
+    """Recent puts in blocks. Not thread-safe. Put times must not decrease."""
 
     def __init__(self, config: RetransmitConfig) -> None:
         self.is_enabled = config.ms > 0
         self._window_ns = config.ms * _NS_PER_MS
         self._block_messages = max(1, config.messages // _BLOCK_SHARE)
         self._block_bytes = config.bytes // _BLOCK_SHARE
-        # In blocks; what may be there besides is less than a block.
+        # Bounds of the closed blocks; the open block is smaller than one block.
         self._max_messages = config.messages - self._block_messages + 1
         self._max_bytes = config.bytes - (self._block_bytes if self._block_bytes >= OVERHEAD_BYTES else 0)
         self._block_ns = self._window_ns // _BLOCK_SHARE
         self._blocks: deque[_Block] = deque()
         self._messages = self._bytes = 0  # in blocks
-        self._block_until_ns = 0  # later messages are no part of the block that is begun
+        self._block_until_ns = 0  # later messages start a new block
         self._evict_at_ns = _NEVER_NS  # when the oldest block is too old
         self._begin_block()
 
@@ -161,6 +163,8 @@ class RetransmitBuffer:
     def __len__(self) -> int:
         return self._messages + len(self._sizes)
 
+    # Fast path of append (oracle); both compared with a model by
+    # tests/transports/zenoh/test_retransmit.py::test_the_newest_messages_are_kept_within_all_bounds
     def append_batch(
         self,
         origin: Origin,
@@ -169,9 +173,9 @@ class RetransmitBuffer:
         payloads: Sequence[bytes],
         sizes: Sequence[int] | None = None,
     ) -> None:
-        """Remember some messages of one publisher with the same attributes.
+        """Equal to `append` of each, for messages of one publisher with the same attributes.
 
-        Each as its HEAD, with or without the tail behind it, but all the same; and as its payload, of one of `sizes`.
+        `heads` all have the same size: HEAD with or without the tail after it. `sizes` are the payload sizes, if known.
         """
         self._close_block_if_old(put_ns)
         self._parts.append(_BlockPart(origin, put_ns, len(heads), len(heads[0])))
@@ -182,7 +186,7 @@ class RetransmitBuffer:
         self._on_appended(put_ns, sum(sizes) + OVERHEAD_BYTES * len(sizes))
 
     def append(self, origin: Origin, put_ns: int, head: bytes, payload: bytes) -> None:
-        """As `note`, of one."""
+        """As `append_batch`, for one message."""
         self._close_block_if_old(put_ns)
         self._parts.append(_BlockPart(origin, put_ns, 1, len(head)))
         self._heads.append(head)
@@ -205,7 +209,7 @@ class RetransmitBuffer:
             self._block_until_ns = now_ns + self._block_ns
 
     def _close_block(self) -> None:
-        """Make a block of the newest."""
+        """Join the newest messages to a block."""
         block = _Block(tuple(self._parts), b"".join(self._heads), self._sizes, b"".join(self._payloads))
         self._blocks.append(block)
         self._evict_at_ns = min(self._evict_at_ns, block.newest_ns + self._window_ns)
@@ -214,7 +218,7 @@ class RetransmitBuffer:
         self._begin_block()
 
     def _evict(self, now_ns: int) -> None:
-        """Let go of the oldest, as time and bounds have it; the newest is always remembered."""
+        """Drop the oldest blocks by age and bounds; the newest message always stays."""
         blocks = self._blocks
         while blocks and (
             self._messages > self._max_messages
@@ -222,7 +226,7 @@ class RetransmitBuffer:
             or blocks[0].newest_ns < now_ns - self._window_ns
         ):
             if len(blocks) == 1 and not self._sizes:
-                self._evict_at_ns = -1  # it fills the bounds by itself: the next message takes its place
+                self._evict_at_ns = -1  # it alone fills the bounds: the next message replaces it
                 return
             block = blocks.popleft()
             self._messages -= len(block.sizes)
@@ -230,8 +234,8 @@ class RetransmitBuffer:
         self._evict_at_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
 
     def messages_of(self, publisher: Hashable) -> list[tuple[int, UMessage]]:
-        """What is remembered of a publisher, each with the time when it was put, in order."""
+        """The remembered messages of a publisher in order, each with its put time."""
         if self._sizes:
             self._close_block()
-            self._evict_at_ns = -1  # with the next message that may be more than the bounds
+            self._evict_at_ns = -1  # the next message may exceed the bounds
         return [each for block in self._blocks for each in block.messages_of(publisher)]

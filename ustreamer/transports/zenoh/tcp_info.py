@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel knows of a Zenoh link over TCP: whether the other side still takes what we send, and still speaks.
+"""The kernel's state of a Zenoh link over TCP: acknowledged, unacknowledged and received bytes.
 
-Zenoh tells that a link is lost, not why; what was lost with it depends on that. Its sockets are in this process, so the
-kernel may be asked about them (`getsockopt(TCP_INFO)`, 4 us). They are only ever asked, by number, and never kept: a number
-that has come to mean another socket is noticed by its addresses.
+Zenoh reports that a link is lost, but not why, and the lost messages depend on the reason. Zenoh's sockets belong to
+this process, so the kernel can be queried (`getsockopt(TCP_INFO)`, 4 us). A socket is queried by its number and never
+kept open. A number that the kernel has reused is detected by its addresses.
 """
 
 import re
@@ -28,28 +28,28 @@ _Ends = tuple[tuple[str, int], tuple[str, int]]
 
 
 class TcpState(NamedTuple):
-    """A connection at one moment. Bytes are counted from its beginning; its end counts as one."""
+    """The state of a connection. Bytes count from its start; the end of the stream counts as one byte."""
 
     established: bool
-    """Whether neither side's kernel has ended it."""
+    """True if neither kernel has ended the connection."""
     acked: int
-    """Bytes that the other side's kernel has acknowledged."""
+    """Bytes acknowledged by the other side's kernel."""
     unacked: int
-    """Bytes that were written and are not acknowledged yet, whether they have been sent or not."""
+    """Bytes written and not acknowledged, sent or not."""
     received_ago_ms: int
-    """Since the other side last sent something of its own."""
+    """Time since the other side last sent data."""
     received: int
-    """Bytes that came in."""
+    """Bytes received."""
 
 
 class TcpLink(NamedTuple):
-    """One of this process's connections, which belongs to somebody else."""
+    """A connection of this process, owned by Zenoh."""
 
     fd: int
     ends: _Ends
 
     def send_window(self) -> int:
-        """Bytes that the kernel takes now without making the sender wait; 0 if the connection is no more."""
+        """Bytes that the kernel accepts now without blocking; 0 if the connection is gone."""
         try:
             borrowed = socket.socket(fileno=self.fd)
         except OSError:
@@ -57,7 +57,9 @@ class TcpLink(NamedTuple):
         try:
             if not self._is_same(borrowed):
                 return 0
-            size = borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # half of it is for bookkeeping
+            size = borrowed.getsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF
+            )  # the kernel uses half for bookkeeping
             waiting = self._unacked_bytes()
         except OSError:
             return 0
@@ -66,7 +68,7 @@ class TcpLink(NamedTuple):
         return max(0, size // 2 - waiting)
 
     def state(self) -> TcpState | None:
-        """How it is now; None if it is no more, or the kernel does not tell."""
+        """The present state; None if the connection is gone or the kernel has no TCP_INFO."""
         try:
             borrowed = socket.socket(fileno=self.fd)
         except OSError:
@@ -74,14 +76,13 @@ class TcpLink(NamedTuple):
         try:
             if not self._is_same(borrowed):
                 return None
-            waiting = (
-                self._unacked_bytes()
-            )  # first: what is acknowledged in between counts twice, and not never
+            # First: bytes acknowledged between the two calls then count twice instead of never.
+            waiting = self._unacked_bytes()
             info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except OSError:
             return None
         finally:
-            borrowed.detach()  # or it would be closed with the object
+            borrowed.detach()  # else the object would close it
         if len(info) < _INFO.size:
             return None
         fields = _INFO.unpack(info)
@@ -89,23 +90,23 @@ class TcpLink(NamedTuple):
         return TcpState(fields[0] == _ESTABLISHED, *numbers)
 
     def _unacked_bytes(self) -> int:
-        """Bytes that were written and are not acknowledged yet."""
+        """Bytes written and not acknowledged."""
         waiting = array("i", [0])
         ioctl(self.fd, TIOCOUTQ, waiting)
         return waiting[0]
 
     def _is_same(self, connection: socket.socket) -> bool:
-        """Whether it is still this one: of those that were accepted at one address, only the other end differs."""
+        """True if it is still this connection. Connections accepted at one address differ only in the other end."""
         if _address_of(connection.getsockname()) != self.ends[0]:
             return False
         try:
             return _address_of(connection.getpeername()) == self.ends[1]
-        except OSError:  # reset: the kernel has forgotten by whom
+        except OSError:  # reset: the kernel has forgotten the peer's address
             return True
 
 
 def find_link(src: str, dst: str) -> TcpLink | None:
-    """The connection of this process between two Zenoh locators, its own end first; None if there is none over TCP."""
+    """The TCP connection of this process between two Zenoh locators, own end first; None if there is none."""
     ours, theirs = _address(src), _address(dst)
     if ours is None or theirs is None:
         return None
@@ -113,7 +114,7 @@ def find_link(src: str, dst: str) -> TcpLink | None:
         fd = int(each.name)
         try:
             borrowed = socket.socket(fileno=fd)
-        except OSError:  # no socket, or closed since it was listed
+        except OSError:  # no socket, or closed since the listing
             continue
         try:
             ends = _ends(borrowed)

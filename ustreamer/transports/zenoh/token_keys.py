@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of liveliness tokens, by which streamers tell each other about themselves.
+"""The keys of the liveliness tokens with which streamers announce themselves and advertise topics.
 
     up-streamer / 1 / instance / endpoint / own authority / role / authority
     up-streamer / 1 / instance / endpoint / own authority / puts / topic / period in ns
 
-The 1 is the version of these keys. Authorities and topics are percent-encoded, so `*` is `%2A` and no wildcard.
+The 1 is the version of these keys. Authorities and topics are percent-encoded, so `*` becomes `%2A` and is no wildcard.
 """
 
 import re
@@ -26,13 +26,13 @@ _ADVERTISEMENT: Final = re.compile(rf"{_ROUTER}/puts/([^/]+)/(0|[1-9][0-9]{{0,18
 
 
 def announcement_key(announcement: Announcement) -> str:
-    """The key of the token that says it."""
+    """The token key of an announcement."""
     each = announcement
     return f"{_router_prefix(each)}/{each.role}/{quote(each.subject, safe='')}"
 
 
 def advertisement_key(advertisement: TopicAdvertisement) -> str:
-    """The key of the token that says it."""
+    """The token key of a topic advertisement."""
     return f"{_router_prefix(advertisement)}/puts/{quote(str(advertisement.topic), safe='')}/{advertisement.period_ns}"
 
 
@@ -41,7 +41,7 @@ def _router_prefix(each: Announcement | TopicAdvertisement) -> str:
 
 
 def parse_token(key: str, trusted_authorities: Collection[str] = ()) -> Announcement | TopicAdvertisement:
-    """What a token says; INVALID_ARGUMENT for any other key. Own authorities in `vouched` are vouched for."""
+    """Decode a token key; INVALID_ARGUMENT for any other key. Announcements of `trusted_authorities` are trusted."""
     if match := _ADVERTISEMENT.fullmatch(key):
         *router, topic, period = match.groups()
         return TopicAdvertisement(*_parse_router(key, *router), _topic(key, topic), _period(key, period))
@@ -63,7 +63,7 @@ def parse_token(key: str, trusted_authorities: Collection[str] = ()) -> Announce
 def _parse_router(key: str, instance: str, endpoint: str, quoted_authority: str) -> tuple[str, str, str]:
     authority = _authority(key, quoted_authority)
     if authority == ANY_AUTHORITY:
-        raise invalid_argument(f"token {key!r}: '*' is nobody's own authority")
+        raise invalid_argument(f"token {key!r}: '*' is not the authority of a streamer")
     return instance, endpoint, authority
 
 
@@ -85,7 +85,7 @@ def _topic(key: str, chunk: str) -> UUri:
     topic = UUri.parse(text)
     if str(topic) != text or not topic.authority_name or not topic.is_topic or topic.wildcard() is not None:
         raise invalid_argument(
-            f"token {key!r}: {text!r} is not the one way to write one topic of a named authority"
+            f"token {key!r}: {text!r} is not the canonical form of one topic of a named authority"
         )
     return topic
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What streamers say that they put, as Zenoh liveliness tokens: ours, declared on a thread of its own, and those that are seen.
+"""Topic advertisements of streamers as Zenoh liveliness tokens: ours, and those of peers.
 
-To declare a token may wait as long as a put, and there may be thousands; whoever makes a plan must not wait for that.
+In: the set of topics that we forward, and tokens of the network. Out: tokens, and watcher calls with each change.
+
+Our tokens are declared on a thread of their own: a declaration can wait as long as a put, there can be thousands, and
+the thread that builds a route must not wait for them.
 """
 
 import logging
@@ -20,7 +23,7 @@ from ustreamer.transports.zenoh.token_keys import advertisement_key
 log = logging.getLogger("ustreamer.zenoh")
 
 MAX_ADVERTISEMENTS: Final = 16_384
-"""Kept of one network: what four streamers may say. What has no room is not known, so that both put it."""
+"""Limit per network: the advertisements of four streamers. Both streamers send a topic over the limit."""
 
 _JOIN_S: Final = 5.0
 
@@ -28,9 +31,9 @@ AdvertisementWatcher = Callable[[frozenset[TopicAdvertisement], frozenset[TopicA
 
 
 class TopicTokens:
-    """What one session says that it puts, and what it sees, itself included.
+    """Our topic advertisements and all those that are visible, our own included.
 
-    Of what was seen, `crowded_out` had no room; of what we said, `undeclared` was refused by Zenoh.
+    `over_limit` counts received advertisements over the limit, `failed` our advertisements that Zenoh refused.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -45,33 +48,35 @@ class TopicTokens:
         self._thread: Thread | None = None
         self._condition = Condition()
         self._desired: frozenset[TopicAdvertisement] = frozenset()
-        self._submitted: frozenset[TopicAdvertisement] = frozenset()  # to Zenoh, as far as it took it
+        self._submitted: frozenset[TopicAdvertisement] = (
+            frozenset()
+        )  # passed to Zenoh, which may have refused some
         self._closing = False
 
     def watch_advertisements(self, on_change: AdvertisementWatcher) -> None:
-        """Have `changed` called with what came and what went. Before `start`."""
+        """Call `on_change` with the added and the removed advertisements. Call before `start`."""
         self._watchers.append(on_change)
 
-    # --- ours -----------------------------------------------------------------------------------------------------------
+    # --- ours ---------------------------------------------------------------------------------------------------------
 
     def start(self, session: zenoh.Session) -> None:
-        """Be ready to say something."""
+        """Allow advertisements."""
         self._session = session
 
     def advertise(self, advertisements: frozenset[TopicAdvertisement]) -> None:
-        """Say these from now on, and no others. Does not wait."""
+        """Replace our advertisements. Does not wait."""
         with self._condition:
             if self._session is None or self._closing:
                 return
             self._desired = advertisements
             self._condition.notify()
             if self._thread is None and advertisements:
-                name = f"zenoh {self._endpoint} puts"
+                name = f"zenoh {self._endpoint} topics"
                 self._thread = Thread(target=self._run, args=(self._session,), name=name, daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
-        """Say nothing new, and take back by and by what is said: nobody counts on it once our name is taken back."""
+        """Advertise no new topic and withdraw the others gradually: peers ignore them without our identity."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -83,23 +88,22 @@ class TopicTokens:
             self._thread.join(_JOIN_S)
 
     def _run(self, session: zenoh.Session) -> None:
-        declared: dict[
-            TopicAdvertisement, zenoh.LivelinessToken
-        ] = {}  # each is taken back when it is let go, all of them at the end
+        # Zenoh withdraws a token when its object is freed; at the end of this method all are.
+        declared: dict[TopicAdvertisement, zenoh.LivelinessToken] = {}
         while (desired := self._wait_for_change()) is not None:
-            # The new before the old: in between, a topic whose rate has changed has two words and not none.
+            # New ones first: a topic with a changed rate then has two advertisements for a moment, and never none.
             for each in desired - declared.keys():
                 if self._closing:
                     return
                 with self._log_refused():
                     declared[each] = session.liveliness().declare_token(advertisement_key(each))
             for each in declared.keys() - desired:
-                with suppress(zenoh.ZError):  # the session has ended, and its tokens with it
+                with suppress(zenoh.ZError):  # the session and its tokens are gone
                     declared.pop(each).undeclare()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _log_refused(self) -> Iterator[None]:
-        """Zenoh may refuse a token; what is not announced, everybody puts."""
+        """Count a token that Zenoh refuses. Every streamer sends a topic that is not advertised."""
         try:
             yield
         except zenoh.ZError as error:
@@ -111,16 +115,16 @@ class TopicTokens:
                 )
 
     def _wait_for_change(self) -> frozenset[TopicAdvertisement] | None:
-        """What to say, as soon as it is something else; None at the end."""
+        """Wait for changed advertisements and return them; None at the end."""
         with self._condition:
             self._condition.wait_for(lambda: self._closing or self._desired != self._submitted)
             self._submitted = self._desired
             return None if self._closing else self._desired
 
-    # --- what is seen, on the thread that looks -------------------------------------------------------------------------
+    # --- received tokens, on the token thread -------------------------------------------------------------------------
 
     def on_token(self, advertisement: TopicAdvertisement, *, is_present: bool) -> None:
-        """A token came or went."""
+        """Apply a declared or removed token."""
         if not is_present:
             if advertisement in self._seen:
                 self._seen.discard(advertisement)
@@ -137,7 +141,7 @@ class TopicTokens:
             self._removed.discard(advertisement)
 
     def pending_notifications(self) -> list[Callable[[], None]]:
-        """Calls that tell each watcher what has changed since the last time; none if nothing has."""
+        """The watcher calls for all changes since the last call; empty without changes."""
         if not self._added and not self._removed:
             return []
         added, self._added = frozenset(self._added), set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Zenoh transport: one session per endpoint, because sessions that share one share its stalls."""
+"""The Zenoh transport: one session per endpoint, because endpoints that share a session share its stalls."""
 
 import atexit
 import json
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import zenoh
 
-from ustreamer.core.delivery.delivery import SendBatch, SendOne
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTopicTransport, PeerTransport
@@ -40,12 +40,10 @@ log = logging.getLogger("ustreamer.zenoh")
 
 MAX_LISTENERS: Final = 256
 _RUNTIME: Final = "(rx: (worker_threads: 16))"
-"""Zenoh reads the sockets of all sessions of a process on two threads. To close one whose peer has stopped reading blocks
-such a thread for up to 10 s (SO_LINGER), so two stalled peers made every endpoint deaf (measured: for 7.3 s)."""
+"""By default Zenoh reads the sockets of all sessions of a process on two threads. Closing a socket whose peer has
+stopped reading blocks such a thread for up to 10 s (SO_LINGER). Two stalled peers stopped all endpoints (for 7.3 s)."""
 _TCP: Final = re.compile(r"tcp/(.+):(\d+)")
-_LISTENER_TIMEOUT_S: Final = (
-    5.0  # with listeners, which are to be quick, and may be stuck, or wait for each other
-)
+_LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
 
 
 class _Registration(NamedTuple):
@@ -56,10 +54,10 @@ class _Registration(NamedTuple):
 class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     """uProtocol over one Zenoh session.
 
-    A send means that Zenoh has taken the message: it tells nobody whether it arrived. With no node connected it is
-    UNAVAILABLE; just after a link came up, it waits until a subscriber matches (1 s, after an outage 5 s). What `transmitter`
-    gives never waits, and is RouteUnavailable where no subscriber matches. What was put shortly before the subscribers of
-    a route were lost is put again when they are back (`replay_ms`), but for requests that have been answered.
+    A successful send means that Zenoh accepted the message, not that the message arrived. Without a connected node
+    `send` raises UNAVAILABLE. Just after a link comes up, it waits for a matching subscriber (1 s, after an outage 5 s).
+    The function from `transmitter` never waits and raises RouteUnavailable if no subscriber matches. Messages put shortly
+    before a route lost its subscribers are put again when they are back (`replay_ms`), except answered requests.
     """
 
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
@@ -79,7 +77,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._route_watchers: list[Callable[[Hashable], None]] = []
         self._receiving = True
         self._closed = False
-        # Never held while a listener runs or is waited for: a listener may register another.
+        # Never held during a listener call or while waiting for one: a listener may register another.
         self._lock = Lock()
         self._registrations: dict[_Registration, None] = {}
         self._subscriptions: dict[ListenerFilters, ZenohSubscription] = {}
@@ -88,7 +86,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
-        """A configuration that Zenoh refuses, and TCP ports to listen on that are taken."""
+        """Settings that Zenoh refuses, and TCP ports to listen on that are in use."""
         try:
             listen = json.loads(zenoh_config(self._config, self._context.name).get_json("listen/endpoints"))
         except UStatusError as error:
@@ -97,10 +95,10 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         return [problem for locator in locators if (problem := _port_in_use(locator))]
 
     def open(self) -> None:
-        """Open the session and declare what was registered.
+        """Open the session and declare the registered listeners.
 
-        Raises UStatusError: UNAVAILABLE naming the addresses if they cannot be had (a client's router must be there; a
-        peer goes on trying), INVALID_ARGUMENT for a configuration that Zenoh refuses, FAILED_PRECONDITION when repeated.
+        Raises UStatusError: UNAVAILABLE with the addresses if they cannot be opened (a client needs its router; a peer
+        keeps trying), INVALID_ARGUMENT for a configuration that Zenoh refuses, FAILED_PRECONDITION if repeated.
         """
         if self._sender is not None or self._closed:
             raise UStatusError(UCode.FAILED_PRECONDITION, f"{self!r}: can be opened once")
@@ -111,7 +109,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         except zenoh.ZError as error:
             text = f"endpoint {self._context.name!r}: no Zenoh session, {_describe_addresses(config)}: {zenoh_error_text(error)}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
-        # Python waits for no daemon thread at its end, and one that is inside Zenoh then aborts the process.
+        # At exit Python does not wait for daemon threads, and a thread inside Zenoh then aborts the process.
         atexit.register(self.close)
         retransmit = RetransmitConfig(
             self._config.replay_ms, self._config.replay_messages, self._config.replay_bytes
@@ -124,10 +122,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             self._answered_requests,
             self._on_route_opened,
         )
-        self._link_monitor.start(
-            session, lease_ms(config)
-        )  # after the sender: who is told that the link is up sends at once
-        # Before the first message is asked for: whose it is should be known by then.
+        # After the sender: a watcher may send as soon as the link is up.
+        self._link_monitor.start(session, lease_ms(config))
+        # Before the subscriptions: the peers that forward a message should be known when it arrives.
         self._peer_tokens.start(session)
         with self._lock:
             self._session = session
@@ -135,10 +132,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
                 subscription.start(session)
 
     def stop_receiving(self) -> None:
-        """Undeclare all subscribers; what has come in still goes to the listeners, for 5 s at most."""
-        self._peer_tokens.announce(
-            frozenset()
-        )  # and nothing in between: another streamer may take over at once
+        """Undeclare all subscribers; received samples still go to the listeners, for 5 s at most."""
+        # Directly before the rest: a peer streamer takes over at once.
+        self._peer_tokens.announce(frozenset())
         self._peer_tokens.topic_tokens.stop()
         with self._lock:
             self._receiving = False
@@ -151,7 +147,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             subscription.join(max(0, until_ns - monotonic_ns()) / 1e9)
 
     def close(self) -> None:
-        """End all threads and the session: at once, or within 20 s if a listener is stuck or a send waits."""
+        """End all threads and the session: at once, or within 20 s if a listener hangs or a send waits."""
         self.stop_receiving()
         self._closed = True
         with self._lock:
@@ -164,7 +160,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._link_monitor.close()
         try:
             session.close()  # type: ignore[no-untyped-call]
-        except zenoh.ZError as error:  # it waits 10 s for its own threads and then goes on without them
+        except zenoh.ZError as error:  # Zenoh waits 10 s for its threads, then continues without them
             log.warning(
                 "zenoh.close_failed", extra={"endpoint": self._context.name, "why": zenoh_error_text(error)}
             )
@@ -187,14 +183,14 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         return super().batch_transmitter(subscriber) if sender is None or self._closed else sender.put_batch
 
     def send_window(self) -> int:
-        """What the kernel's buffers of all links have room for; 0 where one is not over TCP, or cannot be asked."""
+        """Bytes that the kernel buffers of all links can take; 0 if a link is not TCP or cannot be queried."""
         return self._link_monitor.send_window()
 
     def _transmit(self, message: UMessage) -> None:
-        """As `send`, and never waits: for whoever keeps what is refused, and is told when its route is open."""
+        """As `send`, but never waits: for callers that queue a refused message and watch routes."""
         sender = self._sender
         if sender is None or self._closed:
-            return self.send(message)  # which says so
+            return self.send(message)  # raises the error
         sender.put_message(message)
         return None
 
@@ -206,7 +202,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             opened(route)
 
     def watch_link(self, changed: Callable[[bool], None]) -> None:
-        """As EndpointTransport says; the link is up while at least one Zenoh node is connected."""
+        """See EndpointTransport; the link is up while at least one Zenoh node is connected."""
         self._link_monitor.add_watcher(changed)
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
@@ -284,7 +280,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         )
 
     def _start_first(self, first: _Registration) -> None:
-        """Receive what `first` is the first to ask for: after it was assigned, as what comes at once is not kept."""
+        """Start the subscription that `first` created; call after `_update_listeners`, else first samples are lost."""
         if self._session is None or not self._receiving:
             return
         filters = first.filters
@@ -296,7 +292,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             raise UStatusError(UCode.UNAVAILABLE, text) from error
 
     def _update_listeners(self) -> None:
-        """Tell each reception whom to call; a listener is given a message once, however many of its filters match."""
+        """Assign listeners to subscriptions; a listener receives a message once, however many of its filters match."""
         entries: dict[ListenerFilters, list[ListenerEntry]] = {filters: [] for filters in self._subscriptions}
         before: dict[Listener, list[ListenerFilters]] = {}
         for filters, listener in self._registrations:
@@ -315,9 +311,10 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def statistics(self) -> Mapping[str, int]:
         """`received`, `sent`, `listener_errors`, `refused_<reason>` since the start; `links` (connected nodes) now.
 
-        Of what was sent, `replayed` was put again because it may have been lost, and `not_replayed` could not be. Of what other
-        streamers announce, `refused_announcement` could not be read, `refused_announcement_limit` was too much, and so was
-        `refused_advertisement_limit` of what they say that they put. Of what we put, Zenoh would not say `advertisements_failed`.
+        `replayed` counts possibly lost messages that were put again, `not_replayed` those that could not be.
+        `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
+        `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
+        that Zenoh refused.
         """
         with self._lock:
             counts = self._closed_counters.copy()
@@ -345,7 +342,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
 
 
 def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
-    """The session's configuration; reads the file. INVALID_ARGUMENT naming what Zenoh does not accept."""
+    """The session's configuration; reads the file. INVALID_ARGUMENT names the setting that Zenoh refuses."""
     where = f"endpoint {endpoint!r}"
     try:
         if config.config is not None:
@@ -362,7 +359,7 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
 
 
 def _settings(config: ZenohEndpoint) -> dict[str, object]:
-    """Zenoh's paths and values for the keys of our section; without a file, nothing is left to Zenoh's defaults."""
+    """Zenoh's paths and values for the keys of our section. Without a file no default of Zenoh applies."""
     alone = config.config is None
     settings = {
         "mode": config.mode or ("peer" if alone else None),
@@ -374,14 +371,16 @@ def _settings(config: ZenohEndpoint) -> dict[str, object]:
 
 
 def _port_in_use(locator: str) -> str | None:
-    """Why a TCP locator such as tcp/127.0.0.1:7447 cannot be listened on; None if it can, or is of another protocol."""
+    """The reason why a TCP locator cannot be listened on; None if it can, or if it is not TCP."""
     match = _TCP.match(locator)
     if match is None:
         return None
     host, port = match[1].strip("[]"), int(match[2])
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what just closed is free, as for Zenoh
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # a port closed just now is free, as for Zenoh
         try:
             probe.bind((host, port))
         except OSError as error:
@@ -402,14 +401,14 @@ def _counters_of(subscription: ZenohSubscription) -> dict[str, int]:
 
 
 def _overlap(one: ListenerFilters, other: ListenerFilters) -> bool:
-    """Whether some message matches both."""
+    """True if a message can match both."""
     if one.sink is None or other.sink is None:
         return one.sink is other.sink and _intersect(one.source, other.source)
     return _intersect(one.sink, other.sink) and _intersect(one.source, other.source)
 
 
 def _intersect(one: UUri, other: UUri) -> bool:
-    """Whether some address matches both patterns: part by part equal, or a wildcard on either side."""
+    """True if an address can match both patterns: each part is equal, or a wildcard on either side."""
     parts = zip(_parts(one), _parts(other), _parts(ANY), strict=True)
     return all(a == b or wildcard in (a, b) for a, b, wildcard in parts)
 

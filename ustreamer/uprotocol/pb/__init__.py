@@ -6,15 +6,15 @@ usubscription_v3, usubscription_v4                   uprotocol.core.usubscriptio
 ustreamer_v1                                         uprotocol.core.ustreamer
 google_any, google_timestamp                         the google.protobuf types that fields of these have
 
-proto/generate.py makes the modules. Each loads when it is first imported, and those it needs with it.
+proto/generate.py generates the modules. Each loads at its first import, together with the modules that it needs.
 
-All of it lives in `POOL`, apart from protobuf's default descriptor pool, so an application may import
-another library's uProtocol messages beside ours. Full names and wire format are the standard's: what one
-library packs into an Any, the other unpacks. Two things differ from messages in the default pool:
+All messages are in `POOL`, separate from protobuf's default descriptor pool, so an application can import
+another library's uProtocol messages next to ours. Full names and wire format are those of the standard: an Any
+packed by one library can be unpacked by the other. Two differences from messages in the default pool:
 
 * google_timestamp.Timestamp and google_any.Any have all methods of timestamp_pb2.Timestamp and any_pb2.Any
-  but are other classes. CopyFrom from one to the other raises TypeError; go by bytes, or by FromDatetime.
-* json_format finds the message in an Any only if told where: descriptor_pool=POOL.
+  but are other classes. CopyFrom from one to the other raises TypeError; convert by bytes or FromDatetime.
+* json_format finds the message in an Any only with descriptor_pool=POOL.
 """
 
 from ustreamer.uprotocol.pb._pool import POOL as POOL

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one descriptor pool of this package, and how its generated modules make classes from it.
+"""The descriptor pool of this package, and the class factory for its generated modules.
 
-A pool takes a file name, and a message's full name, once; a second file that differs raises TypeError. In the
-default pool ours would clash with every other library that brings its own uprotocol/v1/uri.proto.
+A pool accepts a file name and a message's full name once; a second, different file raises TypeError. In the
+default pool our files would clash with every library that contains its own uprotocol/v1/uri.proto.
 """
 
 from typing import Final, cast
@@ -16,10 +16,10 @@ POOL: Final = DescriptorPool()
 
 
 def message_class(descriptor: Descriptor, module: str, outer: str = "") -> type[Message]:
-    """Class of a message and, as its attributes, of the messages nested in it.
+    """Create the class of a message, with the classes of nested messages as attributes.
 
-    Not message_factory.GetMessageClass: that leaves __module__ empty, so repr shows no module and pickle
-    searches all of them, and protobuf's pure Python implementation would not find nested messages.
+    Not message_factory.GetMessageClass: it leaves __module__ empty, so repr shows no module, pickle
+    searches all modules, and protobuf's pure Python implementation does not find nested messages.
     """
     qualified = outer + descriptor.name
     nested = {each.name: message_class(each, module, f"{qualified}.") for each in descriptor.nested_types}

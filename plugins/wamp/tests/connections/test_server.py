@@ -35,7 +35,9 @@ BY_NAME = {each.name: each for each in SERIALIZERS}
 DEADLINE_S = 30.0
 
 if TYPE_CHECKING:
-    from tests.conftest import OPENED, Peer
+    from tests.conftest import OPENED
+
+    from tests.transports.someip.endpoint.test_transport import Peer
 else:
     from plugins.wamp.tests.conftest import OPENED, Peer
 

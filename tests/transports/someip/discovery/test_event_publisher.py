@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from ustreamer.core.delivery.delivery import SendOne
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.config import ServiceConfig
 from ustreamer.transports.someip.discovery.ecu_subscribers import EventDestination, EventSink

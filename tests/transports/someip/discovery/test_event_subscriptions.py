@@ -8,7 +8,7 @@ import pytest
 
 from tests.transports.someip.discovery.test_event_publisher import GROUP, HOT, KEY, LIGHT, OPEN, SERVICE
 from ustreamer.core.base.clock import ManualClock
-from ustreamer.core.delivery.delivery import SendOne
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.routing.usubscription_codec import Status, subscribe_response
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.config import ServiceConfig

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Final
 
-from ustreamer.core.delivery.delivery import SendOne
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transport_port import SubscriberEnded
 from ustreamer.transports.someip.discovery.ecu_subscribers import EventSink
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress

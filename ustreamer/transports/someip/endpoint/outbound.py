@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import SendBatch, SendOne
 from ustreamer.core.delivery.expiry import Expiry
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.transports.someip.endpoint.tp_sender import TpSender
 from ustreamer.transports.someip.io.gso_sender import EVENT_HEADER, EventHeaderTemplate, GsoSender
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections

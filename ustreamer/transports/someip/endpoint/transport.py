@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar
 
-from ustreamer.core.delivery.delivery import SendBatch, SendOne
+from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext, EndpointTransport, PeerTransport, SubscriberEnded

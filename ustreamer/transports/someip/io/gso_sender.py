@@ -14,7 +14,7 @@ from itertools import islice, repeat
 from struct import Struct
 from typing import Final
 
-from ustreamer.core.delivery.delivery import SendBatch
+from ustreamer.core.delivery.ports import SendBatch
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MAX_SESSION, MIN_LENGTH
 from ustreamer.uprotocol.batch import MessageBatch

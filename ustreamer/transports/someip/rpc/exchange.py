@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.delivery.expiry import Expiry
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch

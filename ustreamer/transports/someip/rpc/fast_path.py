@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ustreamer.core.delivery.delivery import SendOne
 from ustreamer.core.delivery.expiry import Expiry
+from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import (
