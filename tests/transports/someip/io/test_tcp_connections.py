@@ -192,7 +192,7 @@ def test_what_finds_no_room_is_refused_and_the_rest_of_what_has_begun_goes_on(
     wait_until(lambda: ours.connections.is_connected(service.address))
 
     sent, refused = ours.fill(service.address, 10_000)
-    assert "takes nothing at present" in refused.message
+    assert "accepts no bytes at present" in refused.message
     with pytest.raises(RouteUnavailable):
         ours.connections.send(numbered(sent, 1), service.address)
     ours.opened_routes.clear()
@@ -214,7 +214,7 @@ def test_a_message_that_is_longer_than_all_room_goes_on_by_itself_when_its_peer_
     wait_until(lambda: ours.connections.is_connected(service.address))
 
     ours.connections.send(numbered(1, 1_000_000), service.address)
-    with pytest.raises(RouteUnavailable, match="takes nothing at present"):
+    with pytest.raises(RouteUnavailable, match="accepts no bytes at present"):
         ours.connections.send(numbered(2), service.address)
 
     (message,) = read_messages(peer, 1)
