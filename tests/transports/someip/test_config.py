@@ -209,7 +209,7 @@ CLIENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32", "10.0.0.4/32"],
     ),
     "a list replaces the default": ({"clients": ["10.1.0.0/16", "10.0.0.9"]}, ["10.1.0.0/16", "10.0.0.9/32"]),
-    "an empty list admits nobody": ({"clients": []}, []),
+    "an empty list accepts no client": ({"clients": []}, []),
 }
 
 
@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         _services(REMOTE | {"remote_tcp": "127.0.0.1:30500"}),
         ["services[0]", "127.0.0.1:30500", "own bind and port_tcp"],
     ),
-    "two receivers over TCP that cannot be told apart": (
+    "two receivers over TCP that are indistinguishable": (
         _services(
             OFFERED
             | {
@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         _services(REMOTE | {"receivers": [{"address": "10.0.0.3:1"}]}),
         ["services[0]", "receivers", "offered = true"],
     ),
-    "an offer of nobody's": (
+    "an offer without a provider": (
         _services({"service": 1, "major": 1, "offered": True}),
         ["services[0]", "provider: missing", "//hpc.vin1/1234/1/0"],
     ),

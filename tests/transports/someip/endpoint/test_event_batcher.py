@@ -30,11 +30,11 @@ class RecordingBatchListener:
 
 
 class Scene:
-    def __init__(self, heard: dict[UAttributes, tuple[Listener, ...]]) -> None:
+    def __init__(self, received: dict[UAttributes, tuple[Listener, ...]]) -> None:
         self.alone: list[bytes] = []
         self.failed: list[tuple[str, bytes]] = []
         self.batcher = EventBatcher(
-            _messages, lambda each: heard.get(each, ()), self._deliver_one, self._on_listener_failed
+            _messages, lambda each: received.get(each, ()), self._deliver_one, self._on_listener_failed
         )
 
     def _deliver_one(self, message: UMessage) -> None:
@@ -162,7 +162,7 @@ def test_a_message_batch_among_other_messages_keeps_its_order() -> None:
 
 
 def test_a_message_batch_and_messages_of_another_listener_keep_their_order() -> None:
-    heard: list[tuple[str, bytes]] = []
+    received: list[tuple[str, bytes]] = []
 
     class Named(RecordingBatchListener):
         def __init__(self, name: str) -> None:
@@ -170,13 +170,13 @@ def test_a_message_batch_and_messages_of_another_listener_keep_their_order() -> 
             self.name = name
 
         def on_batch(self, messages: Sequence[UMessage]) -> None:
-            heard.extend((self.name, each.payload) for each in messages)
+            received.extend((self.name, each.payload) for each in messages)
 
     scene = Scene({A: (Named("a"),), B: (Named("b"),)})
     scene.arrive((B, b"1"), (B, b"2"), *[(A, each) for each in MORE])
     scene.batcher.deliver_batch(a_run(B, MORE))
     a, b = ([(name, each) for each in MORE] for name in "ab")
-    assert heard == [("b", b"1"), ("b", b"2"), *a, *b]
+    assert received == [("b", b"1"), ("b", b"2"), *a, *b]
 
 
 @pytest.mark.parametrize(

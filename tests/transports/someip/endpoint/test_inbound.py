@@ -43,7 +43,7 @@ class Scene:
 
     def __init__(self, bench: Bench, *, failing: bool = False) -> None:
         self.endpoint = bench.another(bench.config())  # the same ECUs for each
-        self.heard: list[UMessage] = []
+        self.received: list[UMessage] = []
         for sink in (None, ANY):
             self.endpoint.register_listener(ANY, sink, self._on_message)
         self._failing = failing
@@ -52,15 +52,15 @@ class Scene:
 
     def _on_message(self, message: UMessage) -> None:
         message.check(strict=True)
-        self.heard.append(message)
+        self.received.append(message)
         if self._failing:
             raise ValueError("a bug")
 
     def outcome(self) -> Outcome:
         """Calls and their ids differ between scenes."""
-        told = [(each.attributes.type, each.attributes.source, each.payload) for each in self.heard]
-        assert len({each.id for each in self.heard}) == len(told)
-        return [*told], dict(self.endpoint.statistics())
+        reply = [(each.attributes.type, each.attributes.source, each.payload) for each in self.received]
+        assert len({each.id for each in self.received}) == len(reply)
+        return [*reply], dict(self.endpoint.statistics())
 
 
 def alone(scene: Scene, loop: LoopbackReceiver, datagrams: Sequence[bytes], names: Sequence[str]) -> Outcome:  # noqa: F811
@@ -86,10 +86,10 @@ def test_a_single_datagram_equals_a_datagram_in_a_batch(
     datagram: bytes,
 ) -> None:
     sent, names = [datagram, EVENT], [OURS, OURS]
-    heard, statistics = alone(Scene(bench), loop, sent, names)
-    assert (heard, statistics) == together(Scene(bench), loop, sent, names)
+    received, statistics = alone(Scene(bench), loop, sent, names)
+    assert (received, statistics) == together(Scene(bench), loop, sent, names)
     assert statistics["datagrams"] == 2
-    assert statistics["received"] == len(heard) > 0
+    assert statistics["received"] == len(received) > 0
     assert statistics["listener_errors"] == 0
 
 
@@ -110,9 +110,9 @@ def test_any_datagrams_one_by_one_equal_a_batch(
     datagrams, names = [datagram for datagram, _ in sent], [name for _, name in sent]
     with ExitStack() as stack:
         bench = Bench(stack)
-        heard, statistics = together(Scene(bench, failing=failing), loop, datagrams, names)
-        assert alone(Scene(bench, failing=failing), loop, datagrams, names) == (heard, statistics)
-        assert statistics["listener_errors"] == (len(heard) if failing else 0)
+        received, statistics = together(Scene(bench, failing=failing), loop, datagrams, names)
+        assert alone(Scene(bench, failing=failing), loop, datagrams, names) == (received, statistics)
+        assert statistics["listener_errors"] == (len(received) if failing else 0)
 
 
 @pytest.mark.parametrize("name", [OURS, FAR])
@@ -135,15 +135,15 @@ def test_a_single_datagram_takes_the_fast_path(
 ) -> None:
     """An event, a response, and a request from the second one on."""
     scene = Scene(bench)
-    long: list[bytes] = []
+    readable: list[bytes] = []
     alone(scene, loop, [OPEN_DOOR], [OURS])
     monkeypatch.setattr(
-        scene.endpoint._inbound, "_on_any_datagram", lambda datagram, address: long.append(datagram)
+        scene.endpoint._inbound, "_on_any_datagram", lambda datagram, address: readable.append(datagram)
     )
-    heard, statistics = alone(scene, loop, [EVENT, RESPONSE, OPEN_DOOR, b"short"], [OURS] * 4)
-    kinds = [kind.name for kind, *_ in heard]  # type: ignore[attr-defined]
+    received, statistics = alone(scene, loop, [EVENT, RESPONSE, OPEN_DOOR, b"short"], [OURS] * 4)
+    kinds = [kind.name for kind, *_ in received]  # type: ignore[attr-defined]
     assert kinds == ["REQUEST", "PUBLISH", "RESPONSE", "REQUEST"]
-    assert (long, statistics["datagrams"], statistics["received"]) == ([b"short"], 5, 4)
+    assert (readable, statistics["datagrams"], statistics["received"]) == ([b"short"], 5, 4)
 
 
 def test_a_single_datagram_without_a_listener_is_counted(bench: Bench, loop: LoopbackReceiver) -> None:  # noqa: F811
@@ -158,10 +158,10 @@ def test_a_single_datagram_is_not_delivered_as_a_batch(bench: Bench, loop: Loopb
 
     class Bulk:
         def __init__(self) -> None:
-            self.heard: list[bytes] = []
+            self.received: list[bytes] = []
 
         def __call__(self, message: UMessage) -> None:
-            self.heard.append(message.payload)
+            self.received.append(message.payload)
 
         def on_batch(self, messages: Sequence[UMessage]) -> None:
             raise AssertionError("there was one")
@@ -169,7 +169,7 @@ def test_a_single_datagram_is_not_delivered_as_a_batch(bench: Bench, loop: Loopb
     endpoint, bulk = bench.another(bench.config()), Bulk()
     endpoint.register_listener(ANY, None, bulk)
     endpoint._inbound.on_batch(loop.receive_batch([EVENT]))
-    assert bulk.heard == [b"hello"]
+    assert bulk.received == [b"hello"]
 
 
 @pytest.mark.parametrize("number", [1, 2, MIN_BATCH, MIN_BATCH + 1])

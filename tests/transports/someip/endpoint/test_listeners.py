@@ -34,7 +34,7 @@ def listeners_with(*filters: tuple[UUri, UUri | None]) -> Listeners:
 
 
 @pytest.mark.parametrize(
-    ("source", "sink", "attributes", "hears"),
+    ("source", "sink", "attributes", "matches"),
     [
         (ANY, None, EVENT, True),
         (TOPIC, None, EVENT, True),
@@ -50,12 +50,12 @@ def listeners_with(*filters: tuple[UUri, UUri | None]) -> Listeners:
     ],
 )
 def test_a_listener_receives_the_messages_that_its_filters_match(
-    source: UUri, sink: UUri | None, attributes: UAttributes, hears: bool
+    source: UUri, sink: UUri | None, attributes: UAttributes, matches: bool
 ) -> None:
     listeners = listeners_with((source, sink))
 
-    assert listeners.listeners_for(attributes) == ((listener,) if hears else ())
-    assert listeners.listeners_for(attributes) == ((listener,) if hears else ())  # the cached result
+    assert listeners.listeners_for(attributes) == ((listener,) if matches else ())
+    assert listeners.listeners_for(attributes) == ((listener,) if matches else ())  # the cached result
 
 
 def test_a_listener_on_two_filters_that_match_is_called_once() -> None:

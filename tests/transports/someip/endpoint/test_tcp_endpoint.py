@@ -46,9 +46,9 @@ class Bench:
             EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK),
         )
         stack.callback(self.endpoint.close)
-        self.heard: SimpleQueue[UMessage] = SimpleQueue()
+        self.received: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self.heard.put)
+            self.endpoint.register_listener(ANY, sink, self.received.put)
         self.opened: SimpleQueue[Hashable] = SimpleQueue()
         self.endpoint.watch_routes(self.opened.put)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
@@ -93,7 +93,7 @@ class Bench:
         return opened
 
     def next(self) -> UMessage:
-        return self.heard.get(timeout=WITHIN_S)
+        return self.received.get(timeout=WITHIN_S)
 
     def event(self, topic: UUri, payload: bytes = b"") -> UMessage:
         return publish(self.ids.next(), topic, payload)
@@ -146,10 +146,10 @@ def message(
 def test_an_event_over_an_outbound_connection_is_a_publication(bench: Bench) -> None:
     bench.connected().sendall(encode(message(0x80CD, MessageType.NOTIFICATION, b"hello")))
 
-    heard = bench.next()
-    assert heard.attributes.type is UMessageType.PUBLISH
-    assert heard.attributes.source == UUri.parse("//chassis/CD/4/80CD")
-    assert heard.payload == b"hello"
+    received = bench.next()
+    assert received.attributes.type is UMessageType.PUBLISH
+    assert received.attributes.source == UUri.parse("//chassis/CD/4/80CD")
+    assert received.payload == b"hello"
 
 
 def test_a_method_is_called_over_tcp_and_its_response_is_correlated(bench: Bench) -> None:
@@ -161,8 +161,8 @@ def test_a_method_is_called_over_tcp_and_its_response_is_correlated(bench: Bench
     ecu.sendall(encode(message(0x000B, MessageType.RESPONSE, b"ok", request_id=got.request_id)))
 
     assert (got.message_type, got.payload) == (MessageType.REQUEST, b"hi")
-    heard = bench.next()
-    assert (heard.attributes.reqid, heard.payload) == (asked.id, b"ok")
+    received = bench.next()
+    assert (received.attributes.reqid, received.payload) == (asked.id, b"ok")
 
 
 def test_a_method_with_its_own_protocol_is_called_over_it(bench: Bench) -> None:
@@ -198,10 +198,10 @@ def test_calls_fail_when_the_connection_of_their_responses_closes(
     read_messages(ecu, 1)
     ecu.close()  # which acknowledges the bytes that were read
 
-    heard = bench.next()
+    received = bench.next()
 
-    assert (heard.attributes.reqid, heard.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
-    assert "ended before it answered" in decode_status(heard.payload).message
+    assert (received.attributes.reqid, received.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert "ended before it answered" in decode_status(received.payload).message
     assert (bench.statistic("calls_service_gone"), bench.statistic("calls_open")) == (1, 1)
 
 
@@ -242,8 +242,8 @@ def test_a_response_uses_the_connection_of_the_calling_ecu(bench: Bench) -> None
         )
 
     for _ in range(2):
-        heard = bench.next()
-        bench.endpoint.send(response(bench.ids.next(), heard, heard.payload + b"!"))
+        received = bench.next()
+        bench.endpoint.send(response(bench.ids.next(), received, received.payload + b"!"))
 
     assert [read_messages(each, 1)[0].payload for each in (first, second)] == [b"d0!", b"d1!"]
     assert bench.statistic("requests_open") == 0
@@ -261,12 +261,12 @@ def test_the_reply_to_a_refused_request_uses_its_connection(bench: Bench) -> Non
 def test_the_response_to_a_disconnected_client_is_not_found(bench: Bench) -> None:
     client = bench.client()
     client.sendall(encode(message(1, MessageType.REQUEST, service=0x0777, major=2)))
-    heard = bench.next()
+    received = bench.next()
     client.close()
     wait_until(lambda: bench.statistic("tcp_ended") == 1)
 
     with pytest.raises(UStatusError) as refused:
-        bench.endpoint.send(response(bench.ids.next(), heard, b"late"))
+        bench.endpoint.send(response(bench.ids.next(), received, b"late"))
     assert refused.value.code is UCode.NOT_FOUND
 
 
@@ -303,10 +303,10 @@ def test_an_invalid_stream_is_counted_and_closed(bench: Bench) -> None:
 def test_a_flood_of_datagrams_does_not_starve_tcp(bench: Bench) -> None:
     never = threading.Event()
 
-    def tarry(heard: UMessage) -> None:  # a slow listener, so that the flood lasts
+    def slow_listener(received: UMessage) -> None:  # a slow listener, so that the flood lasts
         never.wait(0.001)
 
-    bench.endpoint.register_listener(ANY, None, tarry)
+    bench.endpoint.register_listener(ANY, None, slow_listener)
     event = encode(message(0x80CD, MessageType.NOTIFICATION, b"x"))
     client = bench.client()
     wait_until(lambda: bench.statistic("tcp_open") == 2)

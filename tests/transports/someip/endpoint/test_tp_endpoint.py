@@ -100,9 +100,9 @@ class Bench:
         config = msgspec.convert(base | keys, SomeipEndpoint)
         self.endpoint = SomeipTransport(config, EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK))
         stack.callback(self.endpoint.close)
-        self.heard: SimpleQueue[UMessage] = SimpleQueue()
+        self.received: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self.heard.put)
+            self.endpoint.register_listener(ANY, sink, self.received.put)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         (self.receiver,) = {each.subscriber for each in self.endpoint.subscriptions()}
 
@@ -186,15 +186,15 @@ def test_a_long_request_gets_its_long_response(make_bench: MakeBench) -> None:
     answer = msgspec.structs.replace(asked, message_type=MessageType.RESPONSE, payload=noise(100_000))
     for datagram in split_into_segments(answer):
         bench.ecu.socket.sendto(datagram, bench.endpoint.address)
-    assert bench.heard.get(timeout=WITHIN_S).payload == noise(100_000)
+    assert bench.received.get(timeout=WITHIN_S).payload == noise(100_000)
 
 
 def test_a_client_gets_a_long_response(make_bench: MakeBench) -> None:
     bench = make_bench()
     asked = SomeIpMessage(0x0777, 1, 0x12, 9, 2, MessageType.REQUEST, payload=b"all of it")
     bench.ecu.socket.sendto(encode(asked), bench.endpoint.address)
-    heard = bench.heard.get(timeout=WITHIN_S)
-    bench.endpoint.send(response(bench.ids.next(), heard, noise(150_000)))
+    received = bench.received.get(timeout=WITHIN_S)
+    bench.endpoint.send(response(bench.ids.next(), received, noise(150_000)))
 
     answer = bench.ecu.receive()
     assert answer == SomeIpMessage(0x0777, 1, 0x12, 9, 2, MessageType.RESPONSE, payload=noise(150_000))
@@ -240,5 +240,5 @@ def test_the_limit_of_received_messages_is_the_configured_one(make_bench: MakeBe
     for size in (2_001, 2_000):
         for datagram in split_into_segments(msgspec.structs.replace(asked, payload=noise(size))):
             bench.ecu.socket.sendto(datagram, bench.endpoint.address)
-    assert bench.heard.get(timeout=WITHIN_S).payload == noise(2_000)
+    assert bench.received.get(timeout=WITHIN_S).payload == noise(2_000)
     assert bench.endpoint.statistics()["refused_tp_too_long"] == 1

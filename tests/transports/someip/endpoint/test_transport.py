@@ -78,16 +78,16 @@ class ReceivedMessages:
     """A listener that keeps received messages."""
 
     def __init__(self) -> None:
-        self._heard: SimpleQueue[UMessage] = SimpleQueue()
+        self._received: SimpleQueue[UMessage] = SimpleQueue()
 
     def __call__(self, message: UMessage) -> None:
-        self._heard.put(message)
+        self._received.put(message)
 
     def next(self) -> UMessage:
-        return self._heard.get(timeout=WITHIN_S)
+        return self._received.get(timeout=WITHIN_S)
 
     def is_quiet(self) -> bool:
-        return self._heard.empty()
+        return self._received.empty()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -212,8 +212,8 @@ def test_events_are_delivered_in_the_order_of_sending(bench: Bench) -> None:
     sent = [EVENT[:-2] + number.to_bytes(2) for number in range(1_000)]
     for start in range(0, len(sent), 100):  # no more at once than a socket buffer holds
         bench.ecu.send(bench.endpoint, *sent[start : start + 100])
-        heard = [bench.listener.next().payload for _ in range(100)]
-        assert heard == [each[16:] for each in sent[start : start + 100]]
+        received = [bench.listener.next().payload for _ in range(100)]
+        assert received == [each[16:] for each in sent[start : start + 100]]
 
 
 class BlockingListener(ReceivedMessages):
@@ -261,11 +261,11 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a length too small": (EVENT[:4] + bytes(4) + EVENT[8:], MalformedReason.LENGTH_TOO_SMALL),
     "another protocol": (EVENT[:12] + b"\x02" + EVENT[13:], MalformedReason.PROTOCOL_VERSION),
     "an unknown type": (EVENT[:14] + b"\x55" + EVENT[15:], MalformedReason.UNKNOWN_MESSAGE_TYPE),
-    "a segment that lies": (EVENT[:14] + b"\x22" + EVENT[15:], TpReason.TP_TOO_LONG),
+    "an invalid segment": (EVENT[:14] + b"\x22" + EVENT[15:], TpReason.TP_TOO_LONG),
     "an acknowledgement": (EVENT[:14] + b"\x42" + EVENT[15:], SomeipRefusal.MESSAGE_TYPE),
     "an unknown event": (b"\x10\xab\x80\xce" + EVENT[4:], SomeipRefusal.EVENT_UNKNOWN),
     "an event of another version": (EVENT[:13] + b"\x04" + EVENT[14:], SomeipRefusal.EVENT_VERSION),
-    "an answer nobody asked for": (RESPONSE, SomeipRefusal.RESPONSE_UNSOLICITED),
+    "an unsolicited response": (RESPONSE, SomeipRefusal.RESPONSE_UNSOLICITED),
     "a request for an unknown service": (REQUEST, SomeipRefusal.REQUEST_SERVICE),
 }
 
@@ -547,16 +547,16 @@ def test_only_a_request_gets_an_error_reply(bench: Bench) -> None:
 
 
 def test_an_unknown_client_gets_no_reply(bench: Bench) -> None:
-    stranger = bench.peer("127.0.0.2")
-    stranger.send(bench.endpoint, OPEN_DOOR, b"\x07\x78" + OPEN_DOOR[2:])
+    unknown_sender = bench.peer("127.0.0.2")
+    unknown_sender.send(bench.endpoint, OPEN_DOOR, b"\x07\x78" + OPEN_DOOR[2:])
     bench.ecu.send(bench.endpoint, EVENT)
     bench.listener.next()
 
     assert bench.listener.is_quiet()
     assert bench.count("refused_request_address") == 2
-    stranger.socket.setblocking(False)
+    unknown_sender.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
-        stranger.receive()
+        unknown_sender.receive()
 
 
 # --- events out -------------------------------------------------------------------------------------------------------
@@ -850,8 +850,8 @@ def test_stop_fails_open_calls_and_close_answers_open_requests(
     bench.listener.next()
 
     bench.endpoint.stop_receiving()
-    told = bench.listener.next()
-    assert (told.attributes.reqid, told.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    result = bench.listener.next()
+    assert (result.attributes.reqid, result.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
     with pytest.raises(UStatusError) as refused:
         bench.endpoint.send(bench.request())
     assert refused.value.code is UCode.UNAVAILABLE
@@ -965,15 +965,15 @@ def test_unregistering_a_listener_waits_for_its_running_call(bench: Bench) -> No
     begun, go_on = threading.Event(), threading.Event()
     calls: list[UMessage] = []
 
-    def hear(message: UMessage) -> None:
+    def ignore(message: UMessage) -> None:
         begun.set()
         assert go_on.wait(WITHIN_S)
         calls.append(message)
 
-    bench.endpoint.register_listener(TOPIC, None, hear)
+    bench.endpoint.register_listener(TOPIC, None, ignore)
     bench.ecu.send(bench.endpoint, EVENT, EVENT)
     assert begun.wait(WITHIN_S)
-    taking = threading.Thread(target=bench.endpoint.unregister_listener, args=(TOPIC, None, hear))
+    taking = threading.Thread(target=bench.endpoint.unregister_listener, args=(TOPIC, None, ignore))
     taking.start()
     taking.join(0.05)
     assert taking.is_alive()

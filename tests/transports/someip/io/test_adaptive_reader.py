@@ -162,10 +162,10 @@ def test_an_icmp_error_of_a_send_does_not_stop_receiving() -> None:
         address = bench.peer.address
         bench.peer.socket.close()
         for _ in range(3):
-            bench.own.sendto(b"is there anybody?", address)
+            bench.own.sendto(b"to a closed port", address)
         with pytest.raises(ConnectionRefusedError):  # the behaviour without the protection
             bench.socket.recv(10)
-        bench.own.sendto(b"is there anybody?", address)
+        bench.own.sendto(b"to a closed port", address)
         assert bench.read(1) is False
         back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         stack.callback(back.close)

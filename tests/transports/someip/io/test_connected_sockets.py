@@ -87,10 +87,12 @@ def test_a_connected_socket_receives_its_sender_and_the_own_socket_all_others(
     assert found(endpoint) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("stranger", ["127.0.0.1", "127.0.0.2"])
-def test_no_other_sender_reaches_a_socket_before_it_is_connected(stack: ExitStack, stranger: str) -> None:
+@pytest.mark.parametrize("unknown_sender", ["127.0.0.1", "127.0.0.2"])
+def test_no_other_sender_reaches_a_socket_before_it_is_connected(
+    stack: ExitStack, unknown_sender: str
+) -> None:
     """A bound socket that is not connected yet receives from any sender, except for its filter."""
-    ecu, other = peer(stack), peer(stack, stranger)
+    ecu, other = peer(stack), peer(stack, unknown_sender)
     opened = own(stack)
     attach_sender_filter(opened, ecu.address)
     for each in (other, ecu, other):
@@ -281,10 +283,10 @@ def numbered(number: int, size: int = 5) -> bytes:
 
 def test_a_burst_of_equal_events_is_delivered_as_batches_in_order(bench: Bench) -> None:
     sent = [numbered(number) for number in range(2 * MAX_BATCH + 20)]
-    held, statistics, heard = received_together(bench, sent)
-    assert [each.payload for each in heard] == [each[16:] for each in sent]
-    assert [each.attributes.source for each in heard] == [TOPIC] * len(sent)
-    ids = [each.id for each in heard]
+    held, statistics, received = received_together(bench, sent)
+    assert [each.payload for each in received] == [each[16:] for each in sent]
+    assert [each.attributes.source for each in received] == [TOPIC] * len(sent)
+    ids = [each.id for each in received]
     assert ids == sorted(set(ids))
     assert (held.batches, held.types) == ([MAX_BATCH, MAX_BATCH, 20], [MessageBatch] * 3)
     assert (statistics["datagrams"], statistics["received"]) == (1 + len(sent), 1 + len(sent))
@@ -300,14 +302,14 @@ def test_equal_events_are_decoded_once(bench: Bench, monkeypatch: pytest.MonkeyP
         return event(exchange, datagram, host)
 
     monkeypatch.setattr(Exchange, "match_event", looking)
-    held, _, heard = received_together(bench, [numbered(number) for number in range(MAX_BATCH + 20)])
-    assert (held.batches, len(heard), len(looked_at)) == ([MAX_BATCH, 20], MAX_BATCH + 20, 1 + 2)
+    held, _, received = received_together(bench, [numbered(number) for number in range(MAX_BATCH + 20)])
+    assert (held.batches, len(received), len(looked_at)) == ([MAX_BATCH, 20], MAX_BATCH + 20, 1 + 2)
 
 
 def test_a_burst_on_the_own_socket_is_delivered_as_batches(bench: Bench) -> None:
     sent = [numbered(number, 5 + number % 2) for number in range(100)]  # of several sizes
-    held, statistics, heard = received_together(bench, sent, bench.second)
-    assert [each.payload for each in heard] == [each[16:] for each in sent]
+    held, statistics, received = received_together(bench, sent, bench.second)
+    assert [each.payload for each in received] == [each[16:] for each in sent]
     assert set(held.types) == {MessageBatch}
     assert sum(held.batches) == len(sent)
     assert (statistics["datagrams"], statistics["received"]) == (1 + len(sent), 1 + len(sent))
@@ -316,9 +318,9 @@ def test_a_burst_on_the_own_socket_is_delivered_as_batches(bench: Bench) -> None
 def test_messages_behind_a_burst_keep_their_order_and_all_are_counted(bench: Bench) -> None:
     burst = [numbered(number) for number in range(MAX_BATCH + 10)]
     others = [numbered(500, 6), OPEN_DOOR, *[numbered(600 + number) for number in range(20)], b"short"]
-    held, statistics, heard = received_together(bench, [*burst, *others, numbered(700)])
+    held, statistics, received = received_together(bench, [*burst, *others, numbered(700)])
     expected = [*burst, *others[:-1], numbered(700)]
-    assert [each.payload for each in heard] == [each[16:] for each in expected]
+    assert [each.payload for each in received] == [each[16:] for each in expected]
     assert (held.batches[0], held.types[0]) == (MAX_BATCH, MessageBatch)
     assert statistics["datagrams"] == 1 + len(expected) + 1
     assert statistics["received"] == 1 + len(expected)

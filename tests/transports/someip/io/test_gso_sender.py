@@ -244,8 +244,8 @@ def test_a_batch_is_sent_byte_for_byte_as_its_messages_until_one_is_rejected(
 ) -> None:
     columns, rows = SenderWithKernel(room, first), SenderWithKernel(room, first)
     for topic, sizes in runs:
-        run = alike([bytes([number]) * size for number, size in enumerate(sizes)], topic)
-        assert columns.send(run) == rows.send(iter(list(run)))
+        message_batch = alike([bytes([number]) * size for number, size in enumerate(sizes)], topic)
+        assert columns.send(message_batch) == rows.send(iter(list(message_batch)))
         assert columns.kernel.taken == rows.kernel.taken
         assert (
             columns.gso_sender.sent_count == rows.gso_sender.sent_count == sum(map(len, columns.kernel.taken))
@@ -267,13 +267,13 @@ def test_the_session_of_a_batch_wraps_from_65535_to_1() -> None:
 @pytest.mark.parametrize(("room", "taken"), [(0, 0), (63, 0), (64, 64), (127, 64), (128, 128), (150, 150)])
 def test_events_before_the_rejected_call_are_counted_as_accepted(room: int, taken: int) -> None:
     """A retry of the rest never reuses a session."""
-    way, run = SenderWithKernel(room, 0), alike([b"%03d" % number for number in range(150)])
-    assert way.send(run) == taken
+    way, message_batch = SenderWithKernel(room, 0), alike([b"%03d" % number for number in range(150)])
+    assert way.send(message_batch) == taken
     way.kernel.room = 10_000
-    if taken < len(run):
-        assert way.send(run[taken:]) == len(run) - taken
+    if taken < len(message_batch):
+        assert way.send(message_batch[taken:]) == len(message_batch) - taken
     payloads = [each[16:] for burst in way.kernel.taken for each in burst]
-    assert payloads == list(run.payloads)
+    assert payloads == list(message_batch.payloads)
     assert way.gso_sender.sent_count == 150
     assert sessions(way.kernel.taken) == sorted(set(sessions(way.kernel.taken)))
 
@@ -292,19 +292,19 @@ def test_a_batch_of_one_size_is_sent_without_creating_messages(monkeypatch: pyte
     def made(_: MessageBatch) -> Iterator[UMessage]:
         raise AssertionError("messages were made")
 
-    way, run = SenderWithKernel(10_000, 0), alike([b"1", b"2"])
+    way, message_batch = SenderWithKernel(10_000, 0), alike([b"1", b"2"])
     monkeypatch.setattr(MessageBatch, "__iter__", made)
-    assert way.send(run) == 2
+    assert way.send(message_batch) == 2
 
 
 def test_a_batch_uses_udp_segment_on_a_real_socket(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 1_472)
     scene.through(kernel)
-    run = alike([b"%03d" % number for number in range(150)])
-    assert scene.send(run) == 150
+    message_batch = alike([b"%03d" % number for number in range(150)])
+    assert scene.send(message_batch) == 150
     arrived = scene.received(150)
     assert [(each.payload, each.session) for each in arrived] == [
-        (payload, number + 1) for number, payload in enumerate(run.payloads)
+        (payload, number + 1) for number, payload in enumerate(message_batch.payloads)
     ]
     assert (kernel.tried, kernel.single) == (3, 0)
 
@@ -313,7 +313,7 @@ def test_a_batch_uses_udp_segment_on_a_real_socket(scene: Scene) -> None:
 def test_a_batch_of_an_unsupported_size_is_sent_one_by_one(scene: Scene, code: int) -> None:
     kernel = Refusing(scene.socket, 18, code)
     scene.through(kernel)
-    run = alike([b"%03d" % number for number in range(70)])
-    assert scene.send(run) == 70
+    message_batch = alike([b"%03d" % number for number in range(70)])
+    assert scene.send(message_batch) == 70
     assert [each.session for each in scene.received(70)] == list(range(1, 71))
     assert (kernel.tried, kernel.single) == (1, 70)

@@ -69,16 +69,16 @@ class Bench:
             msgspec.convert(config, SomeipEndpoint), EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK)
         )
         stack.callback(self.endpoint.close)
-        self._heard: SimpleQueue[UMessage] = SimpleQueue()
-        self.endpoint.register_listener(ANY, None, self._heard.put)
+        self._received: SimpleQueue[UMessage] = SimpleQueue()
+        self.endpoint.register_listener(ANY, None, self._received.put)
         self.endpoint.open()
 
     def next_message(self) -> UMessage:
-        return self._heard.get(timeout=WITHIN_S)
+        return self._received.get(timeout=WITHIN_S)
 
     def is_quiet(self) -> bool:
         try:
-            self._heard.get_nowait()
+            self._received.get_nowait()
         except Empty:
             return True
         return False

@@ -73,8 +73,8 @@ def loop() -> Iterator[LoopbackReceiver]:
 
 def of_sizes(sizes: Sequence[int], seed: int = 0) -> list[bytes]:
     """Random datagrams of these sizes."""
-    dice = Random(seed)
-    return [dice.randbytes(size) for size in sizes]
+    rng = Random(seed)
+    return [rng.randbytes(size) for size in sizes]
 
 
 def unpacked(datagrams: Sequence[bytes]) -> list[tuple[bytes, ...]]:
@@ -92,9 +92,9 @@ EDGES = [0, 1, 15, 16, 1_471, 1_472, 1_473, 9_000, 65_507]
 @pytest.mark.parametrize("sizes", [EDGES, EDGES[::-1], [65_507] * 3, [0, 0], [1_473, 1_472] * 20])
 def test_each_datagram_is_complete_and_in_order(loop: LoopbackReceiver, sizes: list[int]) -> None:
     sent = of_sizes(sizes)
-    helping = loop.receive_batch(sent)
-    assert (len(helping), helping.sizes) == (len(sizes), sizes)
-    assert helping.datagrams() == sent
+    message_batch = loop.receive_batch(sent)
+    assert (len(message_batch), message_batch.sizes) == (len(sizes), sizes)
+    assert message_batch.datagrams() == sent
 
 
 def test_datagrams_beyond_the_batch_size_are_received_next(loop: LoopbackReceiver) -> None:
@@ -162,7 +162,7 @@ def test_an_icmp_error_is_raised_once_and_receiving_continues(loop: LoopbackRece
         address = peer.getsockname()
         opened.connect(address)
         peer.close()
-        opened.send(b"is there anybody?")
+        opened.send(b"to a closed port")
         loop.receive_batch([b"before"])
         with pytest.raises(ConnectionRefusedError):
             loop.batch.receive(opened.fileno())
@@ -220,9 +220,9 @@ def test_columns_hold_the_fields_of_each_datagram(loop: LoopbackReceiver, number
 def test_successive_batches_equal_the_sent_datagrams(loop: LoopbackReceiver, takes: list[list[int]]) -> None:
     for seed, sizes in enumerate(takes):
         sent = of_sizes(sizes, seed)
-        helping = loop.receive_batch(sent)
-        assert helping.datagrams() == sent
-        columns = helping.columns(AROUND_SESSION)
+        message_batch = loop.receive_batch(sent)
+        assert message_batch.datagrams() == sent
+        columns = message_batch.columns(AROUND_SESSION)
         if len(set(sizes)) == 1 and HEADER_LENGTH <= sizes[0] <= NEAR:
             assert columns is not None
             assert [tuple(each) for each in columns] == unpacked(sent)
@@ -252,10 +252,10 @@ def test_successive_batches_have_the_senders_of_recvfrom(
 ) -> None:
     """Senders of an earlier, larger batch stay in memory and must not show."""
     for names in takes:
-        helping = loop.receive_batch([b"x"] * len(names), names)
+        message_batch = loop.receive_batch([b"x"] * len(names), names)
         expected = addresses(loop, names)
-        assert helping.senders() == expected
-        assert helping.common_sender == (expected[0] if len(set(expected)) == 1 else None)
+        assert message_batch.senders() == expected
+        assert message_batch.common_sender == (expected[0] if len(set(expected)) == 1 else None)
 
 
 @pytest.mark.parametrize("where", [0, 1, MAX_BATCH // 2, MAX_BATCH - 1])
@@ -263,8 +263,8 @@ def test_successive_batches_have_the_senders_of_recvfrom(
 def test_one_other_sender_means_no_common_sender(loop: LoopbackReceiver, where: int, other: str) -> None:
     names = [OURS] * MAX_BATCH
     names[where] = other
-    helping = loop.receive_batch([b"x"] * MAX_BATCH, names)
-    assert (helping.common_sender, helping.senders()) == (None, addresses(loop, names))
+    message_batch = loop.receive_batch([b"x"] * MAX_BATCH, names)
+    assert (message_batch.common_sender, message_batch.senders()) == (None, addresses(loop, names))
 
 
 def test_an_empty_batch_has_no_senders(loop: LoopbackReceiver) -> None:

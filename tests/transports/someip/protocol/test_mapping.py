@@ -184,8 +184,12 @@ REFUSED_REQUESTS = {
     "an event": (call(method=0x8001), ECU, SomeipRefusal.REQUEST_METHOD),
     "method 0": (call(method=0), ECU, SomeipRefusal.REQUEST_METHOD),
     "the client id of a wildcard": (call(client=0xFFFF), ECU, SomeipRefusal.REQUEST_CLIENT),
-    "a stranger": (call(), "10.0.0.1", SomeipRefusal.REQUEST_ADDRESS),
-    "a stranger and an unknown service": (call(service=0x0779), "10.0.0.1", SomeipRefusal.REQUEST_ADDRESS),
+    "an unknown sender": (call(), "10.0.0.1", SomeipRefusal.REQUEST_ADDRESS),
+    "an unknown sender and an unknown service": (
+        call(service=0x0779),
+        "10.0.0.1",
+        SomeipRefusal.REQUEST_ADDRESS,
+    ),
 }
 
 

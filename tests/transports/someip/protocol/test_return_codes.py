@@ -83,9 +83,9 @@ def test_an_invalid_return_code_is_not_a_detail(number: int) -> None:
         encode_failure(UStatus(UCode.UNKNOWN, "?"), SomeipFailure(number))
     ).details
 
-    lie = pb_status.UStatus(code=2)
-    lie.details.add().Pack(pb_ustreamer.SomeipReturnCode(return_code=number))
-    assert decode_failure(lie.SerializeToString()) is None
+    invalid = pb_status.UStatus(code=2)
+    invalid.details.add().Pack(pb_ustreamer.SomeipReturnCode(return_code=number))
+    assert decode_failure(invalid.SerializeToString()) is None
 
 
 @pytest.mark.parametrize("number", [0x00, LAST_RETURN_CODE + 1, 0xFF])
@@ -93,9 +93,9 @@ def test_the_payload_of_a_failure_with_an_invalid_code_is_kept(number: int) -> N
     status = pb_status.UStatus.FromString(
         encode_failure(UStatus(UCode.UNKNOWN, "?"), SomeipFailure(number, b"why"))
     )
-    told = pb_ustreamer.SomeipReturnCode()
-    assert status.details[0].Unpack(told)
-    assert told.payload == b"why"
+    reply = pb_ustreamer.SomeipReturnCode()
+    assert status.details[0].Unpack(reply)
+    assert reply.payload == b"why"
 
 
 def test_a_detail_in_a_payload_of_tcp_size_is_found() -> None:

@@ -185,9 +185,9 @@ def test_arbitrary_bytes_never_raise_and_the_buffer_is_bounded(data: list[bytes]
 def test_a_search_for_a_cookie_buffers_only_its_possible_beginning() -> None:
     reader = StreamReader(cookies=True)
     reader.feed(WRONG_VERSION)
-    dice = random.Random(1)
+    rng = random.Random(1)
     for _ in range(100):
-        reader.feed(dice.randbytes(10_000))
+        reader.feed(rng.randbytes(10_000))
         assert reader.pending_bytes < 16
     assert reader.feed(frame_messages([encode(MESSAGES[0])], CLIENT_COOKIE)).messages == MESSAGES[:1]
 

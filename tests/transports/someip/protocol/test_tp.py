@@ -45,13 +45,13 @@ def feed(reassembly: Reassembly, *parts: SomeIpMessage, peer: Address = PEER) ->
 
 @given(st.binary(max_size=600), st.integers(1, 8), st.randoms(use_true_random=False))
 def test_segments_in_any_order_with_duplicates_form_the_message(
-    payload: bytes, units: int, dice: random.Random
+    payload: bytes, units: int, rng: random.Random
 ) -> None:
     whole = message(payload)
     parts = cut(whole, 16 * units)
     shuffled = parts[:]
-    dice.shuffle(shuffled)
-    again = [each for part in shuffled[:-1] for each in [part] * dice.randint(1, 3)]
+    rng.shuffle(shuffled)
+    again = [each for part in shuffled[:-1] for each in [part] * rng.randint(1, 3)]
     reassembly = Reassembly(TpLimits())
     assert feed(reassembly, *again, shuffled[-1]) == [None] * len(again) + [whole]
     assert reassembly.statistics() == {

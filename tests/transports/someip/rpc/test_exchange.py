@@ -175,11 +175,15 @@ def test_abort_calls_fails_open_calls_with_unavailable_once(bench: Bench) -> Non
     bench.accepted(answer_to(decode(bench.exchange.open_call(answered).datagram)[0]), ECU)
     asked = decode(bench.exchange.open_call(waiting).datagram)[0]
 
-    (told,) = bench.exchange.abort_calls()
+    (result,) = bench.exchange.abort_calls()
 
-    told.check(strict=True)
-    assert (told.attributes.reqid, told.attributes.source, told.attributes.sink) == (waiting.id, METHOD, APP)
-    assert told.attributes.commstatus is decode_status(told.payload).code is UCode.UNAVAILABLE
+    result.check(strict=True)
+    assert (result.attributes.reqid, result.attributes.source, result.attributes.sink) == (
+        waiting.id,
+        METHOD,
+        APP,
+    )
+    assert result.attributes.commstatus is decode_status(result.payload).code is UCode.UNAVAILABLE
     assert bench.exchange.decode_message(answer_to(asked), ECU) == RefusedMessage(
         SomeipRefusal.RESPONSE_UNSOLICITED
     )
@@ -195,10 +199,10 @@ def test_calls_of_a_gone_service_fail_and_calls_of_others_stay_open() -> None:
     bench.exchange.open_call(second)
     other = bench.call(sink=UUri.parse("//chassis/CE/4/B"))
 
-    told = bench.exchange.on_service_gone(METHOD.with_resource(0), [ECU], "stopped")
+    result = bench.exchange.on_service_gone(METHOD.with_resource(0), [ECU], "stopped")
 
-    assert [each.attributes.reqid for each in told] == [first.id, second.id]
-    for each in told:
+    assert [each.attributes.reqid for each in result] == [first.id, second.id]
+    for each in result:
         each.check(strict=True)
         assert each.attributes.commstatus is UCode.UNAVAILABLE
         status = decode_status(each.payload)
@@ -223,11 +227,11 @@ def test_calls_of_a_closed_connection_fail_except_unsent_ones() -> None:
     bench.call(sink=over_udp)
     peer = TcpAddress(*ECU)
 
-    told = bench.exchange.on_connection_closed(peer, [waiting])
+    result = bench.exchange.on_connection_closed(peer, [waiting])
 
-    assert [each.attributes.reqid for each in told] == [first.id]
-    assert told[0].attributes.commstatus is UCode.UNAVAILABLE
-    assert decode_status(told[0].payload).message == (
+    assert [each.attributes.reqid for each in result] == [first.id]
+    assert result[0].attributes.commstatus is UCode.UNAVAILABLE
+    assert decode_status(result[0].payload).message == (
         "the connection with 127.0.0.1:30502 ended before it answered"
     )
     assert bench.exchange.on_connection_closed(TcpAddress("127.0.0.1", 1), []) == []
@@ -251,9 +255,9 @@ def test_abort_requests_answers_open_requests_with_not_ready(bench: Bench) -> No
 
     ((datagram, address),) = bench.exchange.abort_requests()
 
-    told, _ = decode(datagram)
-    assert (address, told.session, told.message_type) == (CLIENT, 9, MessageType.ERROR)
-    assert told.return_code == ReturnCode.E_NOT_READY
+    result, _ = decode(datagram)
+    assert (address, result.session, result.message_type) == (CLIENT, 9, MessageType.ERROR)
+    assert result.return_code == ReturnCode.E_NOT_READY
     assert (bench.exchange.abort_requests(), bench.open("requests")) == ([], 0)
 
 
@@ -266,12 +270,12 @@ def test_a_clock_step_does_not_expire_a_call(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "swept", [True, False], ids=["after the deadline was noticed", "before it was noticed"]
+    "expired", [True, False], ids=["after the deadline was noticed", "before it was noticed"]
 )
-def test_a_late_answer_is_ignored(bench: Bench, swept: bool) -> None:
+def test_a_late_answer_is_ignored(bench: Bench, expired: bool) -> None:
     asked = bench.call(ttl=1000)
     bench.time.advance(ms=1000)
-    if swept:
+    if expired:
         bench.exchange.expire_requests()
 
     assert bench.exchange.decode_message(answer_to(asked), ECU) == RefusedMessage(
@@ -342,13 +346,13 @@ def test_the_session_skips_0_and_the_sessions_of_open_calls() -> None:
 
 
 def test_callers_with_equal_client_ids_get_their_own_responses(bench: Bench) -> None:
-    twins = [UUri.parse("//device1/103AB/1/0"), UUri.parse("//device2/203AB/2/0")]
-    asked = [bench.call(source=twin) for twin in twins]
+    comparison = [UUri.parse("//device1/103AB/1/0"), UUri.parse("//device2/203AB/2/0")]
+    asked = [bench.call(source=twin) for twin in comparison]
     assert {each.client for each in asked} == {0x03AB}
 
     sinks = [bench.accepted(answer_to(each), ECU).attributes.sink for each in reversed(asked)]
 
-    assert sinks == twins[::-1]
+    assert sinks == comparison[::-1]
 
 
 def test_a_call_to_an_unknown_service_opens_nothing(bench: Bench) -> None:
@@ -548,9 +552,9 @@ def test_a_request_in_segments_is_one_message_and_is_answered(bench: Bench) -> N
     assert {bench.exchange.decode_message(each, CLIENT) for each in first} == {None}
     asked = bench.accepted(last, CLIENT)
     assert asked.payload == LARGE
-    told = bench.exchange.encode_response(response(bench.ids.next(), asked, b"ok"))
-    assert told is not None
-    assert decode(told[0])[0].request_id == from_client().request_id
+    result = bench.exchange.encode_response(response(bench.ids.next(), asked, b"ok"))
+    assert result is not None
+    assert decode(result[0])[0].request_id == from_client().request_id
 
 
 def test_a_response_in_segments_is_one_message(bench: Bench) -> None:
@@ -586,8 +590,8 @@ def test_a_reassembled_message_is_refused_like_any_other(bench: Bench) -> None:
 
 
 def test_an_invalid_segment_is_refused_with_its_reason(bench: Bench) -> None:
-    lie = SomeIpMessage(0x00CD, 0x80CD, 0, 1, 4, MessageType.TP_NOTIFICATION, 0, b"\0\0\0\1x")
-    assert bench.exchange.decode_message(lie, ECU) == RefusedMessage(TpReason.TP_UNALIGNED)
+    invalid = SomeIpMessage(0x00CD, 0x80CD, 0, 1, 4, MessageType.TP_NOTIFICATION, 0, b"\0\0\0\1x")
+    assert bench.exchange.decode_message(invalid, ECU) == RefusedMessage(TpReason.TP_UNALIGNED)
 
 
 def test_a_message_with_missing_segments_is_abandoned_at_the_timeout(bench: Bench) -> None:
@@ -598,8 +602,8 @@ def test_a_message_with_missing_segments_is_abandoned_at_the_timeout(bench: Benc
     bench.time.advance(ms=4_999)
     assert bench.exchange.expire_segments() == []
     bench.time.advance(ms=1)
-    (given_up,) = bench.exchange.expire_segments()
-    assert (given_up.reason, given_up.peer) == (TpReason.TP_TIMEOUT, ECU)
+    (abandoned,) = bench.exchange.expire_segments()
+    assert (abandoned.reason, abandoned.peer) == (TpReason.TP_TIMEOUT, ECU)
     assert bench.exchange.next_deadline_ns is None
 
 
@@ -666,14 +670,14 @@ def _check_outcome(bench: Bench, message: SomeIpMessage, address: Address, open_
     if isinstance(outcome, RefusedMessage):
         assert after == before
         if outcome.reply is not None:
-            told, end = decode(outcome.reply)
+            result, end = decode(outcome.reply)
             assert end == len(outcome.reply) == 16
             assert message.message_type == MessageType.REQUEST
             assert address != UNKNOWN_SENDER
-            assert told == msgspec.structs.replace(
-                message, message_type=MessageType.ERROR, return_code=told.return_code, payload=b""
+            assert result == msgspec.structs.replace(
+                message, message_type=MessageType.ERROR, return_code=result.return_code, payload=b""
             )
-            assert 0 < told.return_code <= 0x0A
+            assert 0 < result.return_code <= 0x0A
         return
     if outcome is None:
         assert message.is_tp
@@ -714,19 +718,19 @@ NEARLY_EVENTS = st.one_of(
 def test_the_fast_path_for_events_equals_the_readable_path(datagram: bytes, address: Address) -> None:
     exchange = Bench().exchange
     attributes = exchange.match_event(datagram, address[0])
-    short = None if attributes is None else exchange.event_messages([attributes], [datagram])[0]
+    fast = None if attributes is None else exchange.event_messages([attributes], [datagram])[0]
     messages, malformed = split(datagram)
     is_one_event = len(messages) == 1 and messages[0].message_type == MessageType.NOTIFICATION
     if not is_one_event or malformed:
-        assert short is None
+        assert fast is None
         return
-    long = Bench().exchange.decode_message(messages[0], address)
-    if isinstance(long, RefusedMessage) or long is None:
-        assert short is None
-    elif short is None:
+    readable = Bench().exchange.decode_message(messages[0], address)
+    if isinstance(readable, RefusedMessage) or readable is None:
+        assert fast is None
+    elif fast is None:
         assert messages[0].return_code != ReturnCode.E_OK  # rare, and left to the readable path
     else:
-        assert (short.attributes, short.payload) == (long.attributes, long.payload)
+        assert (fast.attributes, fast.payload) == (readable.attributes, readable.payload)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1400, 65_491])
@@ -771,7 +775,7 @@ FLAWS: dict[str, Callable[[bytes], bytes]] = {
     "a segment": lambda event: event[:14] + b"\x22" + event[15:],
     "a return code": lambda event: event[:15] + b"\x01" + event[16:],
     "a byte more": lambda event: event + b"\xff",
-    "a byte more and told so": lambda event: event[:7] + bytes([event[7] + 1]) + event[8:] + b"\xff",
+    "a byte more with its length": lambda event: event[:7] + bytes([event[7] + 1]) + event[8:] + b"\xff",
     "no whole header": lambda event: event[: HEADER_LENGTH - 1],
     "nothing at all": lambda event: b"",
 }
@@ -806,7 +810,7 @@ class EventBatchCase(msgspec.Struct, frozen=True):
         ]
 
 
-PLATES = st.builds(
+EVENT_BATCHES = st.builds(
     EventBatchCase,
     st.one_of(
         st.integers(1, 3 * MIN_BATCH), st.sampled_from([MIN_BATCH - 1, MIN_BATCH, MAX_BATCH - 1, MAX_BATCH])
@@ -826,29 +830,29 @@ def check_ids(exchange: Exchange, messages: Sequence[UMessage]) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(plates=st.lists(PLATES, min_size=1, max_size=3), host=HOSTS)
+@given(cases=st.lists(EVENT_BATCHES, min_size=1, max_size=3), host=HOSTS)
 def test_a_decoded_batch_equals_its_datagrams_one_by_one(
     loop: LoopbackReceiver,  # noqa: F811
-    plates: list[EventBatchCase],
+    cases: list[EventBatchCase],
     host: str,
 ) -> None:
     exchange, oracle = (Bench(services=TWO_EVENTS).exchange for _ in range(2))
-    for plate in plates:
-        datagrams = plate.datagrams()
-        run = exchange.decode_batch(loop.receive_batch(datagrams, [host] * len(datagrams)))
+    for case in cases:
+        datagrams = case.datagrams()
+        sent_batch = exchange.decode_batch(loop.receive_batch(datagrams, [host] * len(datagrams)))
         expected = [oracle.match_event(each, host) for each in datagrams]
         sizes, firsts = set(map(len, datagrams)), set(expected)
-        is_run = (
+        is_batch = (
             len(datagrams) >= MIN_BATCH
             and max(sizes) <= 1_472
             and len(sizes) == len(firsts) == 1
             and None not in firsts
         )
-        assert isinstance(run, MessageBatch) == (run is not None) == is_run
-        if run is not None:
-            assert [each.attributes for each in run] == expected
-            assert [each.payload for each in run] == [each[HEADER_LENGTH:] for each in datagrams]
-            check_ids(exchange, run)
+        assert isinstance(sent_batch, MessageBatch) == (sent_batch is not None) == is_batch
+        if sent_batch is not None:
+            assert [each.attributes for each in sent_batch] == expected
+            assert [each.payload for each in sent_batch] == [each[HEADER_LENGTH:] for each in datagrams]
+            check_ids(exchange, sent_batch)
 
 
 @pytest.mark.parametrize("flaw", [each for each in FLAWS if each != "none"])
@@ -876,7 +880,7 @@ TOPICS = [0x80CD, 0x80CE]
 
 @settings(max_examples=40, deadline=None)
 @given(
-    helpings=st.lists(
+    batches=st.lists(
         st.one_of(
             st.lists(st.tuples(st.sampled_from(TOPICS), st.binary(max_size=4)), max_size=3 * MIN_BATCH),
             st.lists(st.tuples(st.just(TOPICS[0]), st.binary(max_size=4)), max_size=3 * MIN_BATCH),
@@ -885,12 +889,12 @@ TOPICS = [0x80CD, 0x80CE]
         max_size=3,
     )
 )
-def test_event_messages_equal_single_event_messages(helpings: list[list[tuple[int, bytes]]]) -> None:
+def test_event_messages_equal_single_event_messages(batches: list[list[tuple[int, bytes]]]) -> None:
     exchange = Bench(services=TWO_EVENTS).exchange
-    for helping in helpings:
+    for message_batch in batches:
         datagrams = [
             encode(SomeIpMessage(0x00CD, event, 0, 1, 4, MessageType.NOTIFICATION, 0, payload))
-            for event, payload in helping
+            for event, payload in message_batch
         ]
         found = [exchange.match_event(each, ECU[0]) for each in datagrams]
         attributes = [each for each in found if each is not None]
@@ -898,7 +902,7 @@ def test_event_messages_equal_single_event_messages(helpings: list[list[tuple[in
         made = exchange.event_messages(attributes, datagrams)
         assert isinstance(made, MessageBatch) == (len(datagrams) >= MIN_BATCH and len(set(attributes)) == 1)
         assert [(each.attributes, each.payload) for each in made] == [
-            (each, payload) for each, (_, payload) in zip(attributes, helping, strict=True)
+            (each, payload) for each, (_, payload) in zip(attributes, message_batch, strict=True)
         ]
         singles = [exchange.event_message(*each) for each in zip(attributes, datagrams, strict=True)]
         assert [(each.attributes, each.payload) for each in singles] == [

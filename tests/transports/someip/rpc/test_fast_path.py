@@ -110,12 +110,12 @@ class SlowSide:
     # The comparable state: ids of received messages are random.
 
     def snapshot(self) -> object:
-        heard = [(each.attributes, each.payload) for each in self.received]
+        delivered = [(each.attributes, each.payload) for each in self.received]
         deadline_ns = self.exchange.next_deadline_ns
         return (
             self.sent,
             self.errors,
-            heard,
+            delivered,
             self.refused,
             self.expired,
             self.exchange.statistics(),
@@ -167,7 +167,7 @@ class FastSide(SlowSide):
             self.on_message(message)
 
 
-class Story:
+class PathComparison:
     """Both sides, with the same input."""
 
     def __init__(self, **keys: Any) -> None:
@@ -280,61 +280,63 @@ STEP = st.one_of(
 @settings(max_examples=150, deadline=None)  # no deadline: the machine may be busy
 @given(st.lists(STEP, max_size=25), st.sampled_from([3, 100]))
 def test_the_fast_path_equals_the_readable_path(steps: Iterable[tuple[str, Any]], limit: int) -> None:
-    story = Story(max_pending=limit, request_ttl_ms=100)
+    comparison = PathComparison(max_pending=limit, request_ttl_ms=100)
     for what, how in steps:
         match what:
             case "call":
-                story.call(*how)
+                comparison.call(*how)
             case "answer":
-                story.answer(how[0], how[1], **how[2])
+                comparison.answer(how[0], how[1], **how[2])
             case "ask":
-                story.on_datagram(encode(how[0]) + how[1], how[2])
+                comparison.on_datagram(encode(how[0]) + how[1], how[2])
             case "respond":
-                story.respond(*how)
+                comparison.respond(*how)
             case _:
-                story.wait(how)
-        story.check()
-    story.wait(1_000)
-    story.check()
+                comparison.wait(how)
+        comparison.check()
+    comparison.wait(1_000)
+    comparison.check()
 
 
 def test_calls_and_their_responses_take_the_fast_path() -> None:
-    story = Story()
-    story.call(*[(0, 0, 100, 8)] * 100)
-    assert (story.fast.others, len(story.fast.sent)) == (0, 100)
+    comparison = PathComparison()
+    comparison.call(*[(0, 0, 100, 8)] * 100)
+    assert (comparison.fast.others, len(comparison.fast.sent)) == (0, 100)
     for number in range(100):
         datagram = encode(
             msgspec.structs.replace(
-                decode(story.fast.sent[number][0])[0], message_type=MessageType.RESPONSE, payload=b"ok"
+                decode(comparison.fast.sent[number][0])[0], message_type=MessageType.RESPONSE, payload=b"ok"
             )
         )
-        assert story.fast.exchange.fast_in.decode_message(datagram, ECU) is not None
-        assert story.fast.exchange.fast_in.decode_message(datagram, ECU) is None  # answered once
+        assert comparison.fast.exchange.fast_in.decode_message(datagram, ECU) is not None
+        assert comparison.fast.exchange.fast_in.decode_message(datagram, ECU) is None  # answered once
 
 
 def test_requests_and_their_responses_take_the_fast_path_from_the_second_on() -> None:
-    story = Story()
+    comparison = PathComparison()
     datagram = encode(asking())
-    story.on_datagram(datagram, CLIENTS[0])
+    comparison.on_datagram(datagram, CLIENTS[0])
     for client in CLIENTS:
-        message = story.fast.exchange.fast_in.decode_message(datagram, client)
+        message = comparison.fast.exchange.fast_in.decode_message(datagram, client)
         assert message is not None
-        story.fast.on_message(message)
-    assert story.fast.exchange.fast_in.decode_message(datagram, UNKNOWN_SENDER) is None
-    answers = [response(story.ids.next(), story.asked(story.fast, number)) for number in range(4)]
-    assert story.fast.fast_out.transmit_batch(answers) == 4
-    assert story.fast.others == 0
-    assert [to for _, to, _ in story.fast.sent] == [*reversed(CLIENTS), CLIENTS[0]]
-    assert story.fast.fast_out.transmit_batch(answers[:1]) == 0  # no such request is open
+        comparison.fast.on_message(message)
+    assert comparison.fast.exchange.fast_in.decode_message(datagram, UNKNOWN_SENDER) is None
+    answers = [
+        response(comparison.ids.next(), comparison.asked(comparison.fast, number)) for number in range(4)
+    ]
+    assert comparison.fast.fast_out.transmit_batch(answers) == 4
+    assert comparison.fast.others == 0
+    assert [to for _, to, _ in comparison.fast.sent] == [*reversed(CLIENTS), CLIENTS[0]]
+    assert comparison.fast.fast_out.transmit_batch(answers[:1]) == 0  # no such request is open
 
 
 @pytest.mark.parametrize("method", range(1, 6))
 def test_any_other_call_takes_the_readable_path(method: int) -> None:
-    story = Story()
+    comparison = PathComparison()
     for _ in range(2):
-        story.call((0, 0, 100, 8), (0, method, 100, 8), (0, 0, 100, 8))
-        story.check()
-    assert story.fast.others >= 2
+        comparison.call((0, 0, 100, 8), (0, method, 100, 8), (0, 0, 100, 8))
+        comparison.check()
+    assert comparison.fast.others >= 2
 
 
 @pytest.mark.parametrize(
@@ -349,13 +351,13 @@ def test_any_other_call_takes_the_readable_path(method: int) -> None:
     ],
 )
 def test_any_other_response_to_a_call_takes_the_readable_path(fields: dict[str, Any]) -> None:
-    story = Story()
-    story.call((0, 0, 100, 8))
-    story.answer(0, ECU, **fields)
-    story.check()
-    story.answer(0, ECU)
-    story.check()
-    assert story.fast.exchange.statistics()["calls_open"] == 0
+    comparison = PathComparison()
+    comparison.call((0, 0, 100, 8))
+    comparison.answer(0, ECU, **fields)
+    comparison.check()
+    comparison.answer(0, ECU)
+    comparison.check()
+    assert comparison.fast.exchange.statistics()["calls_open"] == 0
 
 
 @pytest.mark.parametrize("fields", [{"message_type": 1}, {"method": 2, "message_type": 1}, {"method": 3}])
@@ -363,159 +365,163 @@ def test_any_other_response_to_a_call_takes_the_readable_path(fields: dict[str, 
 def test_any_other_response_to_a_request_takes_the_readable_path(
     fields: dict[str, Any], code: UCode | None
 ) -> None:
-    story = Story()
+    comparison = PathComparison()
     for _ in range(3):
-        story.on_datagram(encode(asking(**fields)), CLIENTS[0])
-    story.respond((0, code, 2), (1, code, 2), (2, code, 2))
-    story.check()
+        comparison.on_datagram(encode(asking(**fields)), CLIENTS[0])
+    comparison.respond((0, code, 2), (1, code, 2), (2, code, 2))
+    comparison.check()
 
 
 def test_responses_over_tcp_take_the_readable_path() -> None:
-    story = Story()
+    comparison = PathComparison()
     for _ in range(2):
-        story.on_datagram(encode(asking()), TcpAddress("127.0.0.1", 41000))
-    story.respond((0, None, 2), (1, None, 2))
-    story.check()
-    assert story.fast.others == 2
+        comparison.on_datagram(encode(asking()), TcpAddress("127.0.0.1", 41000))
+    comparison.respond((0, None, 2), (1, None, 2))
+    comparison.check()
+    assert comparison.fast.others == 2
 
 
 def test_calls_that_the_kernel_rejects_are_closed() -> None:
-    story = Story()
-    short = story.fast
-    messages = [request(story.ids.next(), CALLERS[0], METHODS[0], b"%d" % n, ttl=100) for n in range(8)]
-    short.room = 5
-    assert short.fast_out.transmit_batch(messages) == 5
-    assert short.exchange.statistics()["calls_open"] == 5
-    short.room = 100
-    assert short.fast_out.transmit_batch(messages[5:]) == 3
-    assert [decode(each)[0].payload for each, *_ in short.sent] == [b"%d" % n for n in range(8)]
-    assert len({decode(each)[0].request_id for each, *_ in short.sent}) == 8
+    comparison = PathComparison()
+    fast_side = comparison.fast
+    messages = [request(comparison.ids.next(), CALLERS[0], METHODS[0], b"%d" % n, ttl=100) for n in range(8)]
+    fast_side.room = 5
+    assert fast_side.fast_out.transmit_batch(messages) == 5
+    assert fast_side.exchange.statistics()["calls_open"] == 5
+    fast_side.room = 100
+    assert fast_side.fast_out.transmit_batch(messages[5:]) == 3
+    assert [decode(each)[0].payload for each, *_ in fast_side.sent] == [b"%d" % n for n in range(8)]
+    assert len({decode(each)[0].request_id for each, *_ in fast_side.sent}) == 8
 
 
 def test_rejected_responses_can_be_retried_until_their_deadline() -> None:
-    story = Story(request_ttl_ms=100)
-    short = story.fast
+    comparison = PathComparison(request_ttl_ms=100)
+    fast_side = comparison.fast
     for session in range(1, 5):
-        short.on_datagram(encode(asking(session=session)), CLIENTS[0])
-    answers = [response(story.ids.next(), story.asked(short, 3 - number)) for number in range(4)]
-    story.time.advance(ms=60)
-    short.room = 2
-    assert short.fast_out.transmit_batch(answers) == 2
-    assert short.exchange.statistics()["requests_open"] == 2
-    short.room = 1
-    assert short.fast_out.transmit_batch(answers[2:]) == 1
-    story.time.advance(ms=39)
-    short.expire()
-    assert short.expired == []
-    story.time.advance(ms=1)  # the same deadline as without an attempt
-    short.expire()
-    assert [decode(each[0])[0].session for each in short.expired if isinstance(each[0], bytes)] == [4]
-    assert [decode(each)[0].session for each, *_ in short.sent] == [1, 2, 3]
+        fast_side.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    answers = [
+        response(comparison.ids.next(), comparison.asked(fast_side, 3 - number)) for number in range(4)
+    ]
+    comparison.time.advance(ms=60)
+    fast_side.room = 2
+    assert fast_side.fast_out.transmit_batch(answers) == 2
+    assert fast_side.exchange.statistics()["requests_open"] == 2
+    fast_side.room = 1
+    assert fast_side.fast_out.transmit_batch(answers[2:]) == 1
+    comparison.time.advance(ms=39)
+    fast_side.expire()
+    assert fast_side.expired == []
+    comparison.time.advance(ms=1)  # the same deadline as without an attempt
+    fast_side.expire()
+    assert [decode(each[0])[0].session for each in fast_side.expired if isinstance(each[0], bytes)] == [4]
+    assert [decode(each)[0].session for each, *_ in fast_side.sent] == [1, 2, 3]
 
 
 def test_a_request_is_answered_once_even_within_a_batch() -> None:
-    story = Story()
+    comparison = PathComparison()
     for session in (1, 2):
-        story.fast.on_datagram(encode(asking(session=session)), CLIENTS[0])
-    first, second = (response(story.ids.next(), story.asked(story.fast, number)) for number in (1, 0))
-    assert story.fast.fast_out.transmit_batch([first, first, second]) == 1
-    assert len(story.fast.sent) == 1
+        comparison.fast.on_datagram(encode(asking(session=session)), CLIENTS[0])
+    first, second = (
+        response(comparison.ids.next(), comparison.asked(comparison.fast, number)) for number in (1, 0)
+    )
+    assert comparison.fast.fast_out.transmit_batch([first, first, second]) == 1
+    assert len(comparison.fast.sent) == 1
 
 
 def test_after_abort_calls_the_fast_path_sends_no_call() -> None:
-    story = Story()
-    story.call((0, 0, 100, 8))
-    story.fast.exchange.abort_calls()
-    again = [request(story.ids.next(), CALLERS[0], METHODS[0], ttl=100)]
-    assert story.fast.fast_out.transmit_batch(again) == 0
+    comparison = PathComparison()
+    comparison.call((0, 0, 100, 8))
+    comparison.fast.exchange.abort_calls()
+    again = [request(comparison.ids.next(), CALLERS[0], METHODS[0], ttl=100)]
+    assert comparison.fast.fast_out.transmit_batch(again) == 0
     with pytest.raises(UStatusError) as refused:
-        story.fast.fast_out.transmit(again[0])
+        comparison.fast.fast_out.transmit(again[0])
     assert refused.value.code is UCode.UNAVAILABLE
-    assert len(story.fast.sent) == 1
+    assert len(comparison.fast.sent) == 1
 
 
 def test_the_endpoint_wakes_for_the_first_deadline_of_a_batch() -> None:
-    story = Story()
-    story.call((0, 0, 90, 8), (0, 0, 20, 8), (0, 0, 50, 8))
-    assert story.fast.wakes == [story.fast.exchange.next_deadline_ns]
+    comparison = PathComparison()
+    comparison.call((0, 0, 90, 8), (0, 0, 20, 8), (0, 0, 50, 8))
+    assert comparison.fast.wakes == [comparison.fast.exchange.next_deadline_ns]
 
 
 def test_after_a_clock_step_calls_take_the_readable_path() -> None:
-    story = Story()
-    story.call((0, 0, 100, 8))
-    story.time.step(ms=1_000_000_000)
-    story.call(*[(0, 0, 100, 8)] * 3)
-    story.check()
-    assert story.fast.others == 3
+    comparison = PathComparison()
+    comparison.call((0, 0, 100, 8))
+    comparison.time.step(ms=1_000_000_000)
+    comparison.call(*[(0, 0, 100, 8)] * 3)
+    comparison.check()
+    assert comparison.fast.others == 3
 
 
 def test_a_service_that_moves_is_called_at_its_new_address() -> None:
-    story = Story()
-    story.call((0, 0, 100, 8))
+    comparison = PathComparison()
+    comparison.call((0, 0, 100, 8))
     moved = msgspec.convert(
         {"service": 0x00CD, "major": 4, "methods": KINDS, "remote": "127.0.0.1:4"},
         type=type(msgspec.convert(BASE, SomeipEndpoint).services[0]),
     )
-    services = story.fast.exchange.services
+    services = comparison.fast.exchange.services
     services.set_located_services([moved])
-    story.call((0, 0, 100, 8))
-    assert story.fast.sent[-1][1] == ("127.0.0.1", 4)
+    comparison.call((0, 0, 100, 8))
+    assert comparison.fast.sent[-1][1] == ("127.0.0.1", 4)
 
 
 def test_messages_for_service_discovery_take_the_readable_path() -> None:
-    story = Story()
+    comparison = PathComparison()
     seen: list[UMessage] = []
-    story.fast.fast_out._is_for_discovery = lambda message: not seen.append(message)  # type: ignore[func-returns-value]
-    story.on_datagram(encode(asking()), CLIENTS[0])
-    story.call((0, 0, 100, 8), (0, 0, 100, 8))
-    story.respond((0, None, 8))
-    story.check()
-    assert story.fast.others == len(seen) == 3
+    comparison.fast.fast_out._is_for_discovery = lambda message: not seen.append(message)  # type: ignore[func-returns-value]
+    comparison.on_datagram(encode(asking()), CLIENTS[0])
+    comparison.call((0, 0, 100, 8), (0, 0, 100, 8))
+    comparison.respond((0, None, 8))
+    comparison.check()
+    assert comparison.fast.others == len(seen) == 3
 
 
 def test_every_call_of_a_dynamic_service_is_reported() -> None:
-    story = Story()
-    services = story.fast.exchange.services
+    comparison = PathComparison()
+    services = comparison.fast.exchange.services
     [(_, service), *_] = services._remote.items()
     services._remote = {METHODS[0].with_resource(0): msgspec.structs.replace(service, is_configured=False)}
     sought: list[UUri] = []
     services.set_dynamic_request(sought.append)
-    story.call((0, 0, 100, 8))
+    comparison.call((0, 0, 100, 8))
     before = len(sought)
-    story.call((0, 0, 100, 8))
+    comparison.call((0, 0, 100, 8))
     assert len(sought) > before > 0
     assert not services.request_templates
 
 
 def test_a_service_that_disappears_during_a_batch_gets_no_call() -> None:
-    story = Story()
-    story.call((0, 0, 100, 8))
-    short = story.fast
+    comparison = PathComparison()
+    comparison.call((0, 0, 100, 8))
+    fast_side = comparison.fast
 
     def calls() -> Iterable[UMessage]:
         for number in range(2):
             if number == 1:
-                short.exchange.services._static_services.clear()
-                short.exchange.services.set_located_services([])
-            yield request(story.ids.next(), CALLERS[0], METHODS[0], ttl=100)
+                fast_side.exchange.services._static_services.clear()
+                fast_side.exchange.services.set_located_services([])
+            yield request(comparison.ids.next(), CALLERS[0], METHODS[0], ttl=100)
 
-    assert short.fast_out.transmit_batch(calls()) == 0
-    assert (len(short.sent), short.exchange.statistics()["calls_open"]) == (1, 1)
+    assert fast_side.fast_out.transmit_batch(calls()) == 0
+    assert (len(fast_side.sent), fast_side.exchange.statistics()["calls_open"]) == (1, 1)
 
 
 def test_the_caches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_path, "_MAX_CACHED", 4)
-    story = Story()
-    arriving = story.fast.exchange.fast_in
+    comparison = PathComparison()
+    arriving = comparison.fast.exchange.fast_in
     for number in range(20):
         caller = UUri("device1", number + 1, 1, 0)
-        story.fast.transmit([request(story.ids.next(), caller, METHODS[0], ttl=100)])
-        story.answer(0, ECU)
-        story.fast.on_datagram(
-            encode(msgspec.structs.replace(decode(story.fast.sent[-1][0])[0], message_type=0x80)), ECU
+        comparison.fast.transmit([request(comparison.ids.next(), caller, METHODS[0], ttl=100)])
+        comparison.answer(0, ECU)
+        comparison.fast.on_datagram(
+            encode(msgspec.structs.replace(decode(comparison.fast.sent[-1][0])[0], message_type=0x80)), ECU
         )
-        story.fast.on_datagram(encode(asking(client=number)), CLIENTS[0])
-        assert len(story.fast.exchange.services.request_templates) <= 4
+        comparison.fast.on_datagram(encode(asking(client=number)), CLIENTS[0])
+        assert len(comparison.fast.exchange.services.request_templates) <= 4
         assert len(arriving._request_attributes) <= 4
         assert len(arriving._response_templates._known) <= 4
-    assert story.fast.exchange.statistics()["calls_open"] == 0
+    assert comparison.fast.exchange.statistics()["calls_open"] == 0

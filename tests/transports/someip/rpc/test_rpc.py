@@ -122,12 +122,12 @@ def test_a_call_without_return_that_cannot_be_sent_fails(bench: Bench) -> None:
 
 def test_a_request_without_return_is_accepted_and_its_response_dropped(bench: Bench) -> None:
     bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
-    heard = bench.next_message()
-    assert heard.attributes.type is UMessageType.REQUEST
-    assert heard.attributes.source == UUri.parse("//chassis/12/1/0")
+    delivered = bench.next_message()
+    assert delivered.attributes.type is UMessageType.REQUEST
+    assert delivered.attributes.source == UUri.parse("//chassis/12/1/0")
 
     bench.endpoint.send(
-        UMessage(bench.ids.next(), response_attributes(heard, None, UPayloadFormat.UNSPECIFIED), b"no")
+        UMessage(bench.ids.next(), response_attributes(delivered, None, UPayloadFormat.UNSPECIFIED), b"no")
     )
     assert bench.endpoint.statistics()["responses_not_wanted"] == 1
 
@@ -136,9 +136,9 @@ def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Ben
     bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
     bench.next_message()
     bench.send_datagrams(encode(asked(method=2)))
-    told = bench.received()
-    assert (told.message_type, told.return_code) == (MessageType.ERROR, ReturnCode.E_WRONG_MESSAGE_TYPE)
-    assert (told.client, told.session, told.payload) == (0x12, 9, b"")
+    reply = bench.received()
+    assert (reply.message_type, reply.return_code) == (MessageType.ERROR, ReturnCode.E_WRONG_MESSAGE_TYPE)
+    assert (reply.client, reply.session, reply.payload) == (0x12, 9, b"")
     assert bench.endpoint.statistics()["refused_request_type"] == 1
 
 
@@ -154,25 +154,25 @@ def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Ben
 )
 def test_a_malformed_request_gets_an_error(bench: Bench, broken: bytes, code: ReturnCode) -> None:
     bench.send_datagrams(broken)
-    told = bench.received()
-    assert (told.message_type, told.return_code) == (MessageType.ERROR, code)
-    assert (told.service, told.method, told.client, told.session) == (0x0777, 1, 0x12, 9)
+    reply = bench.received()
+    assert (reply.message_type, reply.return_code) == (MessageType.ERROR, code)
+    assert (reply.service, reply.method, reply.client, reply.session) == (0x0777, 1, 0x12, 9)
 
 
 def test_unknown_senders_and_messages_with_an_error_get_no_reply(bench: Bench) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.bind(("127.0.0.2", 0))
-        stranger.settimeout(WITHIN_S)
-        stranger.sendto(encode(asked())[:-1], bench.endpoint.address)
-        stranger.sendto(encode(asked()), bench.endpoint.address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
+        unknown_sender.bind(("127.0.0.2", 0))
+        unknown_sender.settimeout(WITHIN_S)
+        unknown_sender.sendto(encode(asked())[:-1], bench.endpoint.address)
+        unknown_sender.sendto(encode(asked()), bench.endpoint.address)
         bench.send_datagrams(
             encode(asked(service=0x0778, return_code=1)), encode(asked(service=0x0778, session=10))
         )
         assert bench.received().session == 10
 
-        stranger.setblocking(False)
+        unknown_sender.setblocking(False)
         with pytest.raises(BlockingIOError):
-            stranger.recv(65_535)
+            unknown_sender.recv(65_535)
     counts = bench.endpoint.statistics()
     assert (counts["refused_request_service"], counts["refused_request_address"]) == (2, 1)
 
@@ -189,11 +189,11 @@ def test_a_service_specific_return_code_passes_unchanged(
     answer = msgspec.structs.replace(bench.received(), message_type=kind, return_code=0x25, payload=payload)
     bench.send_datagrams(encode(answer))
 
-    heard = bench.next_message()
-    assert heard.attributes.commstatus is UCode.UNKNOWN
-    assert heard.attributes.payload_format is UPayloadFormat.PROTOBUF
-    assert decode_failure(heard.payload) == SomeipFailure(0x25, payload)
-    assert "(0x25)" in decode_status(heard.payload).message
+    delivered = bench.next_message()
+    assert delivered.attributes.commstatus is UCode.UNKNOWN
+    assert delivered.attributes.payload_format is UPayloadFormat.PROTOBUF
+    assert decode_failure(delivered.payload) == SomeipFailure(0x25, payload)
+    assert "(0x25)" in decode_status(delivered.payload).message
 
 
 @pytest.mark.parametrize("payload", [b"", b"why"])
@@ -206,8 +206,8 @@ def test_a_provider_can_choose_its_someip_return_code(bench: Bench, code: int, p
         UMessage(bench.ids.next(), attributes, encode_failure(status, SomeipFailure(code, payload)))
     )
 
-    told = bench.received()
-    assert (told.message_type, told.return_code, told.payload) == (MessageType.ERROR, code, payload)
+    reply = bench.received()
+    assert (reply.message_type, reply.return_code, reply.payload) == (MessageType.ERROR, code, payload)
 
 
 @pytest.mark.parametrize("code", [each for each in UCode if each])
@@ -258,7 +258,7 @@ def test_a_call_with_an_early_deadline_ends_in_time(bench: Bench, monkeypatch: p
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
-class Together:
+class BatchSide:
     """A batch listener; `batches` are the received batches."""
 
     def __init__(self) -> None:
@@ -278,21 +278,21 @@ class Together:
 
 
 @pytest.fixture
-def together(bench: Bench) -> Together:
-    made = Together()
+def together(bench: Bench) -> BatchSide:
+    made = BatchSide()
     bench.endpoint.unregister_listener(ANY, ANY, bench._messages.put)
     bench.endpoint.register_listener(ANY, ANY, made)
     return made
 
 
-def test_calls_sent_as_a_batch_get_their_own_responses(bench: Bench, together: Together) -> None:
+def test_calls_sent_as_a_batch_get_their_own_responses(bench: Bench, together: BatchSide) -> None:
     transmit_all = bench.endpoint.batch_transmitter(None)
     calls = [request(bench.ids.next(), APP, ASK, b"%d" % number, ttl=10_000) for number in range(40)]
-    calls.insert(20, request(bench.ids.next(), APP, TELL, b"told", ttl=10_000))
+    calls.insert(20, request(bench.ids.next(), APP, TELL, b"notify", ttl=10_000))
     assert transmit_all(calls) == 41
     came = [bench.received() for _ in calls]
     assert [each.payload for each in came] == [each.payload for each in calls]
-    asked_of = [each for each in came if each.payload != b"told"]
+    asked_of = [each for each in came if each.payload != b"notify"]
     bench.send_datagrams(
         *(
             encode(msgspec.structs.replace(each, message_type=MessageType.RESPONSE))
@@ -305,13 +305,13 @@ def test_calls_sent_as_a_batch_get_their_own_responses(bench: Bench, together: T
         each.check()
         assert each.attributes.reqid is not None
         asked_for = by_id.pop(each.attributes.reqid)
-        assert each.payload == (b"" if asked_for == b"told" else asked_for)
+        assert each.payload == (b"" if asked_for == b"notify" else asked_for)
     assert not by_id
     figures = bench.endpoint.statistics()
     assert (figures["calls_open"], figures["sent"], figures["received"]) == (0, 41, 41)
 
 
-def test_requests_received_as_a_batch_are_answered_as_a_batch(bench: Bench, together: Together) -> None:
+def test_requests_received_as_a_batch_are_answered_as_a_batch(bench: Bench, together: BatchSide) -> None:
     bench.send_datagrams(*(encode(asked(session=number + 1)) for number in range(40)))
     requests = together.next_messages(40)
     assert len({each.id for each in requests}) == 40
