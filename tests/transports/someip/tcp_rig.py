@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TcpConnections` on real sockets with a thread of their own, and peers that are plain sockets."""
+"""The rig of the TCP tests: `TcpConnections` on real sockets with a thread of their own, and plain peer sockets."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from ustreamer.transports.someip.protocol.codec import MalformedMessage, Message
 from ustreamer.transports.someip.protocol.stream import StreamReader
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 
-WITHIN_S: Final = 30.0  # far above what anything here takes; only a failing test waits for it
+WITHIN_S: Final = 30.0  # a generous limit: only a failing test waits for it
 HOME: Final = ip_network("127.0.0.0/24")
 
 
@@ -40,7 +40,7 @@ def number_of(message: SomeIpMessage) -> int:
 
 
 class TcpRig:
-    """Connections, and all that they have told."""
+    """Connections with their receiving thread, and all callbacks that they made."""
 
     def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns, **limits: Any) -> None:
         self._now_ns = now_ns
@@ -88,7 +88,7 @@ class TcpRig:
                 due_ns = self.connections.next_deadline_ns
                 timeout = None if due_ns is None else max(0, due_ns - self._now_ns()) / 1e9
                 self._poller.wait(timeout)
-        except BaseException as error:  # the test fails, not only its thread
+        except BaseException as error:  # so that the test fails, and not only its thread
             self.failure = error
             raise
 
@@ -117,24 +117,24 @@ class TcpRig:
         return TcpAddress("127.0.0.1", self.connections.port)
 
     def ecu(self, to: TcpAddress, host: str = "127.0.0.1", buffer: int = 0) -> socket.socket:
-        """A client of ours."""
+        """Connect to `address` as a client of the endpoint."""
         opened = socket.socket()
         self._sockets.append(opened)
         if buffer:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         opened.settimeout(WITHIN_S)
         opened.bind((host, 0))
-        with suppress(ConnectionResetError):  # as a peer sees it that is turned away at once
+        with suppress(ConnectionResetError):  # a refused peer is reset at once
             opened.connect(to)
         return opened
 
     def acknowledged(self, peer: TcpAddress) -> int:
-        """Bytes that the kernel of `peer` has, read or not."""
+        """Bytes in the kernel of `peer`, read or unread."""
         connection = self.connections._connection(peer)
         return connection._acked_offset() if connection is not None else 0
 
     def send_all(self, messages: list[bytes], to: TcpAddress) -> None:
-        """Send in order, each one as soon as it is taken."""
+        """Send in order, each message as soon as it is accepted."""
         for data in messages:
             self.send(data, to)
 
@@ -151,7 +151,7 @@ class TcpRig:
                 return
 
     def fill(self, to: TcpAddress, size: int) -> tuple[int, RouteUnavailable]:
-        """Send numbered messages until one is refused; how many were taken, and the refusal."""
+        """Send numbered messages until one is refused; returns how many were accepted, and the refusal."""
         for number in range(1_000_000):
             try:
                 self.connections.send(numbered(number, size), to)
@@ -160,7 +160,7 @@ class TcpRig:
         raise AssertionError("it takes everything")
 
     def stop(self) -> None:
-        """End the receiving thread."""
+        """Stop the receiving thread."""
         self._stopping = True
         self.wake()
         self._thread.join(WITHIN_S)
@@ -177,7 +177,7 @@ class TcpRig:
 
 
 class RestartableService:
-    """A TCP server on loopback, as an ECU has it: it may be killed and come back at the same port."""
+    """A TCP server on loopback, as on an ECU: it can be killed and restarted at the same port."""
 
     def __init__(self) -> None:
         self._accepted: list[socket.socket] = []
@@ -188,7 +188,7 @@ class RestartableService:
     def _listening(port: int) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # less than is kept of what was read
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # less than the replay window
         listener.bind(("127.0.0.1", port))
         listener.settimeout(WITHIN_S)
         listener.listen()
@@ -201,7 +201,7 @@ class RestartableService:
         return connection
 
     def kill(self) -> None:
-        """Nobody listens any more; connections are closed by who has accepted them."""
+        """Stop listening; the owners of accepted connections close them."""
         self.listener.close()
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class RestartableService:
 
 
 def read_messages(connection: socket.socket, count: int) -> list[SomeIpMessage]:
-    """Read until so many whole messages are there."""
+    """Read until `count` whole messages are there."""
     reader = StreamReader()
     found: list[SomeIpMessage] = []
     while len(found) < count:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a `[endpoints.<name>]` section of a SOME/IP network may say, and how it is told that it may not."""
+"""The section `[endpoints.<name>]` of a SOME/IP network: accepted values, defaults, and error texts."""
 
 from ipaddress import IPv4Network
 from typing import Any
@@ -22,7 +22,7 @@ def endpoint(**keys: Any) -> SomeipEndpoint:
     return msgspec.convert(base | keys, SomeipEndpoint)
 
 
-def test_the_section_of_the_architecture_is_read() -> None:
+def test_the_section_of_the_architecture_page_is_valid() -> None:
     config = endpoint(
         sd={"multicast": "224.244.224.245", "port": 30490, "interface": "127.0.0.1"},
         services=[
@@ -46,7 +46,7 @@ def test_the_section_of_the_architecture_is_read() -> None:
     assert str(second.provider_uuri) == "up://hpc.vin1/1235/1/0"
 
 
-def test_without_optional_keys_there_is_no_discovery_and_every_bound_is_set() -> None:
+def test_without_optional_keys_discovery_is_off_and_every_limit_has_a_default() -> None:
     config = endpoint()
 
     assert config.sd is False
@@ -56,7 +56,7 @@ def test_without_optional_keys_there_is_no_discovery_and_every_bound_is_set() ->
 
 
 @pytest.mark.parametrize(("instance", "ue_id"), [(1, 0x1234), (2, 0x2_1234), (0xFFFE, 0xFFFE_1234)], ids=hex)
-def test_instance_1_is_not_written_into_the_ue_id(instance: int, ue_id: int) -> None:
+def test_instance_1_is_omitted_from_the_ue_id(instance: int, ue_id: int) -> None:
     (service,) = endpoint(services=[REMOTE | {"instance": instance}]).services
 
     assert service.ue_id == ue_id
@@ -80,7 +80,7 @@ def test_the_remote_of_a_service_that_is_not_offered_receives_nothing() -> None:
 # --- TCP --------------------------------------------------------------------------------------------------------------
 
 
-def test_everything_goes_over_udp_unless_said_otherwise() -> None:
+def test_udp_is_the_default_protocol() -> None:
     config = endpoint(services=[REMOTE | {"events": [{"id": 0x8001}], "methods": [1, {"id": 2}]}])
 
     assert not config.services[0].uses_protocol("tcp")
@@ -88,7 +88,7 @@ def test_everything_goes_over_udp_unless_said_otherwise() -> None:
     assert (config.tcp_port, config.tcp) == (30500, TcpConfig())
 
 
-def test_a_protocol_holds_for_a_service_but_for_what_has_its_own() -> None:
+def test_an_event_or_method_may_override_the_protocol_of_its_service() -> None:
     service = REMOTE | {
         "protocol": "tcp",
         "events": [{"id": 0x8001}, {"id": 0x8002, "protocol": "udp"}],
@@ -102,7 +102,7 @@ def test_a_protocol_holds_for_a_service_but_for_what_has_its_own() -> None:
     assert found.tcp_address == TcpAddress("127.0.0.1", 30501)
 
 
-def test_over_tcp_alone_a_service_needs_no_other_address() -> None:
+def test_a_service_over_tcp_alone_needs_no_udp_address() -> None:
     service = {"service": 1, "major": 1, "protocol": "tcp", "methods": [1], "remote_tcp": "10.0.0.2:30510"}
     (found,) = endpoint(services=[service]).services
 
@@ -110,7 +110,7 @@ def test_over_tcp_alone_a_service_needs_no_other_address() -> None:
     assert found.remote_address is None
 
 
-def test_we_listen_over_tcp_only_for_what_is_offered_over_it() -> None:
+def test_the_endpoint_listens_over_tcp_only_for_services_offered_over_tcp() -> None:
     tcp = {"protocol": "tcp", "methods": [1]}
 
     assert endpoint(services=[OFFERED | tcp]).listens_over_tcp
@@ -136,7 +136,7 @@ SLOW = {"segment_bytes": 512, "separation_us": 2_000}
         ({"segment_bytes": 16}, SLOW, TpSegmentation(segment_bytes=16)),
     ],
 )
-def test_an_event_or_method_goes_in_segments_as_it_or_else_its_service_says(
+def test_segmentation_is_set_by_the_event_or_method_or_else_by_its_service(
     own: object, of_service: object, found: TpSegmentation | None
 ) -> None:
     keys = {} if own is None else {"tp": own}
@@ -150,7 +150,7 @@ def test_an_event_or_method_goes_in_segments_as_it_or_else_its_service_says(
     assert service.segmentation_of(service.methods[0]) == found
 
 
-def test_a_method_is_its_id_or_a_table_and_over_tcp_nothing_is_cut() -> None:
+def test_a_method_is_an_id_or_a_table_and_over_tcp_nothing_is_segmented() -> None:
     (service,) = endpoint(
         services=[REMOTE | {"tp": True, "methods": [1, {"id": 2}, {"id": 3, "protocol": "tcp"}]}]
     ).services
@@ -163,7 +163,7 @@ def test_a_method_is_its_id_or_a_table_and_over_tcp_nothing_is_cut() -> None:
     ]
 
 
-def test_the_bounds_of_segments_may_be_set() -> None:
+def test_the_limits_of_segments_are_configurable() -> None:
     assert endpoint().tp == TpLimits()
     assert endpoint(tp={"message_bytes": 4_096, "peer_bytes": 8_192}).tp.peer_bytes == 8_192
 
@@ -188,7 +188,7 @@ def test_the_bounds_of_segments_may_be_set() -> None:
         ),
     ],
 )
-def test_segments_that_cannot_be_are_refused(keys: dict[str, Any], error: str) -> None:
+def test_contradictory_limits_of_segments_are_refused(keys: dict[str, Any], error: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=error):
         endpoint(**keys)
 
@@ -209,12 +209,12 @@ CLIENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32", "10.0.0.4/32"],
     ),
     "a list replaces the default": ({"clients": ["10.1.0.0/16", "10.0.0.9"]}, ["10.1.0.0/16", "10.0.0.9/32"]),
-    "an empty list admits nobody": ({"clients": []}, []),
+    "an empty list accepts no client": ({"clients": []}, []),
 }
 
 
 @pytest.mark.parametrize(("keys", "networks"), CLIENTS.values(), ids=CLIENTS)
-def test_requests_are_accepted_from(keys: dict[str, Any], networks: list[str]) -> None:
+def test_requests_are_accepted_from_configured_networks(keys: dict[str, Any], networks: list[str]) -> None:
     assert endpoint(**keys).client_networks() == tuple(map(IPv4Network, networks))
 
 
@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         _services(REMOTE | {"remote_tcp": "127.0.0.1:30500"}),
         ["services[0]", "127.0.0.1:30500", "own bind and port_tcp"],
     ),
-    "two receivers over TCP that cannot be told apart": (
+    "two receivers over TCP that are indistinguishable": (
         _services(
             OFFERED
             | {
@@ -327,7 +327,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         _services(REMOTE | {"receivers": [{"address": "10.0.0.3:1"}]}),
         ["services[0]", "receivers", "offered = true"],
     ),
-    "an offer of nobody's": (
+    "an offer without a provider": (
         _services({"service": 1, "major": 1, "offered": True}),
         ["services[0]", "provider: missing", "//hpc.vin1/1234/1/0"],
     ),
@@ -379,7 +379,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("keys", "says"), REFUSED.values(), ids=REFUSED)
-def test_a_section_is_refused_with(keys: dict[str, Any], says: list[str]) -> None:
+def test_an_invalid_section_is_refused_with_a_reason(keys: dict[str, Any], says: list[str]) -> None:
     with pytest.raises(msgspec.ValidationError) as refused:
         endpoint(**keys)
 
@@ -405,7 +405,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("keys", ACCEPTED.values(), ids=ACCEPTED)
-def test_a_section_is_accepted_with(keys: dict[str, Any]) -> None:
+def test_a_valid_section_is_accepted(keys: dict[str, Any]) -> None:
     assert len(endpoint(**keys).services) == len(keys["services"])
 
 
@@ -425,7 +425,7 @@ def test_a_section_is_accepted_with(keys: dict[str, Any]) -> None:
         "[::1]:1",
     ],
 )
-def test_an_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError) as refused:
         parse_address(text)
 

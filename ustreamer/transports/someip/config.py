@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`[endpoints.<name>]` with `transport = "someip"`: our address, and what exists and is offered on that network.
+"""`[endpoints.<name>]` with `transport = "someip"`: our address, and the services of the network and of ours.
 
-A SOME/IP header names neither sender nor instance, so what arrives is told apart by its IP address and its ids alone.
-Whatever could not be told apart is refused here, with the keys that collide.
+A SOME/IP header names neither sender nor instance. Input is identified by its IP address and its ids alone.
+A configuration with ambiguous identities is refused, with the keys that collide.
 """
 
 import ipaddress
@@ -40,10 +40,11 @@ _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 
 class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """An event or field notification. Without `eventgroup` the group has the number of the event (up-spec); several are a list.
+    """An event or field notification. The default `eventgroup` is the number of the event (up-spec); several are a
+    list.
 
-    Without `protocol` it goes as its service does, and `tp` has it sent in segments where it is long; without that, what the service
-    says. A `field` has a value at all times: of one that we offer, a new subscriber is sent the last one.
+    The defaults of `protocol` and `tp` are those of the service; `tp` sends a long event in segments. A `field`
+    always has a value: a new subscriber of an offered one receives the last value.
     """
 
     id: EventId
@@ -57,17 +58,17 @@ class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def eventgroup_ids(self) -> tuple[int, ...]:
-        """The event groups that it is in, each of which brings it to a subscriber."""
+        """The event groups of the event. A subscription of any of them delivers it."""
         if isinstance(self.eventgroup, tuple):
             return self.eventgroup
         return (self.id if self.eventgroup is None else self.eventgroup,)
 
 
 class EventgroupConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """An event group that goes by multicast.
+    """An event group that uses multicast.
 
-    By service discovery, as soon as it has `threshold` subscribers; 0 is never. Without, always, and in place of
-    `remote` and `receivers`; and of a service of the network it is what we join.
+    With service discovery: from `threshold` subscribers on; 0 is never. Without: always, and in place of
+    `remote` and `receivers`. For a service of the network it is the group to join.
     """
 
     id: Id
@@ -79,10 +80,10 @@ class EventgroupConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MethodConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """A method of which there is more to say than its id; without `protocol` it goes as its service does.
+    """A method with options; the default `protocol` is that of its service.
 
-    `tp` as for an event, of requests to it or of its responses. `no_return`: it is called with REQUEST_NO_RETURN, and nobody
-    waits for an answer ("fire and forget").
+    `tp` as for an event, for requests to it or for its responses. `no_return`: it is called with REQUEST_NO_RETURN,
+    without a response ("fire and forget").
     """
 
     id: MethodId
@@ -92,7 +93,7 @@ class MethodConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReceiverConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Somebody who gets the events of an offered service without asking; `max_frequency` in Hz."""
+    """A static receiver of the events of an offered service; `max_frequency` in Hz."""
 
     address: str
     max_frequency: float | None = None
@@ -110,16 +111,16 @@ class ReceiverConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return UNLIMITED if self.max_frequency is None else period_of(self.max_frequency)
 
 
-# An instance number tells receivers apart (see SomeipTransport.subscriptions), and 0xFFFF is a wildcard.
+# An instance number identifies each receiver (see SomeipTransport.subscriptions), and 0xFFFF is a wildcard.
 Receivers = Annotated[tuple[ReceiverConfig, ...], Meta(max_length=0xFFFE)]
 
 
 class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A service of the network (`remote`: where it lives) or, if `offered`, one that we offer for `provider`.
+    """A service of the network at `remote` or, if `offered`, one that we offer for `provider`.
 
-    For an offered service without service discovery, `remote` and `receivers` are who gets its events. What goes over TCP
-    goes to `remote_tcp`, or the same address as over UDP; events of ours over TCP to whichever port the receiver has called
-    from. What another streamer offers is this service only if it is `accept_relayed`.
+    For an offered service without service discovery, `remote` and `receivers` receive its events. TCP messages use
+    `remote_tcp`, or else the address of UDP; our events over TCP use the connection that the receiver opened, from
+    any port. An Offer of another streamer counts for this service only with `accept_relayed`.
     """
 
     any_method: ClassVar[bool] = False
@@ -155,7 +156,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise ValueError(f"{key}: only for a service with offered = true")
         if self.offered and self.accept_relayed:
             raise ValueError(
-                "accept_relayed: only for a service that is not offered: it says whose Offer is taken"
+                "accept_relayed: only for a service that is not offered: it selects the accepted Offers"
             )
         for index, event in enumerate(() if self.offered else self.events):
             if event.tp is not None:
@@ -202,7 +203,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             _check_distinct("receivers", over_tcp)
 
     def protocol_of(self, what: EventConfig | MethodConfig | int) -> Protocol:
-        """How an event or a method of this service goes."""
+        """The protocol of an event or a method of this service."""
         return self.protocol if isinstance(what, int) else what.protocol or self.protocol
 
     @property
@@ -215,12 +216,12 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def tcp_methods(self) -> frozenset[int]:
-        """The ids of those methods that are called over TCP."""
+        """The ids of the methods that use TCP."""
         pairs = zip(self.method_ids, self.methods, strict=True)
         return frozenset(id for id, each in pairs if self.protocol_of(each) == "tcp")
 
     def address_of(self, event: EventConfig) -> Address | None:
-        """Where an event of a service that is not offered comes from; the port tells apart instances on one host only."""
+        """The source address of an event of the network; only its port separates instances on one host."""
         address = self.tcp_address if self.protocol_of(event) == "tcp" else self.remote_address
         return None if address is None else (address[0], address[1])
 
@@ -229,23 +230,23 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return None if address is None else address[0]
 
     def uses_protocol(self, protocol: Protocol) -> bool:
-        """Whether anything of this service goes over `protocol`."""
+        """Whether anything of this service uses `protocol`."""
         return any(self.protocol_of(each) == protocol for each in (*self.events, *self.methods))
 
     @property
     def tcp_address(self) -> TcpAddress | None:
-        """Where the service listens, for what goes over TCP."""
+        """The TCP address of the service."""
         address = self.remote_tcp or self.remote
         return None if address is None else TcpAddress(*parse_address(address))
 
     def segmentation_of(self, what: EventConfig | MethodConfig | int) -> TpSegmentation | None:
-        """How an event or method of this service is sent in segments; None: it is not."""
+        """The segmentation of an event or method of this service; None: it is not sent in segments."""
         if self.protocol_of(what) == "tcp":
             return None
         return resolve_segmentation(None if isinstance(what, int) else what.tp, self.tp)
 
     def multicast_groups_of(self, event: EventConfig) -> tuple[Address, ...]:
-        """The multicast groups that an event goes to, by the configuration alone; each once."""
+        """The configured multicast groups of an event, each once."""
         if self.protocol_of(event) == "tcp":
             return ()
         found = (each for each in self.eventgroups if each.id in event.eventgroup_ids and each.threshold)
@@ -260,7 +261,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def needs_discovery(self) -> bool:
-        """Whether only service discovery can tell where it is."""
+        """Whether its address is known only from service discovery."""
         return not self.offered and self.remote is None and self.remote_tcp is None
 
     @property
@@ -273,31 +274,32 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def static_receivers(self) -> tuple[ReceiverConfig, ...]:
-        """Who gets the events of an offered service: `remote` first, then `receivers`."""
+        """The static receivers of an offered service: `remote` first, then `receivers`."""
         first = () if self.remote is None else (ReceiverConfig(self.remote),)
         return (*first, *self.receivers) if self.offered else ()
 
     @property
     def ue_id(self) -> int:
-        """The service as a uEntity: instance 1 is what up-spec writes as 0."""
+        """The uEntity id of the service: up-spec writes instance 1 as 0."""
         return (self.instance << 16 if self.instance != 1 else 0) | self.service
 
 
 class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A SOME/IP network over UDP, and over TCP where a service says so.
+    """A SOME/IP network over UDP, and over TCP for the services that use it.
 
     * `bind`, `port`: our unicast address; port 0 takes any free one, for tests.
-    * `port_tcp`: where we listen over TCP, if we offer anything over it: `port` if it is not given.
-    * `clients`: networks (CIDR) whose requests we accept. Without it: our own address (all of 127.0.0.0/8 if that is a
-      loopback address), and the addresses of all remotes and receivers. Nobody else.
-    * `client_version`: version of the uEntity that stands for a SOME/IP client, whose header has none.
-    * `request_ttl_ms`: how long a SOME/IP client's request may take.
-    * `tp`: bounds of what comes and goes in segments.
-    * `max_pending`: open requests, for each direction on its own; of those of SOME/IP clients one host has half at most.
-    * `peers`: with `sd`, other streamers on this network are looked for, and told of us. A list of own authorities also
-      believes those that are seen nowhere else; False: neither.
-    * `peer_streamer_addresses`: addresses of streamers that do not say that they are. What comes from there is not carried on.
-    * `receive_buffer`: bytes asked of the kernel, which caps them at net.core.rmem_max without a word.
+    * `port_tcp`: our TCP listening port, if an offered service uses TCP; the default is `port`.
+    * `clients`: networks (CIDR) whose requests are accepted. Default: our own address (all of 127.0.0.0/8 if that is
+      a loopback address), and the addresses of all remotes and receivers.
+    * `client_version`: version of the uEntity of a SOME/IP client, whose header has none.
+    * `request_ttl_ms`: ttl of the request of a SOME/IP client.
+    * `tp`: limits of segmented messages, both directions.
+    * `max_pending`: open requests, for each direction; one host has at most half of the inbound ones.
+    * `peers`: with `sd`, find other streamers on this network and announce this one. A list of own authorities also
+      trusts streamers that are seen on this network only; False: neither.
+    * `peer_streamer_addresses`: addresses of streamers that do not announce themselves. Messages from there are not
+      forwarded.
+    * `receive_buffer`: bytes requested from the kernel, which silently limits them to net.core.rmem_max.
     """
 
     bind: str
@@ -310,7 +312,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     client_version: Major = 1
     request_ttl_ms: Annotated[int, Meta(ge=1, le=3_600_000)] = 1_000
     tp: TpLimits = TpLimits()
-    # Below 0xFFFF: a request needs a session id that none of the open ones has.
+    # Below 0xFFFF: a request needs a free session id.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304
     peers: tuple[str, ...] | bool = True
@@ -326,7 +328,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         check_ip("bind", self.bind)
         if self.sd is not False and ipaddress.IPv4Address(self.bind).is_unspecified:
             raise ValueError(
-                f"bind: {self.bind}: expected one address of ours, because it stands in our Offers"
+                f"bind: {self.bind}: expected one address of ours, because our Offers contain it"
             )
         for index, network in enumerate(self.clients or ()):
             check_network(f"clients[{index}]", network)
@@ -359,7 +361,8 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             for address in () if service.offered else (service.remote, service.remote_tcp):
                 if address is not None and parse_address(address)[0] in self.peer_streamer_addresses:
                     raise ValueError(
-                        f"services[{index}]: {address} is a streamer's by peer_streamer_addresses, and what comes from there is not taken"
+                        f"services[{index}]: {address} is a streamer's by peer_streamer_addresses, "
+                        "and messages from there are not forwarded"
                     )
 
     def _check_service(self, where: str, service: ServiceConfig) -> None:
@@ -384,16 +387,16 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     def _check_groups(self, where: str, service: ServiceConfig) -> None:
         if self.sd is not False and service.eventgroups and not service.offered:
             raise ValueError(
-                f"{where}.eventgroups: only for a service with offered = true: with sd, the others say so themselves"
+                f"{where}.eventgroups: only for a service with offered = true: with sd, the service announces them"
             )
         if service.eventgroups and ipaddress.IPv4Address(self.bind).is_unspecified:
             raise ValueError(
-                f"{where}.eventgroups: expected a bind other than {self.bind}: it says which interface a group is on"
+                f"{where}.eventgroups: expected a bind other than {self.bind}: it selects the interface of a group"
             )
 
     @property
     def authority(self) -> str:
-        """The authority of every service and client on the network: the first one, whatever else lives here."""
+        """The authority of every service and client on the network: the first configured one."""
         return self.authorities[0]
 
     @property
@@ -405,7 +408,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         return any(each.offered and each.uses_protocol("tcp") for each in self.services)
 
     def client_networks(self) -> tuple[ipaddress.IPv4Network, ...]:
-        """Whose requests are accepted."""
+        """The networks whose requests are accepted."""
         if self.clients is not None:
             return tuple(ipaddress.IPv4Network(each) for each in self.clients)
         own = ipaddress.IPv4Network(self.bind)
@@ -419,7 +422,7 @@ def _remote_addresses(service: ServiceConfig) -> list[Address]:
 
 
 def _identities(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
-    """What no two services of an endpoint may have in common."""
+    """The identities that no two services of an endpoint may share."""
     for service in config.services:
         name = f"service {service.service:#06x} version {service.major}"
         if service.offered:

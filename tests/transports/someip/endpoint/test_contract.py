@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of all transports, as far as two SOME/IP endpoints can be held to it.
+"""The contract of all transports, as far as it applies to two SOME/IP endpoints.
 
-SOME/IP carries no id and nothing of a header but its addresses, and only what is configured; what it does carry, and how,
-is in test_transport.py.
+SOME/IP carries no id, only configured messages, and no header field but the addresses. test_transport.py tests the
+fields
+that SOME/IP does carry.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.uuri import ANY
 
-# The others compare what was sent with what arrived, header and id, or send from one uEntity to another as they like.
+# The other contract tests compare header and id of sent and received messages, or send between arbitrary uEntities.
 APPLICABLE = {
     "test_unregistering_what_is_not_registered_is_not_found",
     "test_filters_that_match_nothing_are_refused",
@@ -36,7 +37,7 @@ APPLICABLE = {
 class TestContract(TransportContract):
     @contextmanager
     def make_pair(self) -> Iterator[Pair]:
-        """An endpoint that offers a service to another one, which knows of it."""
+        """An endpoint that offers a service, and a second endpoint that is configured with it."""
         first, second = two_free_ports()
         events = [{"id": 0x8001}, {"id": 0x8002}]
         offered = {
@@ -51,7 +52,7 @@ class TestContract(TransportContract):
         yield Pair(endpoint(BETA, ALPHA, first, offered), endpoint(ALPHA, BETA, second, remote))
 
     def wait_connected(self, pair: Pair) -> None:
-        """UDP on loopback needs no time to find its way."""
+        """UDP on loopback needs no time to connect."""
 
 
 for name in [each for each in dir(TransportContract) if each.startswith("test_")]:
@@ -82,7 +83,7 @@ def endpoint(network: str, own: str, port: int, service: dict[str, object]) -> S
 
 
 def test_two_endpoints_reach_each_other() -> None:
-    """So that the tests above do not pass on endpoints that could not have done anything wrong."""
+    """So that the tests above cannot pass on endpoints without a connection."""
     with TestContract().make_pair() as pair:
         inbox = Mailbox()
         pair.b.register_listener(ANY, None, inbox)

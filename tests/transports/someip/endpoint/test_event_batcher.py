@@ -15,7 +15,7 @@ A, B, C = (publish(UUID(0, 0), UUri("chassis", 1, 1, 0x8001 + n)).attributes for
 
 
 class RecordingBatchListener:
-    """Takes many at once; remembers what came together."""
+    """A batch listener that records its batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
@@ -30,11 +30,11 @@ class RecordingBatchListener:
 
 
 class Scene:
-    def __init__(self, heard: dict[UAttributes, tuple[Listener, ...]]) -> None:
+    def __init__(self, received: dict[UAttributes, tuple[Listener, ...]]) -> None:
         self.alone: list[bytes] = []
         self.failed: list[tuple[str, bytes]] = []
         self.batcher = EventBatcher(
-            _messages, lambda each: heard.get(each, ()), self._deliver_one, self._on_listener_failed
+            _messages, lambda each: received.get(each, ()), self._deliver_one, self._on_listener_failed
         )
 
     def _deliver_one(self, message: UMessage) -> None:
@@ -51,7 +51,7 @@ class Scene:
 
 
 def _messages(attributes: Sequence[UAttributes], datagrams: Sequence[bytes]) -> Sequence[UMessage]:
-    """As the exchange does, without a header to cut off."""
+    """As `Exchange.event_messages`, without a header to remove."""
     if len(datagrams) >= MIN_BATCH and attributes.count(attributes[0]) == len(datagrams):
         return a_run(attributes[0], datagrams)
     return [UMessage(UUID(0, 0), *each) for each in zip(attributes, datagrams, strict=True)]
@@ -67,7 +67,7 @@ def _one(message: UMessage) -> None: ...
 MORE = [b"%d" % number for number in range(MIN_BATCH)]
 
 
-def test_what_one_listener_hears_comes_together_whatever_its_topic() -> None:
+def test_messages_of_one_listener_are_one_batch_whatever_their_topics() -> None:
     bulk = RecordingBatchListener()
     scene = Scene({A: (bulk,), B: (bulk,)})
     scene.arrive((A, b"1"), (B, b"2"), (A, b"3"))
@@ -76,7 +76,7 @@ def test_what_one_listener_hears_comes_together_whatever_its_topic() -> None:
     assert (scene.alone, scene.batcher.delivered_in_batches) == ([], 5)
 
 
-def test_what_is_a_message_already_keeps_its_place() -> None:
+def test_a_decoded_message_keeps_its_order() -> None:
     bulk = RecordingBatchListener()
     scene = Scene({A: (bulk,), B: (bulk,)})
     for attributes, payload in ((A, b"1"), (A, b"2"), (None, b"3"), (A, b"4"), (None, b"5")):
@@ -93,7 +93,7 @@ def test_what_is_a_message_already_keeps_its_place() -> None:
     assert bulk.batches == [[b"1", b"2", b"3", b"4", b"5"], [b"6", b"7"]]
 
 
-def test_what_another_hears_is_not_overtaken() -> None:
+def test_messages_of_another_listener_keep_their_order() -> None:
     bulk, other = RecordingBatchListener(), RecordingBatchListener()
     scene = Scene({A: (bulk,), B: (other,)})
     scene.arrive((A, b"1"), (A, b"2"), (B, b"3"), (B, b"4"), (A, b"5"), (A, b"6"))
@@ -101,13 +101,13 @@ def test_what_another_hears_is_not_overtaken() -> None:
 
 
 @pytest.mark.parametrize("listeners", [(), (_one,), (RecordingBatchListener(), RecordingBatchListener())])
-def test_all_else_is_delivered_one_by_one(listeners: tuple[Listener, ...]) -> None:
+def test_other_messages_are_delivered_one_by_one(listeners: tuple[Listener, ...]) -> None:
     scene = Scene({A: listeners})
     scene.arrive((A, b"1"), (A, b"2"), (C, b"3"))
     assert (scene.alone, scene.batcher.delivered_in_batches) == ([b"1", b"2", b"3"], 0)
 
 
-def test_one_that_fails_over_many_keeps_the_others_from_nothing_and_gets_nothing_twice() -> None:
+def test_a_failing_batch_listener_affects_no_other_and_gets_nothing_twice() -> None:
     class Failing(RecordingBatchListener):
         def on_batch(self, messages: Sequence[UMessage]) -> None:
             super().on_batch(messages)
@@ -121,7 +121,7 @@ def test_one_that_fails_over_many_keeps_the_others_from_nothing_and_gets_nothing
     assert (failing.batches, other.batches) == ([[b"1", b"2"]], [[b"3", b"4"], [b"5", b"6"]])
 
 
-def test_a_single_one_and_none_at_all() -> None:
+def test_a_batch_of_one_and_an_empty_batch() -> None:
     bulk = RecordingBatchListener()
     scene = Scene({A: (bulk,)})
     scene.arrive()
@@ -132,18 +132,18 @@ def test_a_single_one_and_none_at_all() -> None:
 # ---------------------------------------------------------------------------------------------------------------- runs
 
 
-def test_a_run_goes_on_as_one() -> None:
+def test_a_message_batch_is_delivered_as_one() -> None:
     bulk = RecordingBatchListener()
     scene = Scene({A: (bulk,)})
     scene.batcher.deliver_batch(a_run(A, MORE))
     scene.arrive(*[(A, each) for each in MORE])
     assert (bulk.batches, bulk.types) == ([MORE, MORE], [MessageBatch, MessageBatch])
     assert (scene.alone, scene.batcher.delivered_in_batches) == ([], 2 * MIN_BATCH)
-    scene.batcher.flush()  # and nothing of them is left
+    scene.batcher.flush()  # nothing remains
     assert len(bulk.batches) == 2
 
 
-def test_a_run_among_other_messages_keeps_its_place() -> None:
+def test_a_message_batch_among_other_messages_keeps_its_order() -> None:
     bulk = RecordingBatchListener()
     scene = Scene({A: (bulk,), B: (bulk,)})
     before, after = (UMessage(UUID(0, 0), B, each) for each in (b"before", b"after"))
@@ -161,8 +161,8 @@ def test_a_run_among_other_messages_keeps_its_place() -> None:
     assert scene.alone == [b"after"]
 
 
-def test_a_run_and_what_another_hears_do_not_overtake_each_other() -> None:
-    heard: list[tuple[str, bytes]] = []
+def test_a_message_batch_and_messages_of_another_listener_keep_their_order() -> None:
+    received: list[tuple[str, bytes]] = []
 
     class Named(RecordingBatchListener):
         def __init__(self, name: str) -> None:
@@ -170,13 +170,13 @@ def test_a_run_and_what_another_hears_do_not_overtake_each_other() -> None:
             self.name = name
 
         def on_batch(self, messages: Sequence[UMessage]) -> None:
-            heard.extend((self.name, each.payload) for each in messages)
+            received.extend((self.name, each.payload) for each in messages)
 
     scene = Scene({A: (Named("a"),), B: (Named("b"),)})
     scene.arrive((B, b"1"), (B, b"2"), *[(A, each) for each in MORE])
     scene.batcher.deliver_batch(a_run(B, MORE))
     a, b = ([(name, each) for each in MORE] for name in "ab")
-    assert heard == [("b", b"1"), ("b", b"2"), *a, *b]
+    assert received == [("b", b"1"), ("b", b"2"), *a, *b]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_run_and_what_another_hears_do_not_overtake_each_other() -> None:
     [(), (_one,), (RecordingBatchListener(), RecordingBatchListener()), (_one, RecordingBatchListener())],
 )
 @pytest.mark.parametrize("by_itself", [True, False])
-def test_a_run_that_is_not_for_one_who_takes_many_is_delivered_one_by_one(
+def test_a_message_batch_without_a_batch_listener_is_delivered_one_by_one(
     listeners: tuple[Listener, ...], by_itself: bool
 ) -> None:
     scene = Scene({A: listeners})
@@ -195,7 +195,7 @@ def test_a_run_that_is_not_for_one_who_takes_many_is_delivered_one_by_one(
     assert (scene.alone, scene.batcher.delivered_in_batches) == (MORE, 0)
 
 
-def test_one_that_fails_over_a_run_gets_nothing_twice_and_the_first_is_named() -> None:
+def test_a_batch_listener_that_fails_gets_nothing_twice_and_the_first_message_is_named() -> None:
     class Failing(RecordingBatchListener):
         def on_batch(self, messages: Sequence[UMessage]) -> None:
             super().on_batch(messages)

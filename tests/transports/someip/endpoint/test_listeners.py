@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which listener hears what."""
+"""The listeners of a message."""
 
 import pytest
 
@@ -19,11 +19,11 @@ REQUEST = UAttributes(type=UMessageType.REQUEST, source=CLIENT, sink=METHOD, ttl
 
 
 def listener(_: UMessage) -> None:
-    """Hear and forget."""
+    """Does nothing."""
 
 
 def other(_: UMessage) -> None:
-    """Hear and forget."""
+    """Does nothing."""
 
 
 def listeners_with(*filters: tuple[UUri, UUri | None]) -> Listeners:
@@ -34,7 +34,7 @@ def listeners_with(*filters: tuple[UUri, UUri | None]) -> Listeners:
 
 
 @pytest.mark.parametrize(
-    ("source", "sink", "attributes", "hears"),
+    ("source", "sink", "attributes", "matches"),
     [
         (ANY, None, EVENT, True),
         (TOPIC, None, EVENT, True),
@@ -49,13 +49,13 @@ def listeners_with(*filters: tuple[UUri, UUri | None]) -> Listeners:
         (ANY, any_at(""), REQUEST, True),  # empty is the streamer's own authority
     ],
 )
-def test_a_listener_hears_what_its_filters_match(
-    source: UUri, sink: UUri | None, attributes: UAttributes, hears: bool
+def test_a_listener_receives_the_messages_that_its_filters_match(
+    source: UUri, sink: UUri | None, attributes: UAttributes, matches: bool
 ) -> None:
     listeners = listeners_with((source, sink))
 
-    assert listeners.listeners_for(attributes) == ((listener,) if hears else ())
-    assert listeners.listeners_for(attributes) == ((listener,) if hears else ())  # the kept answer
+    assert listeners.listeners_for(attributes) == ((listener,) if matches else ())
+    assert listeners.listeners_for(attributes) == ((listener,) if matches else ())  # the cached result
 
 
 def test_a_listener_on_two_filters_that_match_is_called_once() -> None:
@@ -76,7 +76,7 @@ def test_registering_again_changes_nothing() -> None:
     assert listeners.listeners_for(EVENT) == ()
 
 
-def test_a_change_is_seen_by_what_was_asked_before() -> None:
+def test_a_change_invalidates_cached_results() -> None:
     listeners = listeners_with()
     answers: list[tuple[Listener, ...]] = [listeners.listeners_for(EVENT)]
     listeners.register(ANY, None, listener)
@@ -87,7 +87,7 @@ def test_a_change_is_seen_by_what_was_asked_before() -> None:
     assert answers == [(), (listener,), ()]
 
 
-def test_taking_away_what_is_not_there_says_so() -> None:
+def test_unregistering_an_unknown_listener_is_not_found() -> None:
     with pytest.raises(UStatusError) as refused:
         listeners_with((ANY, None)).unregister(ANY, ANY, listener)
 
@@ -101,7 +101,7 @@ def test_filters_that_can_match_nothing_are_refused() -> None:
         assert refused.value.code is UCode.INVALID_ARGUMENT
 
 
-def test_there_is_a_limit_to_listeners() -> None:
+def test_the_number_of_listeners_is_limited() -> None:
     listeners = Listeners("hpc.vin1")
     for number in range(MAX_LISTENERS):
         listeners.register(UUri("chassis", number, 1, 0x8000), None, listener)
@@ -109,12 +109,12 @@ def test_there_is_a_limit_to_listeners() -> None:
     with pytest.raises(UStatusError) as refused:
         listeners.register(ANY, None, listener)
     assert refused.value.code is UCode.RESOURCE_EXHAUSTED
-    listeners.register(UUri("chassis", 0, 1, 0x8000), None, listener)  # that one is there already
+    listeners.register(UUri("chassis", 0, 1, 0x8000), None, listener)  # already registered
 
 
-def test_what_is_remembered_is_bounded_and_answers_to_one_client_share_it() -> None:
+def test_the_cache_is_bounded_and_responses_to_one_client_share_an_entry() -> None:
     listeners = listeners_with((ANY, ANY))
-    for number in range(20_000):
+    for number in range(10_000):
         listeners.listeners_for(
             UAttributes(type=UMessageType.PUBLISH, source=UUri("chassis", number, 1, 0x8000))
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How messages leave, without an endpoint around it."""
+"""Output of an endpoint, tested without the endpoint."""
 
 import socket
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def sessions(at: socket.socket, number: int) -> list[int]:
     return found
 
 
-def test_one_by_one_and_in_a_burst_sessions_go_on(
+def test_single_events_and_batches_share_the_session_counter(
     sending: Outbound, ours: socket.socket, theirs: socket.socket
 ) -> None:
     sending.open(ours)
@@ -80,7 +80,7 @@ def test_one_by_one_and_in_a_burst_sessions_go_on(
     assert sending.statistics()["sent"] == 4
 
 
-def test_what_is_no_event_of_the_receiver_is_refused_in_the_words_of_its_services(
+def test_an_unknown_topic_is_refused_with_the_error_of_the_services(
     sending: Outbound, ours: socket.socket, theirs: socket.socket
 ) -> None:
     sending.open(ours)
@@ -91,11 +91,11 @@ def test_what_is_no_event_of_the_receiver_is_refused_in_the_words_of_its_service
     other = event(b"x", TOPIC.with_resource(0x8002))
     with pytest.raises(UStatusError, match="8002: no event"):
         transmit(other)
-    assert burst([event(b"a"), other, event(b"b")]) == 1  # then it is offered by itself, and says why
+    assert burst([event(b"a"), other, event(b"b")]) == 1  # the caller then sends it alone and gets the error
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["not yet open", "closed"])
-def test_nothing_is_sent_while_it_is_not_open(
+def test_nothing_is_sent_before_open(
     sending: Outbound, ours: socket.socket, theirs: socket.socket, closed: bool
 ) -> None:
     if closed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SOME/IP endpoint with services over TCP, opposite peers that are plain sockets and know only the wire."""
+"""A SOME/IP endpoint with services over TCP, opposite peers that are plain sockets."""
 
 import socket
 import threading
@@ -32,7 +32,7 @@ DOOR_OVER_UDP = UUri.parse("//hpc.vin1/9077/1/8002")
 
 
 class Bench:
-    """An endpoint between an ECU's service over TCP and ears that hear everything; `udp` is the ECU's other socket."""
+    """An endpoint between an ECU's TCP service and listeners for everything; `udp` is the other socket of the ECU."""
 
     def __init__(self, stack: ExitStack, **keys: Any) -> None:
         self.ecu = RestartableService()
@@ -46,9 +46,9 @@ class Bench:
             EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK),
         )
         stack.callback(self.endpoint.close)
-        self.heard: SimpleQueue[UMessage] = SimpleQueue()
+        self.received: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self.heard.put)
+            self.endpoint.register_listener(ANY, sink, self.received.put)
         self.opened: SimpleQueue[Hashable] = SimpleQueue()
         self.endpoint.watch_routes(self.opened.put)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
@@ -88,12 +88,12 @@ class Bench:
         opened = self.stack.enter_context(socket.socket())
         opened.settimeout(WITHIN_S)
         opened.bind((host, 0))
-        with suppress(ConnectionResetError):  # as a stranger sees it
+        with suppress(ConnectionResetError):  # an unknown host is reset
             opened.connect(self.endpoint.tcp_address)
         return opened
 
     def next(self) -> UMessage:
-        return self.heard.get(timeout=WITHIN_S)
+        return self.received.get(timeout=WITHIN_S)
 
     def event(self, topic: UUri, payload: bytes = b"") -> UMessage:
         return publish(self.ids.next(), topic, payload)
@@ -102,7 +102,7 @@ class Bench:
         return request(self.ids.next(), APP, method, b"hi", ttl=ttl)
 
     def deliver(self, message: UMessage) -> None:
-        """Send to the receiver of our service, waiting for its connection."""
+        """Send to the receiver of our service, after its connection is open."""
         (subscription,) = [s for s in self.endpoint.subscriptions() if s.topic == message.attributes.source]
         transmit = self.endpoint.transmitter(subscription.subscriber)
         try:
@@ -143,16 +143,16 @@ def message(
     )
 
 
-def test_an_event_of_the_service_that_we_are_connected_to_is_a_publication(bench: Bench) -> None:
+def test_an_event_over_an_outbound_connection_is_a_publication(bench: Bench) -> None:
     bench.connected().sendall(encode(message(0x80CD, MessageType.NOTIFICATION, b"hello")))
 
-    heard = bench.next()
-    assert heard.attributes.type is UMessageType.PUBLISH
-    assert heard.attributes.source == UUri.parse("//chassis/CD/4/80CD")
-    assert heard.payload == b"hello"
+    received = bench.next()
+    assert received.attributes.type is UMessageType.PUBLISH
+    assert received.attributes.source == UUri.parse("//chassis/CD/4/80CD")
+    assert received.payload == b"hello"
 
 
-def test_a_method_is_called_over_tcp_and_its_answer_found_by_its_request(bench: Bench) -> None:
+def test_a_method_is_called_over_tcp_and_its_response_is_correlated(bench: Bench) -> None:
     ecu = bench.connected()
     asked = bench.call(METHOD)
 
@@ -161,11 +161,11 @@ def test_a_method_is_called_over_tcp_and_its_answer_found_by_its_request(bench: 
     ecu.sendall(encode(message(0x000B, MessageType.RESPONSE, b"ok", request_id=got.request_id)))
 
     assert (got.message_type, got.payload) == (MessageType.REQUEST, b"hi")
-    heard = bench.next()
-    assert (heard.attributes.reqid, heard.payload) == (asked.id, b"ok")
+    received = bench.next()
+    assert (received.attributes.reqid, received.payload) == (asked.id, b"ok")
 
 
-def test_a_method_with_a_protocol_of_its_own_is_called_as_that_says(bench: Bench) -> None:
+def test_a_method_with_its_own_protocol_is_called_over_it(bench: Bench) -> None:
     bench.endpoint.send(bench.call(OVER_UDP))
 
     assert bench.udp.recv(100)[:4] == bytes.fromhex("00cd000c")
@@ -188,7 +188,7 @@ def test_a_call_waits_for_the_connection_and_leaves_nothing_open_meanwhile(bench
     assert read_messages(connection, 1)[0].method == 0x000B
 
 
-def test_callers_are_told_when_the_connection_ends_that_their_answers_would_have_come_over(
+def test_calls_fail_when_the_connection_of_their_responses_closes(
     bench: Bench,
 ) -> None:
     ecu = bench.connected()
@@ -196,16 +196,16 @@ def test_callers_are_told_when_the_connection_ends_that_their_answers_would_have
     bench.endpoint.send(over_udp)
     bench.endpoint.send(asked)
     read_messages(ecu, 1)
-    ecu.close()  # which acknowledges what was read
+    ecu.close()  # which acknowledges the bytes that were read
 
-    heard = bench.next()
+    received = bench.next()
 
-    assert (heard.attributes.reqid, heard.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
-    assert "ended before it answered" in decode_status(heard.payload).message
+    assert (received.attributes.reqid, received.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    assert "ended before it answered" in decode_status(received.payload).message
     assert (bench.statistic("calls_service_gone"), bench.statistic("calls_open")) == (1, 1)
 
 
-def test_over_udp_nobody_waits_for_a_connection_to_the_same_peer(bench: Bench) -> None:
+def test_udp_messages_do_not_wait_for_a_connection_to_the_same_peer(bench: Bench) -> None:
     connection = bench.connected()
     bench.ecu.kill()
     connection.close()
@@ -216,7 +216,7 @@ def test_over_udp_nobody_waits_for_a_connection_to_the_same_peer(bench: Bench) -
     assert bench.udp.recv(100)[:4] == bytes.fromhex("00cd000c")
 
 
-def test_the_next_try_to_connect_is_made_when_it_is_due_though_nothing_else_happens(
+def test_the_next_connection_attempt_is_made_in_time_without_other_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3_600_000_000_000)
@@ -229,12 +229,12 @@ def test_the_next_try_to_connect_is_made_when_it_is_due_though_nothing_else_happ
             due_ns = bench.endpoint._connections.next_deadline_ns or 0
             return 0 < due_ns - SYSTEM_CLOCK.monotonic_ns() <= 200_000_000
 
-        wait_until(tries_again)  # the first try was in vain, and nobody says anything any more
+        wait_until(tries_again)  # the first attempt failed, and nothing else happens
         bench.ecu.restart()
         assert bench.ecu.accept().getpeername()[0] == "127.0.0.1"
 
 
-def test_an_ecu_calls_over_its_connection_and_is_answered_over_it(bench: Bench) -> None:
+def test_a_response_uses_the_connection_of_the_calling_ecu(bench: Bench) -> None:
     first, second = bench.client(), bench.client()
     for number, client in enumerate((first, second)):
         client.sendall(
@@ -242,14 +242,14 @@ def test_an_ecu_calls_over_its_connection_and_is_answered_over_it(bench: Bench) 
         )
 
     for _ in range(2):
-        heard = bench.next()
-        bench.endpoint.send(response(bench.ids.next(), heard, heard.payload + b"!"))
+        received = bench.next()
+        bench.endpoint.send(response(bench.ids.next(), received, received.payload + b"!"))
 
     assert [read_messages(each, 1)[0].payload for each in (first, second)] == [b"d0!", b"d1!"]
     assert bench.statistic("requests_open") == 0
 
 
-def test_a_refused_request_is_answered_over_the_connection_that_it_came_by(bench: Bench) -> None:
+def test_the_reply_to_a_refused_request_uses_its_connection(bench: Bench) -> None:
     client = bench.client()
 
     client.sendall(encode(message(2, MessageType.REQUEST, service=0x0777, major=2)))
@@ -258,19 +258,19 @@ def test_a_refused_request_is_answered_over_the_connection_that_it_came_by(bench
     assert (answer.message_type, answer.return_code) == (MessageType.ERROR, ReturnCode.E_UNKNOWN_METHOD)
 
 
-def test_the_answer_to_a_client_that_has_gone_is_for_nobody(bench: Bench) -> None:
+def test_the_response_to_a_disconnected_client_is_not_found(bench: Bench) -> None:
     client = bench.client()
     client.sendall(encode(message(1, MessageType.REQUEST, service=0x0777, major=2)))
-    heard = bench.next()
+    received = bench.next()
     client.close()
     wait_until(lambda: bench.statistic("tcp_ended") == 1)
 
     with pytest.raises(UStatusError) as refused:
-        bench.endpoint.send(response(bench.ids.next(), heard, b"late"))
+        bench.endpoint.send(response(bench.ids.next(), received, b"late"))
     assert refused.value.code is UCode.NOT_FOUND
 
 
-def test_a_receiver_gets_each_event_the_way_it_is_configured(bench: Bench) -> None:
+def test_a_receiver_gets_each_event_over_its_configured_protocol(bench: Bench) -> None:
     client = bench.client()
 
     bench.deliver(bench.event(DOOR, b"open"))
@@ -281,7 +281,7 @@ def test_a_receiver_gets_each_event_the_way_it_is_configured(bench: Bench) -> No
     assert bench.udp.recv(100)[16:] == b"shut"
 
 
-def test_who_is_not_known_does_not_get_in(bench: Bench) -> None:
+def test_an_unknown_host_cannot_connect(bench: Bench) -> None:
     with ExitStack() as stack:
         narrow = Bench(stack, clients=["127.0.0.9/32"], port=0)
         narrow.endpoint.open()
@@ -290,7 +290,7 @@ def test_who_is_not_known_does_not_get_in(bench: Bench) -> None:
         wait_until(lambda: narrow.statistic("refused_tcp_unknown_host") == 1)
 
 
-def test_what_cannot_be_read_is_counted_and_ends_the_connection(bench: Bench) -> None:
+def test_an_invalid_stream_is_counted_and_closed(bench: Bench) -> None:
     client = bench.client()
 
     client.sendall(bytes.fromhex("12348001ffffffff0000000001010200"))
@@ -300,13 +300,13 @@ def test_what_cannot_be_read_is_counted_and_ends_the_connection(bench: Bench) ->
     assert bench.statistic("refused_tcp_stream") == 1
 
 
-def test_a_flood_of_datagrams_does_not_keep_tcp_waiting(bench: Bench) -> None:
+def test_a_flood_of_datagrams_does_not_starve_tcp(bench: Bench) -> None:
     never = threading.Event()
 
-    def tarry(heard: UMessage) -> None:  # or the flood would be over too soon
+    def slow_listener(received: UMessage) -> None:  # a slow listener, so that the flood lasts
         never.wait(0.001)
 
-    bench.endpoint.register_listener(ANY, None, tarry)
+    bench.endpoint.register_listener(ANY, None, slow_listener)
     event = encode(message(0x80CD, MessageType.NOTIFICATION, b"x"))
     client = bench.client()
     wait_until(lambda: bench.statistic("tcp_open") == 2)
@@ -319,7 +319,7 @@ def test_a_flood_of_datagrams_does_not_keep_tcp_waiting(bench: Bench) -> None:
     assert b"turn" in payloads
 
 
-def test_a_port_that_is_taken_is_a_problem_and_keeps_the_endpoint_from_opening() -> None:
+def test_a_port_in_use_is_a_problem_and_fails_the_open() -> None:
     with ExitStack() as stack:
         other = RestartableService()
         stack.callback(other.close)
@@ -332,7 +332,7 @@ def test_a_port_that_is_taken_is_a_problem_and_keeps_the_endpoint_from_opening()
         assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_after_the_end_everything_is_closed(bench: Bench) -> None:
+def test_close_closes_every_socket(bench: Bench) -> None:
     ecu, client = bench.connected(), bench.client()
     wait_until(lambda: bench.statistic("tcp_open") == 2)
 

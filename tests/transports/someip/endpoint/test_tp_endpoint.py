@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long messages out of a SOME/IP endpoint on real sockets, put together again by peers that know only the wire."""
+"""Long messages from a SOME/IP endpoint on real sockets, reassembled by peers that are plain sockets."""
 
 import socket
 import struct
@@ -27,7 +27,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-WITHIN_S = 30.0  # far above what anything here takes; only a failing test waits for it
+WITHIN_S = 30.0  # a generous limit: only a failing test waits for it
 
 METHOD = UUri.parse("//chassis/CD/4/B")
 APP = UUri.parse("//device1/3AB/1/0")
@@ -36,7 +36,7 @@ DOOR = UUri.parse("//hpc.vin1/9077/1/8002")
 LIMITS = TpLimits(message_bytes=1 << 20, peer_bytes=1 << 22, total_bytes=1 << 22)
 
 
-_SO_TIMESTAMPNS = 35  # of Linux; not among the constants of Python's socket
+_SO_TIMESTAMPNS = 35  # Linux; not a constant of Python's socket module
 
 
 def _seconds_and_ns(stamp: bytes) -> int:
@@ -45,7 +45,7 @@ def _seconds_and_ns(stamp: bytes) -> int:
 
 
 class Ecu:
-    """A UDP socket that puts together what comes in segments; `datagrams` is what came, one by one."""
+    """A UDP socket with reassembly; `datagrams` are the received datagrams."""
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -56,7 +56,7 @@ class Ecu:
         self.address: Address = self.socket.getsockname()
         self.reassembly = Reassembly(LIMITS)
         self.segments: list[SomeIpMessage] = []
-        self.arrivals_ns: list[int] = []  # by the kernel, whenever they are read
+        self.arrivals_ns: list[int] = []  # kernel timestamps, independent of the time of the read
 
     def receive(self) -> SomeIpMessage:
         """The next whole message."""
@@ -100,9 +100,9 @@ class Bench:
         config = msgspec.convert(base | keys, SomeipEndpoint)
         self.endpoint = SomeipTransport(config, EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK))
         stack.callback(self.endpoint.close)
-        self.heard: SimpleQueue[UMessage] = SimpleQueue()
+        self.received: SimpleQueue[UMessage] = SimpleQueue()
         for sink in (None, ANY):
-            self.endpoint.register_listener(ANY, sink, self.heard.put)
+            self.endpoint.register_listener(ANY, sink, self.received.put)
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         (self.receiver,) = {each.subscriber for each in self.endpoint.subscriptions()}
 
@@ -135,7 +135,7 @@ def noise(length: int) -> bytes:
     return (bytes(range(251)) * (length // 251 + 1))[:length]
 
 
-def test_an_event_longer_than_a_datagram_arrives_whole(make_bench: MakeBench) -> None:
+def test_an_event_longer_than_a_datagram_arrives_complete(make_bench: MakeBench) -> None:
     bench = make_bench()
     large = noise(100_000)
     bench.event(large)
@@ -149,7 +149,7 @@ def test_an_event_longer_than_a_datagram_arrives_whole(make_bench: MakeBench) ->
     assert bench.endpoint.statistics()["tp_segmented"] == bench.endpoint.statistics()["sent"] == 1
 
 
-def test_an_event_goes_in_one_datagram_if_it_fits_a_segment(make_bench: MakeBench) -> None:
+def test_an_event_that_fits_a_segment_is_one_datagram(make_bench: MakeBench) -> None:
     bench = make_bench()
     for size in (0, 1_392, 1_393):
         bench.event(noise(size))
@@ -159,16 +159,16 @@ def test_an_event_goes_in_one_datagram_if_it_fits_a_segment(make_bench: MakeBenc
     assert len(bench.ecu.segments) == 2
 
 
-def test_segments_keep_their_distance(make_bench: MakeBench) -> None:
+def test_segments_keep_the_configured_separation(make_bench: MakeBench) -> None:
     bench = make_bench({"segment_bytes": 512, "separation_us": 3_000})
     bench.event(noise(5_000))
     assert bench.ecu.receive().payload == noise(5_000)
     pauses_ns = [later - earlier for earlier, later in pairwise(bench.ecu.arrivals_ns)]
     assert len(pauses_ns) == 9
-    assert min(pauses_ns) >= 2_990_000  # the kernel's clock is another one, and may be set meanwhile
+    assert min(pauses_ns) >= 2_990_000  # the clock of the kernel is another one, and may be set meanwhile
 
 
-def test_order_is_kept_on_a_topic_and_no_other_topic_waits(make_bench: MakeBench) -> None:
+def test_a_topic_keeps_its_order_and_no_other_topic_waits(make_bench: MakeBench) -> None:
     bench = make_bench({"separation_us": 5_000})
     bench.event(noise(4_000))
     bench.event(b"short")
@@ -177,7 +177,7 @@ def test_order_is_kept_on_a_topic_and_no_other_topic_waits(make_bench: MakeBench
     assert [bench.ecu.receive().payload for _ in range(4)] == [b"door", noise(4_000), b"short", noise(3_000)]
 
 
-def test_a_long_request_and_its_long_answer(make_bench: MakeBench) -> None:
+def test_a_long_request_gets_its_long_response(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.endpoint.send(request(bench.ids.next(), APP, METHOD, noise(200_000), ttl=10_000))
     asked = bench.ecu.receive()
@@ -186,22 +186,22 @@ def test_a_long_request_and_its_long_answer(make_bench: MakeBench) -> None:
     answer = msgspec.structs.replace(asked, message_type=MessageType.RESPONSE, payload=noise(100_000))
     for datagram in split_into_segments(answer):
         bench.ecu.socket.sendto(datagram, bench.endpoint.address)
-    assert bench.heard.get(timeout=WITHIN_S).payload == noise(100_000)
+    assert bench.received.get(timeout=WITHIN_S).payload == noise(100_000)
 
 
-def test_a_long_answer_to_a_client(make_bench: MakeBench) -> None:
+def test_a_client_gets_a_long_response(make_bench: MakeBench) -> None:
     bench = make_bench()
     asked = SomeIpMessage(0x0777, 1, 0x12, 9, 2, MessageType.REQUEST, payload=b"all of it")
     bench.ecu.socket.sendto(encode(asked), bench.endpoint.address)
-    heard = bench.heard.get(timeout=WITHIN_S)
-    bench.endpoint.send(response(bench.ids.next(), heard, noise(150_000)))
+    received = bench.received.get(timeout=WITHIN_S)
+    bench.endpoint.send(response(bench.ids.next(), received, noise(150_000)))
 
     answer = bench.ecu.receive()
     assert answer == SomeIpMessage(0x0777, 1, 0x12, 9, 2, MessageType.RESPONSE, payload=noise(150_000))
     assert bench.endpoint.statistics()["requests_open"] == 0
 
 
-def test_without_tp_a_long_message_is_an_error_that_says_what_would_help(make_bench: MakeBench) -> None:
+def test_without_tp_a_long_message_fails_and_the_error_names_the_setting(make_bench: MakeBench) -> None:
     bench = make_bench(how=False)
     with pytest.raises(UStatusError, match="`tp = true` of its event, method or service") as refused:
         bench.event(noise(70_000))
@@ -210,7 +210,7 @@ def test_without_tp_a_long_message_is_an_error_that_says_what_would_help(make_be
     assert bench.ecu.receive().payload == noise(60_000)
 
 
-def test_what_finds_no_room_is_a_closed_route_and_is_told_when_it_opens(make_bench: MakeBench) -> None:
+def test_a_full_segment_queue_blocks_the_route_until_there_is_room(make_bench: MakeBench) -> None:
     bench = make_bench({"separation_us": 2_000}, tp={"waiting_bytes": 16_384})
     opened: SimpleQueue[object] = SimpleQueue()
     bench.endpoint.watch_routes(opened.put)
@@ -224,7 +224,7 @@ def test_what_finds_no_room_is_a_closed_route_and_is_told_when_it_opens(make_ben
     assert bench.ecu.receive().payload == noise(1_400)
 
 
-def test_what_waits_when_the_endpoint_closes_is_sent(make_bench: MakeBench) -> None:
+def test_waiting_segments_are_sent_at_close(make_bench: MakeBench) -> None:
     bench = make_bench({"separation_us": 2_000})
     bench.event(noise(20_000))
     bench.endpoint.stop_receiving()
@@ -234,11 +234,11 @@ def test_what_waits_when_the_endpoint_closes_is_sent(make_bench: MakeBench) -> N
     assert bench.endpoint.statistics()["tp_unsent"] == 0
 
 
-def test_the_bound_of_what_is_read_is_that_of_the_configuration(make_bench: MakeBench) -> None:
+def test_the_limit_of_received_messages_is_the_configured_one(make_bench: MakeBench) -> None:
     bench = make_bench(tp={"message_bytes": 2_000})
     asked = SomeIpMessage(0x0777, 1, 0x12, 9, 2, MessageType.REQUEST)
     for size in (2_001, 2_000):
         for datagram in split_into_segments(msgspec.structs.replace(asked, payload=noise(size))):
             bench.ecu.socket.sendto(datagram, bench.endpoint.address)
-    assert bench.heard.get(timeout=WITHIN_S).payload == noise(2_000)
+    assert bench.received.get(timeout=WITHIN_S).payload == noise(2_000)
     assert bench.endpoint.statistics()["refused_tp_too_long"] == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sends the segments of long messages, what happens when the kernel or the room says no, and what the lane is told."""
+"""Sending segments: threads, kernel errors, full queues, and the errors that the egress queue gets."""
 
 import errno
 from collections.abc import Hashable
@@ -28,7 +28,7 @@ def event(size: int, session: int = 1, number: int = 0x8001) -> bytes:
 
 
 class Wire:
-    """A segmenter, what it has sent, and a kernel that may refuse."""
+    """A segmenter, its sent segments, and a kernel that may refuse."""
 
     def __init__(self, **limits: int) -> None:
         self.now_ns = 0
@@ -45,13 +45,13 @@ class Wire:
         self.sent.append((datagram, address))
 
     def run(self, until_ms: int = 10_000) -> None:
-        """Let time go from deadline to deadline."""
+        """Advance the time from deadline to deadline."""
         while (due_ns := self.segmenter.next_deadline_ns) is not None and due_ns <= until_ms * MS:
             self.now_ns = max(self.now_ns, due_ns)
             self.segmenter.on_tick()
 
     def arrived(self) -> list[bytes]:
-        """The payloads, put together as a receiver does."""
+        """The payloads, reassembled as by a receiver."""
         reassembly = Reassembly(TpLimits())
         payloads = []
         for datagram, address in self.sent:
@@ -65,7 +65,7 @@ class Wire:
         return self.segmenter.statistics()[name]
 
 
-def test_the_first_segment_leaves_at_once_and_the_others_when_they_are_due() -> None:
+def test_the_first_segment_is_sent_at_once_and_the_others_when_due() -> None:
     wire = Wire()
     wire.segmenter.send(event(100), PEER, SLOW)
     assert len(wire.sent) == 1
@@ -79,14 +79,14 @@ def test_the_first_segment_leaves_at_once_and_the_others_when_they_are_due() -> 
     assert (wire.count("tp_waiting"), wire.count("tp_segmented")) == (0, 1)
 
 
-def test_a_short_message_is_sent_as_it_is() -> None:
+def test_a_short_message_is_sent_unchanged() -> None:
     wire = Wire()
     wire.segmenter.send(event(32), PEER, SLOW)
     assert wire.sent == [(event(32), PEER)]
     assert (wire.wakes, wire.count("tp_segmented")) == ([], 0)
 
 
-def test_what_follows_a_long_message_stays_behind_it_and_others_go_in_between() -> None:
+def test_messages_behind_a_long_one_wait_and_other_streams_do_not() -> None:
     wire = Wire()
     wire.segmenter.send(event(64, 1), PEER, SLOW)
     wire.segmenter.send(event(8, 2), PEER, SLOW)
@@ -96,7 +96,7 @@ def test_what_follows_a_long_message_stays_behind_it_and_others_go_in_between() 
     assert wire.arrived() == [b"\3" * 8, b"\4" * 8, b"\1" * 64, b"\2" * 8]
 
 
-def test_without_a_pause_one_round_sends_it_all_and_a_long_one_leaves_time_for_input() -> None:
+def test_without_a_pause_one_tick_sends_a_limited_number_of_segments() -> None:
     wire = Wire()
     wire.segmenter.send(event(32 * 64), PEER, AT_ONCE)
     wire.segmenter.on_tick()
@@ -109,7 +109,7 @@ def test_without_a_pause_one_round_sends_it_all_and_a_long_one_leaves_time_for_i
     assert len(wire.sent) == 64 + 100
 
 
-def test_a_receiver_that_is_away_is_known_with_the_first_segment_and_nothing_waits() -> None:
+def test_an_unreachable_receiver_fails_the_first_segment_and_nothing_waits() -> None:
     wire = Wire()
     wire.refusal = errno.EHOSTUNREACH
     with pytest.raises(OSError, match="refused"):
@@ -123,7 +123,7 @@ def test_a_receiver_that_is_away_is_known_with_the_first_segment_and_nothing_wai
     assert wire.arrived() == [b"\2" * 100]
 
 
-def test_a_segment_that_the_kernel_does_not_take_is_tried_again() -> None:
+def test_a_segment_that_the_kernel_rejects_is_tried_again() -> None:
     wire = Wire()
     wire.segmenter.send(event(100), PEER, SLOW)
     wire.refusal = errno.ENOBUFS
@@ -135,7 +135,7 @@ def test_a_segment_that_the_kernel_does_not_take_is_tried_again() -> None:
     assert wire.count("tp_unsent") == 0
 
 
-def test_a_message_whose_segments_are_not_taken_for_long_is_given_up_and_counted(
+def test_a_message_blocked_for_too_long_is_abandoned_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wire = Wire()
@@ -152,7 +152,7 @@ def test_a_message_whose_segments_are_not_taken_for_long_is_given_up_and_counted
     ]
 
 
-def test_what_finds_no_room_is_a_closed_route_that_opens_when_there_is_some() -> None:
+def test_a_full_queue_blocks_the_route_until_there_is_room() -> None:
     wire = Wire(waiting_bytes=150)
     wire.segmenter.send(event(100), PEER, SLOW)
     with pytest.raises(RouteUnavailable, match="100 of 150 bytes in 1 messages wait") as refused:
@@ -168,7 +168,7 @@ def test_what_finds_no_room_is_a_closed_route_that_opens_when_there_is_some() ->
     assert wire.opened == [refused.value.route]
 
 
-def test_what_is_longer_than_may_ever_wait_is_an_error_and_no_closed_route() -> None:
+def test_a_message_above_the_limit_is_an_error_and_no_blocked_route() -> None:
     wire = Wire(waiting_bytes=99)
     with pytest.raises(UStatusError, match="at most 99 are sent in segments") as refused:
         wire.segmenter.send(event(100), PEER, SLOW)
@@ -176,7 +176,7 @@ def test_what_is_longer_than_may_ever_wait_is_an_error_and_no_closed_route() -> 
     assert (wire.sent, wire.count("tp_waiting")) == ([], 0)
 
 
-def test_at_the_end_what_waits_is_sent_and_what_cannot_be_is_counted() -> None:
+def test_flush_sends_waiting_segments_and_counts_the_rest() -> None:
     wire = Wire()
     wire.segmenter.send(event(100), PEER, AT_ONCE)
     wire.segmenter.flush(1.0)

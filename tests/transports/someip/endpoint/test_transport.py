@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SOME/IP endpoint on real sockets, opposite peers that know only the wire: hand-written bytes and the library someip."""
+"""A SOME/IP endpoint on real sockets, opposite independent peers: handwritten bytes and the library someip."""
 
 import dataclasses
 import errno
+import itertools
 import logging
 import socket
 import threading
@@ -20,6 +21,7 @@ from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.endpoint import outbound
 from ustreamer.transports.someip.endpoint.inbound import PEER_STREAMER
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.io.tcp_acceptor import TcpReason
@@ -36,7 +38,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import decode_status
 
-WITHIN_S = 30.0  # far above what anything here takes; only a failing test waits for it
+WITHIN_S = 30.0  # a generous limit: only a failing test waits for it
 
 TOPIC = UUri.parse("//chassis/10AB/3/80CD")
 METHOD = UUri.parse("//chassis/CD/4/B")
@@ -52,7 +54,7 @@ OPEN_DOOR = bytes.fromhex("077700010000000c001200090102000064303031")  # client 
 
 
 class Peer:
-    """A plain UDP socket on loopback, as an ECU has it."""
+    """A plain UDP socket on loopback, as on an ECU."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -73,19 +75,19 @@ class Peer:
 
 
 class ReceivedMessages:
-    """A listener that keeps what it hears."""
+    """A listener that keeps received messages."""
 
     def __init__(self) -> None:
-        self._heard: SimpleQueue[UMessage] = SimpleQueue()
+        self._received: SimpleQueue[UMessage] = SimpleQueue()
 
     def __call__(self, message: UMessage) -> None:
-        self._heard.put(message)
+        self._received.put(message)
 
     def next(self) -> UMessage:
-        return self._heard.get(timeout=WITHIN_S)
+        return self._received.get(timeout=WITHIN_S)
 
     def is_quiet(self) -> bool:
-        return self._heard.empty()
+        return self._received.empty()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -96,7 +98,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Bench:
-    """An endpoint between an ECU (events, a climate service, a receiver) and ears that hear everything."""
+    """An endpoint between an ECU (events, a climate service, a receiver) and listeners for everything."""
 
     def __init__(self, stack: ExitStack, **keys: Any) -> None:
         self._stack = stack
@@ -185,7 +187,7 @@ def test_an_event_becomes_a_publication(bench: Bench) -> None:
     assert abs(message.id.time_ms - SYSTEM_CLOCK.wall_ms()) < 5_000
 
 
-def test_an_event_that_the_library_someip_wrote_is_read(bench: Bench) -> None:
+def test_an_event_of_the_library_someip_is_decoded(bench: Bench) -> None:
     theirs = SOMEIPHeader(
         service_id=0x10AB,
         method_id=0x80CD,
@@ -200,22 +202,22 @@ def test_an_event_that_the_library_someip_wrote_is_read(bench: Bench) -> None:
     assert bench.listener.next().payload == b"theirs"
 
 
-def test_several_messages_in_one_datagram_come_in_their_order(bench: Bench) -> None:
+def test_several_messages_in_one_datagram_are_delivered_in_order(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, b"".join(EVENT[:-1] + bytes([digit]) for digit in b"123"))
 
     assert [bench.listener.next().payload for _ in range(3)] == [b"hell1", b"hell2", b"hell3"]
 
 
-def test_events_come_in_the_order_in_which_they_were_sent(bench: Bench) -> None:
+def test_events_are_delivered_in_the_order_of_sending(bench: Bench) -> None:
     sent = [EVENT[:-2] + number.to_bytes(2) for number in range(1_000)]
-    for start in range(0, len(sent), 100):  # no more at once than any socket buffer holds
+    for start in range(0, len(sent), 100):  # no more at once than a socket buffer holds
         bench.ecu.send(bench.endpoint, *sent[start : start + 100])
-        heard = [bench.listener.next().payload for _ in range(100)]
-        assert heard == [each[16:] for each in sent[start : start + 100]]
+        received = [bench.listener.next().payload for _ in range(100)]
+        assert received == [each[16:] for each in sent[start : start + 100]]
 
 
 class BlockingListener(ReceivedMessages):
-    """Ears that stay in the first call until `go`, so that what comes meanwhile is found together."""
+    """A listener that blocks in its first call until `go`, so that later datagrams accumulate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +235,7 @@ class BlockingListener(ReceivedMessages):
             self(message)
 
 
-def test_what_is_found_together_goes_on_together_and_is_overtaken_by_nothing(bench: Bench) -> None:
+def test_accumulated_events_are_delivered_as_a_batch_in_order(bench: Bench) -> None:
     held = BlockingListener()
     another = bench.another(bench.config())
     another.register_listener(ANY, None, held)
@@ -259,17 +261,17 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a length too small": (EVENT[:4] + bytes(4) + EVENT[8:], MalformedReason.LENGTH_TOO_SMALL),
     "another protocol": (EVENT[:12] + b"\x02" + EVENT[13:], MalformedReason.PROTOCOL_VERSION),
     "an unknown type": (EVENT[:14] + b"\x55" + EVENT[15:], MalformedReason.UNKNOWN_MESSAGE_TYPE),
-    "a segment that lies": (EVENT[:14] + b"\x22" + EVENT[15:], TpReason.TP_TOO_LONG),
+    "an invalid segment": (EVENT[:14] + b"\x22" + EVENT[15:], TpReason.TP_TOO_LONG),
     "an acknowledgement": (EVENT[:14] + b"\x42" + EVENT[15:], SomeipRefusal.MESSAGE_TYPE),
     "an unknown event": (b"\x10\xab\x80\xce" + EVENT[4:], SomeipRefusal.EVENT_UNKNOWN),
     "an event of another version": (EVENT[:13] + b"\x04" + EVENT[14:], SomeipRefusal.EVENT_VERSION),
-    "an answer nobody asked for": (RESPONSE, SomeipRefusal.RESPONSE_UNSOLICITED),
+    "an unsolicited response": (RESPONSE, SomeipRefusal.RESPONSE_UNSOLICITED),
     "a request for an unknown service": (REQUEST, SomeipRefusal.REQUEST_SERVICE),
 }
 
 
 @pytest.mark.parametrize(("datagram", "reason"), BAD.values(), ids=BAD)
-def test_a_bad_datagram_is_counted_and_the_next_one_served(
+def test_a_bad_datagram_is_counted_and_the_next_one_processed(
     bench: Bench, datagram: bytes, reason: str
 ) -> None:
     bench.ecu.send(bench.endpoint, datagram, EVENT)
@@ -282,7 +284,7 @@ def test_a_bad_datagram_is_counted_and_the_next_one_served(
     assert refused == {f"refused_{reason}": 1}
 
 
-def test_an_event_in_segments_arrives_whole_and_in_any_order(bench: Bench) -> None:
+def test_an_event_in_segments_in_any_order_arrives_complete(bench: Bench) -> None:
     large = bytes(range(256)) * 100
     event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, large)
     bench.ecu.send(bench.endpoint, *reversed(list(split_into_segments(event))))
@@ -292,7 +294,7 @@ def test_an_event_in_segments_arrives_whole_and_in_any_order(bench: Bench) -> No
     assert bench.count("tp_open") == 0
 
 
-def test_an_event_whose_segments_are_missing_is_given_up_and_counted(bench: Bench) -> None:
+def test_an_event_with_missing_segments_is_abandoned_and_counted(bench: Bench) -> None:
     bench.endpoint._exchange._reassembly = Reassembly(TpLimits(timeout_ms=50))
     event = SomeIpMessage(0x10AB, 0x80CD, 0, 1, 3, MessageType.NOTIFICATION, 0, bytes(5_000))
     bench.ecu.send(bench.endpoint, *list(split_into_segments(event))[:2])
@@ -301,7 +303,7 @@ def test_an_event_whose_segments_are_missing_is_given_up_and_counted(bench: Benc
     assert bench.count("tp_bytes") == 0
 
 
-def test_good_messages_around_a_bad_one_are_served(bench: Bench) -> None:
+def test_valid_messages_around_an_invalid_one_are_delivered(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, EVENT + EVENT[:14] + b"\x55" + EVENT[15:] + EVENT + b"trailing")
 
     assert [bench.listener.next().payload for _ in range(2)] == [b"hello", b"hello"]
@@ -336,7 +338,7 @@ def test_the_first_refusal_of_a_kind_is_logged_and_no_other(
 # --- uProtocol calls SOME/IP ------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_the_golden_frame_and_its_answer_comes_back(bench: Bench) -> None:
+def test_a_request_is_the_golden_frame_and_its_response_is_delivered(bench: Bench) -> None:
     asked = bench.request()
     bench.endpoint.send(asked)
     assert bench.ecu.receive() == REQUEST
@@ -349,7 +351,7 @@ def test_a_request_is_the_golden_frame_and_its_answer_comes_back(bench: Bench) -
     assert (answer.attributes.source, answer.attributes.sink) == (METHOD, APP)
 
 
-def test_the_library_someip_reads_a_request_and_answers_it(bench: Bench) -> None:
+def test_the_library_someip_decodes_a_request_and_responds(bench: Bench) -> None:
     bench.endpoint.send(bench.request(payload=b"21.5"))
     theirs, rest = SOMEIPHeader.parse(bench.ecu.receive())
     assert (theirs.service_id, theirs.method_id, theirs.payload, rest) == (0x00CD, 0x000B, b"21.5", b"")
@@ -361,7 +363,7 @@ def test_the_library_someip_reads_a_request_and_answers_it(bench: Bench) -> None
     assert bench.listener.next().payload == b"done"
 
 
-def test_a_failure_comes_back_with_its_code(bench: Bench) -> None:
+def test_a_failure_is_delivered_with_its_code(bench: Bench) -> None:
     bench.endpoint.send(bench.request())
     bench.ecu.send(bench.endpoint, ERROR)
     answer = bench.listener.next()
@@ -370,7 +372,7 @@ def test_a_failure_comes_back_with_its_code(bench: Bench) -> None:
     assert decode_status(answer.payload).code is UCode.NOT_FOUND
 
 
-def test_an_answer_from_another_host_is_refused_and_the_real_one_taken(bench: Bench) -> None:
+def test_a_response_from_another_host_is_refused_and_the_genuine_one_accepted(bench: Bench) -> None:
     bench.endpoint.send(bench.request())
     bench.peer("127.0.0.2").send(bench.endpoint, RESPONSE[:-2] + b"no")
     bench.ecu.send(bench.endpoint, RESPONSE)
@@ -379,10 +381,10 @@ def test_an_answer_from_another_host_is_refused_and_the_real_one_taken(bench: Be
     assert bench.count("refused_response_address") == 1
 
 
-def test_a_call_without_an_answer_ends_at_its_ttl_and_a_late_answer_is_counted(bench: Bench) -> None:
+def test_a_call_without_a_response_ends_at_its_ttl_and_a_late_response_is_counted(bench: Bench) -> None:
     wait_until(
         lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0
-    )  # the receiving thread has nothing to wait for
+    )  # the receiving thread has no input
     asked, begun = bench.request(ttl=300), time.monotonic()
     bench.endpoint.send(asked)
     timed_out = bench.listener.next()
@@ -398,11 +400,13 @@ def test_a_call_without_an_answer_ends_at_its_ttl_and_a_late_answer_is_counted(b
     assert (bench.count("calls_open"), bench.count("calls_expired")) == (0, 1)
 
 
-def test_a_short_call_is_not_kept_waiting_by_a_long_one(bench: Bench) -> None:
+def test_a_short_call_is_not_delayed_by_a_long_one(bench: Bench) -> None:
     bench.endpoint.send(bench.request(ttl=60_000))
     bench.ecu.send(bench.endpoint, EVENT)
     bench.listener.next()
-    wait_until(lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0)  # asleep until the long one is due
+    wait_until(
+        lambda: bench.endpoint._receive_loop.sleeping_until_ns > 0
+    )  # asleep until the long call is due
     short = bench.request(ttl=300)
     bench.endpoint.send(short)
 
@@ -422,9 +426,9 @@ def test_a_full_table_of_calls_is_resource_exhausted(make_bench: MakeBench) -> N
     bench.endpoint.send(bench.request())
 
 
-def test_callers_on_several_threads_get_each_their_own_answer(bench: Bench) -> None:
+def test_callers_on_several_threads_get_their_own_responses(bench: Bench) -> None:
     calls = 4 * 200
-    room = threading.Semaphore(100)  # in a socket's buffer, whatever the kernel has made of its size
+    room = threading.Semaphore(100)  # in a socket buffer, whatever size the kernel chose
 
     def serve() -> None:
         for _ in range(calls):
@@ -461,7 +465,7 @@ def test_callers_on_several_threads_get_each_their_own_answer(bench: Bench) -> N
 
 
 def answering(bench: Bench, make: Callable[[UMessage], UMessage]) -> None:
-    """Have every request answered on the thread it comes in on, as the streamer may."""
+    """Answer every request on the receiving thread, as the streamer may."""
 
     def answer(message: UMessage) -> None:
         bench.endpoint.send(make(message))
@@ -486,7 +490,7 @@ def test_a_client_is_answered_under_its_request_id(bench: Bench) -> None:
     assert (str(asked.attributes.source), asked.attributes.ttl) == ("up://chassis/12/1/0", 1000)
 
 
-def test_a_client_learns_of_a_failure_by_its_return_code_alone(bench: Bench) -> None:
+def test_a_client_gets_a_failure_as_a_return_code_only(bench: Bench) -> None:
     answering(
         bench, lambda asked: error_response(bench.ids.next(), asked, UStatus(UCode.UNAVAILABLE, "asleep"))
     )
@@ -495,7 +499,7 @@ def test_a_client_learns_of_a_failure_by_its_return_code_alone(bench: Bench) -> 
     assert bench.ecu.receive().hex() == "07770001000000080012000901028104"
 
 
-def test_a_client_that_nobody_answers_is_told_at_the_deadline(make_bench: MakeBench) -> None:
+def test_an_unanswered_client_gets_an_error_at_the_deadline(make_bench: MakeBench) -> None:
     bench = make_bench(request_ttl_ms=50)
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
 
@@ -506,7 +510,7 @@ def test_a_client_that_nobody_answers_is_told_at_the_deadline(make_bench: MakeBe
     assert refused.value.code is UCode.NOT_FOUND
 
 
-def test_a_client_that_wants_no_answer_gets_none(bench: Bench) -> None:
+def test_a_request_without_return_gets_no_response(bench: Bench) -> None:
     answering(bench, lambda asked: response(bench.ids.next(), asked, b"from " + asked.payload))
     no_return = OPEN_DOOR[:14] + b"\x01" + OPEN_DOOR[15:-4] + b"d002"
     bench.ecu.send(bench.endpoint, no_return, OPEN_DOOR)
@@ -523,7 +527,9 @@ UNWELCOME = {
 
 
 @pytest.mark.parametrize(("datagram", "code"), UNWELCOME.values(), ids=UNWELCOME)
-def test_a_client_is_told_of_an_unknown(bench: Bench, datagram: bytes, code: int) -> None:
+def test_a_client_gets_an_error_for_an_unknown_service_method_or_version(
+    bench: Bench, datagram: bytes, code: int
+) -> None:
     bench.ecu.send(bench.endpoint, datagram)
 
     theirs, rest = SOMEIPHeader.parse(bench.ecu.receive())
@@ -531,7 +537,7 @@ def test_a_client_is_told_of_an_unknown(bench: Bench, datagram: bytes, code: int
     assert (theirs.client_id, theirs.session_id, theirs.payload, rest) == (0x12, 9, b"", b"")
 
 
-def test_nothing_but_a_request_is_answered(bench: Bench) -> None:
+def test_only_a_request_gets_an_error_reply(bench: Bench) -> None:
     unknown = b"\x07\x78" + OPEN_DOOR[2:]
     others = [unknown[:14] + bytes([kind]) + unknown[15:] for kind in (0x01, 0x02, 0x80, 0x81, 0x20, 0x55)]
     marked = unknown[:10] + b"\x00\x63" + unknown[12:]
@@ -540,17 +546,17 @@ def test_nothing_but_a_request_is_answered(bench: Bench) -> None:
     assert bench.ecu.receive()[8:12].hex() == "00120063"
 
 
-def test_a_stranger_is_not_answered(bench: Bench) -> None:
-    stranger = bench.peer("127.0.0.2")
-    stranger.send(bench.endpoint, OPEN_DOOR, b"\x07\x78" + OPEN_DOOR[2:])
+def test_an_unknown_client_gets_no_reply(bench: Bench) -> None:
+    unknown_sender = bench.peer("127.0.0.2")
+    unknown_sender.send(bench.endpoint, OPEN_DOOR, b"\x07\x78" + OPEN_DOOR[2:])
     bench.ecu.send(bench.endpoint, EVENT)
     bench.listener.next()
 
     assert bench.listener.is_quiet()
     assert bench.count("refused_request_address") == 2
-    stranger.socket.setblocking(False)
+    unknown_sender.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
-        stranger.receive()
+        unknown_sender.receive()
 
 
 # --- events out -------------------------------------------------------------------------------------------------------
@@ -567,7 +573,7 @@ def test_the_configured_receivers_are_subscribers_with_their_periods(bench: Benc
     ]
 
 
-def test_the_topics_of_an_endpoint_are_the_events_of_the_network_and_not_ours(bench: Bench) -> None:
+def test_the_topics_of_an_endpoint_are_the_events_of_the_network_only(bench: Bench) -> None:
     assert bench.endpoint.topics() == [TOPIC]
 
 
@@ -585,7 +591,7 @@ def test_a_transmitter_sends_to_its_receiver_and_counts_sessions_per_event(bench
     assert bench.second.receive().hex() == "077780010000000c0000000101020200616a6172"
 
 
-def test_the_library_someip_reads_an_event(bench: Bench) -> None:
+def test_the_library_someip_decodes_an_event(bench: Bench) -> None:
     bench.endpoint.transmitter(FIRST)(bench.event())
 
     theirs, rest = SOMEIPHeader.parse(bench.ecu.receive())
@@ -594,7 +600,7 @@ def test_the_library_someip_reads_an_event(bench: Bench) -> None:
     assert theirs.message_type is SOMEIPMessageType.NOTIFICATION
 
 
-def test_many_events_go_to_their_receiver_as_one_by_one_and_share_their_sessions(bench: Bench) -> None:
+def test_a_batch_of_events_equals_single_events_and_shares_their_sessions(bench: Bench) -> None:
     one, many = bench.endpoint.transmitter(FIRST), bench.endpoint.batch_transmitter(FIRST)
     one(bench.event())
     assert many([bench.event(), bench.event(WINDOW), bench.event()]) == 3
@@ -613,17 +619,22 @@ def test_many_events_go_to_their_receiver_as_one_by_one_and_share_their_sessions
     assert many([bench.event(), bench.event()]) == 0
 
 
-def test_the_session_of_an_event_goes_from_65535_to_1(bench: Bench) -> None:
+def test_the_session_of_an_event_wraps_from_65535_to_1(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(outbound, "count", lambda: itertools.count(0xFFFD))  # as after 65 533 events
+        bench = make_bench()
     transmit, message = bench.endpoint.transmitter(FIRST), bench.event()
     sessions = []
-    for _ in range(0x10001):
+    for _ in range(4):
         transmit(message)
         sessions.append(int.from_bytes(bench.ecu.receive()[10:12]))
 
-    assert sessions == [*range(1, 0x10000), 1, 2]
+    assert sessions == [0xFFFE, 0xFFFF, 1, 2]
 
 
-def test_a_publication_that_is_just_sent_reaches_every_receiver(bench: Bench) -> None:
+def test_a_sent_publication_reaches_every_receiver(bench: Bench) -> None:
     bench.endpoint.send(bench.event())
 
     assert bench.ecu.receive() == bench.second.receive()
@@ -644,7 +655,7 @@ NOWHERE = {
 
 
 @pytest.mark.parametrize(("subscriber", "topic", "code", "says"), NOWHERE.values(), ids=NOWHERE)
-def test_an_event_cannot_be_sent_for(
+def test_an_event_without_a_target_is_refused(
     bench: Bench, subscriber: UUri | None, topic: UUri, code: UCode, says: str
 ) -> None:
     transmit = bench.endpoint.transmitter(subscriber)
@@ -655,7 +666,7 @@ def test_an_event_cannot_be_sent_for(
     assert says in refused.value.message
 
 
-def test_a_notification_cannot_be_carried(bench: Bench) -> None:
+def test_a_notification_is_unimplemented(bench: Bench) -> None:
     with pytest.raises(UStatusError) as refused:
         bench.endpoint.send(notification(bench.ids.next(), DOOR, UUri.parse("//chassis/3AB/1/0")))
 
@@ -672,7 +683,7 @@ def test_a_message_that_breaks_the_rules_is_not_sent(bench: Bench) -> None:
     assert refused.value.code is UCode.INVALID_ARGUMENT
 
 
-def test_the_largest_payload_goes_out_and_one_byte_more_is_refused_by_size_and_limit(bench: Bench) -> None:
+def test_the_largest_payload_is_sent_and_one_byte_more_is_refused(bench: Bench) -> None:
     assert MAX_PAYLOAD == 65_491
     transmit = bench.endpoint.transmitter(FIRST)
     transmit(bench.event(payload=bytes(MAX_PAYLOAD)))
@@ -686,7 +697,7 @@ def test_the_largest_payload_goes_out_and_one_byte_more_is_refused_by_size_and_l
         assert "at most 65491" in refused.value.message
 
 
-def test_a_request_that_is_too_large_leaves_no_call_behind(bench: Bench) -> None:
+def test_a_request_that_is_too_large_leaves_no_open_call(bench: Bench) -> None:
     with pytest.raises(UStatusError) as refused:
         bench.endpoint.send(bench.request(payload=bytes(MAX_PAYLOAD + 1)))
 
@@ -694,7 +705,7 @@ def test_a_request_that_is_too_large_leaves_no_call_behind(bench: Bench) -> None
     assert bench.count("calls_open") == 0
 
 
-def test_a_client_whose_answer_is_too_large_is_told_at_the_deadline(make_bench: MakeBench) -> None:
+def test_a_client_with_an_oversized_response_gets_an_error_at_the_deadline(make_bench: MakeBench) -> None:
     bench = make_bench(request_ttl_ms=50)
     bench.ecu.send(bench.endpoint, OPEN_DOOR)
     with pytest.raises(UStatusError) as refused:
@@ -721,7 +732,7 @@ KERNEL = {
 @pytest.mark.parametrize(
     ("number", "code"), KERNEL.items(), ids=[errno.errorcode[number] for number in KERNEL]
 )
-def test_an_error_of_the_kernel_says_whether_trying_again_can_help(
+def test_a_kernel_error_tells_whether_a_retry_can_help(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, number: int, code: UCode
 ) -> None:
     def refuse(_datagram: bytes, _address: Address) -> object:
@@ -737,13 +748,13 @@ def test_an_error_of_the_kernel_says_whether_trying_again_can_help(
         assert refused.value.code is code
         assert str(bench.ecu) in refused.value.message
         assert "from the kernel" in refused.value.message
-        # One receiver that is away holds up nobody else; a full queue of the kernel does.
+        # One unreachable receiver blocks no other; a full queue of the kernel blocks all.
         away = number in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED}
         assert isinstance(refused.value, RouteUnavailable) is away
     assert bench.count("calls_open") == 0
 
 
-def test_an_answer_that_the_kernel_did_not_take_can_be_sent_again(
+def test_a_response_that_the_kernel_rejected_can_be_sent_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_datagram: bytes, _address: Address) -> object:
@@ -761,9 +772,7 @@ def test_an_answer_that_the_kernel_did_not_take_can_be_sent_again(
     assert bench.ecu.receive()[16:] == b"done"
 
 
-def test_an_answer_of_our_own_that_the_kernel_did_not_take_is_counted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_that_the_kernel_rejected_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_datagram: bytes, _address: Address) -> object:
         raise OSError(errno.ENOBUFS, "from the kernel")
 
@@ -775,7 +784,7 @@ def test_an_answer_of_our_own_that_the_kernel_did_not_take_is_counted(
 
 
 def test_a_receiver_whose_port_is_closed_fails_no_later_send(bench: Bench) -> None:
-    bench.ecu.socket.close()  # the kernel answers what is sent there with ICMP "port unreachable"
+    bench.ecu.socket.close()  # the kernel replies with ICMP "port unreachable"
     for _ in range(20):
         bench.endpoint.send(bench.event())
 
@@ -785,7 +794,7 @@ def test_a_receiver_whose_port_is_closed_fails_no_later_send(bench: Bench) -> No
 # --- life -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken_is_named(bench: Bench) -> None:
+def test_a_port_in_use_is_named(bench: Bench) -> None:
     host, port = bench.endpoint.address
     second = bench.another(bench.config(port=port))
 
@@ -797,7 +806,7 @@ def test_a_port_that_is_taken_is_named(bench: Bench) -> None:
     assert f"{host}:{port}" in problem
 
 
-def test_an_address_that_is_not_this_machines_is_a_problem_before_opening(bench: Bench) -> None:
+def test_an_address_of_another_machine_is_a_problem(bench: Bench) -> None:
     elsewhere = bench.another(bench.config(bind="192.0.2.1"))
 
     (problem,) = elsewhere.problems()
@@ -807,7 +816,7 @@ def test_an_address_that_is_not_this_machines_is_a_problem_before_opening(bench:
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_service_discovery_needs_an_address_of_ours(bench: Bench) -> None:
+def test_service_discovery_needs_a_local_address(bench: Bench) -> None:
     config = bench.config(sd={"multicast": "224.244.224.245", "port": 30490, "interface": "198.51.100.1"})
     endpoint = bench.another(config)
 
@@ -818,7 +827,7 @@ def test_service_discovery_needs_an_address_of_ours(bench: Bench) -> None:
     assert refused.value.code is UCode.UNAVAILABLE
 
 
-def test_nothing_comes_in_after_stop_and_everything_still_goes_out(bench: Bench) -> None:
+def test_after_stop_receiving_messages_can_still_be_sent(bench: Bench) -> None:
     bench.ecu.send(bench.endpoint, EVENT)
     bench.listener.next()
     bench.endpoint.stop_receiving()
@@ -831,7 +840,7 @@ def test_nothing_comes_in_after_stop_and_everything_still_goes_out(bench: Bench)
     assert bench.count("received") == 1
 
 
-def test_a_stop_tells_the_callers_of_open_calls_and_a_close_the_clients_of_open_requests(
+def test_stop_fails_open_calls_and_close_answers_open_requests(
     bench: Bench,
 ) -> None:
     asked = bench.request()
@@ -841,8 +850,8 @@ def test_a_stop_tells_the_callers_of_open_calls_and_a_close_the_clients_of_open_
     bench.listener.next()
 
     bench.endpoint.stop_receiving()
-    told = bench.listener.next()
-    assert (told.attributes.reqid, told.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
+    result = bench.listener.next()
+    assert (result.attributes.reqid, result.attributes.commstatus) == (asked.id, UCode.UNAVAILABLE)
     with pytest.raises(UStatusError) as refused:
         bench.endpoint.send(bench.request())
     assert refused.value.code is UCode.UNAVAILABLE
@@ -877,7 +886,7 @@ def test_a_closed_endpoint_sends_nothing_and_is_not_opened_again(bench: Bench) -
         assert "not open" in refused.value.message or "was closed" in refused.value.message
 
 
-def test_an_endpoint_that_was_never_opened_can_be_asked_and_closed(bench: Bench) -> None:
+def test_an_endpoint_that_was_never_opened_can_be_queried_and_closed(bench: Bench) -> None:
     endpoint = bench.another(bench.config())
     ears = ReceivedMessages()
     endpoint.register_listener(ANY, None, ears)
@@ -898,7 +907,7 @@ def test_opening_twice_changes_nothing(bench: Bench) -> None:
     assert bench.endpoint.address == address
 
 
-def test_every_way_to_be_refused_has_a_counter_from_the_start(bench: Bench) -> None:
+def test_every_refusal_reason_has_a_counter_from_the_start(bench: Bench) -> None:
     counters = bench.endpoint.statistics()
 
     assert {name for name in counters if name.startswith("refused_")} == {
@@ -911,7 +920,7 @@ def test_every_way_to_be_refused_has_a_counter_from_the_start(bench: Bench) -> N
 # --- listeners --------------------------------------------------------------------------------------------------------
 
 
-def test_a_listener_may_come_and_go_while_the_endpoint_is_open(bench: Bench) -> None:
+def test_a_listener_can_be_changed_while_the_endpoint_is_open(bench: Bench) -> None:
     late = ReceivedMessages()
     bench.endpoint.register_listener(TOPIC, None, late)
     bench.ecu.send(bench.endpoint, EVENT)
@@ -924,7 +933,7 @@ def test_a_listener_may_come_and_go_while_the_endpoint_is_open(bench: Bench) -> 
     assert late.is_quiet()
 
 
-def test_a_message_that_nobody_listens_for_is_counted(bench: Bench) -> None:
+def test_a_message_without_a_listener_is_counted(bench: Bench) -> None:
     bench.endpoint.unregister_listener(ANY, None, bench.listener)
     bench.ecu.send(bench.endpoint, EVENT, OPEN_DOOR)
     bench.listener.next()
@@ -932,7 +941,7 @@ def test_a_message_that_nobody_listens_for_is_counted(bench: Bench) -> None:
     assert (bench.count("received"), bench.count("no_listener")) == (1, 1)
 
 
-def test_what_a_listener_raises_is_counted_and_logged_once_and_stops_nobody(
+def test_a_listener_error_is_counted_logged_once_and_affects_no_other_listener(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: UMessage) -> None:
@@ -952,19 +961,19 @@ def test_what_a_listener_raises_is_counted_and_logged_once_and_stops_nobody(
     assert str(record.exc_info[1]) == "a bug"
 
 
-def test_taking_a_listener_away_waits_for_the_call_that_has_begun(bench: Bench) -> None:
+def test_unregistering_a_listener_waits_for_its_running_call(bench: Bench) -> None:
     begun, go_on = threading.Event(), threading.Event()
     calls: list[UMessage] = []
 
-    def hear(message: UMessage) -> None:
+    def ignore(message: UMessage) -> None:
         begun.set()
         assert go_on.wait(WITHIN_S)
         calls.append(message)
 
-    bench.endpoint.register_listener(TOPIC, None, hear)
+    bench.endpoint.register_listener(TOPIC, None, ignore)
     bench.ecu.send(bench.endpoint, EVENT, EVENT)
     assert begun.wait(WITHIN_S)
-    taking = threading.Thread(target=bench.endpoint.unregister_listener, args=(TOPIC, None, hear))
+    taking = threading.Thread(target=bench.endpoint.unregister_listener, args=(TOPIC, None, ignore))
     taking.start()
     taking.join(0.05)
     assert taking.is_alive()
@@ -977,12 +986,12 @@ def test_taking_a_listener_away_waits_for_the_call_that_has_begun(bench: Bench) 
     assert len(calls) == 1
 
 
-def test_taking_a_listener_away_waits_for_nobody_once_the_endpoint_has_stopped(bench: Bench) -> None:
+def test_unregistering_a_listener_after_stop_does_not_wait(bench: Bench) -> None:
     bench.endpoint.stop_receiving()
     bench.endpoint.unregister_listener(ANY, None, bench.listener)
 
 
-def test_a_listener_may_take_itself_away(bench: Bench) -> None:
+def test_a_listener_may_unregister_itself(bench: Bench) -> None:
     called = []
 
     def once(message: UMessage) -> None:
@@ -991,7 +1000,7 @@ def test_a_listener_may_take_itself_away(bench: Bench) -> None:
 
     bench.endpoint.register_listener(ANY, None, once)
     bench.endpoint.unregister_listener(ANY, None, bench.listener)
-    bench.endpoint.register_listener(ANY, None, bench.listener)  # behind it
+    bench.endpoint.register_listener(ANY, None, bench.listener)  # behind the failing listener
     bench.ecu.send(bench.endpoint, EVENT, EVENT)
     bench.listener.next()
     bench.listener.next()

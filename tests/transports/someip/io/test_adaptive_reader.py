@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes after a pause goes on alone, what piles up together; all of it, in its order, with nobody asked twice."""
+"""Adaptive reads: a datagram after a pause alone, accumulated datagrams as a batch; all of them, in order."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ Taken = list[tuple[str, list[bytes]]]
 
 
 class Bench:
-    """A socket with its reader, a peer, and a clock that stands still but for what a turn takes."""
+    """A socket with its reader, a peer, and a clock that only advances during a read."""
 
     def __init__(self, stack: ExitStack, *, direct: bool) -> None:
         self.received: Taken = []
@@ -71,14 +71,14 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
         yield Bench(stack, direct=request.param)
 
 
-def test_the_first_goes_on_alone(bench: Bench) -> None:
+def test_a_first_datagram_is_delivered_alone(bench: Bench) -> None:
     bench.send(3)
     assert bench.read(1) is True
     assert bench.received == [("alone", [b"1"])]
     assert bench.senders == [bench.peer.address]
 
 
-def test_what_has_piled_up_meanwhile_goes_on_together(bench: Bench) -> None:
+def test_accumulated_datagrams_are_delivered_as_a_batch(bench: Bench) -> None:
     bench.send(4)
     bench.read(1)
     bench.read(1)
@@ -89,8 +89,8 @@ def test_what_has_piled_up_meanwhile_goes_on_together(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("part", "how"), [(0.0, "together"), (0.24, "together"), (0.26, "alone"), (5.0, "alone")]
 )
-def test_a_pause_is_a_quarter_of_the_turn_before_it(bench: Bench, part: float, how: str) -> None:
-    """However fast or slow the machine is."""
+def test_a_pause_is_a_quarter_of_the_previous_read(bench: Bench, part: float, how: str) -> None:
+    """Independent of the speed of the machine."""
     for bench.tick_ns in (5_000, 60_000, 2_000_000):
         bench.received.clear()
         bench.pause(10**9)
@@ -102,7 +102,7 @@ def test_a_pause_is_a_quarter_of_the_turn_before_it(bench: Bench, part: float, h
         assert [each for each, _ in bench.received] == ["alone", how]
 
 
-def test_where_some_came_together_the_next_do_until_one_comes_alone(bench: Bench) -> None:
+def test_batches_continue_until_a_batch_of_one(bench: Bench) -> None:
     bench.send(3)
     for came in (0, 0, 5, 2, 1, 1, 2):
         bench.send(came)
@@ -120,15 +120,15 @@ def test_where_some_came_together_the_next_do_until_one_comes_alone(bench: Bench
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_it_says_what_whoever_took_it_said(bench: Bench, *, quiet: bool) -> None:
+def test_the_reader_returns_the_result_of_its_callback(bench: Bench, *, quiet: bool) -> None:
     bench.quiet = quiet
     bench.send(3)
     assert [bench.read(1), bench.read(1)] == [quiet, quiet]
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_where_nothing_is_nothing_is_taken(bench: Bench, *, together: bool) -> None:
-    """As when the checksum of what came was wrong, or a number of a socket means another one now."""
+def test_an_empty_socket_delivers_nothing(bench: Bench, *, together: bool) -> None:
+    """As after a wrong checksum, or with a reused file descriptor number."""
     if together:
         bench.send(1)
         bench.read(1)
@@ -139,10 +139,10 @@ def test_where_nothing_is_nothing_is_taken(bench: Bench, *, together: bool) -> N
     bench.pause(10**6)
     bench.send(1)
     bench.read(1)
-    assert bench.received[-1][0] == "alone"  # nothing is not some
+    assert bench.received[-1][0] == "alone"  # nothing does not count as a batch
 
 
-def test_nothing_is_lost_whatever_comes_when(bench: Bench) -> None:
+def test_no_datagram_is_lost_at_any_timing(bench: Bench) -> None:
     poller = Poller()
     poller.add(bench.socket.fileno(), bench.read)
     sent = 0
@@ -156,16 +156,16 @@ def test_nothing_is_lost_whatever_comes_when(bench: Bench) -> None:
     assert [each for _, taken in bench.received for each in taken] == [b"%d" % n for n in range(1, sent + 1)]
 
 
-def test_what_icmp_says_of_something_sent_is_no_end_of_receiving() -> None:
+def test_an_icmp_error_of_a_send_does_not_stop_receiving() -> None:
     with ExitStack() as stack:
         bench = Bench(stack, direct=True)
         address = bench.peer.address
         bench.peer.socket.close()
         for _ in range(3):
-            bench.own.sendto(b"is there anybody?", address)
-        with pytest.raises(ConnectionRefusedError):  # as it is without the precaution
+            bench.own.sendto(b"to a closed port", address)
+        with pytest.raises(ConnectionRefusedError):  # the behaviour without the protection
             bench.socket.recv(10)
-        bench.own.sendto(b"is there anybody?", address)
+        bench.own.sendto(b"to a closed port", address)
         assert bench.read(1) is False
         back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         stack.callback(back.close)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets that one sender only can reach: nobody else gets in by them, and nothing is lost beside them."""
+"""Connected sockets: only one sender reaches them, and no datagram of other senders is lost."""
 
 import errno
 import select
@@ -62,7 +62,7 @@ def own(stack: ExitStack, host: str = "127.0.0.1") -> socket.socket:
 
 
 def found(opened: socket.socket) -> list[bytes]:
-    """What has come, which on loopback is there when it has been sent."""
+    """The received datagrams; on loopback a sent datagram is there at once."""
     datagrams = []
     while select.select([opened], [], [], 0)[0]:
         datagrams.append(opened.recv(2_048))
@@ -73,7 +73,9 @@ def found(opened: socket.socket) -> list[bytes]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])
-def test_what_one_sender_sends_comes_there_and_all_else_to_the_own_one(stack: ExitStack, host: str) -> None:
+def test_a_connected_socket_receives_its_sender_and_the_own_socket_all_others(
+    stack: ExitStack, host: str
+) -> None:
     endpoint, ecu = own(stack, host), peer(stack)
     opened = open_connected([endpoint], ecu.address, BUFFER)
     stack.callback(opened.close)
@@ -85,10 +87,12 @@ def test_what_one_sender_sends_comes_there_and_all_else_to_the_own_one(stack: Ex
     assert found(endpoint) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("stranger", ["127.0.0.1", "127.0.0.2"])
-def test_before_it_is_connected_nobody_else_gets_in_either(stack: ExitStack, stranger: str) -> None:
-    """Bound and not connected yet, any datagram reaches it: the filter is what keeps it out."""
-    ecu, other = peer(stack), peer(stack, stranger)
+@pytest.mark.parametrize("unknown_sender", ["127.0.0.1", "127.0.0.2"])
+def test_no_other_sender_reaches_a_socket_before_it_is_connected(
+    stack: ExitStack, unknown_sender: str
+) -> None:
+    """A bound socket that is not connected yet receives from any sender, except for its filter."""
+    ecu, other = peer(stack), peer(stack, unknown_sender)
     opened = own(stack)
     attach_sender_filter(opened, ecu.address)
     for each in (other, ecu, other):
@@ -96,7 +100,9 @@ def test_before_it_is_connected_nobody_else_gets_in_either(stack: ExitStack, str
     assert found(opened) == [str(ecu).encode()]
 
 
-def test_the_filter_is_there_before_the_address(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_filter_is_attached_before_the_socket_is_bound(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, int]] = []
 
     def noting(opened: socket.socket, sender: tuple[str, int]) -> None:
@@ -105,10 +111,10 @@ def test_the_filter_is_there_before_the_address(stack: ExitStack, monkeypatch: p
 
     monkeypatch.setattr(connected_sockets, "attach_sender_filter", noting)
     stack.callback(open_connected([own(stack)], peer(stack).address, BUFFER).close)
-    assert seen == [("0.0.0.0", 0)]  # which is none
+    assert seen == [("0.0.0.0", 0)]  # unbound
 
 
-def test_nobody_else_can_take_the_address(stack: ExitStack) -> None:
+def test_no_other_process_can_share_the_address(stack: ExitStack) -> None:
     endpoint = own(stack)
     opened = open_connected([endpoint], peer(stack).address, BUFFER)
     stack.callback(opened.close)
@@ -119,7 +125,9 @@ def test_nobody_else_can_take_the_address(stack: ExitStack) -> None:
         thief.bind(endpoint.getsockname())
 
 
-def test_if_it_cannot_be_had_all_is_as_it_was(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_open_leaves_the_sockets_unchanged(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOPROTOOPT, "no filters here")
 
@@ -134,7 +142,7 @@ def test_if_it_cannot_be_had_all_is_as_it_was(stack: ExitStack, monkeypatch: pyt
     assert endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == 0
 
 
-def test_there_are_so_many_and_the_others_come_to_the_own_one(stack: ExitStack) -> None:
+def test_senders_beyond_the_limit_reach_the_own_socket(stack: ExitStack) -> None:
     endpoint, poller = own(stack), Poller()
     stack.callback(poller.close)
     ecus = [peer(stack) for _ in range(MAX_PEER_SOCKETS + 2)]
@@ -168,20 +176,20 @@ def bench(stack: ExitStack) -> Bench:
     return bench
 
 
-def test_an_endpoint_hears_its_ecu_and_everybody_else_as_before(bench: Bench, stack: ExitStack) -> None:
-    """The ECU from its own port, from another one, and somebody who is not believed."""
+def test_an_endpoint_receives_its_ecu_and_all_other_senders(bench: Bench, stack: ExitStack) -> None:
+    """The ECU from its own port, from another port, and an unknown sender."""
     bench.ecu.send(bench.endpoint, EVENT)
     assert bench.listener.next().attributes.source == TOPIC
     bench.second.send(bench.endpoint, EVENT)
     assert bench.listener.next().attributes.source == TOPIC
     peer(stack, "127.0.0.2").send(bench.endpoint, EVENT)
-    wait_until(lambda: bench.endpoint.statistics()["datagrams"] == 3)  # counted last, when a round is over
+    wait_until(lambda: bench.endpoint.statistics()["datagrams"] == 3)  # counted last, at the end of a round
     statistics = bench.endpoint.statistics()
     assert (statistics[f"refused_{SomeipRefusal.EVENT_ADDRESS}"], statistics["received"]) == (1, 2)
 
 
-def test_what_is_no_event_is_taken_from_there_too_in_its_order(bench: Bench) -> None:
-    """A request is answered to where it came from, and what is malformed is counted."""
+def test_other_messages_on_a_connected_socket_are_processed_in_order(bench: Bench) -> None:
+    """A request is answered to its source address, and a malformed datagram is counted."""
     bench.ecu.send(bench.endpoint, EVENT, OPEN_DOOR, EVENT, b"short", EVENT[:-1], EVENT + EVENT)
     kinds = [bench.listener.next().attributes.type.name for _ in range(5)]
     assert kinds == ["PUBLISH", "REQUEST", "PUBLISH", "PUBLISH", "PUBLISH"]
@@ -189,8 +197,10 @@ def test_what_is_no_event_is_taken_from_there_too_in_its_order(bench: Bench) -> 
     assert sum(n for name, n in bench.endpoint.statistics().items() if name.startswith("refused_")) == 2
 
 
-def test_answers_go_their_short_way_from_there_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together with events, and in their order."""
+def test_responses_on_a_connected_socket_take_the_fast_path(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together with events, and in order."""
     taken: list[bytes] = []
     monkeypatch.setattr(
         bench.endpoint._inbound, "_on_any_datagram", lambda datagram, address: taken.append(datagram)
@@ -206,7 +216,7 @@ def test_answers_go_their_short_way_from_there_too(bench: Bench, monkeypatch: py
     assert taken == []
 
 
-def test_an_ecu_that_was_away_is_heard_when_it_is_back(bench: Bench, stack: ExitStack) -> None:
+def test_an_ecu_is_received_again_after_a_restart(bench: Bench, stack: ExitStack) -> None:
     bench.ecu.socket.close()
     for _ in range(3):
         bench.endpoint.send(request(bench.ids.next(), APP, METHOD, b"hi", ttl=30_000))
@@ -222,7 +232,7 @@ def test_an_ecu_that_was_away_is_heard_when_it_is_back(bench: Bench, stack: Exit
     assert [bench.listener.next().attributes.type.name for _ in range(2)] == ["RESPONSE", "PUBLISH"]
 
 
-def test_a_flood_of_one_sender_keeps_nobody_else_from_being_heard(bench: Bench) -> None:
+def test_a_flood_of_one_sender_does_not_block_other_senders(bench: Bench) -> None:
     for _ in range(20):
         bench.ecu.send(bench.endpoint, *[EVENT] * 100)
         bench.second.send(bench.endpoint, OPEN_DOOR)
@@ -231,7 +241,7 @@ def test_a_flood_of_one_sender_keeps_nobody_else_from_being_heard(bench: Bench) 
 
 
 class Typed(BlockingListener):
-    """Notes as what it was given them, too."""
+    """A batch listener that also records the type of its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +255,7 @@ class Typed(BlockingListener):
 def received_together(
     bench: Bench, datagrams: Sequence[bytes], sender: Peer | None = None
 ) -> tuple[Typed, dict[str, int], list[UMessage]]:
-    """One event by itself and then these are sent while that one is heard; who hears, the counters, the messages."""
+    """Send one event, then `sent` while a listener handles it; returns listener, counters and messages."""
     sender = sender or bench.ecu
     held, another = Typed(), bench.another(bench.config())
     for sink in (None, ANY):
@@ -257,7 +267,7 @@ def received_together(
     sender.send(another, *datagrams)
     held.go.set()
     wait_until(lambda: another.statistics()["datagrams"] == 1 + len(datagrams))
-    another.stop_receiving()  # so that all that was counted has been heard
+    another.stop_receiving()  # so that all counted messages are delivered
     messages = []
     while not held.is_quiet():
         messages.append(held.next())
@@ -271,19 +281,19 @@ def numbered(number: int, size: int = 5) -> bytes:
     return EVENT[:4] + (8 + size).to_bytes(4) + EVENT[8:16] + payload
 
 
-def test_a_burst_of_equal_events_comes_as_runs_in_its_order(bench: Bench) -> None:
+def test_a_burst_of_equal_events_is_delivered_as_batches_in_order(bench: Bench) -> None:
     sent = [numbered(number) for number in range(2 * MAX_BATCH + 20)]
-    held, statistics, heard = received_together(bench, sent)
-    assert [each.payload for each in heard] == [each[16:] for each in sent]
-    assert [each.attributes.source for each in heard] == [TOPIC] * len(sent)
-    ids = [each.id for each in heard]
+    held, statistics, received = received_together(bench, sent)
+    assert [each.payload for each in received] == [each[16:] for each in sent]
+    assert [each.attributes.source for each in received] == [TOPIC] * len(sent)
+    ids = [each.id for each in received]
     assert ids == sorted(set(ids))
     assert (held.batches, held.types) == ([MAX_BATCH, MAX_BATCH, 20], [MessageBatch] * 3)
     assert (statistics["datagrams"], statistics["received"]) == (1 + len(sent), 1 + len(sent))
 
 
-def test_equal_events_are_decided_about_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of each helping is looked at."""
+def test_equal_events_are_decoded_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event of each batch is decoded."""
     looked_at: list[bytes] = []
     event = Exchange.match_event
 
@@ -292,32 +302,32 @@ def test_equal_events_are_decided_about_once(bench: Bench, monkeypatch: pytest.M
         return event(exchange, datagram, host)
 
     monkeypatch.setattr(Exchange, "match_event", looking)
-    held, _, heard = received_together(bench, [numbered(number) for number in range(MAX_BATCH + 20)])
-    assert (held.batches, len(heard), len(looked_at)) == ([MAX_BATCH, 20], MAX_BATCH + 20, 1 + 2)
+    held, _, received = received_together(bench, [numbered(number) for number in range(MAX_BATCH + 20)])
+    assert (held.batches, len(received), len(looked_at)) == ([MAX_BATCH, 20], MAX_BATCH + 20, 1 + 2)
 
 
-def test_a_burst_that_comes_by_the_own_socket_goes_on_as_runs_too(bench: Bench) -> None:
-    sent = [numbered(number, 5 + number % 2) for number in range(100)]  # of more than one size
-    held, statistics, heard = received_together(bench, sent, bench.second)
-    assert [each.payload for each in heard] == [each[16:] for each in sent]
+def test_a_burst_on_the_own_socket_is_delivered_as_batches(bench: Bench) -> None:
+    sent = [numbered(number, 5 + number % 2) for number in range(100)]  # of several sizes
+    held, statistics, received = received_together(bench, sent, bench.second)
+    assert [each.payload for each in received] == [each[16:] for each in sent]
     assert set(held.types) == {MessageBatch}
     assert sum(held.batches) == len(sent)
     assert (statistics["datagrams"], statistics["received"]) == (1 + len(sent), 1 + len(sent))
 
 
-def test_what_comes_behind_a_burst_does_not_overtake_it_and_all_is_counted(bench: Bench) -> None:
+def test_messages_behind_a_burst_keep_their_order_and_all_are_counted(bench: Bench) -> None:
     burst = [numbered(number) for number in range(MAX_BATCH + 10)]
     others = [numbered(500, 6), OPEN_DOOR, *[numbered(600 + number) for number in range(20)], b"short"]
-    held, statistics, heard = received_together(bench, [*burst, *others, numbered(700)])
+    held, statistics, received = received_together(bench, [*burst, *others, numbered(700)])
     expected = [*burst, *others[:-1], numbered(700)]
-    assert [each.payload for each in heard] == [each[16:] for each in expected]
+    assert [each.payload for each in received] == [each[16:] for each in expected]
     assert (held.batches[0], held.types[0]) == (MAX_BATCH, MessageBatch)
     assert statistics["datagrams"] == 1 + len(expected) + 1
     assert statistics["received"] == 1 + len(expected)
     assert sum(n for name, n in statistics.items() if name.startswith("refused_")) == 1
 
 
-def test_a_burst_that_nobody_hears_is_counted_as_that(bench: Bench) -> None:
+def test_a_burst_without_a_listener_is_counted(bench: Bench) -> None:
     another = bench.another(bench.config())
     another.open()
     bench.ecu.send(another, *[EVENT] * 50)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events in bursts: what arrives is what single datagrams would have been, whatever the kernel can do."""
+"""Batches of events: the receiver gets the datagrams that single sends would produce, whatever the kernel supports."""
 
 import errno
 import socket
@@ -23,7 +23,7 @@ WITHIN_S = 30.0
 
 
 def events(first: int = 0) -> dict[UUri, EventHeaderTemplate]:
-    """Those of TOPIC and OTHER, of which so many were sent before; LARGE is none of them."""
+    """Templates of TOPIC and OTHER after `sent` events; LARGE is not among them."""
     tail = bytes.fromhex("01020200")
     return {
         topic: (bytes.fromhex(f"0777{topic.resource_id:04x}"), tail, count(first)) for topic in (TOPIC, OTHER)
@@ -35,7 +35,7 @@ def message(payload: bytes, topic: UUri = TOPIC) -> UMessage:
 
 
 class Refusing:
-    """A socket whose kernel does not cut datagrams of more than `largest` bytes; or whose calls fail, after a while."""
+    """A socket whose kernel does not segment datagrams above `largest` bytes, or whose calls fail after a while."""
 
     def __init__(self, real: socket.socket, largest: int, code: int = errno.EINVAL) -> None:
         self.real, self.largest, self.code = real, largest, code
@@ -91,7 +91,7 @@ SIZES = [[8] * 3, [8, 8, 9, 9, 8], [0, 0], [1_400] * 63, [60_000, 60_000], [1_45
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_each_arrives_as_a_datagram_of_its_own_in_order(scene: Scene, sizes: list[int]) -> None:
+def test_each_event_arrives_as_one_datagram_in_order(scene: Scene, sizes: list[int]) -> None:
     sent = [message(bytes([number]) * size) for number, size in enumerate(sizes)]
     assert scene.send(sent) == len(sizes)
     arrived = scene.received(len(sizes))
@@ -103,7 +103,7 @@ def test_each_arrives_as_a_datagram_of_its_own_in_order(scene: Scene, sizes: lis
     assert scene.bursts.sent_count == len(sizes)
 
 
-def test_more_than_a_system_call_takes_are_several(scene: Scene) -> None:
+def test_more_datagrams_than_one_call_accepts_use_several_calls(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 1_472)
     scene.through(kernel)
     assert scene.send(message(b"%03d" % number) for number in range(150)) == 150
@@ -112,7 +112,7 @@ def test_more_than_a_system_call_takes_are_several(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("payload", "calls"), [(1_007, 1), (1_024, 2), (1_400, 2), (1_456, 2)])
-def test_more_bytes_than_a_system_call_takes_are_several(scene: Scene, payload: int, calls: int) -> None:
+def test_more_bytes_than_one_call_accepts_use_several_calls(scene: Scene, payload: int, calls: int) -> None:
     kernel = Refusing(scene.socket, 1_472)
     scene.through(kernel)
     sent = [message(bytes([number]) * payload) for number in range(64)]
@@ -122,14 +122,14 @@ def test_more_bytes_than_a_system_call_takes_are_several(scene: Scene, payload: 
     assert scene.bursts.sent_count == 64
 
 
-def test_of_more_than_one_system_call_the_first_that_is_not_taken_is_the_end(scene: Scene) -> None:
+def test_the_first_rejected_call_ends_the_batch(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 0, errno.ENOBUFS)
     scene.through(kernel)
     assert scene.send([message(bytes(1_400))] * 64) == 0
     assert kernel.tried == 1
 
 
-def test_each_event_counts_its_own_sessions(scene: Scene) -> None:
+def test_each_event_has_its_own_session_counter(scene: Scene) -> None:
     topics = [TOPIC, OTHER, TOPIC, TOPIC, OTHER]
     scene.send(message(b"same size", topic) for topic in topics)
     assert [(each.method, each.session) for each in scene.received(5)] == [
@@ -141,24 +141,24 @@ def test_each_event_counts_its_own_sessions(scene: Scene) -> None:
     ]
 
 
-def test_it_ends_at_an_event_that_goes_another_way(scene: Scene) -> None:
+def test_the_batch_ends_at_an_event_without_a_template(scene: Scene) -> None:
     assert scene.send([message(b"1"), message(b"2"), message(b"3", LARGE), message(b"4")]) == 2
     assert [each.payload for each in scene.received(2)] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EMSGSIZE, errno.EIO, errno.EOPNOTSUPP])
-def test_what_the_kernel_does_not_cut_goes_one_by_one_and_is_not_tried_again(scene: Scene, code: int) -> None:
+def test_an_unsupported_size_is_sent_one_by_one_and_not_tried_again(scene: Scene, code: int) -> None:
     kernel = Refusing(scene.socket, 99, code)
     scene.through(kernel)
     for _ in range(2):
         assert scene.send([message(bytes(84))] * 3) == 3
     assert (kernel.tried, kernel.single) == (1, 6)
-    assert scene.send([message(bytes(83))] * 3) == 3  # a smaller one may do
+    assert scene.send([message(bytes(83))] * 3) == 3  # a smaller size may be supported
     assert (kernel.tried, kernel.single) == (2, 6)
     assert len(scene.received(9)) == 9
 
 
-def test_a_full_queue_is_no_reason_to_give_up_bursts(scene: Scene) -> None:
+def test_a_full_queue_does_not_disable_batches(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 0, errno.ENOBUFS)
     scene.through(kernel)
     assert scene.send([message(b"1")] * 3) == 0
@@ -167,7 +167,7 @@ def test_a_full_queue_is_no_reason_to_give_up_bursts(scene: Scene) -> None:
     assert (kernel.tried, kernel.single) == (2, 0)
 
 
-def test_it_ends_at_the_first_that_is_not_taken(scene: Scene) -> None:
+def test_the_batch_ends_at_the_first_rejected_datagram(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 1_472)
     scene.through(kernel)
     kernel.singles_that_fail = 1
@@ -176,7 +176,7 @@ def test_it_ends_at_the_first_that_is_not_taken(scene: Scene) -> None:
     assert scene.bursts.sent_count == 3
 
 
-def test_nothing_is_sent_when_it_is_not_open(scene: Scene) -> None:
+def test_a_closed_sender_sends_nothing(scene: Scene) -> None:
     scene.bursts.close()
     assert scene.send([message(b"1")] * 3) == 0
     assert scene.send([]) == 0
@@ -186,7 +186,7 @@ def test_nothing_is_sent_when_it_is_not_open(scene: Scene) -> None:
 
 
 class Kernel:
-    """A socket that takes so many datagrams, single or of one burst, and then refuses one call."""
+    """A socket that accepts `room` datagrams, single or of one batch, and then refuses one call."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -214,7 +214,7 @@ def alike(payloads: Sequence[bytes], topic: UUri = TOPIC) -> MessageBatch:
 
 
 class SenderWithKernel:
-    """One way to send bursts, and what the kernel had of it."""
+    """A batch sender, and the datagrams that the kernel received."""
 
     def __init__(self, room: int, first: int) -> None:
         self.gso_sender, self.kernel = GsoSender(), Kernel(room)
@@ -233,52 +233,52 @@ A_RUN = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     runs=st.lists(A_RUN, min_size=1, max_size=3),
     room=st.sampled_from([10_000] * 3 + [0, 1, 63, 64, 65, 100, 130]),
     first=st.sampled_from([0, 7, MAX_SESSION - 100, MAX_SESSION - 1, MAX_SESSION]),
 )
-def test_a_run_is_sent_as_its_messages_are_byte_for_byte_until_one_is_refused(
+def test_a_batch_is_sent_byte_for_byte_as_its_messages_until_one_is_rejected(
     runs: list[tuple[UUri, list[int]]], room: int, first: int
 ) -> None:
     columns, rows = SenderWithKernel(room, first), SenderWithKernel(room, first)
     for topic, sizes in runs:
-        run = alike([bytes([number]) * size for number, size in enumerate(sizes)], topic)
-        assert columns.send(run) == rows.send(iter(list(run)))
+        message_batch = alike([bytes([number]) * size for number, size in enumerate(sizes)], topic)
+        assert columns.send(message_batch) == rows.send(iter(list(message_batch)))
         assert columns.kernel.taken == rows.kernel.taken
         assert (
             columns.gso_sender.sent_count == rows.gso_sender.sent_count == sum(map(len, columns.kernel.taken))
         )
         if rows.kernel.refused:
-            break  # how many sessions are used up by what is not taken, is not promised
+            break  # the sessions used by rejected events are unspecified
 
 
 def sessions(taken: list[list[bytes]]) -> list[int]:
     return [decode(each)[0].session for burst in taken for each in burst]
 
 
-def test_after_the_session_65535_of_a_run_comes_1() -> None:
+def test_the_session_of_a_batch_wraps_from_65535_to_1() -> None:
     way = SenderWithKernel(10_000, MAX_SESSION - 2)
     assert way.send(alike([b"1", b"2", b"3", b"4"])) == 4
     assert sessions(way.kernel.taken) == [65_534, 65_535, 1, 2]
 
 
 @pytest.mark.parametrize(("room", "taken"), [(0, 0), (63, 0), (64, 64), (127, 64), (128, 128), (150, 150)])
-def test_of_a_run_that_is_not_all_taken_those_before_the_refused_call_are(room: int, taken: int) -> None:
-    """And no session is sent twice when the rest is tried again."""
-    way, run = SenderWithKernel(room, 0), alike([b"%03d" % number for number in range(150)])
-    assert way.send(run) == taken
+def test_events_before_the_rejected_call_are_counted_as_accepted(room: int, taken: int) -> None:
+    """A retry of the rest never reuses a session."""
+    way, message_batch = SenderWithKernel(room, 0), alike([b"%03d" % number for number in range(150)])
+    assert way.send(message_batch) == taken
     way.kernel.room = 10_000
-    if taken < len(run):
-        assert way.send(run[taken:]) == len(run) - taken
+    if taken < len(message_batch):
+        assert way.send(message_batch[taken:]) == len(message_batch) - taken
     payloads = [each[16:] for burst in way.kernel.taken for each in burst]
-    assert payloads == list(run.payloads)
+    assert payloads == list(message_batch.payloads)
     assert way.gso_sender.sent_count == 150
     assert sessions(way.kernel.taken) == sorted(set(sessions(way.kernel.taken)))
 
 
-def test_a_run_of_another_way_or_of_nothing_is_not_sent_and_uses_no_session() -> None:
+def test_a_batch_without_a_template_or_without_messages_uses_no_session() -> None:
     way = SenderWithKernel(10_000, 0)
     assert way.send(alike([b"1", b"2"], LARGE)) == 0
     assert way.send(alike([b"1", b"2"])[:0]) == 0
@@ -286,34 +286,34 @@ def test_a_run_of_another_way_or_of_nothing_is_not_sent_and_uses_no_session() ->
     assert (sessions(way.kernel.taken), way.gso_sender.sent_count) == ([1], 1)
 
 
-def test_a_run_of_one_size_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That its messages need not be made is what it is for."""
+def test_a_batch_of_one_size_is_sent_without_creating_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The purpose of a batch: no message objects."""
 
     def made(_: MessageBatch) -> Iterator[UMessage]:
         raise AssertionError("messages were made")
 
-    way, run = SenderWithKernel(10_000, 0), alike([b"1", b"2"])
+    way, message_batch = SenderWithKernel(10_000, 0), alike([b"1", b"2"])
     monkeypatch.setattr(MessageBatch, "__iter__", made)
-    assert way.send(run) == 2
+    assert way.send(message_batch) == 2
 
 
-def test_a_run_goes_through_a_real_socket_as_bursts(scene: Scene) -> None:
+def test_a_batch_uses_udp_segment_on_a_real_socket(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 1_472)
     scene.through(kernel)
-    run = alike([b"%03d" % number for number in range(150)])
-    assert scene.send(run) == 150
+    message_batch = alike([b"%03d" % number for number in range(150)])
+    assert scene.send(message_batch) == 150
     arrived = scene.received(150)
     assert [(each.payload, each.session) for each in arrived] == [
-        (payload, number + 1) for number, payload in enumerate(run.payloads)
+        (payload, number + 1) for number, payload in enumerate(message_batch.payloads)
     ]
     assert (kernel.tried, kernel.single) == (3, 0)
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EMSGSIZE])
-def test_a_run_that_the_kernel_does_not_cut_goes_one_by_one(scene: Scene, code: int) -> None:
+def test_a_batch_of_an_unsupported_size_is_sent_one_by_one(scene: Scene, code: int) -> None:
     kernel = Refusing(scene.socket, 18, code)
     scene.through(kernel)
-    run = alike([b"%03d" % number for number in range(70)])
-    assert scene.send(run) == 70
+    message_batch = alike([b"%03d" % number for number in range(70)])
+    assert scene.send(message_batch) == 70
     assert [each.session for each in scene.received(70)] == list(range(1, 71))
     assert (kernel.tried, kernel.single) == (1, 70)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event groups by multicast and instances on one host, where the configuration says who is where. Real sockets."""
+"""Event groups by multicast, and instances on one host, from the configuration. Real sockets."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
-WITHIN_S = 30.0  # far above what anything here takes; only a failing test waits for it
+WITHIN_S = 30.0  # a generous limit: only a failing test waits for it
 LOOPBACK = socket.inet_aton("127.0.0.1")
 DOOR = UUri.parse("//hpc.vin1/9077/1/0")
 
@@ -38,7 +38,7 @@ def udp(stack: ExitStack, host: str = "127.0.0.1") -> socket.socket:
 
 
 def member(stack: ExitStack, group: Address) -> socket.socket:
-    """Who hears a group, as a receiver of events does."""
+    """A member of a group, as a receiver of events."""
     opened = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     opened.bind(group)
@@ -52,7 +52,7 @@ def text(address: Address) -> str:
 
 
 class Bench:
-    """An endpoint, two ECUs on one host, and a group of a port that nobody else uses."""
+    """An endpoint, two ECUs on one host, and a group with an unused port."""
 
     def __init__(self, stack: ExitStack, services: Callable[["Bench"], list[dict[str, Any]]]) -> None:
         self.ecu, self.second = udp(stack), udp(stack)
@@ -69,16 +69,16 @@ class Bench:
             msgspec.convert(config, SomeipEndpoint), EndpointContext("chassis", "hpc.vin1", SYSTEM_CLOCK)
         )
         stack.callback(self.endpoint.close)
-        self._heard: SimpleQueue[UMessage] = SimpleQueue()
-        self.endpoint.register_listener(ANY, None, self._heard.put)
+        self._received: SimpleQueue[UMessage] = SimpleQueue()
+        self.endpoint.register_listener(ANY, None, self._received.put)
         self.endpoint.open()
 
     def next_message(self) -> UMessage:
-        return self._heard.get(timeout=WITHIN_S)
+        return self._received.get(timeout=WITHIN_S)
 
     def is_quiet(self) -> bool:
         try:
-            self._heard.get_nowait()
+            self._received.get_nowait()
         except Empty:
             return True
         return False
@@ -115,7 +115,7 @@ def received_in_group(bench: Bench) -> list[dict[str, Any]]:
     ]
 
 
-def test_events_of_a_group_that_is_configured_are_heard(make_bench: MakeBench) -> None:
+def test_events_of_a_configured_group_are_received(make_bench: MakeBench) -> None:
     bench = make_bench(received_in_group)
     bench.ecu.sendto(event(0x8001, b"one") + event(0x8002, b"two"), bench.group)
     assert [bench.next_message().payload for _ in range(2)] == [b"one", b"two"]
@@ -123,7 +123,7 @@ def test_events_of_a_group_that_is_configured_are_heard(make_bench: MakeBench) -
     assert bench.next_message().payload == b"alone"
 
 
-def test_a_group_is_believed_as_little_as_any_other_way(make_bench: MakeBench) -> None:
+def test_events_of_a_group_are_checked_like_unicast_events(make_bench: MakeBench) -> None:
     bench = make_bench(received_in_group)
     with ExitStack() as stack:
         udp(stack, "127.0.0.2").sendto(event(0x8001, b"forged"), bench.group)
@@ -149,7 +149,7 @@ def offered_in_group(bench: Bench) -> list[dict[str, Any]]:
     ]
 
 
-def test_an_event_of_a_group_is_sent_once_to_the_group_and_to_nobody_else(make_bench: MakeBench) -> None:
+def test_an_event_of_a_group_is_sent_once_to_the_group_only(make_bench: MakeBench) -> None:
     bench = make_bench(offered_in_group)
     bench.publish(0x8001, b"to all")
     bench.publish(0x8002, b"to each")
@@ -188,7 +188,7 @@ def test_an_event_of_two_groups_is_sent_to_both(make_bench: MakeBench) -> None:
             assert decode(each.recv(2_048))[0].payload == b"to both"
 
 
-def test_the_group_is_one_subscriber_at_any_rate(make_bench: MakeBench) -> None:
+def test_the_group_is_one_subscriber_without_a_rate_limit(make_bench: MakeBench) -> None:
     bench = make_bench(offered_in_group)
     found = [
         (str(each.topic), str(each.subscriber), each.period_ns) for each in bench.endpoint.subscriptions()
@@ -200,7 +200,7 @@ def test_the_group_is_one_subscriber_at_any_rate(make_bench: MakeBench) -> None:
     ]
 
 
-def test_a_long_event_goes_to_the_group_in_segments(make_bench: MakeBench) -> None:
+def test_a_long_event_is_sent_to_the_group_in_segments(make_bench: MakeBench) -> None:
     bench = make_bench(offered_in_group)
     bench.publish(0x8001, bytes(1_000))
     kinds = [decode(bench.member.recv(2_048))[0].message_type for _ in range(2)]
@@ -218,7 +218,7 @@ def test_with_a_threshold_of_0_there_is_no_multicast(make_bench: MakeBench) -> N
         assert decode(receiver.recv(2_048))[0].payload == b"to each"
 
 
-def test_instances_on_one_host_are_told_apart_by_the_port_that_events_come_from(
+def test_instances_on_one_host_are_distinguished_by_the_source_port(
     make_bench: MakeBench,
 ) -> None:
     def services(bench: Bench) -> list[dict[str, Any]]:
@@ -244,10 +244,8 @@ def test_instances_on_one_host_are_told_apart_by_the_port_that_events_come_from(
     assert bench.endpoint.statistics()["refused_event_address"] == 1
 
 
-def test_a_group_that_cannot_be_joined_keeps_the_endpoint_from_opening() -> None:
-    groups = MulticastGroups(
-        "192.0.2.1", 65_536, lambda opened: lambda events: None
-    )  # an address that nobody has
+def test_a_group_that_cannot_be_joined_fails_the_open() -> None:
+    groups = MulticastGroups("192.0.2.1", 65_536, lambda opened: lambda events: None)  # an unused address
     poller = Poller()
     groups.open(poller)
     with pytest.raises(UStatusError, match="cannot join 239.7.7.7 on the interface of 192.0.2.1") as refused:
@@ -285,7 +283,7 @@ GROUPED = {
         ),
     ],
 )
-def test_groups_that_cannot_be_are_refused(keys: dict[str, Any], error: str) -> None:
+def test_invalid_groups_are_refused(keys: dict[str, Any], error: str) -> None:
     base = {"transport": "someip", "authorities": ["chassis"], "bind": "10.0.0.1", "port": 30500}
     with pytest.raises(msgspec.ValidationError, match=error):
         msgspec.convert(base | keys, SomeipEndpoint)

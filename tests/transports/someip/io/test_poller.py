@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the receiving thread waits for, and that others may change it meanwhile."""
+"""The poller: handlers of file descriptors, and changes from other threads during a wait."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield near, far
 
 
-def test_what_comes_is_handled_and_nothing_else(
+def test_only_ready_file_descriptors_are_handled(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     near, far = pair
@@ -39,7 +39,7 @@ def test_what_comes_is_handled_and_nothing_else(
     assert seen == [READABLE]
 
 
-def test_what_is_waited_for_may_change_while_another_thread_waits(
+def test_file_descriptors_may_change_during_a_wait(
     poller: Poller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     near, _ = pair
@@ -55,7 +55,7 @@ def test_what_is_waited_for_may_change_while_another_thread_waits(
     assert seen == [WRITABLE]
 
 
-def test_what_a_handler_removes_is_not_handled_in_the_same_round(poller: Poller) -> None:
+def test_a_removed_file_descriptor_is_not_handled_in_the_same_round(poller: Poller) -> None:
     first, second = (os.eventfd(1, os.EFD_NONBLOCK) for _ in range(2))
     seen: list[int] = []
 
@@ -91,7 +91,7 @@ def busily(_: int) -> bool:
         ([lambda _: None, quietly], False),
     ],
 )
-def test_it_is_quiet_if_something_came_and_every_handler_says_so(
+def test_wait_returns_true_if_all_handlers_of_a_round_do(
     poller: Poller, handlers: list[Handler], *, quiet: bool
 ) -> None:
     fds = [os.eventfd(1, os.EFD_NONBLOCK) for _ in handlers]
@@ -102,7 +102,7 @@ def test_it_is_quiet_if_something_came_and_every_handler_says_so(
         os.close(fd)
 
 
-def test_it_is_not_quiet_where_a_handler_has_removed_another(poller: Poller) -> None:
+def test_wait_returns_false_if_a_handler_removed_another(poller: Poller) -> None:
     fds = [os.eventfd(1, os.EFD_NONBLOCK) for _ in range(2)]
 
     def remove(other: int) -> bool:
@@ -116,7 +116,7 @@ def test_it_is_not_quiet_where_a_handler_has_removed_another(poller: Poller) -> 
         os.close(fd)
 
 
-def test_to_remove_what_is_not_there_changes_nothing(poller: Poller) -> None:
+def test_removing_an_unknown_file_descriptor_changes_nothing(poller: Poller) -> None:
     fd = os.eventfd(1, os.EFD_NONBLOCK)
     poller.add(fd, quietly)
     poller.remove(12345)

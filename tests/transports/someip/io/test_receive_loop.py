@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving thread: it looks after what is due, when it is due, and for events alone it does not look at all."""
+"""The receiving thread: it runs due work at its deadline, and does not check deadlines for events alone."""
 
 import os
 import threading
@@ -17,17 +17,19 @@ S = 1_000_000_000
 
 
 class LoopRig:
-    """A receiving thread that reads one eventfd, and counts."""
+    """A receiving thread that reads one eventfd, with counters."""
 
     def __init__(self) -> None:
         self.ticks = self.read = self.ended = 0
         self.quiet = True
-        self.storm = False  # there is always more
+        self.storm = False  # there is always more input
         self.deadline_ns: int | None = None
         self.entered, self.go = threading.Event(), threading.Event()
         self.go.set()
         self.sleeping_ns = 0
-        self.meanwhile: Callable[[], None] = lambda: None  # before it sleeps, when it has looked
+        self.meanwhile: Callable[[], None] = lambda: (
+            None
+        )  # called before it sleeps, after it read the deadlines
         callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
         self.receive_loop = ReceiveLoop("chassis", callbacks, time.monotonic_ns)
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
@@ -79,7 +81,7 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
     made.close()
 
 
-def test_for_events_alone_nobody_looks_at_what_is_due(thread: LoopRig) -> None:
+def test_events_alone_do_not_run_due_work(thread: LoopRig) -> None:
     turns = thread.ticks
     for _ in range(50):
         thread.trigger_read()
@@ -89,7 +91,7 @@ def test_for_events_alone_nobody_looks_at_what_is_due(thread: LoopRig) -> None:
     wait_until(lambda: thread.ticks == turns + 1)
 
 
-def test_a_deadline_is_met_whatever_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_is_met_whatever_input_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ustreamer.transports.someip.io.receive_loop._MAX_SLEEP_NS", 3600 * S)
     thread = LoopRig()
     due_ns = thread.deadline_ns = time.monotonic_ns() + S // 2
@@ -103,7 +105,7 @@ def test_a_deadline_is_met_whatever_comes_before_it(monkeypatch: pytest.MonkeyPa
     thread.close()
 
 
-def test_a_wake_is_a_turn_also_while_events_come(thread: LoopRig) -> None:
+def test_a_wake_up_runs_due_work_also_during_events(thread: LoopRig) -> None:
     turns = thread.ticks
     thread.go.clear()
     os.eventfd_write(thread.fd, 1)
@@ -113,8 +115,8 @@ def test_a_wake_is_a_turn_also_while_events_come(thread: LoopRig) -> None:
     wait_until(lambda: thread.ticks > turns)
 
 
-def test_it_is_woken_for_a_deadline_before_the_one_it_knows_of_only(thread: LoopRig) -> None:
-    """Also while it reads: it knows of no other, as it does not look again."""
+def test_wake_by_wakes_only_for_an_earlier_deadline(thread: LoopRig) -> None:
+    """Also while it reads, because it does not read the deadlines again."""
     thread.go.clear()
     os.eventfd_write(thread.fd, 1)
     assert thread.entered.wait(WITHIN_S)
@@ -128,7 +130,7 @@ def test_it_is_woken_for_a_deadline_before_the_one_it_knows_of_only(thread: Loop
     wait_until(lambda: thread.ticks > turns)
 
 
-def test_a_deadline_that_comes_when_it_has_just_looked_is_none_that_it_misses(thread: LoopRig) -> None:
+def test_a_deadline_set_just_before_the_sleep_is_not_missed(thread: LoopRig) -> None:
     def meanwhile() -> None:
         thread.meanwhile = lambda: None
         thread.deadline_ns = time.monotonic_ns()
@@ -141,7 +143,7 @@ def test_a_deadline_that_comes_when_it_has_just_looked_is_none_that_it_misses(th
     thread.deadline_ns = None
 
 
-def test_while_it_looks_after_something_nobody_need_wake_it(thread: LoopRig) -> None:
+def test_a_working_thread_needs_no_wake_up(thread: LoopRig) -> None:
     turns = thread.ticks
     thread.sleeping_ns = -1
     thread.receive_loop.wake()
@@ -149,7 +151,7 @@ def test_while_it_looks_after_something_nobody_need_wake_it(thread: LoopRig) -> 
     assert thread.sleeping_ns == 0
 
 
-def test_a_call_that_has_begun_is_waited_for(thread: LoopRig) -> None:
+def test_a_running_listener_call_is_waited_for(thread: LoopRig) -> None:
     thread.go.clear()
     os.eventfd_write(thread.fd, 1)
     assert thread.entered.wait(WITHIN_S)
@@ -163,7 +165,7 @@ def test_a_call_that_has_begun_is_waited_for(thread: LoopRig) -> None:
     assert thread.read == 1
 
 
-def test_after_its_end_nobody_waits_and_nothing_is_woken(thread: LoopRig) -> None:
+def test_after_the_end_waits_and_wake_ups_return_at_once(thread: LoopRig) -> None:
     thread.receive_loop.stop()
     thread.receive_loop.stop()
     assert thread.ended == 1
@@ -172,7 +174,7 @@ def test_after_its_end_nobody_waits_and_nothing_is_woken(thread: LoopRig) -> Non
     thread.receive_loop.wake()
 
 
-def test_before_it_is_opened_nothing_happens() -> None:
+def test_before_open_waits_and_wake_ups_have_no_effect() -> None:
     done: list[str] = []
     work = LoopCallbacks(lambda: done.append("turn"), lambda: None, lambda: done.append("last"))
     receiving = ReceiveLoop("chassis", work, time.monotonic_ns)
@@ -204,8 +206,8 @@ def test_a_call_ends_at_its_ttl_in_a_flood_of_events(bench: Bench) -> None:
     assert time.monotonic() - begun >= 0.29
 
 
-def test_the_requests_of_clients_are_looked_after(bench: Bench) -> None:
-    """They have deadlines, and events that come beside them have not."""
+def test_requests_of_clients_expire_in_time(bench: Bench) -> None:
+    """Requests have deadlines; concurrent events have none."""
     bench.endpoint.open()
     turns: list[int] = []
     work = bench.endpoint._receive_loop._callbacks

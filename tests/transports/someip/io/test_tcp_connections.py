@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections over TCP, on real sockets: partial writes, peers that die, peers that lie, and too many of them."""
+"""TCP connections on real sockets: partial writes, killed peers, malformed streams, and too many peers."""
 
 import socket
 import threading
@@ -55,7 +55,7 @@ def service(stack: ExitStack) -> RestartableService:
 
 
 class ManualTime:
-    """A clock that is set by hand: what is late by it is late on every machine."""
+    """A manual clock, so that deadlines do not depend on the machine."""
 
     def __init__(self) -> None:
         self._now_ns = 10**9
@@ -71,9 +71,7 @@ class ManualTime:
 # --- our own connections ----------------------------------------------------------------------------------------------
 
 
-def test_a_connection_is_made_and_carries_messages_both_ways(
-    rig: MakeRig, service: RestartableService
-) -> None:
+def test_a_connection_carries_messages_in_both_directions(rig: MakeRig, service: RestartableService) -> None:
     ours = rig()
     ours.connections.connect(service.address)
     peer = service.accept()
@@ -92,7 +90,7 @@ def test_a_connection_is_made_and_carries_messages_both_ways(
 def test_a_short_message_does_not_wait_for_the_acknowledgement_of_the_last_one(
     rig: MakeRig, service: RestartableService, stack: ExitStack
 ) -> None:
-    """As it would by Nagle's algorithm: 40 ms with a peer that delays its acknowledgements."""
+    """Nagle's algorithm would delay it: 40 ms with a peer that delays its acknowledgements."""
     ours = rig()
     stack.enter_context(socket.create_connection(ours.listen()))
     ours.connections.connect(service.address)
@@ -101,7 +99,7 @@ def test_a_short_message_does_not_wait_for_the_acknowledgement_of_the_last_one(
     assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in opened)
 
 
-def test_without_a_connection_a_route_is_closed_and_told_when_it_opens(
+def test_without_a_connection_a_route_is_blocked_until_it_opens(
     rig: MakeRig, service: RestartableService
 ) -> None:
     service.kill()
@@ -119,7 +117,7 @@ def test_without_a_connection_a_route_is_closed_and_told_when_it_opens(
     assert number_of(read_messages(peer, 1)[0]) == 1
 
 
-def test_a_peer_that_is_away_is_tried_again_after_pauses_and_not_without_end(
+def test_an_unreachable_peer_is_tried_again_after_bounded_pauses(
     rig: MakeRig, service: RestartableService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.kill()
@@ -139,7 +137,7 @@ def test_a_peer_that_is_away_is_tried_again_after_pauses_and_not_without_end(
     assert all(later - earlier >= 0.02 for earlier, later in pairwise(tries))
 
 
-def test_nobody_is_called_any_more_who_is_not_wanted(rig: MakeRig, service: RestartableService) -> None:
+def test_a_disconnected_peer_is_not_connected_again(rig: MakeRig, service: RestartableService) -> None:
     ours = rig()
     ours.connections.connect(service.address)
     peer = service.accept()
@@ -155,16 +153,16 @@ def test_nobody_is_called_any_more_who_is_not_wanted(rig: MakeRig, service: Rest
     assert ours.connections.next_deadline_ns is None
 
 
-def test_a_socket_that_is_connected_to_itself_is_nobody() -> None:
+def test_a_socket_connected_to_itself_is_closed() -> None:
     with socket.socket() as alone:
         alone.bind(("127.0.0.1", 0))
-        alone.connect(alone.getsockname())  # TCP's simultaneous open, with oneself
+        alone.connect(alone.getsockname())  # TCP's simultaneous open of a socket with itself
 
         with pytest.raises(ConnectionRefusedError, match="itself"):
             finish_connect(alone)
 
 
-def test_a_peer_that_was_started_anew_is_connected_to_anew(rig: MakeRig, service: RestartableService) -> None:
+def test_a_restarted_peer_is_connected_again(rig: MakeRig, service: RestartableService) -> None:
     ours = rig()
     ours.connections.connect(service.address)
     before = service.accept()
@@ -183,7 +181,7 @@ def test_a_peer_that_was_started_anew_is_connected_to_anew(rig: MakeRig, service
 # --- what the kernel does not take --------------------------------------------------------------------------------------
 
 
-def test_what_finds_no_room_is_refused_and_the_rest_of_what_has_begun_goes_on(
+def test_a_full_connection_refuses_messages_and_completes_a_partial_one(
     rig: MakeRig, service: RestartableService
 ) -> None:
     ours = rig(send_buffer=65_536)
@@ -192,7 +190,7 @@ def test_what_finds_no_room_is_refused_and_the_rest_of_what_has_begun_goes_on(
     wait_until(lambda: ours.connections.is_connected(service.address))
 
     sent, refused = ours.fill(service.address, 10_000)
-    assert "takes nothing at present" in refused.message
+    assert "accepts no bytes at present" in refused.message
     with pytest.raises(RouteUnavailable):
         ours.connections.send(numbered(sent, 1), service.address)
     ours.opened_routes.clear()
@@ -205,7 +203,7 @@ def test_what_finds_no_room_is_refused_and_the_rest_of_what_has_begun_goes_on(
     assert sent * 10_000 < 10_000_000
 
 
-def test_a_message_that_is_longer_than_all_room_goes_on_by_itself_when_its_peer_reads(
+def test_a_message_longer_than_the_buffer_continues_when_the_peer_reads(
     rig: MakeRig, service: RestartableService
 ) -> None:
     ours = rig(send_buffer=4_096)
@@ -214,7 +212,7 @@ def test_a_message_that_is_longer_than_all_room_goes_on_by_itself_when_its_peer_
     wait_until(lambda: ours.connections.is_connected(service.address))
 
     ours.connections.send(numbered(1, 1_000_000), service.address)
-    with pytest.raises(RouteUnavailable, match="takes nothing at present"):
+    with pytest.raises(RouteUnavailable, match="accepts no bytes at present"):
         ours.connections.send(numbered(2), service.address)
 
     (message,) = read_messages(peer, 1)
@@ -223,7 +221,7 @@ def test_a_message_that_is_longer_than_all_room_goes_on_by_itself_when_its_peer_
     assert number_of(read_messages(peer, 1)[0]) == 3
 
 
-def test_a_sender_goes_on_with_what_has_begun_when_there_is_no_receiving_thread_any_more(
+def test_a_sender_completes_a_partial_message_without_the_receiving_thread(
     rig: MakeRig, service: RestartableService
 ) -> None:
     ours = rig(send_buffer=65_536)
@@ -255,7 +253,7 @@ def test_a_message_that_is_too_long_is_refused_with_its_length(
     assert refused.value.code is UCode.INVALID_ARGUMENT
 
 
-def test_many_senders_do_not_mix_their_messages_up(rig: MakeRig, service: RestartableService) -> None:
+def test_concurrent_senders_do_not_interleave_messages(rig: MakeRig, service: RestartableService) -> None:
     ours = rig(send_buffer=65_536)
     ours.connections.connect(service.address)
     peer = service.accept()
@@ -282,12 +280,14 @@ def test_many_senders_do_not_mix_their_messages_up(rig: MakeRig, service: Restar
 
 
 def lives_of_a_peer(ours: TcpRig, service: RestartableService) -> list[list[int]]:
-    """What a peer reads whole in each of its lives, of 1 000 messages: it is killed in the middle of one, with more unread."""
+    """The messages that a peer reads in each of its lives, of 1 000: it is killed in the middle of one, with more
+    unread.
+    """
 
     def send() -> None:
         for number in range(1_000):
             ours.send(numbered(number, 1_500), service.address)
-            time.sleep(0.0002)  # a rate that a living peer keeps up with
+            time.sleep(0.0002)  # a rate that a live peer sustains
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -299,14 +299,14 @@ def lives_of_a_peer(ours: TcpRig, service: RestartableService) -> list[list[int]
         life: list[int] = []
         read = 0
         while seen < min(before + 200, 999):
-            data = peer.recv(7_001)  # never where a message ends
+            data = peer.recv(7_001)  # never at the end of a message
             assert data
             read += len(data)
             life += [number_of(each) for each in reader.feed(data).messages]
             seen = max([seen, *life])
         lives.append(life)
         if seen < 900:
-            # Three messages. A kernel whose buffer is full of small pieces may take no more than some of them.
+            # Three messages. A kernel with a buffer full of small segments may accept only some of them.
             wait_until(lambda read=read: ours.acknowledged(service.address) > read + 5_000)  # type: ignore[misc]
         service.kill()
         peer.close()
@@ -315,7 +315,7 @@ def lives_of_a_peer(ours: TcpRig, service: RestartableService) -> list[list[int]
     return lives
 
 
-def test_a_peer_that_is_killed_in_mid_message_again_and_again_loses_nothing_and_keeps_the_order(
+def test_a_peer_killed_repeatedly_within_a_message_loses_nothing_and_keeps_the_order(
     rig: MakeRig, service: RestartableService
 ) -> None:
     ours = rig(replay_ms=2_000)
@@ -334,10 +334,10 @@ def test_a_peer_that_is_killed_in_mid_message_again_and_again_loses_nothing_and_
     assert ours.statistic("dropped") == 0
 
 
-def test_without_a_replay_what_a_killed_peer_had_not_read_is_lost(
+def test_without_replay_a_killed_peer_loses_unread_messages(
     rig: MakeRig, service: RestartableService
 ) -> None:
-    """The negative control: what its kernel has acknowledged is lost with the peer, and nothing else."""
+    """The negative control: messages acknowledged by the kernel are lost with the peer, and no others."""
     ours = rig(replay_ms=0)
     ours.connections.connect(service.address)
 
@@ -348,7 +348,7 @@ def test_without_a_replay_what_a_killed_peer_had_not_read_is_lost(
     assert all(life == list(range(life[0], life[0] + len(life))) for life in lives)
 
 
-def test_a_peer_that_has_read_all_and_says_goodbye_gets_nothing_twice(
+def test_a_peer_that_closes_in_good_order_gets_no_duplicates(
     rig: MakeRig, service: RestartableService
 ) -> None:
     ours = rig(replay_ms=60_000)
@@ -366,7 +366,7 @@ def test_a_peer_that_has_read_all_and_says_goodbye_gets_nothing_twice(
     assert ours.statistic("sent_again") == 0
 
 
-def test_what_was_not_acknowledged_goes_first_into_the_next_connection(
+def test_unacknowledged_messages_go_first_into_the_next_connection(
     rig: MakeRig, service: RestartableService
 ) -> None:
     ours = rig(send_buffer=1 << 20, replay_ms=0)
@@ -389,9 +389,7 @@ def test_what_was_not_acknowledged_goes_first_into_the_next_connection(
     assert numbers == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_has_grown_too_old_meanwhile_is_given_up_and_counted(
-    rig: MakeRig, service: RestartableService
-) -> None:
+def test_expired_unsent_messages_are_dropped_and_counted(rig: MakeRig, service: RestartableService) -> None:
     ours = rig(send_buffer=1 << 20)
     ours.connections.connect(service.address)
     peer = service.accept()
@@ -426,7 +424,7 @@ def test_an_ecu_may_write_byte_by_byte_or_all_at_once(rig: MakeRig) -> None:
     assert {peer for _, peer in ours.received} == {client.getsockname()}
 
 
-def test_an_answer_goes_back_over_the_connection_that_was_asked(rig: MakeRig) -> None:
+def test_a_response_uses_the_connection_of_its_request(rig: MakeRig) -> None:
     ours = rig()
     ours.answer = lambda message, peer: ours.connections.send(numbered(number_of(message) + 1), peer)
     address = ours.listen()
@@ -438,7 +436,7 @@ def test_an_answer_goes_back_over_the_connection_that_was_asked(rig: MakeRig) ->
     assert [number_of(read_messages(client, 1)[0]) for client in clients] == [1, 11, 21]
 
 
-def test_an_answer_to_somebody_who_has_gone_is_for_nobody(rig: MakeRig) -> None:
+def test_a_response_to_a_closed_connection_is_not_found(rig: MakeRig) -> None:
     ours = rig()
     client = ours.ecu(ours.listen())
     peer = TcpAddress(*client.getsockname())
@@ -451,7 +449,7 @@ def test_an_answer_to_somebody_who_has_gone_is_for_nobody(rig: MakeRig) -> None:
     assert refused.value.code is UCode.NOT_FOUND
 
 
-def test_events_for_a_host_wait_until_it_calls_and_go_over_its_newest_connection(rig: MakeRig) -> None:
+def test_events_for_a_host_wait_and_use_its_newest_connection(rig: MakeRig) -> None:
     ours = rig()
     ours.connections.expect_host("127.0.0.1")
     host = TcpAddress("127.0.0.1", 0)
@@ -473,7 +471,7 @@ def test_events_for_a_host_wait_until_it_calls_and_go_over_its_newest_connection
     assert number_of(read_messages(first, 1)[0]) == 3
 
 
-def test_an_ecu_that_calls_again_gets_first_what_its_older_connection_did_not_deliver(rig: MakeRig) -> None:
+def test_a_new_connection_first_carries_the_unconfirmed_messages_of_the_old_one(rig: MakeRig) -> None:
     ours = rig(send_buffer=1 << 20, replay_ms=0)
     ours.connections.expect_host("127.0.0.1")
     host, address = TcpAddress("127.0.0.1", 0), ours.listen()
@@ -494,7 +492,7 @@ def test_an_ecu_that_calls_again_gets_first_what_its_older_connection_did_not_de
 # --- who must not, and who does not behave ------------------------------------------------------------------------------
 
 
-def test_a_stranger_is_turned_away(rig: MakeRig) -> None:
+def test_an_unknown_host_is_refused(rig: MakeRig) -> None:
     ours = rig()
 
     assert is_closed(ours.ecu(ours.listen(), host="127.0.7.7"))
@@ -511,7 +509,7 @@ def test_a_stranger_is_turned_away(rig: MakeRig) -> None:
     ],
     ids=["a length that is too small", "a length beyond all bounds", "another protocol"],
 )
-def test_a_stream_that_cannot_be_read_is_closed_and_the_others_go_on(
+def test_a_broken_stream_is_closed_and_the_others_continue(
     rig: MakeRig, hostile: bytes, reasons: list[str]
 ) -> None:
     ours = rig()
@@ -527,7 +525,7 @@ def test_a_stream_that_cannot_be_read_is_closed_and_the_others_go_on(
     assert ours.refused == ["tcp_stream"]
 
 
-def test_a_message_that_begins_and_does_not_end_is_not_waited_for(rig: MakeRig) -> None:
+def test_an_unfinished_message_ends_its_connection(rig: MakeRig) -> None:
     ours = rig(message_timeout_ms=50)
     address = ours.listen()
     slow, good = ours.ecu(address), ours.ecu(address)
@@ -540,7 +538,7 @@ def test_a_message_that_begins_and_does_not_end_is_not_waited_for(rig: MakeRig) 
     wait_until(lambda: len(ours.received) == 1)
 
 
-def test_each_message_has_its_own_time(rig: MakeRig) -> None:
+def test_each_message_has_its_own_timeout(rig: MakeRig) -> None:
     clock = ManualTime()
     ours = rig(now_ns=clock, message_timeout_ms=150)
     client = ours.ecu(ours.listen())
@@ -552,7 +550,7 @@ def test_each_message_has_its_own_time(rig: MakeRig) -> None:
         clock.advance(100, ours)
         client.sendall(
             data[half * (2 * number + 1) : half * (2 * number + 3)]
-        )  # the end of one, and half of the next
+        )  # the end of one message, and half of the next
         wait_until(lambda number=number: len(ours.received) == number + 1)  # type: ignore[misc]
 
     assert ours.refused == []
@@ -561,7 +559,7 @@ def test_each_message_has_its_own_time(rig: MakeRig) -> None:
     assert ours.refused == ["tcp_message_timeout"]
 
 
-def test_a_connection_that_is_not_used_is_closed_and_that_of_a_receiver_is_not(rig: MakeRig) -> None:
+def test_an_idle_connection_is_closed_unless_it_carries_events(rig: MakeRig) -> None:
     clock = ManualTime()
     ours = rig(now_ns=clock, idle_ms=100)
     address = ours.listen()
@@ -576,7 +574,7 @@ def test_a_connection_that_is_not_used_is_closed_and_that_of_a_receiver_is_not(r
     wait_until(lambda: len(ours.received) == 1)
 
 
-def test_a_flood_of_a_thousand_connections_is_bounded_and_a_peer_is_served_meanwhile(rig: MakeRig) -> None:
+def test_a_flood_of_connections_is_bounded_and_a_peer_is_served(rig: MakeRig) -> None:
     ours = rig(connections=10, connections_per_host=4)
     ours.answer = lambda message, peer: ours.connections.send(numbered(number_of(message)), peer)
     address = ours.listen()
@@ -598,9 +596,7 @@ def test_a_flood_of_a_thousand_connections_is_bounded_and_a_peer_is_served_meanw
     wait_until(lambda: number_of(ours.received[-1][0]) == 99)
 
 
-def test_when_no_more_can_be_accepted_it_is_tried_again_after_a_pause(
-    rig: MakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accepting_is_tried_again_after_a_pause(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
     def accept(door: TcpAcceptor, real: Callable[[TcpAcceptor], bool] = TcpAcceptor.accept_pending) -> bool:
@@ -620,7 +616,7 @@ def test_when_no_more_can_be_accepted_it_is_tried_again_after_a_pause(
 # --- magic cookies ------------------------------------------------------------------------------------------------------
 
 
-def test_with_cookies_each_side_begins_with_its_own(rig: MakeRig, service: RestartableService) -> None:
+def test_with_cookies_each_side_sends_its_own_cookie_first(rig: MakeRig, service: RestartableService) -> None:
     ours = rig(cookies=True)
     ours.connections.connect(service.address)
     server, client = service.accept(), ours.ecu(ours.listen())
@@ -634,7 +630,7 @@ def test_with_cookies_each_side_begins_with_its_own(rig: MakeRig, service: Resta
     assert client.recv(200) == SERVER_COOKIE + numbered(2)
 
 
-def test_with_cookies_reading_goes_on_behind_bytes_that_cannot_be_read(rig: MakeRig) -> None:
+def test_with_cookies_decoding_continues_behind_invalid_bytes(rig: MakeRig) -> None:
     ours = rig(cookies=True)
     client = ours.ecu(ours.listen())
 
@@ -647,7 +643,7 @@ def test_with_cookies_reading_goes_on_behind_bytes_that_cannot_be_read(rig: Make
 # --- the end ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_sent_before_the_end_arrives_though_input_was_not_read(rig: MakeRig) -> None:
+def test_messages_sent_before_the_close_arrive_despite_unread_input(rig: MakeRig) -> None:
     ours = rig()
     client = ours.ecu(ours.listen())
     peer = TcpAddress(*client.getsockname())
@@ -663,6 +659,6 @@ def test_what_was_sent_before_the_end_arrives_though_input_was_not_read(rig: Mak
     assert client.recv(1) == b""
 
 
-def test_an_address_that_is_taken_is_named(rig: MakeRig, service: RestartableService) -> None:
+def test_an_address_in_use_is_named(rig: MakeRig, service: RestartableService) -> None:
     with pytest.raises(UStatusError, match=f"cannot listen at TCP 127.0.0.1:{service.address.port}"):
         rig().connections.listen(service.address.port)

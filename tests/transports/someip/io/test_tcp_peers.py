@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connection a message goes into, and what becomes of it when that has gone: one real connection, and no threads."""
+"""Messages to TCP peers: the connection they use, and their fate when it closes. One real connection, no threads."""
 
 import socket
 import time
@@ -30,7 +30,7 @@ class Clock:
 
 
 class TcpPeersRig:
-    """Ways, whose clock is moved by hand; `looked` are the connections that are to be looked at when there is room."""
+    """TcpPeers with a manual clock; `watched_connections` are the connections that wait for room."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -39,7 +39,7 @@ class TcpPeersRig:
         self.peers = TcpPeers(LIMITS, self.clock, self.watched_connections.append)
 
     def connection(self) -> tuple[TcpConnection, socket.socket]:
-        """A connection that an ECU has opened, and its end."""
+        """A connection opened by an ECU, and the ECU's socket."""
         listener = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         theirs = self._stack.enter_context(socket.create_connection(listener.getsockname()))
         theirs.settimeout(WITHIN_S)
@@ -51,9 +51,9 @@ class TcpPeersRig:
         self.peers.on_connected(made)
         return made, theirs
 
-    def fill(self, size: int) -> int:
-        """Send to the host until it is refused; how many were taken."""
-        for number in range(1_000_000):
+    def fill(self, size: int, first: int = 0) -> int:
+        """Send messages from number `first` on until one is refused; returns the number of that message."""
+        for number in range(first, 1_000_000):
             try:
                 self.peers.send(numbered(number, size), HOST, None, resend_if_unread=True)
             except RouteUnavailable:
@@ -62,7 +62,7 @@ class TcpPeersRig:
 
 
 @pytest.fixture
-def street() -> Iterator[TcpPeersRig]:
+def rig() -> Iterator[TcpPeersRig]:
     with ExitStack() as stack:
         yield TcpPeersRig(stack)
 
@@ -71,117 +71,113 @@ def numbers(connection: socket.socket, count: int) -> list[int]:
     return [number_of(each) for each in read_messages(connection, count)]
 
 
-def test_who_was_refused_is_told_once_when_there_is_a_connection(street: TcpPeersRig) -> None:
-    street.peers.add_host(HOST.host)
+def test_a_blocked_route_opens_once_when_the_connection_opens(rig: TcpPeersRig) -> None:
+    rig.peers.add_host(HOST.host)
     with pytest.raises(RouteUnavailable, match="is not connected") as refused:
-        street.peers.send(numbered(1), HOST, None, resend_if_unread=True)
+        rig.peers.send(numbered(1), HOST, None, resend_if_unread=True)
 
-    connection, _ = street.connection()
+    connection, _ = rig.connection()
 
-    assert street.peers.on_progress(connection) == [refused.value.route]
-    assert street.peers.on_progress(connection) == []
+    assert rig.peers.on_progress(connection) == [refused.value.route]
+    assert rig.peers.on_progress(connection) == []
 
 
-def test_nobody_is_told_who_was_not_refused(street: TcpPeersRig) -> None:
-    street.peers.add_host(HOST.host)
-    connection, theirs = street.connection()
-    street.peers.send(numbered(1), HOST, None, resend_if_unread=True)
+def test_a_route_that_was_not_blocked_is_not_reported(rig: TcpPeersRig) -> None:
+    rig.peers.add_host(HOST.host)
+    connection, theirs = rig.connection()
+    rig.peers.send(numbered(1), HOST, None, resend_if_unread=True)
 
-    assert street.peers.on_progress(connection) == []
-    assert street.watched_connections == []
+    assert rig.peers.on_progress(connection) == []
+    assert rig.watched_connections == []
     assert numbers(theirs, 1) == [1]
 
 
-def test_a_connection_that_took_too_little_is_looked_at_when_there_is_room(street: TcpPeersRig) -> None:
-    street.peers.add_host(HOST.host)
-    connection, theirs = street.connection()
+def test_a_full_connection_is_watched_for_room(rig: TcpPeersRig) -> None:
+    rig.peers.add_host(HOST.host)
+    connection, theirs = rig.connection()
 
-    taken = street.fill(3_000)
-    assert street.watched_connections
-    assert set(street.watched_connections) == {connection}
-    assert street.peers.on_progress(connection) is None  # nothing was read, so there is no room
+    taken = rig.fill(3_000)
+    assert rig.watched_connections
+    assert set(rig.watched_connections) == {connection}
+    # The peer reads nothing, but its kernel may still acknowledge bytes: fill again until it does not.
+    while rig.peers.on_progress(connection) is not None:
+        taken = rig.fill(3_000, taken)
 
     assert numbers(theirs, taken - 1)[: taken - 1] == list(range(taken - 1))
 
 
-def test_short_messages_do_not_keep_a_long_one_out(street: TcpPeersRig) -> None:
-    street.peers.add_host(HOST.host)
-    connection, _ = street.connection()
+def test_short_messages_do_not_starve_a_long_one(rig: TcpPeersRig) -> None:
+    rig.peers.add_host(HOST.host)
+    connection, _ = rig.connection()
     taken = 0
     while connection.window.has_room(8_000):
-        connection.window.add_sent(bytes(100), None, 0, None, resend_if_unread=True)  # on its way for ever
+        connection.window.add_sent(bytes(100), None, 0, None, resend_if_unread=True)  # in flight forever
         taken += 1
 
     for size in (8_000, 1):
         with pytest.raises(RouteUnavailable):
-            street.peers.send(bytes(size), HOST, None, resend_if_unread=True)
+            rig.peers.send(bytes(size), HOST, None, resend_if_unread=True)
     assert connection.window.has_room(1)
 
 
-def test_what_may_be_lost_waits_for_as_long_as_it_is_kept(street: TcpPeersRig) -> None:
-    street.peers.add_host(HOST.host)
-    connection, _ = street.connection()
-    connection.window.add_sent(
-        numbered(0), street.peers.get(HOST), street.clock(), None, resend_if_unread=True
-    )
-    later_ns = street.clock() + 5_000_000_000
-    connection.window.add_sent(
-        numbered(1), street.peers.get(HOST), street.clock(), later_ns, resend_if_unread=True
-    )
-    street.peers.on_closed(connection, iter(()), all_read=False)
-    assert street.peers.unsent_count == 2
+def test_unconfirmed_messages_wait_until_their_deadline(rig: TcpPeersRig) -> None:
+    rig.peers.add_host(HOST.host)
+    connection, _ = rig.connection()
+    connection.window.add_sent(numbered(0), rig.peers.get(HOST), rig.clock(), None, resend_if_unread=True)
+    later_ns = rig.clock() + 5_000_000_000
+    connection.window.add_sent(numbered(1), rig.peers.get(HOST), rig.clock(), later_ns, resend_if_unread=True)
+    rig.peers.on_closed(connection, iter(()), all_read=False)
+    assert rig.peers.unsent_count == 2
 
-    street.clock.now_ns += 1_000_000_001  # more than unsent_ttl_ms
-    again, theirs = street.connection()
+    rig.clock.now_ns += 1_000_000_001  # more than unsent_ttl_ms
+    again, theirs = rig.connection()
 
-    assert street.peers.on_progress(again) == []
+    assert rig.peers.on_progress(again) == []
     assert numbers(theirs, 1) == [1]
-    assert (street.peers.resent, street.peers.dropped) == (1, 1)
+    assert (rig.peers.resent, rig.peers.dropped) == (1, 1)
 
 
-def test_what_is_new_waits_for_what_is_sent_again(street: TcpPeersRig) -> None:
-    street.peers.add_host(HOST.host)
-    first, _ = street.connection()
+def test_new_messages_wait_behind_resent_ones(rig: TcpPeersRig) -> None:
+    rig.peers.add_host(HOST.host)
+    first, _ = rig.connection()
     for number in range(3):
-        first.window.add_sent(
-            numbered(number), street.peers.get(HOST), street.clock(), None, resend_if_unread=True
-        )
-    street.peers.on_closed(first, iter(()), all_read=False)
+        first.window.add_sent(numbered(number), rig.peers.get(HOST), rig.clock(), None, resend_if_unread=True)
+    rig.peers.on_closed(first, iter(()), all_read=False)
 
-    _, theirs = street.connection()
-    street.peers.send(numbered(3), HOST, None, resend_if_unread=True)
+    _, theirs = rig.connection()
+    rig.peers.send(numbered(3), HOST, None, resend_if_unread=True)
 
     assert numbers(theirs, 4) == list(range(4))
 
 
-def test_who_calls_again_while_what_was_lost_is_sent_again_gets_it_in_order(street: TcpPeersRig) -> None:
-    street.peers.add_host(HOST.host)
-    way = street.peers.get(HOST)
-    assert way is not None
-    first, _ = street.connection()
+def test_a_reconnect_during_a_resend_keeps_the_order(rig: TcpPeersRig) -> None:
+    rig.peers.add_host(HOST.host)
+    tcp_peer = rig.peers.get(HOST)
+    assert tcp_peer is not None
+    first, _ = rig.connection()
     for number in range(6):
-        first.window.add_sent(numbered(number, 5_000), way, street.clock(), None, resend_if_unread=True)
-    street.peers.on_closed(first, iter(()), all_read=False)
+        first.window.add_sent(numbered(number, 5_000), tcp_peer, rig.clock(), None, resend_if_unread=True)
+    rig.peers.on_closed(first, iter(()), all_read=False)
 
-    second, _ = street.connection()
-    second._acked_offset = lambda: 0  # type: ignore[method-assign]  # cut off: its kernel takes some, and nothing arrives
-    assert street.peers.on_progress(second) is None
-    assert 0 < street.peers.resent < 6
-    third, theirs = street.connection()
+    second, _ = rig.connection()
+    second._acked_offset = lambda: 0  # type: ignore[method-assign]  # partitioned: its kernel accepts some bytes, and no acknowledgement arrives
+    assert rig.peers.on_progress(second) is None
+    assert 0 < rig.peers.resent < 6
+    third, theirs = rig.connection()
     third.window = UnackedWindow(1 << 20, 0)
 
-    assert street.peers.on_progress(third) == []
+    assert rig.peers.on_progress(third) == []
     assert numbers(theirs, 6) == list(range(6))
 
 
-def test_what_was_for_an_end_that_does_not_come_again_is_given_up_and_counted(street: TcpPeersRig) -> None:
-    connection, _ = street.connection()
-    way = street.peers.get(connection.address)
-    connection.window.add_sent(numbered(0), way, street.clock(), None, resend_if_unread=True)
+def test_messages_for_a_closed_inbound_address_are_dropped_and_counted(rig: TcpPeersRig) -> None:
+    connection, _ = rig.connection()
+    tcp_peer = rig.peers.get(connection.address)
+    connection.window.add_sent(numbered(0), tcp_peer, rig.clock(), None, resend_if_unread=True)
 
-    street.peers.on_closed(connection, iter(()), all_read=False)
+    rig.peers.on_closed(connection, iter(()), all_read=False)
 
-    assert street.peers.dropped == 1
+    assert rig.peers.dropped == 1
     with pytest.raises(UStatusError) as refused:
-        street.peers.send(numbered(1), connection.address, None, resend_if_unread=True)
+        rig.peers.send(numbered(1), connection.address, None, resend_if_unread=True)
     assert refused.value.code is UCode.NOT_FOUND

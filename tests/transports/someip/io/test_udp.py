@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A socket of datagrams: what its failures mean."""
+"""UDP sockets: the status of their errors."""
 
 import errno
 import os
@@ -27,9 +27,7 @@ PEER = ("10.0.0.9", 30509)
         (errno.EIO, UCode.INTERNAL, False),
     ],
 )
-def test_a_failure_to_send_says_whether_it_is_worth_trying_again(
-    number: int, code: UCode, is_route: bool
-) -> None:
+def test_a_send_error_has_the_status_of_its_errno(number: int, code: UCode, is_route: bool) -> None:
     error = send_error(OSError(number, os.strerror(number)), 12, PEER)
     assert error.code is code
     assert "10.0.0.9:30509" in error.message
@@ -39,7 +37,7 @@ def test_a_failure_to_send_says_whether_it_is_worth_trying_again(
         assert error.route == PEER
 
 
-def test_a_socket_does_not_wait_and_an_address_in_use_is_named() -> None:
+def test_a_socket_is_non_blocking_and_an_address_in_use_is_named() -> None:
     with bind_udp(("127.0.0.1", 0)) as first:
         assert not first.getblocking()
         host, port = first.getsockname()

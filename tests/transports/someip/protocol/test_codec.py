@@ -34,8 +34,8 @@ SUBSCRIBE_ENTRIES = (
     "c0000000 00000010 06000010 12345678 01000003 00004465 0000000c 00090400 7f000001 00119c40"
 )
 
-# event, offer and subscribe: scapy and tshark agree with them, and afflux's someip with the offer. Those named
-# uprotocol are up-spec's mapping of a request, its answers and a topic. The last one is made by hand.
+# event, offer and subscribe: scapy and tshark agree with them, and afflux's someip with the offer. The vectors named
+# uprotocol are up-spec's mapping of a request, its responses and a topic. The last one is handmade.
 VECTORS = {
     "uprotocol_request": (
         "00cd000b 0000000a 03ab0001 01040000 6869",
@@ -77,13 +77,15 @@ vectors = pytest.mark.parametrize(("hexadecimal", "message"), VECTORS.values(), 
 
 
 @vectors
-def test_a_message_is_encoded_byte_for_byte_as_others_do(hexadecimal: str, message: SomeIpMessage) -> None:
+def test_a_message_is_encoded_byte_for_byte_as_by_other_implementations(
+    hexadecimal: str, message: SomeIpMessage
+) -> None:
     assert encode(message).hex() == bytes.fromhex(hexadecimal).hex()
 
 
 @vectors
 @pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_a_message_of_others_is_decoded(
+def test_a_message_of_another_implementation_is_decoded(
     hexadecimal: str, message: SomeIpMessage, kind: type[bytes | memoryview]
 ) -> None:
     datagram = kind(bytes.fromhex(hexadecimal))
@@ -96,7 +98,7 @@ def test_a_packed_header_is_the_encoded_message_without_its_payload() -> None:
     assert pack_header(0x1234, 0x8778, 0, 7, 1, MessageType.NOTIFICATION, ReturnCode.E_OK, 4) == EVENT[:16]
 
 
-def test_a_message_outlives_the_buffer_it_was_read_from() -> None:
+def test_a_message_does_not_share_memory_with_its_buffer() -> None:
     buffer = bytearray(EVENT)
     message, _ = decode(memoryview(buffer))
     buffer[:] = bytes(len(buffer))
@@ -108,7 +110,7 @@ def test_a_message_outlives_the_buffer_it_was_read_from() -> None:
 # --- types and return codes ---------------------------------------------------------------------------------
 
 
-def test_exactly_the_message_types_of_the_standard_are_read() -> None:
+def test_exactly_the_message_types_of_the_standard_are_decoded() -> None:
     for number in range(0x100):
         messages, refused = split(pack_header(1, 2, 3, 4, 5, number, 0, 0))
 
@@ -159,11 +161,11 @@ def test_ids_are_the_two_halves_of_the_header_words() -> None:
 @pytest.mark.parametrize(
     ("method", "event"), [(0, False), (0x7FFF, False), (0x8000, True), (0x8001, True), (0xFFFF, True)]
 )
-def test_an_event_is_known_by_the_top_bit_of_its_id(method: int, event: bool) -> None:
+def test_the_top_bit_of_the_method_id_marks_an_event(method: int, event: bool) -> None:
     assert SomeIpMessage(1, method, 0, 1, 1, MessageType.NOTIFICATION).is_event is event
 
 
-def test_a_tp_segment_is_known_by_its_type() -> None:
+def test_the_message_type_marks_a_tp_segment() -> None:
     segments = [t for t in MessageType if SomeIpMessage(1, 2, 3, 4, 5, t).is_tp]
 
     assert segments == [0x20, 0x21, 0x22, 0xA0, 0xA1]
@@ -184,7 +186,7 @@ def test_a_tp_segment_is_known_by_its_type() -> None:
         (MessageType.NOTIFICATION, 0x0D, False),
     ],
 )
-def test_an_error_is_an_answer_of_type_error_or_with_a_code_other_than_ok(
+def test_an_error_is_a_response_of_type_error_or_with_a_code_other_than_ok(
     message_type: MessageType, return_code: int, error: bool
 ) -> None:
     assert SomeIpMessage(1, 2, 3, 4, 5, message_type, return_code).is_error is error
@@ -200,7 +202,7 @@ def test_the_session_counts_from_1_to_ffff_and_starts_again_at_1(session: int, f
     assert next_session(session) == following
 
 
-def test_a_session_comes_back_after_ffff_others() -> None:
+def test_a_session_repeats_after_ffff_others() -> None:
     session, seen = 0, []
     for _ in range(0xFFFF):
         session = next_session(session)
@@ -221,7 +223,7 @@ def with_byte(position: int, value: int) -> bytes:
     return EVENT[:position] + bytes([value]) + EVENT[position + 1 :]
 
 
-# reason, bytes, the wrong value, text; all of them end the datagram
+# reason, bytes, the wrong value, text; each ends the datagram
 LOST = {
     "empty": (
         MalformedReason.TRUNCATED_HEADER,
@@ -297,7 +299,7 @@ lost_behind_another = pytest.mark.parametrize(
 
 
 @lost
-def test_a_malformed_message_is_refused_with_place_value_and_what_would_have_been_right(
+def test_a_malformed_message_is_refused_with_offset_value_and_expectation(
     reason: MalformedReason, datagram: bytes, value: int, text: str
 ) -> None:
     with pytest.raises(MalformedMessage) as refusal:
@@ -308,7 +310,7 @@ def test_a_malformed_message_is_refused_with_place_value_and_what_would_have_bee
 
 
 @lost_behind_another
-def test_a_message_whose_end_is_unknown_ends_its_datagram_and_costs_no_message_before_it(
+def test_an_unknown_end_stops_decoding_and_loses_no_earlier_message(
     reason: MalformedReason, datagram: bytes, value: int, text: str
 ) -> None:
     messages, refused = split(EVENT + datagram)
@@ -318,7 +320,7 @@ def test_a_message_whose_end_is_unknown_ends_its_datagram_and_costs_no_message_b
     assert str(refused[0]) == text.replace("offset 0", "offset 20")
 
 
-def test_nothing_behind_a_lost_end_is_read() -> None:
+def test_nothing_behind_an_unknown_end_is_decoded() -> None:
     for header in (with_byte(12, 2), with_length(0), with_length(7)):
         messages, refused = split(header + EVENT)
 
@@ -327,7 +329,7 @@ def test_nothing_behind_a_lost_end_is_read() -> None:
 
 
 @pytest.mark.parametrize("left_over", range(1, HEADER_LENGTH))
-def test_bytes_after_the_last_message_are_reported_and_cost_no_message(left_over: int) -> None:
+def test_trailing_bytes_are_refused_and_lose_no_message(left_over: int) -> None:
     messages, refused = split(EVENT + bytes(left_over))
 
     assert messages == [EVENT_MESSAGE]
@@ -337,7 +339,7 @@ def test_bytes_after_the_last_message_are_reported_and_cost_no_message(left_over
     assert refused[0].reason is MalformedReason.TRAILING_BYTES
 
 
-def test_a_message_of_unknown_type_is_refused_and_those_behind_it_are_read() -> None:
+def test_a_message_of_unknown_type_is_refused_and_later_ones_are_decoded() -> None:
     messages, refused = split(EVENT + with_byte(14, 0x55) + EVENT + with_byte(14, 0x03))
 
     assert messages == [EVENT_MESSAGE, EVENT_MESSAGE]
@@ -351,7 +353,7 @@ def test_a_message_of_unknown_type_is_refused_and_those_behind_it_are_read() -> 
     ]
 
 
-def test_a_refused_type_can_be_followed_by_a_lost_end() -> None:
+def test_an_unknown_type_can_be_followed_by_an_unknown_end() -> None:
     messages, refused = split(with_byte(14, 0x55) + EVENT + b"\0")
 
     assert messages == [EVENT_MESSAGE]
@@ -361,7 +363,7 @@ def test_a_refused_type_can_be_followed_by_a_lost_end() -> None:
     ]
 
 
-# Each header is wrong in all the fields from its own on; the first is named.
+# Each header is wrong in its own field and all later ones; the first one is reported.
 @pytest.mark.parametrize(
     ("datagram", "reason"),
     [
@@ -372,9 +374,7 @@ def test_a_refused_type_can_be_followed_by_a_lost_end() -> None:
         ("12348778 00000008 00000007 01015500", MalformedReason.UNKNOWN_MESSAGE_TYPE),
     ],
 )
-def test_of_several_faults_the_one_the_others_depend_on_is_named(
-    datagram: str, reason: MalformedReason
-) -> None:
+def test_the_most_basic_of_several_errors_is_reported(datagram: str, reason: MalformedReason) -> None:
     assert [r.reason for r in split(bytes.fromhex(datagram))[1]] == [reason]
 
 
@@ -396,7 +396,7 @@ def test_a_reason_is_one_of_six_counter_labels() -> None:
         UnencodableMessage("session", 0x10000, 0xFFFF),
     ],
 )
-def test_an_error_survives_the_way_to_another_process(error: ValueError) -> None:
+def test_an_error_can_be_pickled(error: ValueError) -> None:
     copy = pickle.loads(pickle.dumps(error))
 
     assert type(copy) is type(error)
@@ -407,13 +407,13 @@ def test_an_error_survives_the_way_to_another_process(error: ValueError) -> None
 # --- several messages per datagram --------------------------------------------------------------------------
 
 
-def test_the_messages_of_a_datagram_come_out_in_their_order() -> None:
+def test_the_messages_of_a_datagram_are_decoded_in_order() -> None:
     frames = [bytes.fromhex(hexadecimal) for hexadecimal, _ in VECTORS.values()]
 
     assert split(b"".join(frames)) == ([message for _, message in VECTORS.values()], [])
 
 
-def test_a_datagram_can_be_read_message_by_message() -> None:
+def test_a_datagram_can_be_decoded_message_by_message() -> None:
     first, second = VECTORS["uprotocol_event"][1], VECTORS["uprotocol_error_without_payload"][1]
     datagram = encode(first) + encode(second)
 
@@ -427,7 +427,7 @@ def test_a_datagram_can_be_read_message_by_message() -> None:
 
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize("message_type", [MessageType.NOTIFICATION, 0x55])
-def test_the_fullest_datagram_is_read_whole(message_type: int) -> None:
+def test_the_datagram_with_the_most_messages_is_decoded_completely(message_type: int) -> None:
     datagram = pack_header(1, 0x8001, 0, 1, 1, message_type, 0, 0) * 4095
     messages, refused = split(datagram)
 
@@ -460,7 +460,7 @@ def test_a_value_that_does_not_fit_its_field_is_refused_by_name(field: str, limi
         assert str(refusal.value) == f"{field} {value}, expected an integer from 0 to {limit:#x}"
 
 
-def test_a_payload_longer_than_the_length_field_can_say_is_refused() -> None:
+def test_a_payload_beyond_the_length_field_is_refused() -> None:
     assert pack_header(1, 2, 3, 4, 5, 0, 0, MAX_PAYLOAD_LENGTH)[4:8] == b"\xff\xff\xff\xff"
     with pytest.raises(UnencodableMessage) as refusal:
         pack_header(1, 2, 3, 4, 5, 0, 0, MAX_PAYLOAD_LENGTH + 1)
@@ -484,7 +484,7 @@ messages_of_any_kind = st.builds(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A message with up to three bytes of its header changed, perhaps cut."""
+    """A message with up to three bytes of its header changed, possibly truncated."""
     frame = bytearray(encode(draw(messages_of_any_kind)))
     for _ in range(draw(st.integers(0, 3))):
         frame[draw(st.integers(4, HEADER_LENGTH - 1))] = draw(u8)
@@ -500,12 +500,12 @@ datagrams = st.one_of(
 
 
 @given(st.lists(messages_of_any_kind, min_size=1, max_size=8))
-def test_what_was_encoded_is_decoded_to_the_same(sent: list[SomeIpMessage]) -> None:
+def test_decoding_reverses_encoding(sent: list[SomeIpMessage]) -> None:
     assert split(b"".join(encode(message) for message in sent)) == (sent, [])
 
 
 def rebuilt(datagram: bytes, messages: Iterable[SomeIpMessage], refused: Iterable[MalformedMessage]) -> bytes:
-    """The datagram put together again: messages encoded, each refusal's bytes copied at its offset."""
+    """The datagram rebuilt: messages encoded, and the bytes of each refusal copied at its offset."""
     out = b""
     coming = iter(messages)
     for refusal in refused:
@@ -517,16 +517,16 @@ def rebuilt(datagram: bytes, messages: Iterable[SomeIpMessage], refused: Iterabl
 
 
 @given(datagrams)
-def test_of_any_bytes_each_is_in_one_message_or_one_refusal(datagram: bytes) -> None:
+def test_each_byte_belongs_to_one_message_or_one_refusal(datagram: bytes) -> None:
     messages, refused = split(datagram)
 
     assert rebuilt(datagram, messages, refused) == datagram
-    # The bound of the work: each step but the last goes on by at least one header.
+    # The limit of the work: each step but the last one skips at least one header.
     assert len(messages) + len(refused) <= len(datagram) // HEADER_LENGTH + 1
 
 
 @given(datagrams)
-def test_of_any_bytes_only_the_last_refusal_ends_the_datagram(datagram: bytes) -> None:
+def test_only_the_last_refusal_ends_the_datagram(datagram: bytes) -> None:
     _, refused = split(datagram)
 
     assert all(earlier.resume_at is not None for earlier, _ in pairwise(refused))
@@ -537,7 +537,7 @@ def test_of_any_bytes_only_the_last_refusal_ends_the_datagram(datagram: bytes) -
 
 
 @given(datagrams)
-def test_any_bytes_are_read_alike_from_a_memoryview_and_one_by_one(datagram: bytes) -> None:
+def test_split_equals_decode_and_memoryview_equals_bytes(datagram: bytes) -> None:
     messages, refused = split(datagram)
     from_view, refused_from_view = split(memoryview(datagram))
     assert (from_view, [r.args for r in refused_from_view]) == (messages, [r.args for r in refused])
@@ -556,7 +556,7 @@ def test_any_bytes_are_read_alike_from_a_memoryview_and_one_by_one(datagram: byt
 
 
 # --- an independent reader: someip 0.3.0, MIT ---------------------------------------------------------------
-# It knows no TP types and no return code above 0x0A, so it is asked about the others only.
+# The other reader has no TP types and no return code above 0x0A; it is not compared for those.
 
 theirs_known = st.builds(
     SomeIpMessage,
@@ -585,12 +585,12 @@ def as_theirs(message: SomeIpMessage) -> SOMEIPHeader:
 
 
 @given(theirs_known, st.binary(max_size=20))
-def test_another_reader_reads_what_we_write(message: SomeIpMessage, rest: bytes) -> None:
+def test_another_implementation_decodes_our_messages(message: SomeIpMessage, rest: bytes) -> None:
     assert SOMEIPHeader.parse(encode(message) + rest) == (as_theirs(message), rest)
 
 
 @given(theirs_known)
-def test_we_read_what_another_writer_writes(message: SomeIpMessage) -> None:
+def test_messages_of_another_implementation_are_decoded(message: SomeIpMessage) -> None:
     written = as_theirs(message).build()
 
     assert split(written) == ([message], [])
@@ -598,11 +598,11 @@ def test_we_read_what_another_writer_writes(message: SomeIpMessage) -> None:
 
 
 @given(datagrams)
-def test_of_any_bytes_we_read_whatever_another_reader_reads(datagram: bytes) -> None:
+def test_bytes_that_another_implementation_decodes_are_decoded_equally(datagram: bytes) -> None:
     try:
         theirs, rest = SOMEIPHeader.parse(datagram)
     except ParseError:
-        return  # what it does not know, it refuses; what we refuse stands in the tables above
+        return  # the other reader refuses; our refusals are in the tables above
     message, end = decode(datagram)
 
     assert as_theirs(message) == theirs

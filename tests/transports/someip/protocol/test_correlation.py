@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open requests with deadlines: nothing is answered twice, nothing stays for ever, nothing grows without a bound."""
+"""Open requests with deadlines: answered at most once, never open forever, and bounded."""
 
 import pytest
 from hypothesis import given, settings
@@ -13,18 +13,18 @@ def pending(limit: int = 10) -> DeadlineTable[str, str]:
     return DeadlineTable(limit, "calls")
 
 
-def test_an_open_entry_is_found_until_its_deadline_and_not_at_it() -> None:
+def test_an_entry_is_found_until_just_before_its_deadline() -> None:
     calls = pending()
     calls.add_entry("a", "call a", 100)
 
     assert [calls.get("a", now) for now in (0, 99, 100, 101)] == ["call a", "call a", None, None]
 
 
-def test_an_entry_that_was_never_opened_is_not_found() -> None:
+def test_an_unknown_entry_is_not_found() -> None:
     assert pending().get("a", 0) is None
 
 
-def test_a_closed_entry_is_neither_found_nor_expired() -> None:
+def test_a_removed_entry_is_neither_found_nor_expired() -> None:
     calls = pending()
     calls.add_entry("a", "call a", 100)
     calls.remove_entry("a")
@@ -34,7 +34,7 @@ def test_a_closed_entry_is_neither_found_nor_expired() -> None:
     assert calls.next_deadline_ns is None
 
 
-def test_closing_everything_hands_it_out_once_and_leaves_no_deadline() -> None:
+def test_remove_all_returns_the_entries_once_and_leaves_no_deadline() -> None:
     calls: DeadlineTable[str, str] = DeadlineTable(10, "calls")
     for key in ("a", "b"):
         calls.add_entry(key, key.upper(), 100)
@@ -44,7 +44,7 @@ def test_closing_everything_hands_it_out_once_and_leaves_no_deadline() -> None:
     assert calls.pop_expired(1_000) == []
 
 
-def test_a_group_is_taken_out_at_once_and_only_what_is_open_of_it() -> None:
+def test_remove_where_removes_the_open_entries_of_one_group() -> None:
     calls: DeadlineTable[str, str] = DeadlineTable(10, "calls", group_of=lambda value: value[0])
     for key, value, deadline in (("1", "a1", 100), ("2", "b2", 100), ("3", "a3", 100), ("4", "a4", 10)):
         calls.add_entry(key, value, deadline)
@@ -63,14 +63,14 @@ def test_a_group_is_taken_out_at_once_and_only_what_is_open_of_it() -> None:
     assert take("a") == []
 
 
-def test_closing_tells_whether_there_was_anything_to_close() -> None:
+def test_remove_entry_returns_whether_the_entry_existed() -> None:
     calls: DeadlineTable[str, str] = DeadlineTable(10, "calls")
     calls.add_entry("a", "", 100)
 
     assert [calls.remove_entry("a"), calls.remove_entry("a"), calls.remove_entry("b")] == [True, False, False]
 
 
-def test_closing_what_is_not_open_changes_nothing() -> None:
+def test_removing_an_unknown_entry_changes_nothing() -> None:
     calls = pending()
     calls.add_entry("a", "call a", 100)
     calls.remove_entry("b")
@@ -91,7 +91,7 @@ def test_entries_expire_once_and_in_order_of_deadline() -> None:
     assert calls.pop_expired(1000) == []
 
 
-def test_a_key_that_is_used_again_keeps_to_its_new_deadline() -> None:
+def test_a_reused_key_has_its_new_deadline() -> None:
     calls = pending()
     calls.add_entry("a", "first", 100)
     calls.remove_entry("a")
@@ -102,7 +102,7 @@ def test_a_key_that_is_used_again_keeps_to_its_new_deadline() -> None:
     assert calls.next_deadline_ns == 500
 
 
-def test_a_full_table_says_what_is_full_and_how_much_it_holds() -> None:
+def test_the_error_of_a_full_table_names_its_entries_and_its_limit() -> None:
     calls = pending(limit=2)
     calls.add_entry("a", "", 100)
     calls.add_entry("b", "", 100)
@@ -115,7 +115,7 @@ def test_a_full_table_says_what_is_full_and_how_much_it_holds() -> None:
     assert "c" not in calls
 
 
-def test_no_group_takes_the_room_of_the_others() -> None:
+def test_a_group_cannot_exceed_its_share() -> None:
     calls: DeadlineTable[int, str] = DeadlineTable(4, "calls", group_of=lambda value: value[0], group_limit=2)
     for key, value in ((1, "a1"), (2, "a2"), (3, "b1")):
         calls.add_entry(key, value, 100)
@@ -130,7 +130,7 @@ def test_no_group_takes_the_room_of_the_others() -> None:
         calls.add_entry(6, "c1", 100)
 
 
-def test_a_full_table_has_room_again_after_an_answer_and_after_a_deadline() -> None:
+def test_a_full_table_has_room_after_a_removal_and_after_a_deadline() -> None:
     calls = pending(limit=1)
     calls.add_entry("a", "", 100)
     calls.remove_entry("a")
@@ -153,9 +153,9 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # no deadline: the machine may be busy
 @given(STEPS)
-def test_it_does_what_a_plain_dict_would_do(steps: list[tuple[str, int, int]]) -> None:
+def test_the_table_behaves_like_a_dict_with_deadlines(steps: list[tuple[str, int, int]]) -> None:
     calls: DeadlineTable[int, int] = DeadlineTable(4, "calls")
     model: dict[int, tuple[int, int]] = {}  # key -> (deadline, value)
     now = 0

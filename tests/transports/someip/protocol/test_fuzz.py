@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half a million hostile inputs: whatever they are, they are read or refused with a type, and nothing is left of them.
+"""160 000 hostile inputs: each is decoded or refused with a typed error, and none leaks memory.
 
-Inputs are good messages with something wrong in them, because plain noise rarely gets behind the first check. Seeds are
-fixed: a failure names its input and comes again.
+Inputs are mutated valid messages, because random bytes rarely pass the first check. The seeds are fixed: a failure is
+reproducible.
 """
 
 import gc
@@ -52,11 +52,11 @@ from ustreamer.transports.someip.sd.settings import (
 )
 
 INPUTS = {
-    "header": 200_000,
-    "discovery": 60_000,
-    "discovery states": 20_000,
-    "tp": 110_000,
-    "stream": 110_000,
+    "header": 60_000,
+    "discovery": 20_000,
+    "discovery states": 10_000,
+    "tp": 35_000,
+    "stream": 35_000,
 }
 PEER = ("10.0.0.2", 30490)
 
@@ -84,32 +84,32 @@ SEGMENTS = list(
 
 
 class Mutations:
-    """Wrong inputs made of good ones: bytes changed, cut off, put in, and lengths that lie."""
+    """Invalid inputs from valid ones: bytes changed, removed and inserted, and wrong lengths."""
 
     def __init__(self, seed: int, good: list[bytes]) -> None:
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._good = good
 
     def next(self) -> bytes:
-        dice = self._dice.random()
-        raw = bytearray(self._good[int(dice * 7919) % len(self._good)])
-        kind = int(dice * 10)
-        at = int(dice * 104_729) % len(raw)
+        rng = self._rng.random()
+        raw = bytearray(self._good[int(rng * 7919) % len(self._good)])
+        kind = int(rng * 10)
+        at = int(rng * 104_729) % len(raw)
         if kind < 4:
-            raw[at] = int(dice * 1_299_709) & 0xFF
+            raw[at] = int(rng * 1_299_709) & 0xFF
         elif kind < 6:
             del raw[at:]
         elif kind == 6:
-            raw[at:at] = self._dice.randbytes(int(dice * 15_485_863) % 20)
+            raw[at:at] = self._rng.randbytes(int(rng * 15_485_863) % 20)
         elif kind == 7:
             at = at // 4 * 4
-            raw[at : at + 4] = self._dice.choice(
+            raw[at : at + 4] = self._rng.choice(
                 (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x07", b"\0\0\0\x10", b"\x7f\xff\xff\xff")
             )
         elif kind == 8:
             raw += raw[at:]
         else:
-            return self._dice.randbytes(at)
+            return self._rng.randbytes(at)
         return bytes(raw)
 
 
@@ -199,28 +199,24 @@ PARSERS: dict[str, tuple[Callable[[Mutations], Callable[[], None]], list[bytes]]
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_hostile_bytes_are_read_or_refused_and_leave_nothing_behind(parser: str) -> None:
+def test_hostile_bytes_are_decoded_or_refused_without_a_memory_leak(parser: str) -> None:
     make, good = PARSERS[parser]
     work = make(Mutations(1, good))
     number = INPUTS[parser]
-    for _ in range(number // 10):  # what is made once, or as often as a bound allows, is made
+    for _ in range(number // 10):  # one-time allocations, and caches up to their limits
         work()
     gc.collect()
     before = sys.getallocatedblocks()
     for _ in range(number - number // 10):
         work()
     gc.collect()
-    # Up to 64 session numbers, 5 blocks each, come and go; one block for every tenth input would be 1 800.
+    # Up to 64 session numbers, 5 blocks each, come and go; one block for every sixth input would be 1 500.
     assert sys.getallocatedblocks() - before < 1_200
 
 
-def test_the_inputs_are_half_a_million() -> None:
-    assert sum(INPUTS.values()) == 500_000
-
-
 @pytest.mark.parametrize("parser", PARSERS)
-def test_the_inputs_reach_what_they_are_for(parser: str) -> None:
-    """Neither all refused at the first check nor all good."""
+def test_the_inputs_reach_every_depth_of_the_parser(parser: str) -> None:
+    """Inputs fail at different checks, and few are valid."""
     _, good = PARSERS[parser]
     inputs = Mutations(2, good)
     made = [inputs.next() for _ in range(2_000)]

@@ -88,7 +88,7 @@ def test_an_event_is_a_publication_of_the_service_it_comes_from() -> None:
     )
 
 
-def test_an_instance_other_than_1_is_known_by_its_address_and_is_in_the_ue_id() -> None:
+def test_an_instance_other_than_1_is_identified_by_its_address_and_is_in_the_ue_id() -> None:
     assert accepted(services().event_attributes(event(), OTHER)).source == UUri.parse(
         "//chassis/210AB/3/80CD"
     )
@@ -101,7 +101,7 @@ def test_all_messages_of_an_event_share_their_attributes() -> None:
     assert table.event_attributes(event(), ECU) is not table.event_attributes(event(method=0x80CE), ECU)
 
 
-def test_the_session_and_the_return_code_of_an_event_say_nothing() -> None:
+def test_the_session_and_the_return_code_of_an_event_are_ignored() -> None:
     odd = msgspec.structs.replace(event(), session=0, client=5, return_code=ReturnCode.E_E2E)
 
     assert accepted(services().event_attributes(odd, ECU)).source == UUri.parse("//chassis/10AB/3/80CD")
@@ -111,12 +111,16 @@ def test_the_session_and_the_return_code_of_an_event_say_nothing() -> None:
     ("message", "host", "reason"),
     [
         (event(), "127.0.0.3", SomeipRefusal.EVENT_ADDRESS),
-        (event(method=0x80CE), OTHER, SomeipRefusal.EVENT_ADDRESS),  # the rear has no such event
+        (event(method=0x80CE), OTHER, SomeipRefusal.EVENT_ADDRESS),  # the rear instance has no such event
         (event(major=2), ECU, SomeipRefusal.EVENT_VERSION),
         (event(major=2), "127.0.0.3", SomeipRefusal.EVENT_VERSION),
         (event(method=0x80CF), ECU, SomeipRefusal.EVENT_UNKNOWN),
         (event(service=0x10AC), ECU, SomeipRefusal.EVENT_UNKNOWN),
-        (event(service=0x0777, method=0x8001, major=2), ECU, SomeipRefusal.EVENT_UNKNOWN),  # that one is ours
+        (
+            event(service=0x0777, method=0x8001, major=2),
+            ECU,
+            SomeipRefusal.EVENT_UNKNOWN,
+        ),  # offered by this endpoint
         (
             event(service=0xFFFF, method=0x8100, major=1),
             ECU,
@@ -124,7 +128,7 @@ def test_the_session_and_the_return_code_of_an_event_say_nothing() -> None:
         ),  # service discovery
     ],
 )
-def test_an_event_is_refused(message: SomeIpMessage, host: str, reason: SomeipRefusal) -> None:
+def test_an_unknown_event_is_refused(message: SomeIpMessage, host: str, reason: SomeipRefusal) -> None:
     assert services().event_attributes(message, host) is reason
 
 
@@ -141,7 +145,7 @@ def test_a_request_comes_from_the_client_id_and_goes_to_the_provider() -> None:
     )
 
 
-def test_what_a_request_header_does_not_say_is_configured() -> None:
+def test_ttl_and_version_of_a_request_come_from_the_configuration() -> None:
     attributes = accepted(services(client_version=7, request_ttl_ms=250).request_attributes(call(), ECU))
 
     assert (attributes.source.ue_version_major, attributes.ttl) == (7, 250)
@@ -162,7 +166,7 @@ def test_requests_of_one_client_for_one_method_share_their_attributes() -> None:
 
 
 @pytest.mark.parametrize("client", [0, 1, 0xFFFE])
-def test_a_client_id_is_kept(client: int) -> None:
+def test_a_client_id_becomes_the_ue_id(client: int) -> None:
     assert accepted(services().request_attributes(call(client=client), ECU)).source == UUri(
         "chassis", client, 1, 0
     )
@@ -180,13 +184,17 @@ REFUSED_REQUESTS = {
     "an event": (call(method=0x8001), ECU, SomeipRefusal.REQUEST_METHOD),
     "method 0": (call(method=0), ECU, SomeipRefusal.REQUEST_METHOD),
     "the client id of a wildcard": (call(client=0xFFFF), ECU, SomeipRefusal.REQUEST_CLIENT),
-    "a stranger": (call(), "10.0.0.1", SomeipRefusal.REQUEST_ADDRESS),
-    "a stranger and an unknown service": (call(service=0x0779), "10.0.0.1", SomeipRefusal.REQUEST_ADDRESS),
+    "an unknown sender": (call(), "10.0.0.1", SomeipRefusal.REQUEST_ADDRESS),
+    "an unknown sender and an unknown service": (
+        call(service=0x0779),
+        "10.0.0.1",
+        SomeipRefusal.REQUEST_ADDRESS,
+    ),
 }
 
 
 @pytest.mark.parametrize(("message", "host", "reason"), REFUSED_REQUESTS.values(), ids=REFUSED_REQUESTS)
-def test_a_request_is_refused_for(message: SomeIpMessage, host: str, reason: SomeipRefusal) -> None:
+def test_an_invalid_request_is_refused(message: SomeIpMessage, host: str, reason: SomeipRefusal) -> None:
     assert services().request_attributes(message, host) is reason
 
 
@@ -197,9 +205,9 @@ def test_a_request_that_was_accepted_from_one_host_is_refused_from_another() -> 
     assert table.request_attributes(call(), "10.0.0.1") is SomeipRefusal.REQUEST_ADDRESS
 
 
-def test_clients_cannot_make_us_remember_more_than_a_bound() -> None:
+def test_the_caches_of_clients_are_bounded() -> None:
     table = services(clients=["0.0.0.0/0"])
-    for client in range(0xFFFF):
+    for client in range(2 * 4096):
         table.request_attributes(call(client=client), f"10.0.{client >> 8}.{client & 255}")
 
     assert len(table._requesters) <= 4096
@@ -218,11 +226,11 @@ def test_clients_cannot_make_us_remember_more_than_a_bound() -> None:
         (SomeipRefusal.REQUEST_ADDRESS, None),
     ],
 )
-def test_a_refused_request_is_answered_with(reason: SomeipRefusal, code: int | None) -> None:
+def test_each_refusal_has_its_return_code(reason: SomeipRefusal, code: int | None) -> None:
     assert REFUSAL_RETURN_CODES.get(reason) == code
 
 
-def test_the_answer_to_a_refused_request_carries_its_ids_and_no_payload() -> None:
+def test_the_reply_to_a_refused_request_has_its_ids_and_no_payload() -> None:
     datagram = encode_refusal(call(major=1), ReturnCode.E_WRONG_INTERFACE_VERSION)
 
     assert datagram.hex() == "077700010000000803ab000901018108"
@@ -249,7 +257,7 @@ def test_a_request_goes_to_the_instance_of_its_sink() -> None:
     }
 
 
-def test_a_method_is_called_where_its_protocol_has_it() -> None:
+def test_a_method_is_called_at_the_address_of_its_protocol() -> None:
     mixed = CLIMATE | {"methods": [0x000B, {"id": 0x000C, "protocol": "tcp"}], "remote_tcp": f"{ECU}:30510"}
 
     methods = services(mixed).remote_service(UUri.parse("//chassis/CD/4/B")).methods
@@ -258,7 +266,7 @@ def test_a_method_is_called_where_its_protocol_has_it() -> None:
     assert [type(each) for each in methods.values()] == [tuple, TcpAddress]
 
 
-def test_an_event_over_tcp_is_expected_from_where_its_service_listens_over_tcp() -> None:
+def test_an_event_over_tcp_is_expected_from_the_tcp_address_of_its_service() -> None:
     mixed = {
         "service": 0x10AB,
         "major": 3,
@@ -275,7 +283,7 @@ def test_an_event_over_tcp_is_expected_from_where_its_service_listens_over_tcp()
     }
 
 
-def test_what_a_receiver_gets_over_tcp_goes_to_its_host() -> None:
+def test_events_over_tcp_go_to_the_host_of_the_receiver() -> None:
     offered = {
         "service": 1,
         "major": 1,
@@ -300,11 +308,11 @@ def test_what_a_receiver_gets_over_tcp_goes_to_its_host() -> None:
         ("//chassis/200CD/4/B", UCode.NOT_FOUND),  # another instance
         ("//chassis/100CD/4/B", UCode.NOT_FOUND),  # instance 1 is written 0
         ("//trailer/CD/4/B", UCode.NOT_FOUND),  # services live at the first authority
-        ("//chassis/777/2/1", UCode.NOT_FOUND),  # offered by us
+        ("//chassis/777/2/1", UCode.NOT_FOUND),  # offered by this endpoint
         ("//chassis/CD/4/C", UCode.UNIMPLEMENTED),
     ],
 )
-def test_a_request_that_cannot_go_anywhere_says_why(sink: str, code: UCode) -> None:
+def test_a_request_without_a_target_fails_with_a_reason(sink: str, code: UCode) -> None:
     with pytest.raises(UStatusError) as refused:
         services().remote_service(UUri.parse(sink))
 
@@ -312,7 +320,7 @@ def test_a_request_that_cannot_go_anywhere_says_why(sink: str, code: UCode) -> N
     assert sink in refused.value.message
 
 
-def test_a_request_is_written_as_in_the_golden_frame() -> None:
+def test_a_request_is_encoded_as_the_golden_frame() -> None:
     remote = services().remote_service(UUri.parse("//chassis/CD/4/B"))
 
     assert encode_request(outgoing(), remote, 0x03AB_0001).hex() == "00cd000b0000000a03ab0001010400006869"
@@ -362,7 +370,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize(("message", "code", "says"), ERRORS.values(), ids=ERRORS)
-def test_a_failure_without_payload_becomes_a_status_that_can_be_read(
+def test_a_failure_without_payload_becomes_a_readable_status(
     message: SomeIpMessage, code: UCode, says: str
 ) -> None:
     attributes, payload = decode_response(CALL, message)
@@ -402,7 +410,7 @@ ASKED = InboundRequest(0x00CD, 0x000B, 0x03AB, 1, 4, (ECU, 4000), expects_respon
         (UCode.NOT_FOUND, b"a UStatus in protobuf", "00cd000b0000000803ab000101048102"),
     ],
 )
-def test_a_client_is_answered_as_in_the_golden_frames(
+def test_responses_are_encoded_as_the_golden_frames(
     commstatus: UCode | None, payload: bytes, frame: str
 ) -> None:
     assert encode_response(ASKED, commstatus, payload).hex() == frame
@@ -430,11 +438,11 @@ def test_the_receivers_of_an_offered_service_are_subscribers_of_its_providers_to
     [
         ("//hpc.vin1/9077/1/8003", UCode.UNIMPLEMENTED),
         ("//hpc.vin1/9077/2/8001", UCode.NOT_FOUND),
-        ("//hpc.vin1/9078/1/8001", UCode.NOT_FOUND),  # offered, but nobody receives it
+        ("//hpc.vin1/9078/1/8001", UCode.NOT_FOUND),  # offered, without receivers
         ("//hpc.vin1/777/2/8001", UCode.NOT_FOUND),
     ],
 )
-def test_a_publication_that_cannot_go_anywhere_says_why(topic: str, code: UCode) -> None:
+def test_a_publication_without_a_receiver_fails_with_a_reason(topic: str, code: UCode) -> None:
     error = services().no_event_error(UUri.parse(topic))
 
     assert error.code is code

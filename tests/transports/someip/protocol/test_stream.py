@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP over TCP: messages cut out of a stream, magic cookies, and what a wrong length does."""
+"""SOME/IP over TCP: messages of a stream, magic cookies, and the effect of a wrong length."""
 
 import random
 import time
@@ -37,7 +37,7 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 15, 16, 17, 64, 10_000])
-def test_messages_are_cut_wherever_the_pieces_end(size: int) -> None:
+def test_messages_are_decoded_from_chunks_of_any_size(size: int) -> None:
     reader = StreamReader()
     got = [found for piece in pieces(STREAM, size) for found in reader.feed(piece).messages]
     assert got == MESSAGES
@@ -45,7 +45,7 @@ def test_messages_are_cut_wherever_the_pieces_end(size: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20), st.data())
-def test_messages_are_what_split_makes_of_the_same_bytes(payloads: list[bytes], data: st.DataObject) -> None:
+def test_messages_equal_those_of_split(payloads: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(encode(message(payload)) for payload in payloads)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     reader = StreamReader()
@@ -55,7 +55,7 @@ def test_messages_are_what_split_makes_of_the_same_bytes(payloads: list[bytes], 
     assert got == (split(stream)[0] if stream else [])
 
 
-def test_a_message_outlives_the_buffer_it_came_in() -> None:
+def test_a_message_does_not_share_memory_with_its_chunk() -> None:
     buffer = bytearray(STREAM)
     got = StreamReader().feed(buffer).messages
     buffer[:] = bytes(len(buffer))
@@ -68,14 +68,14 @@ def test_the_golden_bytes_of_the_cookies() -> None:
     assert [split(cookie)[1] for cookie in (CLIENT_COOKIE, SERVER_COOKIE)] == [[], []]
 
 
-def test_messages_are_framed_behind_a_cookie_if_the_peer_wants_one() -> None:
+def test_messages_are_framed_behind_a_cookie_on_request() -> None:
     one, two = map(encode, MESSAGES[:2])
     assert frame_messages([one, two], None) == one + two
     assert frame_messages([one, two], CLIENT_COOKIE) == CLIENT_COOKIE + one + two
 
 
 @pytest.mark.parametrize("cookies", [True, False])
-def test_cookies_are_passed_over(cookies: bool) -> None:
+def test_cookies_are_skipped(cookies: bool) -> None:
     reader = StreamReader(cookies=cookies)
     stream = b"".join(
         frame_messages([encode(each)], SERVER_COOKIE if each.session % 2 else CLIENT_COOKIE)
@@ -113,7 +113,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("wrong", "reason", "value", "text"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("size", [1, 16, 10_000])
-def test_without_cookies_a_wrong_length_is_the_end_of_the_stream(
+def test_without_cookies_a_wrong_length_ends_the_stream(
     wrong: bytes, reason: MalformedReason, value: int, text: str, size: int
 ) -> None:
     reader = StreamReader(max_message=4_096)
@@ -131,11 +131,11 @@ def test_without_cookies_a_wrong_length_is_the_end_of_the_stream(
 @pytest.mark.parametrize(("wrong", "reason", "value", "text"), WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("size", [1, 5, 16, 10_000])
 @pytest.mark.parametrize("cookie", [CLIENT_COOKIE, SERVER_COOKIE])
-def test_with_cookies_reading_goes_on_behind_the_next_one(
+def test_with_cookies_decoding_continues_behind_the_next_cookie(
     wrong: bytes, reason: MalformedReason, value: int, text: str, size: int, cookie: bytes
 ) -> None:
     reader = StreamReader(cookies=True, max_message=4_096)
-    decoy = cookie[:12] + b"\1\1\7\0" + cookie[:15]  # what looks like one and is none
+    decoy = cookie[:12] + b"\1\1\7\0" + cookie[:15]  # similar to a cookie, but none
     stream = encode(MESSAGES[0]) + wrong + decoy + frame_messages(map(encode, MESSAGES[1:]), cookie)
     fed = [reader.feed(piece) for piece in pieces(stream, size)]
     assert [found for each in fed for found in each.messages] == MESSAGES
@@ -144,12 +144,12 @@ def test_with_cookies_reading_goes_on_behind_the_next_one(
     assert (reader.broken, reader.cookies_seen, reader.pending_bytes) == (False, 1, 0)
 
 
-def test_a_message_as_long_as_allowed_is_read() -> None:
+def test_a_message_of_the_maximum_length_is_decoded() -> None:
     largest = message(bytes(4_096 - 16))
     assert StreamReader(max_message=4_096).feed(encode(largest)).messages == [largest]
 
 
-def test_an_unknown_type_is_refused_and_the_stream_goes_on() -> None:
+def test_an_unknown_type_is_refused_and_the_stream_continues() -> None:
     unknown = bytes.fromhex("12340421 0000000a 00050001 01015500 abcd")
     reader = StreamReader()
     good = encode(MESSAGES[0])
@@ -175,19 +175,19 @@ def test_offsets_of_errors_count_from_the_start_of_the_stream() -> None:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=30), st.booleans())
-def test_arbitrary_bytes_never_raise_and_what_is_kept_is_bounded(data: list[bytes], cookies: bool) -> None:
+def test_arbitrary_bytes_never_raise_and_the_buffer_is_bounded(data: list[bytes], cookies: bool) -> None:
     reader = StreamReader(cookies=cookies, max_message=64)
     for piece in data:
         reader.feed(piece)
         assert reader.pending_bytes < 64
 
 
-def test_in_search_of_a_cookie_nothing_but_its_possible_beginning_is_kept() -> None:
+def test_a_search_for_a_cookie_buffers_only_its_possible_beginning() -> None:
     reader = StreamReader(cookies=True)
     reader.feed(WRONG_VERSION)
-    dice = random.Random(1)
+    rng = random.Random(1)
     for _ in range(100):
-        reader.feed(dice.randbytes(10_000))
+        reader.feed(rng.randbytes(10_000))
         assert reader.pending_bytes < 16
     assert reader.feed(frame_messages([encode(MESSAGES[0])], CLIENT_COOKIE)).messages == MESSAGES[:1]
 
@@ -208,8 +208,10 @@ def seconds(work: StreamReader, stream: bytes, size: int) -> float:
         pytest.param(WRONG_VERSION + CLIENT_COOKIE[:14] * 280_000, 1_448, id="a search among decoys"),
     ],
 )
-def test_the_work_is_in_proportion_to_the_bytes(stream: bytes, size: int) -> None:
-    """Four times the bytes in the same pieces take four times as long: ten times would be a square."""
+def test_the_cost_is_linear_in_the_bytes(stream: bytes, size: int) -> None:
+    """Linear cost: four times the bytes in the same chunks take four times as long; quadratic cost would take 16
+    times.
+    """
     quarter, whole = (
         min(
             seconds(StreamReader(cookies=True, max_message=8_000_000), stream[: len(stream) // part], size)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP-TP: the bytes of segments, putting them together in any order, and every way to lie about them."""
+"""SOME/IP-TP: the bytes of segments, reassembly in any order, and every contradiction between segments."""
 
 import gc
 import random
 import tracemalloc
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -43,14 +44,14 @@ def feed(reassembly: Reassembly, *parts: SomeIpMessage, peer: Address = PEER) ->
 
 
 @given(st.binary(max_size=600), st.integers(1, 8), st.randoms(use_true_random=False))
-def test_segments_in_any_order_with_duplicates_are_the_message(
-    payload: bytes, units: int, dice: random.Random
+def test_segments_in_any_order_with_duplicates_form_the_message(
+    payload: bytes, units: int, rng: random.Random
 ) -> None:
     whole = message(payload)
     parts = cut(whole, 16 * units)
     shuffled = parts[:]
-    dice.shuffle(shuffled)
-    again = [each for part in shuffled[:-1] for each in [part] * dice.randint(1, 3)]
+    rng.shuffle(shuffled)
+    again = [each for part in shuffled[:-1] for each in [part] * rng.randint(1, 3)]
     reassembly = Reassembly(TpLimits())
     assert feed(reassembly, *again, shuffled[-1]) == [None] * len(again) + [whole]
     assert reassembly.statistics() == {
@@ -61,7 +62,7 @@ def test_segments_in_any_order_with_duplicates_are_the_message(
     }
 
 
-def test_an_empty_segment_at_the_end_is_an_end() -> None:
+def test_an_empty_last_segment_is_a_valid_end() -> None:
     whole = message(bytes(32))
     parts = [
         segment(0, bytes(16), more=True),
@@ -72,7 +73,7 @@ def test_an_empty_segment_at_the_end_is_an_end() -> None:
         assert feed(Reassembly(TpLimits()), *(parts[index] for index in order)) == [None, None, whole]
 
 
-def test_streams_are_told_apart_by_peer_ids_session_and_type() -> None:
+def test_messages_are_distinguished_by_peer_ids_session_and_type() -> None:
     wholes = [
         (message(noise(100, 1)), PEER),
         (message(noise(100, 2)), OTHER),
@@ -141,19 +142,19 @@ LIES = {
 
 
 @pytest.mark.parametrize(("parts", "outcomes"), LIES.values(), ids=LIES)
-def test_a_segment_that_lies_is_refused_and_its_message_given_up(
+def test_an_invalid_segment_is_refused_and_its_message_abandoned(
     parts: list[SomeIpMessage], outcomes: list[TpReason | None]
 ) -> None:
     reassembly = Reassembly(TpLimits())
     assert feed(reassembly, *parts) == outcomes
     assert reassembly.statistics()["tp_bytes"] == 0
-    # Those that come behind are refused; nothing else of the same peer is.
+    # The later segments of the message are refused; other messages of the peer are not.
     if outcomes != [TpReason.TP_TRUNCATED]:
         assert feed(reassembly, segment(48, A16, more=True)) == [TpReason.TP_ABANDONED]
     assert feed(reassembly, *cut(message(A16 * 2, 2), 16)) == [None, message(A16 * 2, 2)]
 
 
-def test_a_refusal_says_of_what_and_why() -> None:
+def test_a_refusal_names_its_message_and_reason() -> None:
     refused = Reassembly(TpLimits()).feed(segment(0, b"x" * 17, more=True, session=9), PEER, 0)
     assert isinstance(refused, TpRefused)
     assert refused.peer == PEER
@@ -162,7 +163,7 @@ def test_a_refusal_says_of_what_and_why() -> None:
     )
 
 
-def test_a_message_without_sessions_begins_anew_when_the_last_one_lost_its_end() -> None:
+def test_a_message_without_sessions_starts_again_after_an_incomplete_one() -> None:
     reassembly = Reassembly(TpLimits())
     first = [segment(0, A16, more=True, session=0), segment(16, A16, more=True, session=0)]
     second = [segment(0, B16, more=True, session=0), segment(16, B16, more=False, session=0)]
@@ -175,7 +176,7 @@ def test_a_message_without_sessions_begins_anew_when_the_last_one_lost_its_end()
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_has_a_number_of_segments() -> None:
+def test_the_number_of_segments_is_limited() -> None:
     reassembly = Reassembly(TpLimits(segments=3))
     assert feed(reassembly, *(segment(16 * n, A16, more=True) for n in range(5))) == [
         None,
@@ -194,7 +195,7 @@ def test_a_message_has_a_number_of_segments() -> None:
         (TpLimits(total_bytes=10_000), TpReason.TP_LIMIT),
     ],
 )
-def test_a_peer_that_takes_too_much_is_refused(limits: TpLimits, reason: TpReason) -> None:
+def test_a_peer_beyond_its_limit_is_refused(limits: TpLimits, reason: TpReason) -> None:
     reassembly = Reassembly(limits)
     parts = [segment(0, bytes(1_392), more=True, session=session) for session in range(1, 20)]
     outcomes = feed(reassembly, *parts)
@@ -207,14 +208,14 @@ def test_a_peer_that_takes_too_much_is_refused(limits: TpLimits, reason: TpReaso
     assert feed(reassembly, *cut(message(bytes(100), 30), 64)) == [None, message(bytes(100), 30)]
 
 
-def test_a_host_has_no_more_room_for_having_many_ports() -> None:
+def test_the_limit_of_a_host_includes_all_its_ports() -> None:
     reassembly = Reassembly(TpLimits(peer_messages=3, peers=2))
     outcomes = [feed(reassembly, segment(0, A16, more=True), peer=("10.0.0.9", port)) for port in range(1, 6)]
     assert outcomes == [[None], [None], [None], [TpReason.TP_PEER_LIMIT], [TpReason.TP_PEER_LIMIT]]
     assert feed(reassembly, *cut(message(bytes(100)), 64)) == [None, message(bytes(100))]
 
 
-def test_there_is_room_for_a_number_of_peers() -> None:
+def test_the_number_of_peers_is_limited() -> None:
     reassembly = Reassembly(TpLimits(peers=2))
     outcomes = [
         feed(reassembly, segment(0, A16, more=True), peer=(f"10.0.0.{number}", 1)) for number in range(4)
@@ -222,7 +223,7 @@ def test_there_is_room_for_a_number_of_peers() -> None:
     assert outcomes == [[None], [None], [TpReason.TP_LIMIT], [TpReason.TP_LIMIT]]
 
 
-def test_what_is_not_complete_in_time_is_given_up() -> None:
+def test_an_incomplete_message_is_abandoned_at_the_timeout() -> None:
     reassembly = Reassembly(TpLimits(timeout_ms=100))
     reassembly.feed(segment(0, A16, more=True, session=1), PEER, 0)
     reassembly.feed(segment(0, A16, more=True, session=2), PEER, 50 * MS)
@@ -237,7 +238,7 @@ def test_what_is_not_complete_in_time_is_given_up() -> None:
     assert reassembly.statistics()["tp_bytes"] == 0
 
 
-def test_what_was_given_up_is_forgotten_after_the_timeout() -> None:
+def test_an_abandoned_message_is_forgotten_after_the_timeout() -> None:
     reassembly = Reassembly(TpLimits(timeout_ms=100))
     feed(reassembly, segment(0, b"", more=True))
     again = segment(16, A16, more=True)
@@ -247,35 +248,44 @@ def test_what_was_given_up_is_forgotten_after_the_timeout() -> None:
     assert reassembly.feed(again, PEER, 100 * MS) is None
 
 
-def hostile(number: int, dice: random.Random) -> tuple[SomeIpMessage, Address]:
-    """A segment that is mostly well made and never completes anything."""
-    peer = (f"10.{dice.randrange(256)}.0.{dice.randrange(256)}", 1) if dice.random() < 0.5 else PEER
-    size = dice.choice([16, 16, 64, 1_392])
-    offset = 16 * dice.randrange(1, 8_000)
-    part = dice.randbytes(size)
-    return segment(offset, part, True, dice.randrange(0x10000), client=dice.randrange(0x10000)), peer
+def any_segment(number: int, rng: random.Random) -> tuple[SomeIpMessage, Address]:
+    """A mostly well-formed segment that never completes a message."""
+    peer = (f"10.{rng.randrange(256)}.0.{rng.randrange(256)}", 1) if rng.random() < 0.5 else PEER
+    size = rng.choice([16, 16, 64, 1_392])
+    offset = 16 * rng.randrange(1, 8_000)
+    part = rng.randbytes(size)
+    return segment(offset, part, True, rng.randrange(0x10000), client=rng.randrange(0x10000)), peer
 
 
-@pytest.mark.parametrize("kind", ["any", "one message", "first pieces", "small pieces"])
-def test_10_000_hostile_fragments_take_less_than_a_megabyte(kind: str) -> None:
-    dice = random.Random(1)
+def of_one_message(number: int, rng: random.Random) -> tuple[SomeIpMessage, Address]:
+    return segment(16 * (number % 8_000), rng.randbytes(16), more=True), PEER
+
+
+def first_segment(number: int, rng: random.Random) -> tuple[SomeIpMessage, Address]:
+    return segment(0, b"x" * 16, True, number, client=number), PEER
+
+
+def small_segment(number: int, rng: random.Random) -> tuple[SomeIpMessage, Address]:
+    return segment(16 * (number // 40), rng.randbytes(16), True, number % 40), ("10.0.0.9", number % 4)
+
+
+# More small segments: without their overhead, 16 384 of them would fit into `peer_bytes`.
+@pytest.mark.parametrize(
+    ("hostile", "count"),
+    [(any_segment, 3_000), (of_one_message, 3_000), (first_segment, 3_000), (small_segment, 18_000)],
+)
+def test_hostile_segments_take_less_than_a_megabyte(
+    hostile: Callable[[int, random.Random], tuple[SomeIpMessage, Address]], count: int
+) -> None:
+    rng = random.Random(1)
     reassembly = Reassembly(TpLimits())
-    reassembly.feed(segment(0, A16, more=True), PEER, 0)  # what is made once is made
+    reassembly.feed(segment(0, A16, more=True), PEER, 0)  # one-time allocations
     gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for number in range(20_000 if kind == "small pieces" else 10_000):
-            part, peer = hostile(number, dice)
-            if kind == "one message":
-                part, peer = segment(16 * (number % 8_000), dice.randbytes(16), more=True), PEER
-            if kind == "first pieces":
-                part = segment(0, b"x" * 16, True, number, client=number)
-            if kind == "small pieces":
-                part, peer = (
-                    segment(16 * (number // 40), dice.randbytes(16), True, number % 40),
-                    ("10.0.0.9", number % 4),
-                )
+        for number in range(count):
+            part, peer = hostile(number, rng)
             reassembly.feed(part, peer, number)
             if number % 1_000 == 0:
                 reassembly.expire(number)
@@ -300,7 +310,7 @@ def test_10_000_hostile_fragments_take_less_than_a_megabyte(kind: str) -> None:
         max_size=200,
     )
 )
-def test_no_segments_break_a_bound_and_the_books_balance(
+def test_limits_hold_and_counters_balance_for_any_segments(
     steps: list[tuple[int, int, bool, int, int, int]],
 ) -> None:
     limits = TpLimits(
@@ -347,7 +357,7 @@ def test_arbitrary_bytes_never_raise(payload: bytes, session: int) -> None:
         assert outcome is None or isinstance(outcome, SomeIpMessage | TpRefused)
 
 
-def test_large_messages_of_many_sizes_get_through() -> None:
+def test_large_messages_of_many_sizes_are_reassembled() -> None:
     limits = TpLimits(message_bytes=1 << 20, peer_bytes=4 << 20, total_bytes=4 << 20)
     reassembly = Reassembly(limits)
     for length, size in product((1, 15, 16, 17, 1_392, 65_536, 1 << 20), (1_392, 1_408)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP-TP, sending: the bytes of segments, their pace, their order and their bounds."""
+"""SOME/IP-TP, sending: the bytes of segments, their pace, their order and their limits."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_3000_bytes_are_three_segments_with_these_bytes() -> None:
         (0, 16, [0]),
     ],
 )
-def test_all_but_the_last_are_a_multiple_of_16(length: int, size: int, lengths: list[int]) -> None:
+def test_all_segments_but_the_last_are_a_multiple_of_16(length: int, size: int, lengths: list[int]) -> None:
     parts = [each.payload for each in cut(message(noise(length)), size)]
     assert [len(part) - 4 for part in parts] == lengths
     assert [part[3] & 1 for part in parts] == [1] * (len(parts) - 1) + [0]
@@ -63,7 +63,7 @@ def test_all_but_the_last_are_a_multiple_of_16(length: int, size: int, lengths: 
 @pytest.mark.parametrize(
     ("plain", "tp"), [(0x00, 0x20), (0x01, 0x21), (0x02, 0x22), (0x80, 0xA0), (0x81, 0xA1)]
 )
-def test_every_type_has_a_segment_type_and_gets_back(plain: int, tp: int) -> None:
+def test_every_message_type_survives_segmentation(plain: int, tp: int) -> None:
     whole = message(noise(100), message_type=plain, return_code=5, client=9)
     parts = cut(whole, 64)
     assert {part.message_type for part in parts} == {tp}
@@ -71,7 +71,7 @@ def test_every_type_has_a_segment_type_and_gets_back(plain: int, tp: int) -> Non
     assert [reassembly.feed(part, PEER, 0) for part in parts] == [None, whole]
 
 
-def test_what_cannot_be_cut_is_refused() -> None:
+def test_an_unsegmentable_message_is_refused() -> None:
     for size in (0, 15, -1):
         with pytest.raises(UnencodableMessage, match="segment_bytes"):
             split_into_segments(message(b"x"), size)
@@ -84,7 +84,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
 
 
 def paced(pacer: TpSegmenter, until_ms: float = 10_000) -> list[tuple[float, Address, int, int]]:
-    """(ms, address, session, offset) of all that is sent, each when it is due."""
+    """(ms, address, session, offset) of all segments, each sent when it is due."""
     sends = []
     while (now_ns := pacer.next_deadline_ns) is not None and now_ns <= until_ms * MS:
         due = pacer.next_due(now_ns)
@@ -108,7 +108,7 @@ def put(
     pacer.put_nowait(message(bytes(size), session), to, how, at_ms * MS)
 
 
-def test_segments_leave_with_a_pause_between_them() -> None:
+def test_segments_are_sent_with_a_pause_between_them() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 100, 1, at_ms=3)
     assert paced(pacer) == [(3, PEER, 1, 0), (8, PEER, 1, 32), (13, PEER, 1, 64), (18, PEER, 1, 96)]
@@ -116,7 +116,7 @@ def test_segments_leave_with_a_pause_between_them() -> None:
     assert pacer.next_deadline_ns is None
 
 
-def test_messages_of_a_stream_follow_each_other_and_streams_do_not_wait() -> None:
+def test_messages_of_a_stream_are_in_order_and_streams_do_not_wait() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 64, 1)
     put(pacer, 64, 2)
@@ -134,7 +134,7 @@ def test_messages_of_a_stream_follow_each_other_and_streams_do_not_wait() -> Non
     ]
 
 
-def test_a_short_message_behind_a_long_one_waits_and_is_not_cut() -> None:
+def test_a_short_message_behind_a_long_one_waits_and_is_not_segmented() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 64, 1)
     short = message(b"short", 2)
@@ -157,7 +157,7 @@ def test_the_pause_is_kept_before_the_next_message() -> None:
     assert len(paced(pacer, 10)) == 1
 
 
-def test_without_a_pause_all_is_due_at_once_and_streams_take_turns() -> None:
+def test_without_a_pause_streams_are_served_round_robin() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 40, 1, PEER, AT_ONCE)
     put(pacer, 40, 2, OTHER, AT_ONCE)
@@ -167,7 +167,7 @@ def test_without_a_pause_all_is_due_at_once_and_streams_take_turns() -> None:
     assert (pacer.pending, pacer.next_deadline_ns) == ((0, 0), None)
 
 
-def test_what_waits_is_bounded_in_bytes_and_messages() -> None:
+def test_the_queue_is_bounded_in_bytes_and_messages() -> None:
     pacer = TpSegmenter(100, 3)
     put(pacer, 60, 1)
     with pytest.raises(TpQueueFull, match="message of 41 bytes: 60 of 100 bytes in 1 messages wait"):
@@ -180,7 +180,7 @@ def test_what_waits_is_bounded_in_bytes_and_messages() -> None:
     put(pacer, 100, 6, at_ms=20_000)
 
 
-def test_what_could_not_be_sent_is_tried_again_and_keeps_its_place() -> None:
+def test_a_blocked_segment_is_tried_again_in_its_order() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 64, 1)
     first = pacer.next_due(0)
@@ -193,7 +193,7 @@ def test_what_could_not_be_sent_is_tried_again_and_keeps_its_place() -> None:
     assert paced(pacer) == [(6, PEER, 1, 32)]
 
 
-def test_what_is_tried_for_too_long_is_dropped_and_the_next_message_goes() -> None:
+def test_a_message_blocked_for_too_long_is_dropped_and_the_next_one_sent() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 64, 1)
     put(pacer, 64, 2)
@@ -211,7 +211,7 @@ def test_what_is_tried_for_too_long_is_dropped_and_the_next_message_goes() -> No
     assert [session for _, _, session, _ in paced(pacer)] == [2, 2]
 
 
-def test_what_is_dropped_leaves_nothing_behind() -> None:
+def test_a_dropped_message_leaves_no_state() -> None:
     pacer = TpSegmenter(1_000_000)
     put(pacer, 64, 1)
     due = pacer.next_due(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be lost with a TCP connection: all that was not acknowledged, and what may not have been read."""
+"""The messages that a TCP connection may lose: unacknowledged ones, and those that may be unread."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,27 +21,27 @@ def lost(made: UnackedWindow, acked: int, *, read: bool = True) -> list[bytes]:
     return [each.data for each in made.unconfirmed(acked, all_read=read)]
 
 
-def test_what_was_not_acknowledged_to_its_last_byte_is_lost_in_order() -> None:
+def test_messages_not_fully_acknowledged_are_unconfirmed_in_order() -> None:
     made = window((b"aaa", 0), (b"bbb", 0), (b"ccc", 0), replay_ns=0)
 
     assert lost(made, acked=5) == [b"bbb", b"ccc"]
 
 
-def test_all_that_was_acknowledged_and_read_is_not() -> None:
+def test_acknowledged_and_read_messages_are_confirmed() -> None:
     assert lost(window((b"aaa", 0), (b"bbb", 0)), acked=6) == []
 
 
-def test_an_end_in_good_order_with_something_on_its_way_is_not_in_good_order() -> None:
+def test_an_orderly_close_with_bytes_in_flight_confirms_nothing() -> None:
     assert lost(window((b"aaa", 0), (b"bbb", 0)), acked=3, read=True) == [b"aaa", b"bbb"]
 
 
-def test_what_was_acknowledged_shortly_before_a_reset_may_not_have_been_read() -> None:
+def test_messages_acknowledged_shortly_before_a_reset_are_unconfirmed() -> None:
     made = window((b"old", 0), (b"new", 50), (b"end", 120), (b"out", 500))
 
     assert lost(made, acked=9, read=False) == [b"new", b"end", b"out"]
 
 
-def test_shortly_before_is_counted_from_the_last_that_arrived_and_not_from_the_end() -> None:
+def test_the_replay_window_ends_at_the_newest_acknowledged_message() -> None:
     made = window((b"one", 0), (b"two", 10))
     made.acknowledge(6)
     made.add_sent(b"cut", WAY, 1_000_000, None, resend_if_unread=True)
@@ -49,11 +49,11 @@ def test_shortly_before_is_counted_from_the_last_that_arrived_and_not_from_the_e
     assert lost(made, acked=6, read=False) == [b"one", b"two", b"cut"]
 
 
-def test_without_a_replay_only_what_was_not_acknowledged_is_lost() -> None:
+def test_without_replay_only_unacknowledged_messages_are_unconfirmed() -> None:
     assert lost(window((b"one", 0), (b"two", 0), replay_ns=0), acked=3, read=False) == [b"two"]
 
 
-def test_what_must_not_be_read_twice_is_sent_again_only_if_it_has_not_arrived() -> None:
+def test_a_message_that_must_not_be_read_twice_is_resent_only_if_unacknowledged() -> None:
     made = UnackedWindow(10_000, REPLAY_NS)
     made.add_sent(b"one", WAY, 0, None, resend_if_unread=False)
     made.add_sent(b"two", WAY, 0, None, resend_if_unread=False)
@@ -61,7 +61,7 @@ def test_what_must_not_be_read_twice_is_sent_again_only_if_it_has_not_arrived() 
     assert lost(made, acked=3, read=False) == [b"two"]
 
 
-def test_room_is_what_is_not_acknowledged() -> None:
+def test_room_depends_on_unacknowledged_bytes() -> None:
     size = 3 + OVERHEAD_BYTES
     made = window((b"one", 0), (b"two", 0), limit=2 * size)
 
@@ -71,11 +71,11 @@ def test_room_is_what_is_not_acknowledged() -> None:
     assert not made.has_room(4)
 
 
-def test_one_message_has_room_however_long_it_is() -> None:
+def test_an_empty_window_has_room_for_any_message() -> None:
     assert window(limit=10).has_room(1_000_000)
 
 
-def test_what_goes_another_way_and_has_not_arrived_is_taken_out_and_nothing_else() -> None:
+def test_only_unacknowledged_messages_of_the_peer_are_removed() -> None:
     made = UnackedWindow(10_000, REPLAY_NS)
     for data, way in ((b"one", WAY), (b"two", OTHER), (b"six", WAY), (b"ten", OTHER)):
         made.add_sent(data, way, 0, None, resend_if_unread=True)
@@ -88,7 +88,7 @@ def test_what_goes_another_way_and_has_not_arrived_is_taken_out_and_nothing_else
     st.lists(st.tuples(st.integers(1, 300), st.integers(0, 50), st.integers(0, 400)), max_size=60),
     st.integers(0, 200),
 )
-def test_nothing_that_was_not_acknowledged_is_forgotten_and_what_is_kept_is_bounded(
+def test_no_unacknowledged_message_is_lost_and_the_window_is_bounded(
     steps: list[tuple[int, int, int]], replay_ns: int
 ) -> None:
     limit = 2_000

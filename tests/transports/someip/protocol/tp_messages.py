@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of SOME/IP that are cut into segments: made, cut and read again."""
+"""The rig of the SOME/IP-TP tests: long messages, their segments, and their reassembly."""
 
 from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, split
 from ustreamer.transports.someip.protocol.tp_config import DEFAULT_SEGMENT_BYTES

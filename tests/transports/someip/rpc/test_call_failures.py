@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers are told when no answer comes: a code of uProtocol, and who did not answer."""
+"""The failure that a caller gets without a response: a UCode, and the address that did not answer."""
 
 import pytest
 
@@ -43,5 +43,5 @@ UDP, TCP = call(("10.0.0.2", 30501)), call(TcpAddress("10.0.0.2", 30501))
         ),
     ],
 )
-def test_the_caller_is_told_who_did_not_answer_and_why(status: UStatus, code: UCode, text: str) -> None:
+def test_the_failure_names_the_service_address_and_the_cause(status: UStatus, code: UCode, text: str) -> None:
     assert status == UStatus(code, text)

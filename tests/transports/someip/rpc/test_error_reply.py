@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of those that are no messages are answered, and how."""
+"""Replies to malformed messages: which ones get a reply, and its return code."""
 
 import pytest
 from hypothesis import given
@@ -16,15 +16,15 @@ def answers(datagram: bytes) -> list[str | None]:
     return [None if answer is None else answer.hex() for answer in found]
 
 
-def test_another_protocol_version_is_answered_in_ours() -> None:
+def test_another_protocol_version_gets_a_reply_in_our_version() -> None:
     assert answers(REQUEST[:12] + b"\x02" + REQUEST[13:]) == ["07770001000000080012000901028107"]
 
 
-def test_a_length_beyond_the_datagram_is_a_malformed_message() -> None:
+def test_a_length_beyond_the_datagram_gets_malformed_message() -> None:
     assert answers(REQUEST[:-1]) == ["07770001000000080012000901028109"]
 
 
-def test_behind_a_good_message_too() -> None:
+def test_a_malformed_request_behind_a_valid_message_gets_a_reply() -> None:
     assert answers(REQUEST + REQUEST[:-1]) == ["07770001000000080012000901028109"]
 
 
@@ -47,12 +47,12 @@ SILENT = {
 
 
 @pytest.mark.parametrize("datagram", SILENT.values(), ids=SILENT)
-def test_anything_else_is_not_answered(datagram: bytes) -> None:
+def test_any_other_malformed_message_gets_no_reply(datagram: bytes) -> None:
     assert answers(datagram) == [None]
 
 
 @given(st.binary(max_size=80))
-def test_an_answer_is_always_an_error_and_never_longer_than_what_it_answers(datagram: bytes) -> None:
+def test_a_reply_is_an_error_and_never_longer_than_the_request(datagram: bytes) -> None:
     for error in split(datagram)[1]:
         answer = error_reply(datagram, error)
         if answer is not None:

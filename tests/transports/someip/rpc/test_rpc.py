@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls over SOME/IP as a stack must treat them: no answers where none belong, and the codes that say what was wrong."""
+"""Calls over SOME/IP: no replies where none belong, and return codes that name the error."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import decode_status
 
-WITHIN_S = 30.0  # far above what anything here takes; only a failing test waits for it
+WITHIN_S = 30.0  # a generous limit: only a failing test waits for it
 APP = UUri.parse("//device1/3AB/1/0")
 ASK = UUri.parse("//chassis/CD/4/1")
 TELL = UUri.parse("//chassis/CD/4/2")
 
 
 class Bench:
-    """An endpoint and an ECU that is a service, a client and nothing else."""
+    """An endpoint, and an ECU that is a service and a client."""
 
     def __init__(self, ecu: socket.socket) -> None:
         self.ecu = ecu
@@ -94,7 +94,7 @@ def asked(kind: MessageType = MessageType.REQUEST, **fields: int) -> SomeIpMessa
 # --- REQUEST_NO_RETURN ------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_wants_no_answer_says_so_and_its_caller_is_told_that_it_was_sent(bench: Bench) -> None:
+def test_a_call_without_return_succeeds_when_it_was_sent(bench: Bench) -> None:
     message = bench.call(TELL)
     assert bench.received() == SomeIpMessage(
         0x00CD, 2, 0x03AB, 1, 4, MessageType.REQUEST_NO_RETURN, payload=b"hi"
@@ -107,7 +107,7 @@ def test_a_call_that_wants_no_answer_says_so_and_its_caller_is_told_that_it_was_
     assert bench.endpoint.statistics()["calls_open"] == bench.endpoint.statistics()["calls_expired"] == 0
 
 
-def test_a_call_that_wants_no_answer_and_cannot_be_sent_is_no_success(bench: Bench) -> None:
+def test_a_call_without_return_that_cannot_be_sent_fails(bench: Bench) -> None:
     def refuse(_datagram: bytes, _address: object) -> object:
         raise OSError(113, "No route to host")
 
@@ -120,14 +120,14 @@ def test_a_call_that_wants_no_answer_and_cannot_be_sent_is_no_success(bench: Ben
     assert bench.next_message().attributes.reqid == later.id
 
 
-def test_a_request_without_return_is_taken_and_its_answer_ends_here(bench: Bench) -> None:
+def test_a_request_without_return_is_accepted_and_its_response_dropped(bench: Bench) -> None:
     bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
-    heard = bench.next_message()
-    assert heard.attributes.type is UMessageType.REQUEST
-    assert heard.attributes.source == UUri.parse("//chassis/12/1/0")
+    delivered = bench.next_message()
+    assert delivered.attributes.type is UMessageType.REQUEST
+    assert delivered.attributes.source == UUri.parse("//chassis/12/1/0")
 
     bench.endpoint.send(
-        UMessage(bench.ids.next(), response_attributes(heard, None, UPayloadFormat.UNSPECIFIED), b"no")
+        UMessage(bench.ids.next(), response_attributes(delivered, None, UPayloadFormat.UNSPECIFIED), b"no")
     )
     assert bench.endpoint.statistics()["responses_not_wanted"] == 1
 
@@ -136,9 +136,9 @@ def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Ben
     bench.send_datagrams(encode(asked(MessageType.REQUEST_NO_RETURN, method=2)))
     bench.next_message()
     bench.send_datagrams(encode(asked(method=2)))
-    told = bench.received()
-    assert (told.message_type, told.return_code) == (MessageType.ERROR, ReturnCode.E_WRONG_MESSAGE_TYPE)
-    assert (told.client, told.session, told.payload) == (0x12, 9, b"")
+    reply = bench.received()
+    assert (reply.message_type, reply.return_code) == (MessageType.ERROR, ReturnCode.E_WRONG_MESSAGE_TYPE)
+    assert (reply.client, reply.session, reply.payload) == (0x12, 9, b"")
     assert bench.endpoint.statistics()["refused_request_type"] == 1
 
 
@@ -152,29 +152,27 @@ def test_a_request_to_a_method_without_return_is_a_wrong_message_type(bench: Ben
         (encode(asked())[:-1], ReturnCode.E_MALFORMED_MESSAGE),
     ],
 )
-def test_a_client_is_told_that_its_request_is_no_message(
-    bench: Bench, broken: bytes, code: ReturnCode
-) -> None:
+def test_a_malformed_request_gets_an_error(bench: Bench, broken: bytes, code: ReturnCode) -> None:
     bench.send_datagrams(broken)
-    told = bench.received()
-    assert (told.message_type, told.return_code) == (MessageType.ERROR, code)
-    assert (told.service, told.method, told.client, told.session) == (0x0777, 1, 0x12, 9)
+    reply = bench.received()
+    assert (reply.message_type, reply.return_code) == (MessageType.ERROR, code)
+    assert (reply.service, reply.method, reply.client, reply.session) == (0x0777, 1, 0x12, 9)
 
 
-def test_strangers_and_those_that_carry_an_error_are_told_nothing(bench: Bench) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        stranger.bind(("127.0.0.2", 0))
-        stranger.settimeout(WITHIN_S)
-        stranger.sendto(encode(asked())[:-1], bench.endpoint.address)
-        stranger.sendto(encode(asked()), bench.endpoint.address)
+def test_unknown_senders_and_messages_with_an_error_get_no_reply(bench: Bench) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown_sender:
+        unknown_sender.bind(("127.0.0.2", 0))
+        unknown_sender.settimeout(WITHIN_S)
+        unknown_sender.sendto(encode(asked())[:-1], bench.endpoint.address)
+        unknown_sender.sendto(encode(asked()), bench.endpoint.address)
         bench.send_datagrams(
             encode(asked(service=0x0778, return_code=1)), encode(asked(service=0x0778, session=10))
         )
         assert bench.received().session == 10
 
-        stranger.setblocking(False)
+        unknown_sender.setblocking(False)
         with pytest.raises(BlockingIOError):
-            stranger.recv(65_535)
+            unknown_sender.recv(65_535)
     counts = bench.endpoint.statistics()
     assert (counts["refused_request_service"], counts["refused_request_address"]) == (2, 1)
 
@@ -184,23 +182,23 @@ def test_strangers_and_those_that_carry_an_error_are_told_nothing(bench: Bench) 
 
 @pytest.mark.parametrize("payload", [b"", b"why"])
 @pytest.mark.parametrize("kind", [MessageType.ERROR, MessageType.RESPONSE])
-def test_a_return_code_of_the_service_s_own_gets_through(
+def test_a_service_specific_return_code_passes_unchanged(
     bench: Bench, kind: MessageType, payload: bytes
 ) -> None:
     bench.call(ASK)
     answer = msgspec.structs.replace(bench.received(), message_type=kind, return_code=0x25, payload=payload)
     bench.send_datagrams(encode(answer))
 
-    heard = bench.next_message()
-    assert heard.attributes.commstatus is UCode.UNKNOWN
-    assert heard.attributes.payload_format is UPayloadFormat.PROTOBUF
-    assert decode_failure(heard.payload) == SomeipFailure(0x25, payload)
-    assert "(0x25)" in decode_status(heard.payload).message
+    delivered = bench.next_message()
+    assert delivered.attributes.commstatus is UCode.UNKNOWN
+    assert delivered.attributes.payload_format is UPayloadFormat.PROTOBUF
+    assert decode_failure(delivered.payload) == SomeipFailure(0x25, payload)
+    assert "(0x25)" in decode_status(delivered.payload).message
 
 
 @pytest.mark.parametrize("payload", [b"", b"why"])
 @pytest.mark.parametrize("code", [0x25, 0x5E, 0x08])
-def test_a_provider_says_what_its_failure_is_in_someip(bench: Bench, code: int, payload: bytes) -> None:
+def test_a_provider_can_choose_its_someip_return_code(bench: Bench, code: int, payload: bytes) -> None:
     bench.send_datagrams(encode(asked()))
     status = UStatus(UCode.FAILED_PRECONDITION, "the door is locked")
     attributes = response_attributes(bench.next_message(), status.code, UPayloadFormat.PROTOBUF)
@@ -208,12 +206,12 @@ def test_a_provider_says_what_its_failure_is_in_someip(bench: Bench, code: int, 
         UMessage(bench.ids.next(), attributes, encode_failure(status, SomeipFailure(code, payload)))
     )
 
-    told = bench.received()
-    assert (told.message_type, told.return_code, told.payload) == (MessageType.ERROR, code, payload)
+    reply = bench.received()
+    assert (reply.message_type, reply.return_code, reply.payload) == (MessageType.ERROR, code, payload)
 
 
 @pytest.mark.parametrize("code", [each for each in UCode if each])
-def test_no_failure_is_told_as_0xff_or_as_success(bench: Bench, code: UCode) -> None:
+def test_no_failure_is_encoded_as_0xff_or_as_success(bench: Bench, code: UCode) -> None:
     bench.send_datagrams(encode(asked()))
     attributes = response_attributes(bench.next_message(), code, UPayloadFormat.PROTOBUF)
     bench.endpoint.send(
@@ -223,7 +221,7 @@ def test_no_failure_is_told_as_0xff_or_as_success(bench: Bench, code: UCode) -> 
     assert 0x01 <= bench.received().return_code <= 0x0A
 
 
-def test_an_answer_after_the_ttl_is_counted_and_nobody_hears_of_it(bench: Bench) -> None:
+def test_a_response_after_the_ttl_is_counted_and_dropped(bench: Bench) -> None:
     message = bench.call(ASK, ttl=300)
     late = msgspec.structs.replace(bench.received(), message_type=MessageType.RESPONSE)
     expired = bench.next_message()
@@ -236,7 +234,9 @@ def test_an_answer_after_the_ttl_is_counted_and_nobody_hears_of_it(bench: Bench)
     assert (counts["refused_response_unsolicited"], counts["calls_expired"]) == (1, 1)
 
 
-def test_a_call_that_has_time_wakes_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_a_late_deadline_does_not_wake_the_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     woken: list[int] = []
     monkeypatch.setattr(bench.endpoint._receive_loop, "wake", lambda: woken.append(1))
     for _ in range(3):
@@ -245,9 +245,9 @@ def test_a_call_that_has_time_wakes_nobody(bench: Bench, monkeypatch: pytest.Mon
     assert not woken
 
 
-def test_a_call_that_has_none_ends_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_an_early_deadline_ends_in_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive_loop, "_MAX_SLEEP_NS", 3_600_000_000_000)
-    bench.endpoint._receive_loop.wake()  # so that it sleeps for so long from now on
+    bench.endpoint._receive_loop.wake()  # so that the loop sleeps until the new deadline
     bench.send_datagrams(encode(asked()))
     bench.next_message()
     for _ in range(5):
@@ -258,8 +258,8 @@ def test_a_call_that_has_none_ends_in_time(bench: Bench, monkeypatch: pytest.Mon
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
-class Together:
-    """A listener for many; `helpings` are what came at once."""
+class BatchSide:
+    """A batch listener; `batches` are the received batches."""
 
     def __init__(self) -> None:
         self.batches: SimpleQueue[list[UMessage]] = SimpleQueue()
@@ -278,21 +278,21 @@ class Together:
 
 
 @pytest.fixture
-def together(bench: Bench) -> Together:
-    made = Together()
+def together(bench: Bench) -> BatchSide:
+    made = BatchSide()
     bench.endpoint.unregister_listener(ANY, ANY, bench._messages.put)
     bench.endpoint.register_listener(ANY, ANY, made)
     return made
 
 
-def test_calls_that_leave_together_are_answered_each_by_its_own(bench: Bench, together: Together) -> None:
+def test_calls_sent_as_a_batch_get_their_own_responses(bench: Bench, together: BatchSide) -> None:
     transmit_all = bench.endpoint.batch_transmitter(None)
     calls = [request(bench.ids.next(), APP, ASK, b"%d" % number, ttl=10_000) for number in range(40)]
-    calls.insert(20, request(bench.ids.next(), APP, TELL, b"told", ttl=10_000))
+    calls.insert(20, request(bench.ids.next(), APP, TELL, b"notify", ttl=10_000))
     assert transmit_all(calls) == 41
     came = [bench.received() for _ in calls]
     assert [each.payload for each in came] == [each.payload for each in calls]
-    asked_of = [each for each in came if each.payload != b"told"]
+    asked_of = [each for each in came if each.payload != b"notify"]
     bench.send_datagrams(
         *(
             encode(msgspec.structs.replace(each, message_type=MessageType.RESPONSE))
@@ -305,13 +305,13 @@ def test_calls_that_leave_together_are_answered_each_by_its_own(bench: Bench, to
         each.check()
         assert each.attributes.reqid is not None
         asked_for = by_id.pop(each.attributes.reqid)
-        assert each.payload == (b"" if asked_for == b"told" else asked_for)
+        assert each.payload == (b"" if asked_for == b"notify" else asked_for)
     assert not by_id
     figures = bench.endpoint.statistics()
     assert (figures["calls_open"], figures["sent"], figures["received"]) == (0, 41, 41)
 
 
-def test_requests_that_came_together_are_answered_together(bench: Bench, together: Together) -> None:
+def test_requests_received_as_a_batch_are_answered_as_a_batch(bench: Bench, together: BatchSide) -> None:
     bench.send_datagrams(*(encode(asked(session=number + 1)) for number in range(40)))
     requests = together.next_messages(40)
     assert len({each.id for each in requests}) == 40

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events that come in a row are made messages of, and handed on, together: the rest of the path is cheaper for many."""
+"""Oracle: `Inbound.deliver` of each message in turn; compared in
+tests/transports/someip/endpoint/test_event_batcher.py.
+
+Consecutive events become messages together and reach a batch listener in one call, because the rest of the path is
+cheaper for a batch. In: attributes and datagrams of events, and messages. Out: calls of listeners, in order.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +15,7 @@ from ustreamer.uprotocol.utransport import Listener, batch_listener_of
 
 
 class EventBatcher:
-    """What has come in a row since the last `deliver`. It belongs to the receiving thread."""
+    """The messages since the last `flush`. Belongs to the receiving thread."""
 
     def __init__(
         self,
@@ -19,35 +24,36 @@ class EventBatcher:
         deliver_one: Callable[[UMessage], None],
         on_listener_failed: Callable[[Exception, UMessage], None],
     ) -> None:
-        """`messages` makes them of attributes and datagrams; `deliver_one` sees to what several hear, or nobody.
+        """`make_messages` turns attributes and datagrams into messages. `deliver_one` delivers to several listeners
+        or to none.
 
-        `failed` is told what a listener raised that was given many, and the first of them.
+        `on_listener_failed` receives the exception of a batch listener and the first message of its batch.
         """
         self.attributes: list[UAttributes] = []
         self.datagrams: list[bytes] = []
-        self._ready: list[UMessage] = []  # what came before those
+        self._ready: list[UMessage] = []  # messages before those
         self.delivered_in_batches = 0
-        """How many went on together."""
+        """Messages that were delivered in a batch."""
         self._make_messages = make_messages
         self._listeners_for = listeners_for
         self._deliver_one = deliver_one
         self._on_listener_failed = on_listener_failed
 
     def add_message(self, message: UMessage) -> None:
-        """One that is a message already came last."""
+        """Add a decoded message behind the collected events."""
         if self.attributes:
             self._ready += self._decode_collected()
         self._ready.append(message)
 
     def _decode_collected(self) -> Sequence[UMessage]:
-        """Messages of what came last."""
+        """The messages of the collected events."""
         made = self._make_messages(self.attributes, self.datagrams)
         self.attributes.clear()
         self.datagrams.clear()
         return made
 
     def flush(self) -> None:
-        """Deliver them in their order; those together that follow each other and have one and the same listener."""
+        """Deliver all in order. Consecutive messages with the same single listener are delivered together."""
         if self.attributes:
             made = self._decode_collected()
             if not self._ready:
@@ -59,7 +65,7 @@ class EventBatcher:
             self.deliver_batch(messages)
 
     def deliver_batch(self, messages: Sequence[UMessage]) -> None:
-        """As `deliver`, of messages that came when nothing was waiting for it."""
+        """As `flush`, for messages that arrive while nothing is collected."""
         listeners_for = self._listeners_for
         if type(messages) is MessageBatch:
             self._deliver_to(messages, listeners_for(messages.attributes))
@@ -82,7 +88,7 @@ class EventBatcher:
                 self.delivered_in_batches += len(messages)
                 try:
                     on_batch(messages)
-                except Exception as error:  # noqa: BLE001  # foreign code, which should have raised nothing
+                except Exception as error:  # noqa: BLE001  # foreign code, which must not raise
                     self._on_listener_failed(error, messages[0])
                 return
         for message in messages:

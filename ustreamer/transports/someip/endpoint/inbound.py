@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the bytes that come in at an endpoint to its listeners: events, requests and answers, and what is refused.
+"""Input of an endpoint, from received bytes to listeners: events, requests, responses, and refusals.
 
-Belongs to the receiving thread, but for `deliver` of what the endpoint itself answers.
+Belongs to the receiving thread, except `deliver` of messages that the endpoint itself creates.
+
+Fast paths: `on_batch` (a whole batch at once, else `_decode_each`) and `on_datagram`. Oracle: `split` and
+`Exchange.decode_message` (`_on_any_datagram`); compared in tests/transports/someip/rpc/test_fast_path_batches.py.
+In production the readable path decodes no plain event, and no plain RPC message after the first request of a client.
 """
 
 import logging
@@ -24,7 +28,7 @@ from ustreamer.uprotocol.umessage import UMessage
 log = logging.getLogger("ustreamer.someip")
 
 PEER_STREAMER: Final = "peer_streamer"
-"""Why a message is refused that comes from another streamer: it would go round."""
+"""Reason for refusing a message from another streamer: it would loop."""
 _REASONS: Final = (
     *map(str, MalformedReason),
     *map(str, SomeipRefusal),
@@ -35,9 +39,9 @@ _REASONS: Final = (
 
 
 class Inbound:
-    """What comes in at one endpoint. `take` and `take_one` say whether it was events and nothing else.
+    """Input of one endpoint. `on_batch` and `on_datagram` return whether the input was events only.
 
-    Events set no deadlines: who waits for one need not look again (`ReceiveLoop`).
+    Events set no deadlines, so that the receive loop need not check its deadlines (`ReceiveLoop`).
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class Inbound:
         send_reply: Callable[[bytes, Address], None],
         reasons: Iterable[str] = (),
     ) -> None:
-        """`answer` sends an answer of our own; `reasons` are those of others that `count_refusal` is told."""
+        """`send_reply` sends a reply of this endpoint; `reasons` are additional reasons for `count_refusal`."""
         self._name = name
         self._exchange = exchange
         self._listeners = listeners
@@ -65,7 +69,7 @@ class Inbound:
     # --- datagrams ------------------------------------------------------------------------------------------------------
 
     def on_batch(self, batch: DatagramBatch) -> bool:
-        """Take in what has arrived together, in order."""
+        """Process the datagrams of a batch, in order."""
         self._datagrams += len(batch)
         messages = self._exchange.decode_batch(batch)
         if messages is None:
@@ -74,7 +78,7 @@ class Inbound:
         return type(messages) is MessageBatch and messages.attributes.type is UMessageType.PUBLISH
 
     def on_datagram(self, datagram: bytes, address: Address) -> bool:
-        """As `take` of one, with no wait for another."""
+        """As `on_batch` of one datagram, without collecting."""
         self._datagrams += 1
         exchange = self._exchange
         attributes = exchange.match_event(datagram, address[0])
@@ -103,7 +107,7 @@ class Inbound:
             if message is not None:
                 batcher.add_message(message)
             else:
-                batcher.flush()  # they came before
+                batcher.flush()  # collected events arrived before
                 self._on_any_datagram(datagram, address)
         batcher.flush()
         return only_events
@@ -122,7 +126,7 @@ class Inbound:
     def on_stream(
         self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], address: TcpAddress
     ) -> None:
-        """Take in what came over TCP."""
+        """Process messages received over TCP."""
         for error in malformed:
             self.count_refusal(error.reason, address, error)
         self._on_messages(messages, address)
@@ -145,7 +149,7 @@ class Inbound:
                 self._send_reply(outcome.reply, address)
 
     def deliver(self, message: UMessage) -> None:
-        """Call everybody who listens for `message`."""
+        """Call every listener that matches `message`."""
         listeners = self._listeners.listeners_for(message.attributes)
         if listeners:
             self._received += 1
@@ -154,7 +158,7 @@ class Inbound:
         for listener in listeners:
             try:
                 listener(message)
-            except Exception as error:  # noqa: BLE001  # foreign code: reported, and the next datagram is served
+            except Exception as error:  # noqa: BLE001  # foreign code: reported, and the next datagram is processed
                 self._listener_failed(error, message)
 
     def _listener_failed(self, error: Exception, message: UMessage) -> None:
@@ -169,7 +173,7 @@ class Inbound:
 
     def count_refusal(self, reason: str, address: Address, refused: object) -> None:
         self._refused[reason] += 1
-        if self._refused[reason] == 1:  # the first shows what it is about; the others are in the counter
+        if self._refused[reason] == 1:  # the first one shows the cause; the others are counted
             log.warning(
                 "someip.refused",
                 extra={
@@ -181,7 +185,7 @@ class Inbound:
             )
 
     def statistics(self) -> Mapping[str, int]:
-        """`SomeipTransport.statistics` says what they are."""
+        """`SomeipTransport.statistics` describes them."""
         return {
             "datagrams": self._datagrams,
             "received": self._received + self._batcher.delivered_in_batches,

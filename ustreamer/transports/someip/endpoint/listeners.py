@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which listeners hear a message: found once per distinct source and sink, and again after each change."""
+"""The listeners of a message: matched once per distinct source and sink, and again after each change."""
 
 from threading import Lock
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuri import UUri, check_filters
 
 MAX_LISTENERS: Final = 256
-_MAX_CACHED: Final = 8_192  # sources and sinks whose listeners are remembered
+_MAX_CACHED: Final = 8_192  # cached pairs of source and sink
 
 
 class _Registration(NamedTuple):
@@ -27,7 +27,7 @@ class _Registration(NamedTuple):
 
 
 class _Table:
-    """The registrations at one moment and the answers found with them; a change makes another table."""
+    """The registrations at one moment and the matches found with them; a change creates another table."""
 
     __slots__ = ("cache", "registrations")
 
@@ -37,16 +37,16 @@ class _Table:
 
 
 class Listeners:
-    """Registered listeners. Changes come from any thread, `hearing` is asked by one: the receiving thread."""
+    """Registered listeners. Any thread changes them; only the receiving thread calls `listeners_for`."""
 
     def __init__(self, authority: str) -> None:
-        """`authority` stands for an empty one in a filter."""
+        """`authority` replaces an empty authority in a filter."""
         self._authority = authority
         self._lock = Lock()
         self._table = _Table(())
 
     def register(self, source: UUri, sink: UUri | None, listener: Listener) -> None:
-        """Add a listener; nothing new if it is there with these filters. Raises as `UTransport.register_listener`."""
+        """Add a listener, unless it is registered with these filters. Raises as `UTransport.register_listener`."""
         added = self._registration(source, sink, listener)
         with self._lock:
             registrations = self._table.registrations
@@ -59,7 +59,7 @@ class Listeners:
             self._table = _Table((*registrations, added))
 
     def unregister(self, source: UUri, sink: UUri | None, listener: Listener) -> None:
-        """Take a listener away. Raises as `UTransport.unregister_listener`; a call that has begun may still run."""
+        """Remove a listener. Raises as `UTransport.unregister_listener`; a call that has begun may still run."""
         removed = self._registration(source, sink, listener)
         with self._lock:
             registrations = self._table.registrations
@@ -75,7 +75,7 @@ class Listeners:
     def listeners_for(self, attributes: UAttributes) -> tuple[Listener, ...]:
         """The listeners for a message with these attributes, each once, in order of registration."""
         table = self._table
-        # By all that `hears` looks at: of two answers, no attributes are the same.
+        # The key holds all that `matches` reads: two responses never have the same attributes.
         ends = attributes.source, attributes.sink
         found = table.cache.get(ends)
         if found is None:

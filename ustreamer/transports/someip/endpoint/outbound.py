@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How messages leave a SOME/IP endpoint: each in a datagram, many in one system call, in segments, or over a connection."""
+"""Output of a SOME/IP endpoint: a message as one datagram, in a batch of datagrams, in segments, or over TCP."""
 
 import errno
 import socket
@@ -22,11 +22,11 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 NoEventError = Callable[[UUri], UStatusError]
-"""What is to be said of a topic that is no event of the receiver's services."""
+"""Creates the error for a topic that is no event of the receiver's services."""
 
 
 class Outbound:
-    """Any thread, but for `open`, `close` and `run`. Never waits."""
+    """Any thread, except for `open`, `close` and `on_tick`. Never waits."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Outbound:
         self._tp_sender = TpSender(limits, self._send_segment, clock.monotonic_ns, wake_by)
         self._gso_sender = GsoSender()
         self._fast_path_events: dict[UUri, dict[UUri, EventHeaderTemplate]] = {}
-        # Not locked: under CPython's GIL no other thread gets in between the reading and the writing of a `+= 1`.
+        # Not locked: under CPython's GIL no other thread runs between the read and the write of a `+= 1`.
         self._sent = 0
 
     # --- life -----------------------------------------------------------------------------------------------------------
@@ -55,27 +55,27 @@ class Outbound:
         self._gso_sender.open(opened)
 
     def flush(self, timeout_s: float) -> None:
-        """Send the segments that wait, whatever pause was asked for between them."""
+        """Send the waiting segments, without the configured pause."""
         self._tp_sender.flush(timeout_s)
 
     def close(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self.sendto = _not_open
         self._gso_sender.close()
 
     def watch_routes(self, on_route_opened: Callable[[Hashable], None]) -> None:
-        """Have `opened` called for receivers for which too much waited to be sent in segments."""
+        """Call `on_route_opened` for receivers with too many waiting segments, when there is room again."""
         self._tp_sender.watch_routes(on_route_opened)
 
     # --- time -----------------------------------------------------------------------------------------------------------
 
     def on_tick(self) -> None:
-        """Send the segments that are due; belongs to the receiving thread."""
+        """Send the due segments; belongs to the receiving thread."""
         self._tp_sender.on_tick()
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `run` has something to do."""
+        """The time of the next `on_tick` with due segments."""
         return self._tp_sender.next_deadline_ns
 
     # --- messages -------------------------------------------------------------------------------------------------------
@@ -87,7 +87,9 @@ class Outbound:
         segmentation: TpSegmentation | None,
         deadline_ns: int | None = None,
     ) -> None:
-        """Send a request or a response, and count it. Raises UStatusError, and RouteUnavailable while `address` is away."""
+        """Send and count a request or a response. Raises UStatusError, and RouteUnavailable while `address` is
+        unreachable.
+        """
         self.send_raw(datagram, address, segmentation, deadline_ns)
         self._sent += 1
 
@@ -100,7 +102,7 @@ class Outbound:
     ) -> None:
         """As `send`, uncounted."""
         if isinstance(address, TcpAddress):
-            # Not again because its reading is in doubt: a method may not bear to be called twice.
+            # Not resent if only its reading is in doubt: a method may not tolerate a second call.
             self._connections.send(datagram, address, deadline_ns, resend_if_unread=False)
             return
         try:
@@ -112,7 +114,9 @@ class Outbound:
             raise send_error(error, len(datagram) - HEADER_LENGTH, address) from error
 
     def send_equal_sized(self, datagrams: Sequence[bytes], address: Address) -> int:
-        """Send datagrams of one size, 64 at most, and count them; how many, from the first on, were taken. Raises nothing."""
+        """Send and count at most 64 datagrams of one size; returns how many were accepted, from the first on. Never
+        raises.
+        """
         return self._gso_sender.send_equal_sized(datagrams, address)
 
     def _send_segment(self, datagram: bytes, address: Address) -> None:
@@ -121,10 +125,12 @@ class Outbound:
     # --- events ---------------------------------------------------------------------------------------------------------
 
     def event_transmitter(self, receiver: EventReceiver, *, with_batch: bool = False) -> SendOne:
-        """What sends events to `receiver`: 0.6 us besides the system call. `bursts`: have `bursts_to` know it from now on."""
+        """The sender of events to `receiver`: 0.6 us besides the system call. `with_batch`: enables
+        `batch_transmitter`.
+        """
         address = receiver.address
-        # A session counter of its own for each event and receiver: one that gets every tenth event sees no gaps. next()
-        # of an itertools.count is atomic, so two threads never send the same number.
+        # One session counter for each event and receiver: a receiver of every tenth event sees no gaps. next() of an
+        # itertools.count is atomic, so two threads never send the same number.
         events: dict[UUri, EventHeaderTemplate] = {
             topic: (*_header_around_session(event), count())
             for topic, event in receiver.events.items()
@@ -153,7 +159,7 @@ class Outbound:
         return transmit
 
     def _slow_path_transmitter(self, receiver: EventReceiver) -> SendOne:
-        """What sends the events that go over TCP or may go in segments, and says of what is none that it is none."""
+        """The sender of events that use TCP or segments. It raises for a topic that is no event of the receiver."""
         over_tcp = receiver.over_tcp
         events = {
             topic: (event, count(), event.segmentation)
@@ -176,12 +182,12 @@ class Outbound:
         return transmit
 
     def batch_transmitter(self, receiver: EventReceiver) -> SendBatch | None:
-        """What sends many events to a receiver that `events_to` was told of; None if it has none for bursts."""
+        """The batch sender for a receiver with `with_batch`; None if none of its events can be sent in batches."""
         events = self._fast_path_events[receiver.subscriber]
         return self._gso_sender.event_sender(events, receiver.address) if events else None
 
     def _deadline_of(self, message: UMessage) -> int | None:
-        """When the ttl of `message` is over; None if it has none."""
+        """The time at which the ttl of `message` expires; None if it has none."""
         if not message.attributes.ttl:
             return None
         return self._expiry.deadline_ns(message, self._monotonic_ns(), 0)
@@ -192,7 +198,7 @@ class Outbound:
 
 
 def _header_around_session(event: EventTemplate) -> tuple[bytes, bytes]:
-    """The parts of the event's header that are the same in every message: message id, and versions to return code."""
+    """The parts of an event's header that are the same in every message: message id, and versions to return code."""
     header = encode_event(event, 0, b"")
     return header[:4], header[12:]
 

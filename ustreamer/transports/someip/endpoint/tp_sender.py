@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long messages of a SOME/IP endpoint on their way out: a `TpSegmenter`, a lock, and whoever calls.
+"""Sends the long messages of a SOME/IP endpoint: a `TpSegmenter`, a lock, and the calling threads.
 
-The first segment leaves on the caller's thread, so that a receiver that is away is known at once and to the lane; the
-others leave when they are due, on the endpoint's receiving thread. From then on the message counts as sent, as one does
-that the kernel has taken. What the kernel does not take is tried again, for as long as a receiver waits for it.
+The caller's thread sends the first segment, so that its egress queue learns at once of an unreachable receiver. The
+receiving thread of the endpoint sends the others when they are due. The message then counts as sent, like a datagram
+that the kernel accepted. A segment that the kernel rejects is tried again for as long as a receiver waits for it.
 """
 
 import logging
@@ -19,12 +19,12 @@ from ustreamer.uprotocol.ustatus import invalid_argument
 
 log = logging.getLogger("ustreamer.someip")
 
-_MAX_SEGMENTS_PER_TICK = 64  # segments between two looks at what comes in, 0.3 ms
+_MAX_SEGMENTS_PER_TICK = 64  # segments between two reads of the sockets, 0.3 ms
 _NS_PER_S = 1_000_000_000
 
 
 class TpSender:
-    """`send` is called from any thread, `run` from the receiving one, `flush` when that has ended."""
+    """`send` is called from any thread, `on_tick` from the receiving thread, `flush` after the end of that thread."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class TpSender:
         monotonic_ns: Callable[[], int],
         wake: Callable[[int], None],
     ) -> None:
-        """`wake` is called with the monotonic time at which `run` has something to do."""
+        """`wake` receives the monotonic time of the next `on_tick`."""
         self._limits = limits
         self._sendto = sendto
         self._monotonic_ns = monotonic_ns
@@ -41,25 +41,23 @@ class TpSender:
         self._on_route_opened: Callable[[Hashable], None] = _no_route_watcher
         self._lock = Lock()
         self._segmenter = TpSegmenter(limits.waiting_bytes, limits.waiting_messages)
-        self._blocked_routes: set[Hashable] = (
-            set()
-        )  # routes that found no room: no more than there are events and methods
-        self._has_room_again = False  # whether there is some again
+        self._blocked_routes: set[Hashable] = set()  # blocked routes: at most as many as events and methods
+        self._has_room_again = False  # whether a message was completed or dropped since
         self._segmented = self._unsent = 0
         self.next_deadline_ns: int | None = None
-        """When `run` has something to do; None if nothing waits."""
+        """The time of the next `on_tick` with due segments; None if nothing waits."""
 
     def watch_routes(self, on_route_opened: Callable[[Hashable], None]) -> None:
-        """As `EndpointTransport.watch_routes`, for what found no room."""
+        """As `EndpointTransport.watch_routes`, for routes that `send` reported as unavailable."""
         self._on_route_opened = on_route_opened
 
     # --- any thread -----------------------------------------------------------------------------------------------------
 
     def send(self, datagram: bytes, address: Address, segmentation: TpSegmentation) -> None:
-        """Send a whole message, in segments if it is too long for one, behind those of its stream that still wait.
+        """Send a whole message, in segments if it is too long, behind the waiting ones of its stream.
 
-        Raises OSError if it, or its first segment, cannot be sent; RouteUnavailable if too much waits, and
-        UStatusError(INVALID_ARGUMENT) if it is more than may ever wait: then nothing of it was sent.
+        Raises OSError if the message, or its first segment, cannot be sent; RouteUnavailable if too much waits;
+        UStatusError(INVALID_ARGUMENT) if it exceeds the limit. In each case nothing of it was sent.
         """
         size = len(datagram) - HEADER_LENGTH
         stream = (address, int.from_bytes(datagram[:4], "big"))
@@ -93,7 +91,7 @@ class TpSender:
             raise RouteUnavailable(route, f"{address[0]}:{address[1]}: {error}") from error
 
     def _send_first(self, stream: TpStream, now_ns: int) -> None:
-        """Send the first segment of a stream; an OSError takes it out again."""
+        """Send the first segment of a stream; an OSError removes the message again."""
         due = self._segmenter.next_segment(stream)
         try:
             self._sendto(due.datagram, due.address)
@@ -105,16 +103,16 @@ class TpSender:
     # --- the receiving thread -------------------------------------------------------------------------------------------
 
     def on_tick(self) -> None:
-        """Send what is due, and no more at once than lets what comes in be looked at."""
+        """Send due segments, at most _MAX_SEGMENTS_PER_TICK, so that input is read in between."""
         if self.next_deadline_ns is None:
-            return  # nearly always: this is asked in every round of the receiving thread
+            return  # the usual case: the receiving thread calls this in every round
         opened: set[Hashable] = set()
         with self._lock:
             self._send_due(self._monotonic_ns())
             self.next_deadline_ns = self._segmenter.next_deadline_ns
             if self._has_room_again:
                 opened, self._blocked_routes, self._has_room_again = self._blocked_routes, set(), False
-        for route in opened:  # not under the lock: the lane that is told holds its own when it sends
+        for route in opened:  # not under the lock: the notified egress queue holds its own lock when it sends
             self._on_route_opened(route)
 
     def _send_due(self, now_ns: int) -> None:
@@ -128,13 +126,13 @@ class TpSender:
                 if not self._segmenter.on_send_blocked(due, now_ns):
                     self._abandon(due, error)
             else:
-                # Not `now_ns`: this thread may have been held up in between, and the pause counts from when it went.
+                # Not `now_ns`: the thread may have been delayed, and the pause starts when the segment was sent.
                 self._has_room_again |= self._segmenter.on_sent(due, self._monotonic_ns())
 
     def _abandon(self, due: DueSegment, error: OSError) -> None:
         self._has_room_again = True
         self._unsent += 1
-        if self._unsent == 1:  # the first shows what it is about; the others are in the counter
+        if self._unsent == 1:  # the first one shows the cause; the others are counted
             log.warning(
                 "someip.segments_abandoned",
                 extra={"receiver": f"{due.address[0]}:{due.address[1]}", "reason": error.strerror},
@@ -143,7 +141,7 @@ class TpSender:
     # --- the end, and reading -------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float) -> None:
-        """Send what still waits, at its pace, when `run` is not called any more; what is left then is given up."""
+        """Send the waiting segments at their pace after the last `on_tick`; after `timeout_s` the rest is abandoned."""
         until_ns = self._monotonic_ns() + int(timeout_s * _NS_PER_S)
         pause = Event()
         while self._segmenter.pending[1] and (now_ns := self._monotonic_ns()) < until_ns:
@@ -154,7 +152,7 @@ class TpSender:
         self._unsent += self._segmenter.pending[1]
 
     def statistics(self) -> dict[str, int]:
-        """What waits now, and counters since the start; names as in `SomeipTransport.statistics`."""
+        """Waiting messages, and counters since the start; names as in `SomeipTransport.statistics`."""
         pending_bytes, pending = self._segmenter.pending
         return {
             "tp_waiting": pending,
@@ -165,4 +163,4 @@ class TpSender:
 
 
 def _no_route_watcher(route: Hashable) -> None:
-    """Nobody watches routes."""
+    """The default: no watcher."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SOME/IP endpoint: one UDP socket, one thread that receives, and senders on whatever thread calls.
+"""A SOME/IP endpoint: one UDP socket, one receiving thread, and senders on any thread.
 
-Beside the one socket there are some that only receive, each from one ECU that the configuration names (`direct`).
-What a message means and what becomes of it is decided in `exchange`. The thread is `receiving`, what it reads a socket with
-`reading`, and from the bytes to the listeners it is `incoming`; here all of it is put together.
-Peers are those of the configuration and, with `sd`, those that service discovery finds (`discovering`).
+Further sockets only receive, each from one ECU that the configuration names (`io.connected_sockets`). `rpc.exchange`
+decides the meaning of a message. `io.receive_loop` is the thread, `io.adaptive_reader` reads its sockets, `inbound`
+leads from bytes to listeners, `outbound` from messages to bytes. This module connects them. Peers come from the
+configuration and, with `sd`, from service discovery (`discovery.sd_driver`).
 """
 
 import random
@@ -138,13 +138,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         return found
 
     def open(self) -> None:
-        """As the port says, once."""
+        """As `EndpointTransport.open`; at most once."""
         if self._closed:
             raise UStatusError(UCode.UNAVAILABLE, f"endpoint {self._name!r} was closed; make a new one")
         if self._socket is not None:
             return
         try:
-            self._batch = DatagramBatch()  # first, as nothing is open yet
+            self._batch = DatagramBatch()  # first, because nothing is open yet
         except OSError as error:
             raise UStatusError(
                 UCode.UNAVAILABLE, f"endpoint {self._name!r} cannot receive: {error.strerror}"
@@ -182,19 +182,19 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     @property
     def tcp_address(self) -> TcpAddress:
-        """Where we listen over TCP while open; port 0 if nothing is offered over it."""
+        """The TCP listening address while open; port 0 if no offered service uses TCP."""
         return TcpAddress(self._config.bind, self._connections.port)
 
     @property
     def address(self) -> Address:
-        """Our address on the network while open: the bound port where the configured one is 0."""
+        """The UDP address while open: the bound port where the configured port is 0."""
         if self._socket is None:
             return (self._config.bind, self._config.port)
         host, port = self._socket.getsockname()
         return (host, port)
 
     def stop_receiving(self) -> None:
-        """As the port says. Callers of calls that are open are told UNAVAILABLE: their answers are not read any more."""
+        """As `EndpointTransport.stop_receiving`. Callers with open calls get UNAVAILABLE: no response will be read."""
         self._receive_loop.stop()
         for response in self._exchange.abort_calls():
             self._inbound.deliver(response)
@@ -218,7 +218,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._socket = None
 
     def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
-        """As the port says, of receivers for which too much waits to be sent in segments, of connections over TCP, and of services."""
+        """As `EndpointTransport.watch_routes`, for receivers with too many waiting segments, TCP connections, and
+        services.
+        """
         self._outbound.watch_routes(opened)
         self._on_route_opened = opened
 
@@ -226,7 +228,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._on_route_opened(route)
 
     def _on_service_gone(self, service: UUri, addresses: list[Address], reason: str) -> None:
-        """Callers that wait for its answers are told, and do not wait for their ttl."""
+        """Fail the open calls of the service at once instead of at their ttl."""
         for response in self._exchange.on_service_gone(service, addresses, reason):
             self._inbound.deliver(response)
 
@@ -242,7 +244,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     # --- receiving ------------------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
-        """Do what is due."""
+        """Run all due work."""
         if self._sd_driver is not None:
             self._sd_driver.on_tick()
         responses, datagrams = self._exchange.expire_requests()
@@ -288,7 +290,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._sd_driver.on_tcp_disconnected(peer, inbound=inbound)
 
     def _send_reply_best_effort(self, datagram: bytes, address: Address) -> None:
-        """Send an answer of our own. Nobody could try again: the client does, after its own timeout."""
+        """Send a reply of this endpoint. A failure is not retried here: the client retries after its own timeout."""
         try:
             self._outbound.send_raw(datagram, address)
         except UStatusError:
@@ -297,7 +299,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     # --- sending --------------------------------------------------------------------------------------------------------
 
     def send(self, message: UMessage) -> None:
-        """As the port says. A Publish goes to every receiver of its topic; a Notification cannot be carried."""
+        """As `EndpointTransport.send`. A Publish goes to every receiver of its topic; a Notification is not
+        supported.
+        """
         message.check(strict=False)
         kind = message.attributes.type
         if kind is not UMessageType.PUBLISH and self._handled_by_discovery(message):
@@ -318,7 +322,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         return self._sd_driver is not None and self._sd_driver.is_for_local_entity(message)
 
     def _handled_by_discovery(self, message: UMessage) -> bool:
-        """Hand a message to service discovery if it is for a uEntity that lives there; whether it was."""
+        """Pass a message for a uEntity of service discovery to `SdDriver`; returns whether it was one."""
         sd_driver = self._sd_driver
         if sd_driver is None or not sd_driver.is_for_local_entity(message):
             return False
@@ -327,7 +331,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         return True
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
-        """What sends events to one receiver, or (None) whatever names its own way; NOT_FOUND comes when it is used."""
+        """The sender of events to one receiver, or (None) of messages with a sink. It raises NOT_FOUND when called."""
         if subscriber is None:
             return self._fast_outbound.transmit
         known = self._transmitters.get(subscriber)
@@ -346,7 +350,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         if subscriber is None:
             return self._fast_outbound.transmit_batch
-        # Only who is a receiver by the configuration: whoever has subscribed may be elsewhere, or gone, by the next burst.
+        # Configured receivers only: a dynamic subscriber may have moved or left by the next batch.
         receiver = self._receivers.get(subscriber)
         transmit_batch = None if receiver is None else self._outbound.batch_transmitter(receiver)
         if receiver is None or transmit_batch is None:
@@ -354,7 +358,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         return self._unless_served_elsewhere(receiver, transmit_batch)
 
     def _event_transmitter(self, receiver: EventReceiver) -> SendOne:
-        """What sends to a receiver of the configuration; with service discovery, unless another streamer serves it."""
+        """The sender to a configured receiver; with service discovery, unless another streamer serves the receiver."""
         transmit = self._outbound.event_transmitter(receiver, with_batch=True)
         if self._sd_driver is None:
             return transmit
@@ -391,7 +395,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             )
         except UStatusError:
             if self._exchange.cancel_call(outgoing.request_id):
-                raise  # to be tried again or answered; but not if we have stopped and told the caller meanwhile
+                raise  # the caller retries or answers; not if `abort_calls` answered meanwhile
         self._receive_loop.wake_by(self._exchange.on_sent(outgoing))
 
     def _send_response(self, message: UMessage) -> None:
@@ -403,7 +407,9 @@ class SomeipTransport(EndpointTransport, PeerTransport):
                 and self._sd_driver is not None
                 and self._sd_driver.peers.has_peers
             ):
-                raise SubscriberEnded(message.attributes.source) from error  # another one's client asked
+                raise SubscriberEnded(
+                    message.attributes.source
+                ) from error  # a request of a client of another streamer
             raise
         if response is not None:
             self._outbound.send(*response)
@@ -412,12 +418,12 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     # --- other streamers ------------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
-        """As the port says, with service discovery."""
+        """As `EndpointTransport.announce`, with service discovery."""
         if self._sd_driver is not None:
             self._sd_driver.peers.announce(announcements)
 
     def watch_peers(self, changed: Callable[[frozenset[Announcement]], None]) -> None:
-        """As the port says, with service discovery."""
+        """As `EndpointTransport.watch_peers`, with service discovery."""
         if self._sd_driver is not None:
             self._sd_driver.peers.add_announcement_listener(changed)
 
@@ -429,7 +435,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     # --- what the configuration fixes, and counters ---------------------------------------------------------------------
 
     def subscriptions(self) -> Sequence[Subscription]:
-        """Every receiver's wish for every event of its service.
+        """A subscription of every receiver for every event of its service.
 
         A receiver is the subscriber //<authority>/<n << 16 | service>/<major>/0: n is 0 for the first one of the
         service, which is its `remote` where it has one, then 1, 2, ...
@@ -441,7 +447,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         ]
 
     def topics(self) -> Sequence[UUri]:
-        """The events of the services that are listed and that we do not offer ourselves."""
+        """The events of the configured services that this endpoint does not offer."""
         return [
             UUri(self._config.authority, each.ue_id, each.major, event.id)
             for each in self._config.services
@@ -450,21 +456,26 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         ]
 
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
-        """Other devices that subscribe ECUs here, at the uSubscription that service discovery stands for."""
+        """Subscriptions of other devices to ECUs here, at the uSubscription proxy of service discovery."""
         return None if self._sd_driver is None else self._sd_driver.directory(changed)
 
     def statistics(self) -> Mapping[str, int]:
         """Counters since the start.
 
-        `datagrams` came in; of the messages in them `received` went to a listener, which failed for `listener_errors`,
-        and `no_listener` matched none; `sent`; `calls_open`, `calls_expired` of ours, and
-        `calls_service_gone` whose service, or the connection to it, went; `requests_open`, `requests_expired` of clients;
-        `responses_not_wanted` to REQUEST_NO_RETURN; `answers_lost` that the kernel did not take; messages in segments that are
-        `tp_open` with `tp_bytes` of memory, `tp_completed`, and `tp_duplicates` of segments; of ours, `tp_segmented` were long,
-        `tp_waiting` with `tp_waiting_bytes` of payload are not sent whole, and `tp_unsent` were given up with a part sent.
-        Of connections over TCP: `tcp_open` at present, `tcp_accepted` that others have opened, `tcp_established` in all,
-        `tcp_ended`; messages that are `tcp_waiting` to be sent again after one has ended, that were `tcp_sent_again`, and that
-        were `tcp_dropped` though they may have been lost.
+        * `datagrams`: received. `received`: messages delivered to a listener; `listener_errors`: exceptions of
+          listeners; `no_listener`: messages without one.
+        * `sent`: messages. `answers_lost`: replies that the kernel rejected.
+        * `calls_open`, `calls_expired`: calls of ours. `calls_service_gone`: their service, or the connection to it,
+          closed.
+        * `requests_open`, `requests_expired`: requests of clients. `responses_not_wanted`: responses to
+          REQUEST_NO_RETURN.
+        * `tp_open` with `tp_bytes` of memory: incomplete messages. `tp_completed`: messages; `tp_duplicates`:
+          segments.
+        * `tp_segmented`: long messages sent. `tp_waiting` with `tp_waiting_bytes` of payload: not sent completely.
+          `tp_unsent`: abandoned after a part was sent.
+        * `tcp_open`: connections now; `tcp_accepted`: opened by peers; `tcp_established`: in total; `tcp_ended`.
+        * `tcp_waiting`: messages to send again after a connection ended; `tcp_sent_again`; `tcp_dropped`: possibly
+          lost.
         """
         return {
             **self._inbound.statistics(),

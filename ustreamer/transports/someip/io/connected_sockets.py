@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets that one sender only can reach, so that what it sends comes in by itself: many alike, whatever others send meanwhile.
+"""Sockets that receive from one sender only: its datagrams form batches, whatever others send in between.
 
-A socket that is connected to the address at which a service lives gets from the kernel what comes from there, and nothing else;
-what comes from anywhere else, another port of the same host among them, goes to the endpoint's own socket, as does all of whom no
-more such sockets are made for. And a flood from one sender fills a buffer that is its own.
+The kernel delivers to a connected socket the datagrams from the address of one service, and no others. Datagrams from
+any other address, including another port of the same host, and from senders beyond MAX_PEER_SOCKETS reach the socket
+of the endpoint. A flood from one sender fills only its own buffer.
 
-* Before a socket is connected it is bound, and in between anybody reaches it. So it has a filter in the kernel (classic BPF),
-  from before it is bound until it is closed, that reads the sender of every datagram.
-* Two sockets have one address by SO_REUSEADDR, which all must have. They have it only while this one is made, as any process
-  could take the address by it.
-* Nothing is sent here. But when the endpoint has sent to a closed port of that sender, ICMP says so to the socket that is
-  connected to it, as an error of the next `recv`, which has nothing to do with receiving.
+* A socket is bound before it is connected, and any sender reaches it in between. It therefore has a kernel filter
+  (classic BPF) from before bind to close, which checks the sender of every datagram.
+* Two sockets share an address by SO_REUSEADDR, which all of them must have. They have it only while a socket is
+  opened, because any process could take the address by it.
+* These sockets never send. When the endpoint has sent to a closed port of the sender, ICMP reports it to the
+  connected socket, as an error of its next `recv`. The error is unrelated to receiving.
 """
 
 import ctypes
@@ -26,20 +26,21 @@ from ustreamer.transports.someip.protocol.addresses import Address
 log = logging.getLogger("ustreamer.someip")
 
 MAX_PEER_SOCKETS: Final = 8
-"""The kernel may have to look at all sockets of one address for every datagram."""
+"""A limit because the kernel may check all sockets of one address for every datagram."""
 _SO_ATTACH_FILTER: Final = 26  # asm-generic/socket.h
 _INSTRUCTION: Final = Struct(
     "=HBBI"
-)  # linux/filter.h, struct sock_filter: code, jump if true, if false, operand
-_PROGRAM: Final = Struct("@HP")  # struct sock_fprog: number of instructions, where they are
+    # linux/filter.h, struct sock_filter: code, jump if true, if false, operand
+)
+_PROGRAM: Final = Struct("@HP")  # struct sock_fprog: number of instructions, their address
 _LOAD_WORD, _LOAD_HALF, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x28, 0x15, 0x06
-_IP_SOURCE: Final = 0xFFF0_0000 + 12  # SKF_NET_OFF: from the IP header on
+_IP_SOURCE: Final = 0xFFF0_0000 + 12  # SKF_NET_OFF: offset from the IP header
 _UDP_SOURCE: Final = 0
 _ACCEPT_ALL_BYTES: Final = 0x7FFF_FFFF
 
 
 def attach_sender_filter(opened: socket.socket, sender: Address) -> None:
-    """Have the kernel drop every datagram for `opened` that is not from `sender`. Raises OSError if it cannot."""
+    """Let the kernel drop every datagram for `opened` that is not from `sender`. Raises OSError."""
     host, port = sender
     program = b"".join(
         _INSTRUCTION.pack(*each)
@@ -60,7 +61,10 @@ def attach_sender_filter(opened: socket.socket, sender: Address) -> None:
 
 
 def open_connected(sharing: Sequence[socket.socket], sender: Address, buffer: int) -> socket.socket:
-    """A socket at the address that all of `own` have, and that `sender` alone can reach. Raises OSError; then all is as it was."""
+    """A socket at the address that all of `sharing` have, which receives from `sender` only.
+
+    Raises OSError; the sockets of `sharing` are then unchanged.
+    """
     connected = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         connected.setblocking(False)
@@ -81,7 +85,7 @@ def open_connected(sharing: Sequence[socket.socket], sender: Address, buffer: in
 
 
 class PerPeerSockets:
-    """The sockets of one endpoint. Belongs to its receiving thread, but for `open` and `close`."""
+    """The connected sockets of one endpoint. Belongs to its receiving thread, except for `open` and `close`."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -94,9 +98,9 @@ class PerPeerSockets:
         poller: Poller,
         make_reader: Callable[[socket.socket, Address], Handler],
     ) -> None:
-        """Have a socket for each of the first few; what one cannot be had for comes to `own`, as if there were none.
+        """Open a socket for each of the first senders. Without a socket, the datagrams of a sender reach `own`.
 
-        `reader` makes what reads a socket that the second of its arguments alone can reach.
+        `make_reader` returns the handler of a socket that only its second argument, the sender, can reach.
         """
         for sender in list(dict.fromkeys(senders))[:MAX_PEER_SOCKETS]:
             try:
@@ -111,7 +115,7 @@ class PerPeerSockets:
             poller.add(opened.fileno(), make_reader(opened, sender))
 
     def close(self) -> None:
-        """When the receiving thread has ended."""
+        """Close all, after the end of the receiving thread."""
         for opened in self._sockets:
             opened.close()
         self._sockets.clear()

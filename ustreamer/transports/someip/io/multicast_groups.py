@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The multicast groups in which ECUs send events that we subscribed: a socket for each, for as long as somebody needs it."""
+"""The multicast groups of subscribed events: one socket per group, while a subscription needs it."""
 
 import socket
 from collections import Counter
@@ -12,14 +12,14 @@ from ustreamer.transports.someip.sd.sockets import join_group, rejoin_group
 from ustreamer.uprotocol.ustatus import UStatusError
 
 MAX_GROUPS: Final = 64
-"""An ECU names the group in its Ack, so there is a bound. Linux has one of its own: igmp_max_memberships, 20 per socket."""
+"""A limit, because an ECU chooses the group in its Ack. Linux has one too: igmp_max_memberships, 20 per socket."""
 
 
 class MulticastGroups:
     """Belongs to the receiving thread."""
 
     def __init__(self, interface: str, buffer: int, make_reader: Callable[[socket.socket], Handler]) -> None:
-        """`interface` is our address on it; `reader` makes what reads a socket."""
+        """`interface` is our address on the network; `make_reader` returns the handler of a socket."""
         self._interface = interface
         self._buffer = buffer
         self._make_reader = make_reader
@@ -33,14 +33,14 @@ class MulticastGroups:
         self._poller = poller
 
     def join_all(self, groups: Iterable[Address]) -> None:
-        """Join what the configuration names. Raises UStatusError(UNAVAILABLE) for the first that cannot be joined."""
+        """Join the configured groups. Raises UStatusError(UNAVAILABLE) for the first that cannot be joined."""
         assert self._poller is not None
         for group in groups:
             self._open_group(group, self._poller)
             self._use_counts[group] += 1
 
     def set_membership(self, key: Hashable, group: Address | None) -> None:
-        """Have `what` heard in `group` from now on, or nowhere. A group that cannot be joined is counted."""
+        """Receive `key` in `group` from now on, or (None) in none. A group that cannot be joined is counted."""
         before = self._group_of.get(key)
         if group == before:
             return
@@ -80,7 +80,7 @@ class MulticastGroups:
             opened.close()
 
     def rejoin(self) -> None:
-        """The link is back."""
+        """Join again after the link is up again."""
         for (host, _), opened in self._sockets.items():
             rejoin_group(opened, host, self._interface)
 

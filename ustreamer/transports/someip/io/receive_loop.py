@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving thread of an endpoint: what it waits for, who wakes it, and that it can be waited for."""
+"""The receiving thread of an endpoint: wait, read, run due work, stop.
+
+In: events of the poller, deadlines, and wake-ups from any thread. Out: calls of handlers and of `LoopCallbacks`.
+"""
 
 import os
 import threading
@@ -16,39 +19,38 @@ _MAX_SLEEP_NS: Final = 1_000_000_000
 
 
 class LoopCallbacks(NamedTuple):
-    """What the thread does besides reading."""
+    """The work of the thread besides reading."""
 
     on_tick: Callable[[], None]
-    """Does what is due."""
+    """Runs all due work."""
     next_deadline_ns: Callable[[], int | None]
-    """When `turn` has something to do without being woken; None: never."""
+    """The time of the next due work; None: never."""
     on_stop: Callable[[], None]
-    """Is done at the end."""
+    """Runs once, at the end."""
 
 
 class ReceiveLoop:
-    """`open` and `close` once each; `wake`, `wake_by` and `wait_until_calls_are_over` from any thread."""
+    """`open` and `close` once each; `wake`, `wake_by` and `wait_for_listener_calls` from any thread."""
 
     def __init__(self, name: str, callbacks: LoopCallbacks, monotonic_ns: Callable[[], int]) -> None:
-        """`name` is that of the endpoint."""
+        """`name` is the name of the endpoint."""
         self._name = name
         self._callbacks = callbacks
         self._monotonic_ns = monotonic_ns
         self._poller: Poller | None = None
         self._thread: threading.Thread | None = None
-        self._wake_lock = (
-            threading.Lock()
-        )  # no wake between the closing of its file descriptor and the forgetting
+        # No wake-up between closing the file descriptor and clearing `_wake_fd`.
+        self._wake_lock = threading.Lock()
         self._wake_fd = -1
         self._stopping = False
         self._barriers: deque[threading.Event] = deque()
         self.sleeping_until_ns = 0
-        """What the thread will wake at by itself; 0 while it has something to look after."""
+        """The time at which the thread wakes without a wake-up; 0 while it works."""
 
     # --- life -----------------------------------------------------------------------------------------------------------
 
     def open(self) -> Poller:
-        """What the thread will wait for: add to it, and `start`."""
+        """The poller of the thread: add file descriptors, then call `start`."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poller = Poller()
         self._poller.add(self._wake_fd, self._on_wake)
@@ -62,7 +64,7 @@ class ReceiveLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the thread end, and wait until it has. May be repeated."""
+        """Stop the thread and wait for its end. May be repeated."""
         self._stopping = True
         thread = self._thread
         if thread is not None:
@@ -71,7 +73,7 @@ class ReceiveLoop:
                 thread.join(JOIN_TIMEOUT_S)
 
     def close(self) -> None:
-        """After `stop`."""
+        """Close all, after `stop`."""
         with self._wake_lock:
             if self._poller is not None:
                 self._poller.close()
@@ -81,18 +83,18 @@ class ReceiveLoop:
     # --- from other threads ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the thread take a turn."""
+        """Wake the thread, so that it runs due work."""
         with self._wake_lock:
             if self._wake_fd >= 0:
                 os.eventfd_write(self._wake_fd, 1)
 
     def wake_by(self, deadline_ns: int) -> None:
-        """Wake the thread if it would sleep for longer."""
+        """Wake the thread if it would sleep longer."""
         if deadline_ns < self.sleeping_until_ns:
             self.wake()
 
     def wait_for_listener_calls(self) -> None:
-        """Wait for the listener calls that had begun; at once on the receiving thread, inside such a call."""
+        """Wait for the running listener calls; returns at once inside such a call."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
@@ -100,7 +102,7 @@ class ReceiveLoop:
         self._barriers.append(passed)
         self.wake()
         while thread.is_alive() and not passed.wait(0.05):
-            pass  # the thread may have ended between the two questions
+            pass  # the thread may end between the two conditions
 
     # --- the thread -----------------------------------------------------------------------------------------------------
 
@@ -113,18 +115,18 @@ class ReceiveLoop:
         self._callbacks.on_stop()
 
     def _wait(self, poller: Poller) -> None:
-        """Wait until something has to be looked after: a deadline has come, or something that may have set one."""
-        # In this order, so that a call opened meanwhile either is seen here or sees that it has to wake us.
+        """Wait until work is due: a deadline, or an event that may have set one."""
+        # In this order: a call opened meanwhile is either seen here, or its caller sees that a wake-up is needed.
         self.sleeping_until_ns = _NEVER_NS
         now_ns = self._monotonic_ns()
-        # Not for longer than this, so that a call need not wake us for the sake of its deadline: 20 us of a call by itself.
+        # A limit, so that a call with a later deadline needs no wake-up: 20 us of a single call.
         until_ns = now_ns + _MAX_SLEEP_NS
         deadline_ns = self._callbacks.next_deadline_ns()
         if deadline_ns is not None:
             until_ns = min(until_ns, deadline_ns)
         self.sleeping_until_ns = until_ns
-        # Events set none, so they come and go in here: 45 us of CPU less of each that comes alone. The poller waits for whole
-        # ms, rounded up.
+        # Events set no deadlines, so this inner loop handles them: 45 us of CPU less per single event. The poller
+        # rounds its timeout up to whole ms.
         while poller.wait(max(0, until_ns - now_ns) / _NS_PER_S) and now_ns < until_ns:
             now_ns = self._monotonic_ns()
         self.sleeping_until_ns = 0

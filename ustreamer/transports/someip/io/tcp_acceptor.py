@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ECUs connect to us: who may, and how many at a time. The rest is turned away at once."""
+"""Accepts TCP connections from ECUs, within limits per host and in total. Every other connection is reset at once."""
 
 import logging
 import socket
@@ -13,17 +13,17 @@ from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 
 log = logging.getLogger("ustreamer.someip")
 
-_MAX_ACCEPTS_PER_TICK: Final = 16  # before it is the turn of others
+_MAX_ACCEPTS_PER_TICK: Final = 16  # then other sockets are served
 
 
 class TcpReason(StrEnum):
-    """Why a connection was turned away or ended by us: labels of counters, so few and fixed."""
+    """Reason for refusing or closing a connection: labels of counters, so few and fixed."""
 
     UNKNOWN_HOST = "tcp_unknown_host"
     CONNECTIONS = "tcp_connections"
     HOST_CONNECTIONS = "tcp_host_connections"
-    STREAM = "tcp_stream"  # where its next message begins is not known any more
-    MESSAGE_TIMEOUT = "tcp_message_timeout"  # a message has begun to come, and does not end
+    STREAM = "tcp_stream"  # the start of the next message is unknown
+    MESSAGE_TIMEOUT = "tcp_message_timeout"  # a message has begun and does not end
     IDLE = "tcp_idle"
 
 
@@ -37,7 +37,7 @@ class TcpAcceptor:
         on_accepted: Callable[[socket.socket, TcpAddress], None],
         on_refused: Callable[[TcpReason, TcpAddress], None],
     ) -> None:
-        """`accepted` takes a connection over, and tells by `left` when it has ended."""
+        """`on_accepted` takes over a connection; its owner calls `on_closed` at its end."""
         self._limits = limits
         self._is_known_host = is_known_host
         self._on_accepted = on_accepted
@@ -47,13 +47,13 @@ class TcpAcceptor:
         self._open_count = 0
 
     def open(self, address: tuple[str, int]) -> int:
-        """Listen; the file descriptor to be polled. Raises OSError."""
+        """Listen; returns the file descriptor to poll. Raises OSError."""
         self._listener = open_listener(address)
         return self._listener.fileno()
 
     @property
     def port(self) -> int:
-        """Where we listen; 0 if we do not."""
+        """The listening port; 0 if not listening."""
         if self._listener is None:
             return 0
         port: int = self._listener.getsockname()[1]
@@ -64,7 +64,9 @@ class TcpAcceptor:
         return None if self._listener is None else self._listener.fileno()
 
     def accept_pending(self) -> bool:
-        """Take who has come; False if no more can be taken for the moment, though the poller goes on to say so."""
+        """Accept the waiting connections. False if none can be accepted for now, though the poller still reports
+        them.
+        """
         assert self._listener is not None
         for _ in range(_MAX_ACCEPTS_PER_TICK):
             try:
@@ -96,7 +98,7 @@ class TcpAcceptor:
         return None
 
     def on_closed(self, host: str) -> None:
-        """A connection of `host` has ended."""
+        """A connection of `host` is closed."""
         self._open_count -= 1
         self._open_by_host[host] -= 1
         if not self._open_by_host[host]:

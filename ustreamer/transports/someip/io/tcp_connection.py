@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One TCP connection with a SOME/IP peer: a non-blocking socket, the stream's reader, and what may be lost with it.
+"""One TCP connection with a SOME/IP peer: a non-blocking socket, its stream reader, and its unacknowledged messages.
 
-Not locked: `TcpConnections` sees to it.
+Not locked: `TcpConnections` locks.
 """
 
 import errno
@@ -27,16 +27,16 @@ _KEEPALIVE_INTERVAL_S: Final = 5
 _KEEPALIVE_PROBES: Final = 3
 _BIND_ADDRESS_NO_PORT: Final = 24  # IP_BIND_ADDRESS_NO_PORT of linux/in.h
 _RECV_BYTES: Final = 65_536
-_BACKLOG: Final = 1_024  # who finds no room in it has to wait for a second
+_BACKLOG: Final = 1_024  # a peer beyond the backlog waits for a second
 _NO_LINGER: Final = Struct("ii").pack(1, 0)
 _COOKIE_INTERVAL_NS: Final = 10_000_000_000
-"""Between two magic cookies, at least: what a peer has to pass over after bytes it could not read."""
+"""Shortest time between two magic cookies. A peer skips at most the bytes between them."""
 # struct tcp_info of linux/tcp.h: tcpi_bytes_acked at 120 (Linux 4.1).
 _TCP_INFO_BYTES_ACKED: Final = Struct("<120xQ")
 
 
 class TcpConnection:
-    """`address` is the peer's own; `inbound` if the peer has opened it."""
+    """`address` is the address of the peer; `inbound` if the peer opened the connection."""
 
     def __init__(
         self, opened: socket.socket, address: TcpAddress, limits: TcpConfig, now_ns: int, *, inbound: bool
@@ -48,14 +48,14 @@ class TcpConnection:
         self.established = False
         self.closed = False
         self.carries_events = False
-        """Events go over it: silence is no reason to close it."""
+        """The connection carries events: it is never idle."""
         self.opened_at_ns = self.last_used_ns = now_ns
         self.incomplete_since_ns: int | None = None
-        """Since when a message has been coming in that is not complete."""
+        """The start time of an incomplete incoming message."""
         self.partial_write: memoryview | None = None
-        """What the kernel has not taken yet of a message that it has begun to take."""
+        """The bytes of a message that the kernel has accepted only in part."""
         self.last_errno: int | None = None
-        """What the kernel said of the connection when it took no more."""
+        """The error of the connection, as the kernel reported it."""
         self.reader = StreamReader(cookies=limits.cookies, max_message=limits.max_message)
         self.window = UnackedWindow(limits.send_buffer, limits.replay_ms * _NS_PER_MS)
         self._cookie = (SERVER_COOKIE if inbound else CLIENT_COOKIE) if limits.cookies else None
@@ -66,7 +66,7 @@ class TcpConnection:
         self._blocked_size = 0
 
     def on_established(self, now_ns: int) -> None:
-        """The connection is there. Raises OSError if it is gone again already."""
+        """The connection is established. Raises OSError if it is closed already."""
         opened = self.socket
         for level, option, value in (
             (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -78,19 +78,18 @@ class TcpConnection:
             (socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer),
         ):
             opened.setsockopt(level, option, value)
-        self._acked_at_start = (
-            self._tcp_info_bytes_acked()
-        )  # 1 where we have opened it: its beginning counts as a byte
+        # 1 for a connection that we opened: its SYN counts as a byte.
+        self._acked_at_start = self._tcp_info_bytes_acked()
         self.established = True
         self.opened_at_ns = self.last_used_ns = now_ns
 
     def write(
         self, data: bytes, peer: Hashable, now_ns: int, deadline_ns: int | None, *, resend_if_unread: bool
     ) -> bool:
-        """Write a message, or nothing of it; whether the kernel took it, if only its beginning. Raises OSError."""
+        """Write a message or nothing of it; returns whether the kernel accepted at least a part. Raises OSError."""
         if self.partial_write is not None and not self.flush():
             return False
-        # Who was refused comes first, or short messages would keep a long one out for ever.
+        # The longest blocked message comes first; otherwise short messages would block it forever.
         if self._blocked_size or not self.window.has_room(len(data)):
             self._blocked_size = max(self._blocked_size, len(data))
             if not self.has_room():
@@ -108,7 +107,7 @@ class TcpConnection:
         return True
 
     def flush(self) -> bool:
-        """Write what is left of a message; whether all of it was taken. Raises OSError."""
+        """Write the rest of a message; returns whether all of it was accepted. Raises OSError."""
         if self.partial_write is not None:
             taken = self._send_some(self.partial_write)
             if taken is None or taken < len(self.partial_write):
@@ -118,19 +117,18 @@ class TcpConnection:
         return True
 
     def _send_some(self, data: bytes | memoryview) -> int | None:
-        """How many bytes the kernel took; None if it has no room. Raises OSError."""
+        """The number of bytes that the kernel accepted; None if its buffer is full. Raises OSError."""
         try:
             return self.socket.send(data)
         except BlockingIOError:
             return None
         except OSError as error:
-            self.last_errno = (
-                self.last_errno or error.errno
-            )  # the kernel tells it once, and reading is then at an end
+            # The kernel reports it once, and reading then returns the end of the stream.
+            self.last_errno = self.last_errno or error.errno
             raise
 
     def has_room(self) -> bool:
-        """Whether the window has room for the longest message that it had none for."""
+        """Whether the window has room for the longest blocked message."""
         if not self.window.has_room(self._blocked_size):
             self.window.acknowledge(self._acked_offset())
             if not self.window.has_room(self._blocked_size):
@@ -139,7 +137,7 @@ class TcpConnection:
         return True
 
     def feed(self, data: bytes, now_ns: int) -> DecodedChunk:
-        """Take in what has come, and note since when a message is incomplete."""
+        """Decode received bytes, and record since when a message is incomplete."""
         chunk = self.reader.feed(data)
         self.last_used_ns = now_ns
         if not self.reader.pending_bytes:
@@ -149,7 +147,7 @@ class TcpConnection:
         return chunk
 
     def close_unconfirmed(self, *, all_read: bool) -> list[SentMessage]:
-        """Close; what has to be sent again, in order. `read` as in `UnackedWindow.unconfirmed`."""
+        """Close; returns the messages to send again, in order. `all_read` as in `UnackedWindow.unconfirmed`."""
         self.closed = True
         self.partial_write = None
         unconfirmed = self.window.unconfirmed(self._acked_offset(), all_read=all_read)
@@ -158,7 +156,7 @@ class TcpConnection:
 
     @property
     def local_address(self) -> TcpAddress | None:
-        """Our end; None once it is closed."""
+        """Our address of the connection; None after it is closed."""
         try:
             return TcpAddress(*self.socket.getsockname())
         except OSError:
@@ -169,9 +167,10 @@ class TcpConnection:
         return self.window.remove_for_peer(peer, self._acked_offset())
 
     def shut_down(self, timeout_s: float) -> bool:
-        """Send what is left of a message, for `until_s` at most, and say that nothing more comes; whether it was sent.
+        """Send the rest of a message within `timeout_s`, then the end of the stream; returns whether the rest was
+        sent.
 
-        What came in is read and forgotten: unread, it would make the kernel tear the connection down, answers and all.
+        Input is read and discarded: unread input would make the kernel reset the connection and lose the responses.
         """
         try:
             if self.partial_write is not None:
@@ -182,26 +181,26 @@ class TcpConnection:
             self.socket.shutdown(socket.SHUT_WR)
             while self.socket.recv(_RECV_BYTES):
                 pass
-        except OSError:  # not in time, no connection, or nothing more to read
+        except OSError:  # timeout, no connection, or no more input
             pass
         return self.partial_write is None
 
     def _acked_offset(self) -> int:
         try:
             return self._tcp_info_bytes_acked() - self._acked_at_start
-        except OSError:  # no kernel that tells: nothing counts as acknowledged that did not before
+        except OSError:  # no tcp_info: nothing more counts as acknowledged
             return 0
 
     def _tcp_info_bytes_acked(self) -> int:
         info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES_ACKED.size)
         if len(info) < _TCP_INFO_BYTES_ACKED.size:
-            raise OSError(errno.ENOPROTOOPT, "the kernel does not tell how much was acknowledged")
+            raise OSError(errno.ENOPROTOOPT, "the kernel does not report acknowledged bytes")
         (acked,) = _TCP_INFO_BYTES_ACKED.unpack(info)
         return int(acked)
 
 
 def start_connect(address: TcpAddress, bind: str) -> socket.socket:
-    """A socket on its way to `address`, from our own. Raises OSError if it cannot even begin."""
+    """A socket that is connecting to `address` from `bind`. Raises OSError if it cannot start."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         opened.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
@@ -216,11 +215,11 @@ def start_connect(address: TcpAddress, bind: str) -> socket.socket:
 
 
 def finish_connect(opened: socket.socket) -> None:
-    """Raises OSError if the connection that was on its way has not come about."""
+    """Raises OSError if the connection attempt failed."""
     failure = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if failure:
         raise OSError(failure, os.strerror(failure))
-    # Between two addresses of one host TCP may connect a socket to itself, where nobody listens.
+    # Between two addresses of one host TCP may connect a socket to itself, without a listener.
     if opened.getsockname() == opened.getpeername():
         raise OSError(errno.ECONNREFUSED, "connected to itself")
 
@@ -229,7 +228,7 @@ def open_listener(address: tuple[str, int]) -> socket.socket:
     """A non-blocking socket that listens at `address`. Raises OSError."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        # Or an end that a peer of before has not acknowledged keeps the port for a minute after a restart.
+        # Otherwise an unacknowledged end of an earlier connection blocks the port for a minute after a restart.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
         opened.listen(_BACKLOG)
@@ -240,7 +239,7 @@ def open_listener(address: tuple[str, int]) -> socket.socket:
 
 
 def close_with_reset(opened: socket.socket) -> None:
-    """Close with a reset, which leaves nothing behind in the kernel."""
+    """Close with a reset, which leaves no state in the kernel."""
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     finally:

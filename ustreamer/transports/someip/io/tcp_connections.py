@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TCP connections of a SOME/IP endpoint: those to services of the network, and those that ECUs have opened to us.
+"""The TCP connections of a SOME/IP endpoint: outbound to services, and inbound from ECUs.
 
-    send -> the kernel takes it, or its beginning        the rest goes on when there is room, and others wait for it
-         -> no room, or no connection                    RouteUnavailable: it stays in the lane; `opened` when it may be tried
-    a connection ends -> what was not acknowledged, and what may not have been read, goes first into the next one
+    send -> the kernel accepts it, or a part         the rest follows when there is room, and other messages wait for
+    it
+         -> no room, or no connection                RouteUnavailable: it stays queued until `on_route_opened`
+    a connection ends -> unacknowledged and possibly unread messages go first into the next connection
 
-Everything belongs to the endpoint's receiving thread, but for what `tcp_ways` does for senders.
+All belongs to the receiving thread of the endpoint, except the methods of `TcpPeers` for senders.
 """
 
 import errno
@@ -30,14 +31,14 @@ log = logging.getLogger("ustreamer.someip")
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _RECV_BYTES: Final = 65_536
-_MAX_RECVS_PER_EVENT: Final = 4  # of one connection, before it is the turn of others
-_ACK_POLL_NS: Final = 5_000_000  # the kernel says when it has room, and not when the peer has acknowledged
+_MAX_RECVS_PER_EVENT: Final = 4  # of one connection, then other sockets are served
+_ACK_POLL_NS: Final = 5_000_000  # the kernel reports room, but not acknowledgements
 _ACCEPT_PAUSE_NS: Final = 100_000_000
 _SHUTDOWN_TIMEOUT_NS: Final = 1_000_000_000
 
 
 class ConnectionCallback(Protocol):
-    """Told that the connection with `peer` is there, or is no more; `inbound`: the peer has opened it."""
+    """Called when the connection with `peer` is established or closed; `inbound`: the peer opened it."""
 
     def __call__(self, peer: TcpAddress, *, inbound: bool) -> None: ...
 
@@ -47,7 +48,7 @@ def _ignore_connection(peer: TcpAddress, *, inbound: bool) -> None:
 
 
 class TcpCallbacks(NamedTuple):
-    """Called on the receiving thread with no lock held; what is called may send."""
+    """Called on the receiving thread without a lock; a callback may send."""
 
     on_messages: Callable[[list[SomeIpMessage], list[MalformedMessage], TcpAddress], None]
     on_refused: Callable[[str, Address, object], None]
@@ -57,7 +58,9 @@ class TcpCallbacks(NamedTuple):
 
 
 class TcpConnections:
-    """`connect`, `disconnect`, `expect`, `send`, `is_connected`, `statistics`: any thread. The rest: the receiving thread."""
+    """The receiving thread owns it. Any thread: `connect`, `disconnect`, `expect_host`, `send`, `is_connected`,
+    `statistics`.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class TcpConnections:
         is_known_host: Callable[[str], bool],
         callbacks: TcpCallbacks,
     ) -> None:
-        """`knows`: whether a host may connect to us. `rng` gives 0..1."""
+        """`is_known_host`: whether a host may connect to us. `rng` returns 0..1."""
         self._limits = limits
         self._monotonic_ns = monotonic_ns
         self._rng = rng
@@ -85,11 +88,11 @@ class TcpConnections:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     def open(self, bind: str, poller: Poller, wake: Callable[[], None]) -> None:
-        """Before all else; `wake` has the receiving thread look at `next_deadline_ns` again."""
+        """Call this first. `wake` makes the receiving thread read `next_deadline_ns` again."""
         self._bind, self._poller, self._wake = bind, poller, wake
 
     def listen(self, port: int) -> None:
-        """Take connections at `port` (0: any). Raises UStatusError(UNAVAILABLE)."""
+        """Accept connections at `port` (0: any). Raises UStatusError(UNAVAILABLE)."""
         try:
             fd = self._acceptor.open((self._bind, port))
         except OSError as error:
@@ -100,16 +103,16 @@ class TcpConnections:
 
     @property
     def port(self) -> int:
-        """Where we listen; 0 if we do not."""
+        """The listening port; 0 if not listening."""
         return self._acceptor.port
 
     @property
     def _active_poller(self) -> Poller:
-        assert self._poller is not None  # `open` comes before all else
+        assert self._poller is not None  # `open` is called first
         return self._poller
 
     def close(self) -> None:
-        """Close everything, when the receiving thread has ended. What the kernel has taken still goes its way. May be repeated."""
+        """Close all, after the end of the receiving thread. The kernel still sends accepted bytes. May be repeated."""
         until_ns = self._monotonic_ns() + _SHUTDOWN_TIMEOUT_NS
         for each in list(self._connections.values()):
             self._active_poller.remove(each.fd)
@@ -123,15 +126,15 @@ class TcpConnections:
             self._active_poller.remove(self._acceptor.fd)
         self._acceptor.close()
 
-    # --- what is wanted ---------------------------------------------------------------------------------------------------
+    # --- desired connections ----------------------------------------------------------------------------------------------
 
     def connect(self, address: TcpAddress) -> None:
-        """Keep a connection to `address` from now on; where there is none, one is tried for at once."""
+        """Keep a connection to `address` from now on; connect at once if there is none."""
         self._changed_peers.append(self._peers.add_service(address))
         self._wake()
 
     def disconnect(self, address: TcpAddress) -> None:
-        """Keep none any more."""
+        """Close the connection and keep none."""
         peer = self._peers.get(address)
         if peer is not None and peer.outbound:
             peer.keep_connected = False
@@ -139,11 +142,11 @@ class TcpConnections:
             self._wake()
 
     def expect_host(self, host: str) -> None:
-        """What is sent to (`host`, 0) goes over the newest connection that this host has opened, and waits for one."""
+        """Messages for (`host`, 0) use the newest connection that this host opened; without one they wait."""
         self._peers.add_host(host)
 
     def exempt_from_idle(self, address: TcpAddress) -> None:
-        """Events go to `address`: silence is no reason to close its connection."""
+        """Events go to `address`: its connection is never idle."""
         connection = self._connection(address)
         if connection is not None:
             connection.carries_events = True
@@ -152,7 +155,7 @@ class TcpConnections:
         return self._connection(address) is not None
 
     def local_address(self, address: TcpAddress) -> TcpAddress | None:
-        """Our end of the connection with `address`; None without one."""
+        """Our address of the connection with `address`; None without a connection."""
         connection = self._connection(address)
         return None if connection is None else connection.local_address
 
@@ -161,7 +164,7 @@ class TcpConnections:
         return None if peer is None else peer.connection
 
     def drop_host(self, host: str) -> None:
-        """The peer at `host` was started anew: close all connections with it; ours are made again."""
+        """The peer at `host` has restarted: close all connections with it; outbound ones are opened again."""
         for each in [each for each in self._connections.values() if each.address.host == host]:
             self._close_connection(each, all_read=False)
 
@@ -175,8 +178,9 @@ class TcpConnections:
     ) -> None:
         """Send one whole message. Never waits.
 
-        `deadline_ns`: no later is it sent again; `again`: also if only its reading is in doubt. Raises RouteUnavailable while
-        there is no connection or no room; NOT_FOUND if an ECU's connection has gone; INVALID_ARGUMENT if it is too long.
+        `deadline_ns`: the message is not sent again after it. `resend_if_unread`: send again also an acknowledged
+        message that may be unread. Raises RouteUnavailable without a connection or room; NOT_FOUND if an ECU's
+        connection is closed; INVALID_ARGUMENT if the message is too long.
         """
         self._peers.send(data, address, deadline_ns, resend_if_unread=resend_if_unread)
 
@@ -184,7 +188,7 @@ class TcpConnections:
         """The messages that wait for the next connection with `address`."""
         return self._peers.unsent_messages(address)
 
-    # --- what the poller says -------------------------------------------------------------------------------------------
+    # --- events of the poller -----------------------------------------------------------------------------------------
 
     def _watch_writable(self, connection: TcpConnection) -> None:
         if not connection.closed:
@@ -209,8 +213,8 @@ class TcpConnections:
                 connection.last_errno = connection.last_errno or error.errno
                 data = b""
             if not data:
-                # After the end of its stream a peer that gets more answers with a reset, too; its kernel may then have
-                # acknowledged what its process never read (measured: 26 kB).
+                # A peer may also answer with a reset when it gets messages after the end of its stream. Its kernel
+                # may then have acknowledged bytes that its process never read (measured: 26 kB).
                 self._close_connection(connection, all_read=connection.last_errno is None)
                 return
             self._on_data(connection, data)
@@ -225,10 +229,11 @@ class TcpConnections:
             )
         self._callbacks.on_messages(chunk.messages, chunk.refused, connection.address)
         if connection.reader.broken and not connection.closed:
-            self._close_refused(connection, TcpReason.STREAM, "where its next message begins is not known")
+            self._close_refused(connection, TcpReason.STREAM, "the start of its next message is unknown")
 
     def _on_writable(self, connection: TcpConnection) -> None:
-        self._active_poller.change(connection.fd, READABLE)  # first: who is refused meanwhile changes it back
+        # First: a sender that is blocked meanwhile requests WRITABLE again.
+        self._active_poller.change(connection.fd, READABLE)
         routes = self._peers.on_progress(connection)
         if connection.partial_write is not None:
             self._watch_writable(connection)
@@ -237,7 +242,7 @@ class TcpConnections:
         for route in routes or ():
             self._callbacks.on_route_opened(route)
 
-    # --- coming and going -------------------------------------------------------------------------------------------------
+    # --- opening and closing -----------------------------------------------------------------------------------------------
 
     def _on_acceptable(self, events: int) -> None:
         if not self._acceptor.accept_pending() and self._acceptor.fd is not None:
@@ -291,7 +296,7 @@ class TcpConnections:
     def _close_connection(
         self, connection: TcpConnection, *, all_read: bool, cause: OSError | None = None
     ) -> None:
-        """Close; what may be lost waits for the next connection. `read`: as in `UnackedWindow.unconfirmed`."""
+        """Close; unconfirmed messages wait for the next connection. `all_read`: as in `UnackedWindow.unconfirmed`."""
         if connection.closed:
             return
         peer, inbound = connection.address, connection.inbound
@@ -322,7 +327,9 @@ class TcpConnections:
         self._close_connection(connection, all_read=False)
 
     def _schedule_retry(self, peer: TcpPeer, cause: OSError | None) -> None:
-        """Try again after a pause, jittered by 0.5 to 1, so that many gateways do not knock at a returning peer in step."""
+        """Schedule the next attempt. The pause is multiplied by 0.5 to 1, so that many gateways do not connect in
+        step.
+        """
         if not peer.keep_connected:
             self._peers.remove(peer)
             return
@@ -340,11 +347,11 @@ class TcpConnections:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` has something to do; 0 for at once, None if nothing is due."""
+        """The time of the next `on_timer`; 0 for at once, None if nothing is due."""
         return 0 if self._changed_peers else self._deadlines.next_due
 
     def on_timer(self) -> None:
-        """Connect, disconnect, give up, look again: what was asked for or is due."""
+        """Run due work: connect, disconnect, check timeouts, accept again."""
         while self._changed_peers:
             self._reconcile(self._changed_peers.popleft())
         if self._deadlines.next_due is None:
@@ -384,7 +391,7 @@ class TcpConnections:
                 f"a message did not end within {limits.message_timeout_ms} ms",
             )
         elif self._is_idle(connection, now_ns):
-            self._close_refused(connection, TcpReason.IDLE, f"nothing for {limits.idle_ms} ms")
+            self._close_refused(connection, TcpReason.IDLE, f"idle for {limits.idle_ms} ms")
         else:
             self._schedule_check(connection)
             self._on_writable(connection)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages into TCP connections: which one, in which order, and what goes on when the connection has gone.
+"""Messages to TCP peers: the connection of each, their order, and the messages that wait for the next connection.
 
-A *way* is a peer as senders name it: a service's address; the exact address of an ECU's end of a connection; or, with port 0,
-an ECU's host, whichever port it calls from. What is to be sent again waits with its way for the next connection, but for an ECU's
-exact address, which does not come again.
+A peer is the target that a sender names: the address of a service; the exact address of an ECU's end of a connection;
+or, with port 0, an ECU's host with any port. Unconfirmed messages wait at their peer for the next connection. The
+exact address of an ECU has no next connection.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class TcpPeer:
-    """A peer as senders name it. `wanted`: it is to be reached again when its connection ends."""
+    """A target that senders name. `keep_connected`: it is connected again when its connection ends."""
 
     __slots__ = (
         "address",
@@ -41,20 +41,20 @@ class TcpPeer:
         self.keep_connected = keep_connected
         self.connection: TcpConnection | None = None
         self.connecting: TcpConnection | None = None
-        """A connection that is on its way; this and `failures` belong to the receiving thread."""
+        """A connection attempt; this and `failures` belong to the receiving thread."""
         self.failures = 0
         self.unsent: deque[SentMessage] = deque()
         self.blocked = False
-        """Whether somebody waits to be told that it may be tried again."""
+        """Whether a sender waits for a notification that the route is open."""
 
     @property
     def route(self) -> Hashable:
-        """Not the address: over UDP the same peer has the same one."""
+        """Not the address: over UDP the same peer has the same address."""
         return ("tcp", *self.address)
 
 
 class TcpPeers:
-    """Safe from any thread; nothing in it waits."""
+    """Safe from any thread; never waits."""
 
     def __init__(
         self,
@@ -62,21 +62,21 @@ class TcpPeers:
         monotonic_ns: Callable[[], int],
         watch_writable: Callable[[TcpConnection], None],
     ) -> None:
-        """`look` has `went_on` called as soon as the kernel has room for a connection."""
+        """`watch_writable` requests a call of `on_progress` as soon as the kernel has room for a connection."""
         self._limits = limits
         self._monotonic_ns = monotonic_ns
         self._watch_writable = watch_writable
-        # Taken for system calls that do not wait, and never while anybody is called back who could send.
+        # Held during system calls that do not wait; never during a callback that could send.
         self._lock = Lock()
         self._peers: dict[TcpAddress, TcpPeer] = {}
         self.resent = 0
         self.dropped = 0
-        """What may have been lost and is not sent again: too old, or there is no next connection."""
+        """Messages that may be lost and are not sent again: expired, or without a next connection."""
 
-    # --- which there are --------------------------------------------------------------------------------------------------
+    # --- known peers ------------------------------------------------------------------------------------------------------
 
     def add_service(self, address: TcpAddress) -> TcpPeer:
-        """The way to a service; it is wanted from now on."""
+        """The peer of a service, which is kept connected from now on."""
         with self._lock:
             peer = self._peers.get(address)
             if peer is None or not peer.outbound:
@@ -85,7 +85,7 @@ class TcpPeers:
             return peer
 
     def add_host(self, host: str) -> None:
-        """Have what is for (`host`, 0) go over the newest connection of this host, and wait for one."""
+        """Send messages for (`host`, 0) over the newest connection of this host; without one they wait."""
         address = TcpAddress(host, 0)
         with self._lock:
             if address not in self._peers:
@@ -95,7 +95,7 @@ class TcpPeers:
         return self._peers.get(address)
 
     def peers_of(self, connection: TcpConnection) -> list[TcpPeer]:
-        """The ways that may go over `connection`."""
+        """The peers that may use `connection`."""
         keys = [connection.address]
         if connection.inbound:
             keys.append(TcpAddress(connection.address.host, 0))
@@ -115,13 +115,13 @@ class TcpPeers:
     def unsent_count(self) -> int:
         """Messages that wait to be sent again."""
         with self._lock:
-            return sum(len(way.unsent) for way in self._peers.values())
+            return sum(len(peer.unsent) for peer in self._peers.values())
 
     def unsent_messages(self, address: TcpAddress) -> list[bytes]:
         """The messages for `address` that wait to be sent again."""
         with self._lock:
             peer = self._peers.get(address)
-            return [] if peer is None else [kept.data for kept in peer.unsent]
+            return [] if peer is None else [each.data for each in peer.unsent]
 
     # --- sending ----------------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class TcpPeers:
             peer.blocked = True
             if connection is not None:
                 self._watch_writable(connection)
-        state = "is not connected" if connection is None else "takes nothing at present"
+        state = "is not connected" if connection is None else "accepts no bytes at present"
         raise RouteUnavailable(peer.route, f"{address} {state}")
 
     def _try_send(
@@ -164,7 +164,7 @@ class TcpPeers:
                 data, peer, self._monotonic_ns(), deadline_ns, resend_if_unread=resend_if_unread
             ):
                 return False
-        except OSError:  # the poller says so too, and the receiving thread ends it
+        except OSError:  # the poller reports it too, and the receiving thread closes the connection
             return False
         if connection.partial_write is not None:
             self._watch_writable(connection)
@@ -190,9 +190,9 @@ class TcpPeers:
         return True
 
     def on_progress(self, connection: TcpConnection) -> list[Hashable] | None:
-        """The kernel has room: what is left goes first, then what is to be sent again.
+        """The kernel has room: write the partial message first, then the messages to send again.
 
-        The routes that may be tried again; None while something of it waits for room or acknowledgements.
+        Returns the routes that are open again; None while a message waits for room or acknowledgements.
         """
         with self._lock:
             peers = [peer for peer in self.peers_of(connection) if peer.connection is connection]
@@ -203,7 +203,7 @@ class TcpPeers:
                     if not self._resend_all(peer, connection):
                         return None
             except OSError:
-                return []  # the poller says so too
+                return []  # the poller reports it too
             if connection.partial_write is not None or not connection.has_room():
                 return None
             opened = [peer.route for peer in peers if peer.blocked]
@@ -211,10 +211,10 @@ class TcpPeers:
                 peer.blocked = False
             return opened
 
-    # --- coming and going -------------------------------------------------------------------------------------------------
+    # --- opening and closing -----------------------------------------------------------------------------------------------
 
     def on_connected(self, connection: TcpConnection) -> None:
-        """A connection is there: its ways go over it from now on."""
+        """A connection is established: its peers use it from now on."""
         with self._lock:
             if connection.inbound:
                 self._peers[connection.address] = TcpPeer(
@@ -222,8 +222,8 @@ class TcpPeers:
                 )
             for peer in self.peers_of(connection):
                 if peer.connection is not None:
-                    # An ECU has called again. What the older connection may not have delivered goes first into this one,
-                    # before what had still to be sent again into that one.
+                    # An ECU has connected again. The unconfirmed messages of the older connection go first into this
+                    # one, before those that already waited.
                     peer.unsent.extendleft(
                         reversed(self._with_deadlines(peer.connection.remove_for_peer(peer)))
                     )
@@ -232,14 +232,17 @@ class TcpPeers:
     def on_closed(
         self, connection: TcpConnection, others: Iterator[TcpConnection], *, all_read: bool
     ) -> None:
-        """Close `connection`; what may be lost waits for the next one. `others`: of the same host. `read`: as in `UnackedWindow.unconfirmed`."""
+        """Close `connection`; unconfirmed messages wait for the next one.
+
+        `others`: connections of the same host. `all_read` as in `UnackedWindow.unconfirmed`.
+        """
         with self._lock:
             for sent_message in reversed(
                 self._with_deadlines(connection.close_unconfirmed(all_read=all_read))
             ):
                 peer = sent_message.peer
                 if isinstance(peer, TcpPeer) and peer.keep_connected:
-                    peer.unsent.appendleft(sent_message)  # before what waits already: it was sent before that
+                    peer.unsent.appendleft(sent_message)  # before the waiting ones: it was sent before them
                 else:
                     self.dropped += 1
             for peer in self.peers_of(connection):
@@ -261,7 +264,7 @@ class TcpPeers:
         ]
 
     def close(self) -> None:
-        """Give up all that waits."""
+        """Drop all waiting messages."""
         with self._lock:
             for peer in list(self._peers.values()):
                 self._remove(peer)

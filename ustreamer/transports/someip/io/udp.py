@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A socket of datagrams, and what its failures mean in the words of uProtocol."""
+"""UDP sockets, and the uProtocol status of their errors."""
 
 import errno
 import socket
@@ -11,8 +11,8 @@ from ustreamer.transports.someip.protocol.mapping import MAX_PAYLOAD
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 
 _UNREACHABLE: Final = {errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNREFUSED}
-"""One receiver cannot be reached at present; others may."""
-# UNAVAILABLE: the kernel's queue is full, or the link is away at present. EPERM is a firewall's answer.
+"""One receiver is unreachable at present; others may be reachable."""
+# UNAVAILABLE: the kernel's queue is full, or the link is down. EPERM comes from a firewall.
 _CODES: Final = {
     errno.EAGAIN: UCode.UNAVAILABLE,
     errno.ENOBUFS: UCode.UNAVAILABLE,
@@ -25,9 +25,9 @@ _CODES: Final = {
 
 
 def bind_udp(address: Address) -> socket.socket:
-    """A non-blocking UDP socket at `address`, not connected to anybody.
+    """A non-blocking, unconnected UDP socket at `address`.
 
-    Unconnected, so that an ICMP "port unreachable" for one peer is not reported as the failure of a later send.
+    Unconnected, so that an ICMP "port unreachable" from one peer does not fail a later send to another.
     """
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
@@ -41,7 +41,7 @@ def bind_udp(address: Address) -> socket.socket:
 
 
 def send_error(error: OSError, size: int, address: Address) -> UStatusError:
-    """The failure of a send of `size` bytes of payload, in the words of uProtocol."""
+    """The uProtocol status of a failed send of `size` bytes of payload."""
     host, port = address
     if error.errno == errno.EMSGSIZE:
         return invalid_argument(

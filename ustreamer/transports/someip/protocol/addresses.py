@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPv4 addresses, ports and networks, as the configuration writes them."""
+"""IPv4 addresses, ports and networks, in the notation of the configuration."""
 
 import ipaddress
 from typing import NamedTuple
 
 Address = tuple[str, int]
-"""IPv4 address in its one spelling, and port: what the socket module gives and takes."""
+"""Canonical IPv4 address and port: the address format of the socket module."""
 
 
 class TcpAddress(NamedTuple):
-    """An Address over TCP. What is sent to one goes over the connection with this peer."""
+    """An address over TCP. A message to a TcpAddress uses the connection with this peer."""
 
     host: str
     port: int
@@ -19,7 +19,7 @@ class TcpAddress(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read `10.0.0.2:30501`. Raises ValueError for anything else; names are not looked up."""
+    """Parse `10.0.0.2:30501`. Raises ValueError for anything else; names are not resolved."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 0xFFFF):
         raise ValueError(f"{text!r}: expected an IPv4 address and a port, such as 10.0.0.2:30501")
@@ -37,7 +37,7 @@ def _unicast(text: str, host: str) -> str:
 
 
 def check_address(key: str, address: str) -> None:
-    """Raises ValueError that begins with `key` unless it is what `parse_address` reads."""
+    """Raises ValueError that begins with `key` unless `parse_address` accepts `address`."""
     try:
         parse_address(address)
     except ValueError as error:
@@ -45,7 +45,7 @@ def check_address(key: str, address: str) -> None:
 
 
 def check_ip(key: str, text: str) -> None:
-    """Raises ValueError that begins with `key` unless it is an IPv4 address."""
+    """Raises ValueError that begins with `key` unless `text` is an IPv4 address."""
     try:
         ipaddress.IPv4Address(text)
     except ValueError:
@@ -53,7 +53,7 @@ def check_ip(key: str, text: str) -> None:
 
 
 def check_network(key: str, text: str) -> None:
-    """Raises ValueError that begins with `key` unless it is an IPv4 network."""
+    """Raises ValueError that begins with `key` unless `text` is an IPv4 network."""
     try:
         ipaddress.IPv4Network(text)
     except ValueError as error:
@@ -61,7 +61,7 @@ def check_network(key: str, text: str) -> None:
 
 
 def parse_group(text: str) -> Address:
-    """Read `239.1.1.1:30600`. Raises ValueError for anything else."""
+    """Parse `239.1.1.1:30600`. Raises ValueError for anything else."""
     host, _, port = text.rpartition(":")
     if port.isascii() and port.isdigit() and 1 <= int(port) <= 0xFFFF:
         try:
@@ -74,7 +74,7 @@ def parse_group(text: str) -> Address:
 
 
 def check_group(key: str, text: str) -> None:
-    """Raises ValueError that begins with `key` unless it is what `parse_group` reads."""
+    """Raises ValueError that begins with `key` unless `parse_group` accepts `address`."""
     try:
         parse_group(text)
     except ValueError as error:

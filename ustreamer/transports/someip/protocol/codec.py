@@ -8,22 +8,22 @@
 All numbers are big-endian. `length` counts from offset 8, so a whole message takes length + 8 bytes. One
 datagram may hold several messages, back to back.
 
-What can go wrong, with an example of each:
+Errors, with an example of each:
 
     ValueError
-    ├── MalformedMessage      it came in and is not SOME/IP; `reason` labels a counter
-    │   │                     resume_at is None: where the next message starts is unknown, the datagram ends
-    │   ├── truncated_header          7 bytes of somebody's port scan
-    │   ├── trailing_bytes            a sender pads its datagram to 64 bytes, or counts length too low
-    │   ├── protocol_version          2: its header may be laid out otherwise, so its length is not believed
-    │   ├── length_too_small          7: not even client id to return code are covered
+    ├── MalformedMessage      received bytes that are not SOME/IP; `reason` labels a counter
+    │   │                     resume_at is None: the start of the next message is unknown, decoding stops
+    │   ├── truncated_header          7 bytes of a port scan
+    │   ├── trailing_bytes            a sender pads its datagram to 64 bytes, or its length is too low
+    │   ├── protocol_version          2: its header layout is unknown, so its length is not trusted
+    │   ├── length_too_small          7: does not even cover client id to return code
     │   ├── length_beyond_datagram    a sender counts the whole message instead of from offset 8
-    │   │                     resume_at is an offset: this message is refused, those behind it are read
-    │   └── unknown_message_type      0x55, with a length that holds
-    └── UnencodableMessage    it was to go out, and one of its values does not fit its field: session 0x10000
+    │   │                     resume_at is an offset: this message is refused, decoding continues behind it
+    │   └── unknown_message_type      0x55, with a valid length
+    └── UnencodableMessage    an outgoing value does not fit its field: session 0x10000
 
-Return codes are never a reason to refuse: E2E results (0x0B-0x0F) and service-specific codes (0x20-0x5E) go
-through as the bytes they are. TP segments come out as messages whose payload starts with the TP header.
+Return codes are never a reason to refuse: E2E results (0x0B-0x0F) and service-specific codes (0x20-0x5E) pass
+unchanged. TP segments are decoded as messages whose payload starts with the TP header.
 """
 
 # Cost in us per message, one core of a 2-core x86 VM, CPython 3.11, best of 21:
@@ -33,9 +33,9 @@ through as the bytes they are. TP segments come out as messages whose payload st
 #   decode                              0.43     0.53     from a memoryview 0.60 and 0.75
 #   split, of one message               0.54     0.67
 #   split, each of eight messages       0.45     0.58
-# The 65 520 bytes that cost split most are 4 095 messages of unknown type: 4.9 ms.
+# The most expensive 65 520 bytes for split are 4 095 messages of unknown type: 4.9 ms.
 # Measured with, for example:
-#   python -m timeit -r 21 -n 100000 -s 'from ustreamer.transports.someip import codec as c' \
+#   python -m timeit -r 21 -n 100000 -s 'from ustreamer.transports.someip.protocol import codec as c' \
 #     -s 'event = c.encode(c.SomeIpMessage(0x1234, 0x8778, 0, 1, 1, 2, 0, bytes(64)))' 'c.split(event)'
 
 import struct
@@ -46,9 +46,9 @@ import msgspec
 HEADER_LENGTH = 16
 PROTOCOL_VERSION = 1
 MIN_LENGTH = 8
-"""Least value of the length field: client id to return code, no payload."""
+"""Smallest value of the length field: client id to return code, no payload."""
 MAX_PAYLOAD_LENGTH = 0xFFFF_FFFF - MIN_LENGTH
-"""What the length field can say; datagrams and streams have bounds of their own, far below."""
+"""Limit of the length field. Datagrams and streams have much lower limits of their own."""
 MAX_SESSION = 0xFFFF
 EVENT_BIT = 0x8000
 TP_BIT = 0x20
@@ -85,7 +85,7 @@ _MESSAGE_TYPES = frozenset(int(member) for member in MessageType)
 
 
 class ReturnCode(IntEnum):
-    """The return codes that have a name. 0x10-0x1F are reserved, 0x20-0x5E belong to the service."""
+    """The named return codes. 0x10-0x1F are reserved, 0x20-0x5E belong to the service."""
 
     E_OK = 0x00
     E_NOT_OK = 0x01
@@ -106,7 +106,7 @@ class ReturnCode(IntEnum):
 
 
 class MalformedReason(StrEnum):
-    """Why a message was refused: six values, so a counter may carry it as a label."""
+    """Reason of a refusal: six values, so that a counter can use it as a label."""
 
     TRUNCATED_HEADER = "truncated_header"
     TRAILING_BYTES = "trailing_bytes"
@@ -128,10 +128,10 @@ _MALFORMED_TEXT = {
 
 
 class MalformedMessage(ValueError):
-    """What stands at `offset` of a datagram of `size` bytes is no message, because of `value`.
+    """The bytes at `offset` of a datagram of `size` bytes are no valid message.
 
-    `value` is the number that is wrong: of bytes left, or as read from the field that `reason` names.
-    `resume_at` is where the next message starts, None if that cannot be known.
+    `value` is the wrong number: the bytes left, or the value of the field that `reason` names.
+    `resume_at` is the start of the next message; None if that is unknown.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class MalformedMessage(ValueError):
         self.resume_at = resume_at
 
     def __str__(self) -> str:
-        # Written when it is read: a datagram can hold 4 095 refused messages, and a log shows a few of them.
+        # Formatted on demand: a datagram can hold 4 095 refused messages, and a log shows only a few.
         text = _MALFORMED_TEXT[self.reason].format(
             value=self.value, room=self.size - self.offset - HEADER_LENGTH + MIN_LENGTH
         )
@@ -153,7 +153,7 @@ class MalformedMessage(ValueError):
 
 
 class UnencodableMessage(ValueError):
-    """The value of `field` does not fit the bits its header has for it: 0 to `limit`."""
+    """The value of `field` does not fit the bits of its header field: 0 to `limit`."""
 
     def __init__(self, field: str, value: object, limit: int) -> None:
         super().__init__(field, value, limit)
@@ -168,8 +168,8 @@ class UnencodableMessage(ValueError):
 class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
     """One SOME/IP message. Numbers are as on the wire; the payload is opaque.
 
-    message_type and return_code are ints, equal to a `MessageType` and, where it has a name, a `ReturnCode`.
-    session is 1 to 0xFFFF, or 0 where the sender keeps no sessions.
+    message_type and return_code are ints, equal to a `MessageType` and, if the code has a name, a `ReturnCode`.
+    session is 1 to 0xFFFF, or 0 if the sender does not use sessions.
     """
 
     service: int
@@ -187,12 +187,12 @@ class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def request_id(self) -> int:
-        """What a response carries back unchanged; unique per server while the request is pending."""
+        """The Request ID. A response repeats it; it is unique per server while the request is pending."""
         return self.client << 16 | self.session
 
     @property
     def is_event(self) -> bool:
-        """Whether `method` is an event id. How it was sent is message_type's to say."""
+        """Whether `method` is an event id. `message_type` tells how the message was sent."""
         return self.method & EVENT_BIT != 0
 
     @property
@@ -202,7 +202,7 @@ class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_error(self) -> bool:
-        """Whether this answers a request with a failure: ERROR, or RESPONSE with a code other than E_OK."""
+        """Whether this is a failed response: ERROR, or RESPONSE with a code other than E_OK."""
         message_type = self.message_type & ~TP_BIT
         return message_type == MessageType.ERROR or (
             message_type == MessageType.RESPONSE and self.return_code != ReturnCode.E_OK
@@ -210,11 +210,11 @@ class SomeIpMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 def next_session(session: int) -> int:
-    """The session id after `session`: 1 to 0xFFFF, then 1 again. After 0, where a sender starts, comes 1."""
+    """The session id after `session`: 1 to 0xFFFF, then 1 again. 0 is the initial value."""
     return session % MAX_SESSION + 1
 
 
-# In the order of pack_header's parameters.
+# In the order of the parameters of pack_header.
 _FIELD_LIMITS = {
     "service": 0xFFFF,
     "method": 0xFFFF,
@@ -237,9 +237,9 @@ def pack_header(
     return_code: int,
     payload_length: int,
 ) -> bytes:
-    """The 16 bytes that go before a payload of `payload_length` bytes, a len().
+    """The 16 header bytes in front of a payload of `payload_length` bytes.
 
-    Raises UnencodableMessage where a value does not fit its field.
+    Raises UnencodableMessage if a value does not fit its field.
     """
     try:
         return _HEADER.pack(
@@ -260,7 +260,7 @@ def pack_header(
 
 
 def _unencodable(*values: object) -> UnencodableMessage:
-    """The first of pack_header's arguments that struct cannot have taken."""
+    """The error for the first argument of pack_header that struct rejects."""
     return next(
         UnencodableMessage(field, value, limit)
         for (field, limit), value in zip(_FIELD_LIMITS.items(), values, strict=True)
@@ -269,7 +269,7 @@ def _unencodable(*values: object) -> UnencodableMessage:
 
 
 def encode(message: SomeIpMessage) -> bytes:
-    """The bytes of `message`. Raises UnencodableMessage where a value does not fit its field."""
+    """The bytes of `message`. Raises UnencodableMessage if a value does not fit its field."""
     payload = message.payload
     header = pack_header(
         message.service,
@@ -285,11 +285,10 @@ def encode(message: SomeIpMessage) -> bytes:
 
 
 def split(datagram: bytes | memoryview) -> tuple[list[SomeIpMessage], list[MalformedMessage]]:
-    """All messages of `datagram`, and all that was refused, each in its order: an error hides no message.
+    """All messages of `datagram` and all refusals, each in order: an error hides no message.
 
-    Every byte belongs to a message or to a refusal. Only the last refusal can have `resume_at` None; then it
-    takes the rest of the datagram. A memoryview has to be one of bytes. Payloads are copies: the buffer may
-    be used again.
+    Every byte belongs to a message or to a refusal. Only the last refusal can have `resume_at` None; it then covers
+    the rest of the datagram. A memoryview must be one of bytes. Payloads are copies: the buffer may be reused.
     """
     messages: list[SomeIpMessage] = []
     refused: list[MalformedMessage] = []
@@ -318,9 +317,9 @@ def decode(datagram: bytes | memoryview, offset: int = 0) -> tuple[SomeIpMessage
 
 
 def _read(datagram: bytes | memoryview, offset: int) -> SomeIpMessage | MalformedMessage:
-    """The message at `offset`, or why there is none.
+    """The message at `offset`, or the refusal.
 
-    Returned and not raised: a raised error, kept in split's list, would hold the frame that holds the list.
+    Returned, not raised: a raised error in the list of split would hold the frame that holds the list.
     """
     size = len(datagram)
     if size - offset < HEADER_LENGTH:
@@ -351,7 +350,8 @@ def _read(datagram: bytes | memoryview, offset: int) -> SomeIpMessage | Malforme
         return _malformed(offset, size, protocol_version, length, message_type)
     payload = datagram[offset + HEADER_LENGTH : end]
     if not isinstance(payload, bytes):
-        payload = bytes(payload)  # behind the check: bytes() of bytes changes nothing and costs 0.05 us
+        # After the check: bytes() of bytes changes nothing and costs 0.05 us.
+        payload = bytes(payload)
     return SomeIpMessage(
         service, method, client, session, interface_version, message_type, return_code, payload
     )
@@ -360,7 +360,7 @@ def _read(datagram: bytes | memoryview, offset: int) -> SomeIpMessage | Malforme
 def _malformed(
     offset: int, size: int, protocol_version: int, length: int, message_type: int
 ) -> MalformedMessage:
-    """What is wrong with a header, the most basic first: each check relies on the ones before it."""
+    """The first error of a header, most basic check first: each check relies on the ones before it."""
     end = offset + HEADER_LENGTH - MIN_LENGTH + length
     if protocol_version != PROTOCOL_VERSION:
         return MalformedMessage(MalformedReason.PROTOCOL_VERSION, offset, protocol_version, size)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which answer belongs to which request. Pure: the time is given, and nobody is told of a deadline unasked.
+"""Correlation of responses with requests. Pure: callers pass the time and poll for expired entries. No callbacks.
 
-    uProtocol request -> SOME/IP    Call, by SOME/IP Request ID (client << 16 | session)     SIP-1 to SIP-4
-    SOME/IP request -> uProtocol    ClientRequest, by the id of the generated UMessage       SIP-5, SIP-6
+    uProtocol request -> SOME/IP    OutboundCall, by Request ID (client << 16 | session)           SIP-1 to SIP-4
+    SOME/IP request -> uProtocol    InboundRequest, by the id of the generated UMessage            SIP-5, SIP-6
 
 (SIP-n: up-spec, up-l1/someip.adoc, the rules about correlating requests and responses, in order.)
 """
@@ -27,9 +27,9 @@ V = TypeVar("V")
 
 
 class OutboundCall(Struct, frozen=True):
-    """A uProtocol request that a SOME/IP service has been sent. `request` has no payload; only its head is needed.
+    """A uProtocol request that was sent to a SOME/IP service. `request` has an empty payload.
 
-    `over`: it was sent, and no answer is to come.
+    `no_response_expected`: the request was sent with REQUEST_NO_RETURN.
     """
 
     request: UMessage
@@ -47,7 +47,7 @@ class OutboundCall(Struct, frozen=True):
 
 
 class InboundRequest(Struct, frozen=True):
-    """A request of the SOME/IP client at `address`; `wants_answer` is False for REQUEST_NO_RETURN."""
+    """A request of the SOME/IP client at `address`. `expects_response` is False for REQUEST_NO_RETURN."""
 
     service: int
     method: int
@@ -59,9 +59,9 @@ class InboundRequest(Struct, frozen=True):
 
 
 class DeadlineTable(Generic[K, V]):
-    """Open requests with deadlines (monotonic ns): `limit` of them at most. Not locked.
+    """Open requests with deadlines (monotonic ns), at most `limit`. Not locked.
 
-    From its deadline on an entry is not to be had by `get`; it is there until `expired` hands it out, once.
+    `get` hides an entry from its deadline on. The entry stays until `pop_expired` returns it, once.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class DeadlineTable(Generic[K, V]):
         group_of: Callable[[V], Hashable] | None = None,
         group_limit: int | None = None,
     ) -> None:
-        """`what` names the entries in the error of a full table; with `group_of`, `close_those` finds them.
+        """`entry_name` names the entries in the error of a full table. `remove_where` finds entries by `group_of`.
 
-        No group has more than `group_limit`.
+        No group has more than `group_limit` entries.
         """
         self._limit = limit
         self._group_limit = limit if group_limit is None else group_limit
         self._entry_name = entry_name
         self._entries: dict[K, tuple[V, int]] = {}  # with deadline
         self._group_of = group_of
-        # Not looked for when some are taken out: a service that comes and goes 500 times a second would have thousands of
-        # calls of others looked through each time.
+        # An index, because a scan is too slow: a service that appears and disappears 500 times a second would
+        # scan thousands of calls to other services each time.
         self._groups: dict[Hashable, dict[K, None]] = {}
         self._deadlines: DeadlineQueue[K] = DeadlineQueue()
 
     def add_entry(self, key: K, value: V, deadline_ns: int) -> None:
-        """Add an entry under a key that is free. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
+        """Add an entry under a free key. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
         if len(self._entries) >= self._limit:
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED,
@@ -104,16 +104,16 @@ class DeadlineTable(Generic[K, V]):
         self._deadlines.schedule(key, deadline_ns)
 
     def get(self, key: K, now_ns: int) -> V | None:
-        """The entry's value; None if there is none, or no longer."""
+        """The value of the entry; None if the entry is absent or expired."""
         entry = self._entries.get(key)
         return None if entry is None or entry[1] <= now_ns else entry[0]
 
     def deadline_ns(self, key: K) -> int:
-        """The deadline of an entry that is there."""
+        """The deadline of an existing entry."""
         return self._entries[key][1]
 
     def remove_entry(self, key: K) -> bool:
-        """Take an entry out; whether it was there."""
+        """Remove an entry; returns whether it existed."""
         was_present = key in self._entries
         if was_present:
             self._deadlines.cancel(key)
@@ -121,11 +121,11 @@ class DeadlineTable(Generic[K, V]):
         return was_present
 
     def pop_expired(self, now_ns: int) -> list[V]:
-        """Take out the entries whose deadline has come, in order of deadline."""
+        """Remove the expired entries, in order of deadline."""
         return [self._remove(key) for key in self._deadlines.pop_all_due(now_ns)]
 
     def remove_where(self, group: Hashable, predicate: Callable[[K, V], bool]) -> list[V]:
-        """Take out the entries of a group that `are_over`, in the order in which they were opened."""
+        """Remove the entries of a group that match `predicate`, in order of opening."""
         keys = [key for key in self._groups.get(group, ()) if predicate(key, self._entries[key][0])]
         values = [self._entries[key][0] for key in keys]
         for key in keys:
@@ -163,24 +163,24 @@ class DeadlineTable(Generic[K, V]):
 
 
 class PendingCalls:
-    """The open requests of one endpoint, both ways, under one lock: whoever reads or changes them holds it."""
+    """The open requests of one endpoint, both directions, under one lock. Every reader and writer holds `lock`."""
 
     def __init__(self, limit: int) -> None:
-        """At most `limit` are open each way; of those of clients, half by one host."""
+        """At most `limit` are open in each direction. One host has at most half of the inbound requests."""
         self.lock = Lock()
         self.accepts_calls = True
         self.calls: DeadlineTable[int, OutboundCall] = DeadlineTable(
             limit, "requests to SOME/IP services", attrgetter("remote")
         )
         self.requests: DeadlineTable[UUID, InboundRequest] = DeadlineTable(
-            limit, "requests of SOME/IP clients", lambda asked: asked.address[0], max(1, limit // 2)
+            limit, "requests of SOME/IP clients", lambda request: request.address[0], max(1, limit // 2)
         )
         self._session = 0
 
     def open_call(self, client: int, call: OutboundCall, deadline_ns: int) -> int:
-        """Open a call of this client; its SOME/IP Request ID. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
-        # One counter for all clients: one per client would be 65 536 counters that clients choose. It ends, because
-        # max_pending is less than there are sessions.
+        """Open a call of this client; returns its Request ID. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
+        # One counter for all clients: one per client would be 65 536 counters that clients choose. The loop ends
+        # because max_pending is less than the number of sessions.
         session = next_session(self._session)
         while (request_id := client << 16 | session) in self.calls:
             session = next_session(session)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP and uProtocol, one in the words of the other (up-spec, up-l1/someip.adoc). Pure.
+"""The mapping between SOME/IP and uProtocol (up-spec, up-l1/someip.adoc). Pure.
 
     NOTIFICATION  from a service's remote   Publish   source //<authority>/<ue_id of the service>/<major>/<event>
     REQUEST       to an offered service     Request   source //<authority>/<client id>/<client_version>/0,
                                                       sink the provider with the method as resource
     RESPONSE, ERROR                         Response  ends, priority, ttl and reqid of the request
-    NOTIFICATION  to receivers              Publish   whose source is the provider with the event as resource
-    REQUEST       to a service's remote     Request   whose sink is the service
+    NOTIFICATION  to receivers              Publish   source is the provider with the event as resource
+    REQUEST       to a service's remote     Request   sink is the service
     RESPONSE, ERROR                         Response  by its reqid
-    -                                       Notification: SOME/IP has nothing like it
+    -                                       Notification: no SOME/IP equivalent
 
-<authority> is the first one of the endpoint. A header has no instance: it is known by the address an event comes from.
-It has no priority either, so events are CS1 and requests CS4; no ttl, so events have none and requests a configured
-one; no payload format, so that is UNSPECIFIED.
+<authority> is the first authority of the endpoint. A header has no instance: the source address of an event
+identifies it. A header has no priority: events are CS1 and requests CS4. It has no ttl: events have none and requests
+a configured one. It has no payload format, so the format is UNSPECIFIED.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_PAYLOAD: Final = 65_507 - HEADER_LENGTH
-"""What fits behind the header into one UDP datagram over IPv4."""
+"""The largest payload behind the header in one UDP datagram over IPv4."""
 
 NO_CLIENT: Final = 0
 """The client id of events, which belong to no client (SIP-7)."""
@@ -54,19 +54,19 @@ NO_CLIENT: Final = 0
 
 
 class SomeipRefusal(StrEnum):
-    """Why a well-formed SOME/IP message was not accepted: labels of counters, so few and fixed."""
+    """Reason for refusing a well-formed SOME/IP message: labels of counters, so few and fixed."""
 
     EVENT_UNKNOWN = "event_unknown"
-    EVENT_ADDRESS = "event_address"  # a configured event, but not from where its service lives
+    EVENT_ADDRESS = "event_address"  # a configured event, but not from the address of its service
     EVENT_VERSION = "event_version"
-    REQUEST_ADDRESS = "request_address"  # not one of `clients`
+    REQUEST_ADDRESS = "request_address"  # not in `clients`
     REQUEST_SERVICE = "request_service"
     REQUEST_VERSION = "request_version"
     REQUEST_METHOD = "request_method"
-    REQUEST_TYPE = "request_type"  # REQUEST for a method that is declared with no_return
+    REQUEST_TYPE = "request_type"  # REQUEST for a method with no_return
     REQUEST_CLIENT = "request_client"  # client id 0xFFFF, which as a uEntity would be a wildcard
     REQUEST_LIMIT = "request_limit"  # max_pending
-    RESPONSE_UNSOLICITED = "response_unsolicited"  # never asked for, answered already, or too late (SIP-4)
+    RESPONSE_UNSOLICITED = "response_unsolicited"  # no such call, answered already, or too late (SIP-4)
     RESPONSE_ADDRESS = "response_address"
     RESPONSE_METHOD = "response_method"
     MESSAGE_TYPE = "message_type"  # the obsolete acknowledgements
@@ -80,13 +80,13 @@ REFUSAL_RETURN_CODES: Final[Mapping[SomeipRefusal, ReturnCode]] = {
     SomeipRefusal.REQUEST_CLIENT: ReturnCode.E_NOT_OK,
     SomeipRefusal.REQUEST_LIMIT: return_code_of(UCode.RESOURCE_EXHAUSTED),
 }
-"""What a REQUEST that is refused for these reasons is answered; strangers (REQUEST_ADDRESS) get no answer."""
+"""Return code of the reply to a refused REQUEST. An unknown host (REQUEST_ADDRESS) gets no reply."""
 
 # --- the services of an endpoint ----------------------------------------------------------------------------------------
 
 
 class RemoteService(Struct, frozen=True):
-    """A service of the network, as requests to it need it: its methods, and where each of them is called."""
+    """A service of the network, as the target of requests: its methods and their addresses."""
 
     service: int
     major: int
@@ -94,13 +94,13 @@ class RemoteService(Struct, frozen=True):
     segmentation: Mapping[int, TpSegmentation] = {}
     """Of the methods whose requests may be sent in segments."""
     no_return: frozenset[int] = frozenset()
-    """Those of the methods that are called with REQUEST_NO_RETURN."""
+    """The methods that are called with REQUEST_NO_RETURN."""
     is_configured: bool = True
-    """Not: it is there only because somebody has asked for it."""
+    """False: the service exists only because of a subscription or call."""
 
 
 class RequestTemplate(Struct, frozen=True, gc=False):
-    """Where requests with the same attributes go, and their header around length and request id."""
+    """Target of requests with the same attributes, and their header around length and request id."""
 
     message_id: int
     versions_and_type: int
@@ -110,18 +110,18 @@ class RequestTemplate(Struct, frozen=True, gc=False):
 
 
 class OfferedService(Struct, frozen=True):
-    """A service that we offer, as requests to us need it."""
+    """A service that this endpoint offers, as the target of requests."""
 
     provider: UUri
     methods: frozenset[int]
     segmentation: Mapping[int, TpSegmentation] = {}
     """Of the methods whose responses may be sent in segments."""
     no_return: frozenset[int] = frozenset()
-    """Those of the methods to which a REQUEST is a mistake."""
+    """The methods that reject a REQUEST: they are called with REQUEST_NO_RETURN."""
 
 
 class EventTemplate(Struct, frozen=True):
-    """What a publication is on the wire."""
+    """A publication on the wire."""
 
     service: int
     event: int
@@ -130,9 +130,9 @@ class EventTemplate(Struct, frozen=True):
 
 
 class EventReceiver(Struct, frozen=True):
-    """One receiver of an offered service: its address, who it is as a subscriber, and what it gets, by topic.
+    """One receiver of an offered service: its address, its subscriber URI, and its events by topic.
 
-    `over_tcp` are those topics of `events` that go over a connection which it has opened, from any port of its own.
+    `over_tcp` are the topics of `events` that use a connection opened by the receiver, from any of its ports.
     """
 
     subscriber: UUri
@@ -148,20 +148,20 @@ class EventReceiver(Struct, frozen=True):
 
 
 EventKey = tuple[int, int]
-"""Two of the four words of an event's header: the message id, and (versions, type, E_OK) at its end."""
+"""Two of the four 32-bit words of an event's header: the message id, and (versions, type, E_OK) at its end."""
 
 
 # --- messages -----------------------------------------------------------------------------------------------------------
 
 
 def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttributes, bytes]:
-    """Attributes and payload of the Response that a SOME/IP answer is.
+    """Attributes and payload of the Response for a SOME/IP response.
 
     A failure becomes a UStatus, with its return code and its payload among the details.
     """
     if not response.is_error:
         return response_attributes(call.request, None, UPayloadFormat.UNSPECIFIED), response.payload
-    # ERROR with E_OK contradicts itself; it is a failure whose reason is not known.
+    # ERROR with E_OK contradicts itself: a failure with unknown reason.
     code = ucode_of(response.return_code) or UCode.UNKNOWN
     host, port = call.remote
     status = UStatus(
@@ -172,7 +172,7 @@ def decode_response(call: OutboundCall, response: SomeIpMessage) -> tuple[UAttri
 
 
 def encode_event(event: EventTemplate, session: int, payload: bytes) -> bytes:
-    """The NOTIFICATION that a publication is."""
+    """The NOTIFICATION of a publication."""
     header = pack_header(
         event.service,
         event.event,
@@ -187,9 +187,9 @@ def encode_event(event: EventTemplate, session: int, payload: bytes) -> bytes:
 
 
 def encode_request(message: UMessage, remote: RemoteService, request_id: int) -> bytes:
-    """The REQUEST, or REQUEST_NO_RETURN, that a uProtocol request is."""
+    """The REQUEST or REQUEST_NO_RETURN of a uProtocol request."""
     sink = message.attributes.sink
-    assert sink is not None  # a request that was checked
+    assert sink is not None  # a checked request
     header = pack_header(
         remote.service,
         sink.resource_id,
@@ -204,10 +204,10 @@ def encode_request(message: UMessage, remote: RemoteService, request_id: int) ->
 
 
 def encode_response(request: InboundRequest, commstatus: UCode | None, payload: bytes) -> bytes:
-    """The answer to a SOME/IP client: RESPONSE with the payload, or ERROR.
+    """The reply to a SOME/IP client: RESPONSE with the payload, or ERROR.
 
-    The payload of a failure stays here: it is a UStatus in protobuf, and a SOME/IP client would take it for the data of
-    the method. If it says what a SOME/IP service has answered, that is passed on.
+    The payload of a failure is not sent: it is a UStatus in protobuf, and a SOME/IP client would read it as the data
+    of the method. The detail `SomeipReturnCode` of a UStatus is sent: it is the ERROR of another SOME/IP service.
     """
     failed = commstatus not in {None, UCode.OK}
     reply = SomeipFailure(return_code_of(commstatus), b"" if failed else payload)
@@ -226,7 +226,7 @@ def encode_response(request: InboundRequest, commstatus: UCode | None, payload: 
 
 
 def encode_refusal(request: SomeIpMessage, return_code: ReturnCode) -> bytes:
-    """The ERROR for a REQUEST that goes no further."""
+    """The ERROR for a refused REQUEST."""
     return pack_header(
         request.service,
         request.method,

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Return codes of SOME/IP and status codes of uProtocol, one in the words of the other (up-spec, up-l1/someip.adoc).
+"""The mapping between SOME/IP return codes and uProtocol status codes (up-spec, up-l1/someip.adoc).
 
-There are more return codes than UCodes for them, and services define some of their own (0x20 to 0x5E); and an ERROR may have a
-payload, which only they who know the service can read. A uProtocol caller needs one thing to read whatever has failed, so a
-failure is always told as a UStatus, which has return code and payload among its details (`SomeipReturnCode` of our proto).
-A UStatus with such a detail goes back to SOME/IP as it was: through two streamers, or from a provider that knows SOME/IP.
+There are more return codes than UCodes for them, services define their own (0x20 to 0x5E), and an ERROR may have a
+payload that only users of the service can read. A uProtocol caller needs one format for every failure. A failure
+therefore becomes a UStatus with return code and payload among its details (`SomeipReturnCode` of our proto). A
+UStatus with such a detail returns to SOME/IP unchanged: through two streamers, or from a provider that uses SOME/IP
+return codes.
 """
 
 from collections.abc import Mapping
@@ -18,21 +19,21 @@ from ustreamer.uprotocol.pb import ustreamer_v1 as pb_ustreamer
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 
 LAST_RETURN_CODE: Final = 0x5E
-"""The last return code there is; 0x5F to 0xFF are none, though some bridges send 0xFF."""
-_MAX_STATUS_BYTES: Final = (
-    1 << 21
-)  # bytes of a payload in which a detail is looked for: what SOME/IP carries, and some more
+"""The last return code; 0x5F to 0xFF are invalid, though some bridges send 0xFF."""
+# The largest payload in which a detail is searched: the SOME/IP limit and a margin.
+_MAX_STATUS_BYTES: Final = 1 << 21
 
 
 class SomeipFailure(NamedTuple):
-    """What an ERROR says."""
+    """Return code and payload of an ERROR."""
 
     return_code: int
     payload: bytes = b""
 
 
-# Where up-spec names two codes for one UCode, the one that vsomeip-based bridges send. It names none for the UCodes that
-# are missing here, which become E_NOT_OK (0xFF, which those bridges send, is no return code); UNIMPLEMENTED is ours.
+# Where up-spec names two codes for one UCode: the one that vsomeip-based bridges send. up-spec names none for the
+# UCodes that are missing here; they become E_NOT_OK (0xFF, which those bridges send, is invalid). UNIMPLEMENTED is
+# our choice.
 _RETURN_CODES: Final = {
     UCode.OK: ReturnCode.E_OK,
     UCode.UNKNOWN: ReturnCode.E_NOT_OK,
@@ -62,7 +63,7 @@ _UCODES: Final[Mapping[int, UCode]] = {
 
 
 def return_code_of(commstatus: UCode | None) -> ReturnCode:
-    """The return code for a commstatus; absent means success."""
+    """The return code for a commstatus; None means success."""
     return ReturnCode.E_OK if commstatus is None else _RETURN_CODES.get(commstatus, ReturnCode.E_NOT_OK)
 
 
@@ -77,16 +78,16 @@ def return_code_name(return_code: int) -> str:
 
 
 def encode_failure(status: UStatus, failure: SomeipFailure) -> bytes:
-    """The payload of an error Response: `status`, and what it was made from."""
+    """The payload of an error Response: `status`, with `failure` as a detail."""
     message = pb_status.UStatus(code=int(status.code), message=status.message)
-    # A code that is none is in the text alone, but a payload is kept whatever came with it.
+    # An invalid code appears in the text only. A payload is kept with every code.
     if 0 < failure.return_code <= LAST_RETURN_CODE or failure.payload:
         message.details.add().Pack(pb_ustreamer.SomeipReturnCode(**failure._asdict()))
     return message.SerializeToString()
 
 
 def decode_failure(payload: bytes) -> SomeipFailure | None:
-    """The ERROR that the payload of an error Response describes; None if it does not, or is no UStatus."""
+    """The ERROR inside the payload of an error Response; None if there is none, or the payload is no UStatus."""
     if not payload or len(payload) > _MAX_STATUS_BYTES:
         return None
     status, return_code_detail = pb_status.UStatus(), pb_ustreamer.SomeipReturnCode()

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP over TCP: messages back to back, cut by their lengths. Bytes in, values out; no sockets.
+"""SOME/IP over TCP: messages back to back, framed by their lengths. Bytes in, values out; no sockets.
 
-Where a message starts is known only from the one before it. So one length that lies ends the stream (`broken`), unless
-the peer sends magic cookies: messages of fixed bytes, which are looked for, and behind which reading goes on.
+The start of a message is known only from the message before it. One wrong length therefore ends the stream
+(`broken`), unless the peer sends magic cookies. A magic cookie is a fixed message: the reader searches for it and
+continues behind it.
 
     client  FFFF 0000  00000008  DEAD BEEF  01 01 01 00
     server  FFFF 8000  00000008  DEAD BEEF  01 01 02 00
 """
 
-# Cost per message of 64 bytes, one core of a busy 2-core x86 VM, CPython 3.11, best of 9: 2.5 us, alone or in a piece of
-# 100. A message of 10 MB costs 36 ms in one piece and 41 ms in pieces of 1 kB.
+# Cost per message of 64 bytes, one core of a busy 2-core x86 VM, CPython 3.11, best of 9: 2.5 us, alone or in a chunk
+# of 100. A message of 10 MB costs 36 ms in one chunk and 41 ms in chunks of 1 kB.
 
 from collections.abc import Iterable
 from struct import Struct as Layout
@@ -30,37 +31,39 @@ SERVER_COOKIE: Final = bytes.fromhex("ffff8000 00000008 deadbeef 01010200")
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1 << 20
 
 _COOKIES: Final = (CLIENT_COOKIE, SERVER_COOKIE)
-_COOKIE_COMMON: Final = bytes.fromhex("00000008 deadbeef 0101")  # what both have in common, and where
+_COOKIE_COMMON: Final = bytes.fromhex("00000008 deadbeef 0101")  # the shared bytes of both
 _COOKIE_COMMON_OFFSET: Final = 4
 _LENGTH_AND_VERSION: Final = Layout(">4xI4xB")
 _LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH
 
 
 class DecodedChunk(NamedTuple):
-    """What came of some bytes of a stream: messages, and what was refused, each in its order."""
+    """Result of decoding some bytes of a stream: messages and refusals, each in order."""
 
     messages: list[SomeIpMessage]
     refused: list[MalformedMessage]
 
 
 class StreamReader:
-    """Cuts one stream. It keeps less than one message of `max_message` bytes, and the last piece that was fed."""
+    """Decodes one stream. It buffers less than one message of `max_message` bytes, plus the last chunk."""
 
     def __init__(self, *, cookies: bool = False, max_message: int = DEFAULT_MAX_MESSAGE_BYTES) -> None:
-        """`cookies`: look for the next magic cookie behind a message that cannot be; else such a message is the end."""
+        """`cookies`: search for the next magic cookie behind an invalid message. Without cookies such a message ends
+        the stream.
+        """
         self._cookies = cookies
         self._max_message = max_message
         self._buffer = bytearray()
         self._stream_offset = 0  # bytes of the stream before the buffer, for offsets in errors
         self._searching = False
         self.broken = False
-        """Where the next message starts is not known any more: close the connection."""
+        """The start of the next message is unknown: close the connection."""
         self.cookies_seen = 0
         self.skipped_bytes = 0
-        """Bytes that were passed over in search of a cookie."""
+        """Bytes skipped in search of a cookie."""
 
     def feed(self, data: bytes | bytearray | memoryview) -> DecodedChunk:
-        """Take in the next bytes. Nothing comes of them once the stream is broken."""
+        """Decode the next bytes. A broken stream yields nothing."""
         chunk = DecodedChunk([], [])
         if self.broken:
             return chunk
@@ -71,9 +74,10 @@ class StreamReader:
         return chunk
 
     def _decode_complete(self, chunk: DecodedChunk) -> int:
-        """Take out what is whole; where the rest begins."""
+        """Decode the complete messages; returns the offset behind them."""
         at = 0
-        piece = b""  # the buffer as bytes: copied once, and only if there is something in it
+        # The buffer as bytes: copied once, and only if it holds a decidable message.
+        piece = b""
         while True:
             if self._searching:
                 at, found = self._find_cookie(at)
@@ -93,7 +97,7 @@ class StreamReader:
                 return len(piece)
 
     def _is_decidable(self, at: int) -> bool:
-        """Whether there is a message, or enough of one to see that it cannot be one."""
+        """Whether the buffer holds a message, or enough of it to refuse it."""
         left = len(self._buffer) - at
         if left < HEADER_LENGTH:
             return False
@@ -110,7 +114,7 @@ class StreamReader:
         return None
 
     def _decode_at(self, piece: bytes, at: int, chunk: DecodedChunk) -> int | None:
-        """Read the message at `at`; where the next one begins, None if that is not known."""
+        """Decode the message at `at`; returns the offset of the next one, None if that is unknown."""
         length, version = _length_and_version(piece, at)
         reason = self._header_error(length, version)
         if reason is not None:
@@ -123,7 +127,7 @@ class StreamReader:
             return at + HEADER_LENGTH
         try:
             message, next_at = decode(piece, at)
-        except MalformedMessage as error:  # of unknown type: its length is as good as any other
+        except MalformedMessage as error:  # of unknown type: its length is trusted
             size = self._stream_offset + error.size
             chunk.refused.append(MalformedMessage(error.reason, self._stream_offset + at, error.value, size))
             return at + _LENGTH_BASE + length
@@ -131,7 +135,7 @@ class StreamReader:
         return next_at
 
     def _find_cookie(self, at: int) -> tuple[int, bool]:
-        """Where the next cookie is, or (False) where one may have begun."""
+        """The offset of the next cookie; with False, the offset at which a cookie may begin."""
         end = len(self._buffer)
         start = at
         while (common := self._buffer.find(_COOKIE_COMMON, start + _COOKIE_COMMON_OFFSET)) >= 0:
@@ -142,14 +146,14 @@ class StreamReader:
                 self.skipped_bytes += place - at
                 return place, True
             start = place + 1
-        # The last bytes may be the beginning of one; they are looked at again, and no others are.
+        # The last bytes may be the beginning of a cookie. Only these bytes are searched again.
         candidate = max(at, end - HEADER_LENGTH + 1)
         self.skipped_bytes += candidate - at
         return candidate, False
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a message that is not complete."""
+        """Bytes of an incomplete message."""
         return len(self._buffer)
 
 
@@ -159,5 +163,5 @@ def _length_and_version(buffer: bytes | bytearray, at: int) -> tuple[int, int]:
 
 
 def frame_messages(messages: Iterable[bytes], cookie: bytes | None) -> bytes:
-    """Messages as they go into a stream, behind a `cookie` (CLIENT_COOKIE or SERVER_COOKIE) if the peer wants them."""
+    """Messages as bytes of a stream, behind a `cookie` (CLIENT_COOKIE or SERVER_COOKIE) if the peer expects one."""
     return b"".join((cookie or b"", *messages))

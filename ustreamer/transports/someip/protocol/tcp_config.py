@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tcp = { ... }` of a SOME/IP endpoint: the bounds of its connections over TCP."""
+"""`tcp = { ... }` of a SOME/IP endpoint: the limits of its TCP connections."""
 
 from typing import Annotated
 
@@ -7,20 +7,20 @@ from msgspec import Meta, Struct
 
 
 class TcpConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds of the connections over TCP, and how they are kept.
+    """Limits and timeouts of TCP connections.
 
-    * `connections`, `connections_per_host`: that others have opened to us, at one time.
-    * `max_message`: bytes of one message, header and all, both ways.
-    * `send_buffer`: bytes of one connection that have been sent and not acknowledged; the same again of those that were
-      acknowledged within `replay_ms` before.
-    * `replay_ms`: what was acknowledged so shortly before a connection was torn down may not have been read, and is sent again
-      over the next one. 0 sends again what was not acknowledged and no more.
-    * `unsent_ttl_ms`: how long what has no ttl waits to be sent again.
-    * `ack_timeout_ms`: a peer that acknowledges nothing for so long is gone.
-    * `idle_ms`: a connection that others have opened, and over which nothing goes for so long, is closed; 0 is never.
-    * `message_timeout_ms`: how long the rest of a message that has begun may take.
-    * `connect_ms`, `retry_first_ms`, `retry_max_ms`: how long a connection may take to come about, and the pauses between tries.
-    * `cookies`: send magic cookies, and look for them after bytes that cannot be a message.
+    * `connections`, `connections_per_host`: connections opened by peers, at one time.
+    * `max_message`: bytes of one message with its header, both directions.
+    * `send_buffer`: sent and unacknowledged bytes of one connection. The same limit applies again to bytes
+      acknowledged within `replay_ms`.
+    * `replay_ms`: bytes acknowledged this shortly before a connection broke may be unread; they are sent again over
+      the next connection. 0 sends only unacknowledged bytes again.
+    * `unsent_ttl_ms`: how long a message without ttl waits to be sent again.
+    * `ack_timeout_ms`: a peer that acknowledges nothing for this long is disconnected.
+    * `idle_ms`: an idle connection that a peer opened is closed after this time; 0 is never.
+    * `message_timeout_ms`: the longest time from the first byte of a message to its last.
+    * `connect_ms`, `retry_first_ms`, `retry_max_ms`: connect timeout, and the pauses between attempts.
+    * `cookies`: send magic cookies, and search for them behind an invalid message.
     """
 
     connections: Annotated[int, Meta(ge=1, le=4_096)] = 64

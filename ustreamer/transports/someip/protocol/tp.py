@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP-TP, receiving: messages that are longer than a datagram, put together again. No sockets, no clock: time is given.
+"""SOME/IP-TP, receiving: reassembles messages that are longer than a datagram. No sockets, no clock: callers pass the
+time.
 
     header, type | 0x20 | u28 offset in units of 16 bytes, u3 reserved, u1 more segments | part of the payload
 
-All segments of a message have its ids, its session and its type. All but the last are a multiple of 16 bytes long. A
-receiver takes them in any order, and those of other messages in between.
+All segments of a message have its ids, its session and its type. Every segment but the last has a multiple of 16
+bytes. A receiver accepts segments in any order, interleaved with those of other messages.
 
-What a `Reassembly` refuses, and what becomes of the message that the segment belongs to:
+Refusals of a `Reassembly`, and the effect on the message of the refused segment:
 
-    truncated       shorter than the 4 bytes of the offset                                  nothing: it has none
-    empty           no payload, and more is to follow                                       given up
-    unaligned       more is to follow, and it is not a multiple of 16 long                  given up
-    too_long        it ends beyond `message_bytes`                                          given up
-    overlap         part of what it brings is there already, and not the same               given up; a segment at
-    inconsistent    two ends, something behind the end, another version or return code      offset 0 begins anew
-    segments        more than `segments` pieces                                             given up
-    peer_limit      bytes or messages of this host                                          given up
-    limit           bytes or messages in all, or peers                                      given up
-    timeout         not complete `timeout_ms` after its first segment                       given up
-    given_up        of a message that was given up; a segment at offset 0 begins anew       -
+    truncated       shorter than the 4 bytes of the offset                                  none: no message
+    empty           no payload, and more segments follow                                    abandoned
+    unaligned       more segments follow, and its length is no multiple of 16               abandoned
+    too_long        its end is beyond `message_bytes`                                       abandoned
+    overlap         overlaps received bytes without being a duplicate                       abandoned; a segment at
+    inconsistent    two ends, bytes behind the end, another version or return code          offset 0 starts again
+    segments        more than `segments` segments                                           abandoned
+    peer_limit      bytes or messages of this host                                          abandoned
+    limit           bytes or messages in total, or peers                                    abandoned
+    timeout         incomplete `timeout_ms` after its first segment                         abandoned
+    abandoned       of an abandoned message; a segment at offset 0 starts again             -
 
-A segment that is there already, byte for byte, is a duplicate that the network made: it is counted and changes nothing.
-An empty last segment behind a whole message, which some senders make of an exact multiple, is an end as good as another.
+A byte-identical segment is a network duplicate: it is counted and changes nothing. An empty last segment behind a
+whole message is a valid end. Some senders emit it for an exact multiple.
 """
 
 from bisect import bisect_right
@@ -42,14 +43,14 @@ MAX_OFFSET: Final = 0xFFFF_FFF0
 
 _OFFSET: Final = Layout(">I")
 _NS_PER_MS: Final = 1_000_000
-_PART_OVERHEAD: Final = (
-    160  # bytes that a piece costs besides its own, rounded up: an object, two places in lists
-)
-_MESSAGE_OVERHEAD: Final = 1_024  # bytes that a message costs besides its pieces, rounded up
+# Overhead of a segment in bytes, rounded up: an object, two list entries.
+_PART_OVERHEAD: Final = 160
+# Overhead of a message in bytes besides its segments, rounded up.
+_MESSAGE_OVERHEAD: Final = 1_024
 
 
 class TpReason(StrEnum):
-    """Why a segment was refused: labels of counters."""
+    """Reason for refusing a segment: labels of counters."""
 
     TP_TRUNCATED = "tp_truncated"
     TP_EMPTY = "tp_empty"
@@ -65,7 +66,7 @@ class TpReason(StrEnum):
 
 
 class TpRefused(Struct, frozen=True):
-    """A segment of `peer` that was refused, or a message that was given up."""
+    """A refused segment of `peer`, or an abandoned message."""
 
     reason: TpReason
     peer: Address
@@ -77,7 +78,7 @@ _Key = tuple[Address, int, int, int]
 
 
 class _Partial:
-    """What is there of a message. Pieces are sorted and do not overlap."""
+    """The received parts of a message, sorted and without overlap."""
 
     def __init__(self, message: SomeIpMessage, now_ns: int) -> None:
         self.versions = (message.interface_version, message.return_code)
@@ -89,16 +90,16 @@ class _Partial:
         self.cost = _MESSAGE_OVERHEAD
 
     def conflict_with(self, offset: int, part: bytes, more: bool) -> tuple[TpReason, str] | None:
-        """Why a segment contradicts what is there."""
+        """Reason why a segment contradicts the received parts; None if it does not."""
         end = offset + len(part)
         if self.end is not None and (end > self.end or (not more and end != self.end)):
             return TpReason.TP_INCONSISTENT, f"bytes {offset} to {end}, and the message ends at {self.end}"
         if not more and self.starts and end < self.starts[-1] + len(self.parts[-1]):
-            return TpReason.TP_INCONSISTENT, f"ends at {end}, and there are bytes behind it"
+            return TpReason.TP_INCONSISTENT, f"ends at {end}, and bytes behind it were received"
         index = bisect_right(self.starts, offset)
         behind = index < len(self.starts) and self.starts[index] < end
         if behind or (index and self.starts[index - 1] + len(self.parts[index - 1]) > offset):
-            return TpReason.TP_OVERLAP, f"bytes {offset} to {end} are there already in part"
+            return TpReason.TP_OVERLAP, f"bytes {offset} to {end} overlap received bytes"
         return None
 
     def has_part(self, offset: int, part: bytes) -> bool:
@@ -120,21 +121,21 @@ class _Partial:
 
 
 class Reassembly:
-    """Puts messages together again, of many peers at once, in bounds. Not locked."""
+    """Reassembles the messages of many peers, within limits. Not locked."""
 
     def __init__(self, limits: TpLimits) -> None:
         self._limits = limits
-        # In the order of their first segments, which is that of their deadlines.
+        # In the order of their first segments, which is the order of their deadlines.
         self._partials: dict[_Key, _Partial] = {}
-        # Messages and bytes by host: ports are what a sender has as many of as it likes.
+        # Messages and bytes by host, not by address: a sender can use many ports.
         self._hosts: dict[str, list[int]] = {}
         self._bytes = 0
-        # What was given up: its other segments are still to come, and would begin a message that is never complete.
+        # Abandoned messages: their remaining segments would start a message that never completes.
         self._abandoned: OrderedDict[_Key, int] = OrderedDict()
         self._duplicates = self._completed = 0
 
     def feed(self, message: SomeIpMessage, peer: Address, now_ns: int) -> SomeIpMessage | TpRefused | None:
-        """Take in a segment: the whole message if it was the last missing one, else None, or why it is refused."""
+        """Process a segment: returns the whole message, None while it is incomplete, or the refusal."""
         payload = message.payload
         key = (peer, message.message_id, message.request_id, message.message_type)
         if len(payload) < TP_HEADER:
@@ -173,7 +174,7 @@ class Reassembly:
         reason, detail = problem
         self._abandon(key, now_ns)
         if offset == 0 and reason in {TpReason.TP_OVERLAP, TpReason.TP_INCONSISTENT}:
-            # A sender that does not count sessions and whose last message lost its end: this is the next one.
+            # The sender uses no sessions and its last message lost its end: this is the next message.
             self._abandoned.pop(key, None)
             retried = self.feed(message, key[0], now_ns)
             if retried is not None:
@@ -187,7 +188,7 @@ class Reassembly:
         if offset == 0:
             self._abandoned.pop(key, None)
         elif self._was_abandoned(key, now_ns):
-            return TpRefused(TpReason.TP_ABANDONED, peer, f"{_describe(message)}: given up before")
+            return TpRefused(TpReason.TP_ABANDONED, peer, f"{_describe(message)}: abandoned before")
         partial = self._partials.get(key)
         new = partial is None
         cost = len(part) + _PART_OVERHEAD + (_MESSAGE_OVERHEAD if new else 0)
@@ -257,12 +258,12 @@ class Reassembly:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `expire` has something to do; None if nothing is incomplete."""
+        """The time of the next `expire`; None if nothing is incomplete."""
         partial = next(iter(self._partials.values()), None)
         return None if partial is None else partial.started_ns + self._limits.timeout_ms * _NS_PER_MS
 
     def expire(self, now_ns: int) -> list[TpRefused]:
-        """Give up what was not completed in time."""
+        """Abandon the messages that are incomplete after the timeout."""
         expired: list[TpRefused] = []
         while (due_ns := self.next_deadline_ns) is not None and due_ns <= now_ns:
             key, partial = next(iter(self._partials.items()))
@@ -272,7 +273,7 @@ class Reassembly:
         return expired
 
     def statistics(self) -> dict[str, int]:
-        """What is incomplete now, and counters since the start."""
+        """Messages incomplete now, and counters since the start."""
         return {
             "tp_open": len(self._partials),
             "tp_bytes": self._bytes,

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP-TP in the configuration: how a long message is cut, and how much is kept of what is not whole."""
+"""SOME/IP-TP in the configuration: segment size and pace, and the limits of incomplete messages."""
 
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 OFFSET_UNIT: Final = 16
-"""Offsets count in units of so many bytes."""
+"""Unit of an offset in bytes."""
 DEFAULT_SEGMENT_BYTES: Final = 1_392
-"""Bytes of payload in a segment: with all headers, an Ethernet frame."""
-_MAX_SEGMENT_BYTES: Final = 65_472  # the last multiple of 16 that fits into a datagram with both headers
+"""Payload bytes of a segment: with all headers, one Ethernet frame."""
+# The last multiple of 16 that fits into a datagram with both headers.
+_MAX_SEGMENT_BYTES: Final = 65_472
 _NS_PER_US: Final = 1_000
 
 
 class TpSegmentation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How messages that are longer than `segment_bytes` are sent; at least `separation_us` between two segments of one."""
+    """Segmentation of messages longer than `segment_bytes`, with at least `separation_us` between two segments of one
+    message.
+    """
 
     segment_bytes: Annotated[int, Meta(ge=OFFSET_UNIT, le=_MAX_SEGMENT_BYTES, multiple_of=OFFSET_UNIT)] = (
         DEFAULT_SEGMENT_BYTES
@@ -29,7 +32,7 @@ class TpSegmentation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def resolve_segmentation(
     own_setting: bool | TpSegmentation | None, service_setting: bool | TpSegmentation
 ) -> TpSegmentation | None:
-    """What holds for an event or method that says `own` (None: nothing) of a service that says `of_service`."""
+    """The segmentation of an event or method: `own_setting` if it has one, else the setting of its service."""
     setting = service_setting if own_setting is None else own_setting
     if setting is True and isinstance(service_setting, TpSegmentation):
         return service_setting
@@ -39,12 +42,13 @@ def resolve_segmentation(
 
 
 class TpLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much is kept of what is not complete. Bytes are what it costs in memory, a bit more than the payload.
+    """Limits of incomplete messages. Bytes are memory cost, slightly more than the payload.
 
-    * `message_bytes`: the longest payload; `segments`: pieces of one message.
-    * `peer_bytes`, `peer_messages`: of one peer, which is a host, whatever ports it sends from. `total_bytes`, `peers`: in all.
+    * `message_bytes`: the longest payload; `segments`: segments of one message.
+    * `peer_bytes`, `peer_messages`: of one peer, which is a host with all its ports. `total_bytes`, `peers`: in
+      total.
     * `timeout_ms`: from the first segment of a message to its last.
-    * `waiting_bytes`, `waiting_messages`: payload of what we send and is not sent whole; these bytes are the payload's.
+    * `waiting_bytes`, `waiting_messages`: payload of outgoing messages that are not sent completely.
     """
 
     message_bytes: Annotated[int, Meta(ge=16, le=1 << 28)] = 131_072
@@ -58,7 +62,7 @@ class TpLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     waiting_messages: Annotated[int, Meta(ge=1, le=65_536)] = 1_024
 
     def contradiction(self) -> str | None:
-        """Why a message of `message_bytes` could never be whole, which is then a mistake."""
+        """Why a message of `message_bytes` could never be complete; None if it can."""
         if self.peer_bytes < self.message_bytes:
             return f"peer_bytes: {self.peer_bytes}, expected at least message_bytes, {self.message_bytes}"
         if self.total_bytes < self.peer_bytes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP-TP, sending: a message that is longer than a datagram is cut, and its segments leave at a pace.
+"""SOME/IP-TP, sending: splits a message that is longer than a datagram and paces its segments.
 
-No sockets, no clock: time is given. What the segments look like is in `tp`.
+No sockets, no clock: callers pass the time. `tp.py` describes the format of a segment.
 """
 
 from collections import deque
@@ -22,9 +22,9 @@ from ustreamer.transports.someip.protocol.tp import MAX_OFFSET, MORE_SEGMENTS, T
 from ustreamer.transports.someip.protocol.tp_config import DEFAULT_SEGMENT_BYTES, OFFSET_UNIT, TpSegmentation
 
 RETRY_INTERVAL_NS: Final = 1_000_000
-"""Pause before a segment is tried again that could not be sent."""
+"""Pause before a segment that could not be sent is tried again."""
 RETRY_TIMEOUT_NS: Final = 5_000_000_000
-"""How long a segment is tried: receivers give up a message whose segments are missing for so long."""
+"""How long a segment is tried: receivers abandon a message whose segments are missing for this long."""
 
 _OFFSET: Final = Layout(">I")
 
@@ -34,7 +34,7 @@ def split_into_segments(
 ) -> Iterator[bytes]:
     """The datagrams of a message, `segment_bytes` of payload each, rounded down to a multiple of 16.
 
-    Raises UnencodableMessage if the message is longer than an offset can say, or is a segment itself.
+    Raises UnencodableMessage if the message is longer than the offset field allows, or is itself a segment.
     """
     size = segment_bytes // OFFSET_UNIT * OFFSET_UNIT
     if size <= 0:
@@ -65,11 +65,13 @@ def _generate_segments(message: SomeIpMessage, size: int, total: int) -> Iterato
 
 
 TpStream = tuple[Address, int]
-"""Address and message id: what uProtocol keeps in order, and what a receiver may have room for one message of only."""
+"""Address and message id: the order that uProtocol guarantees. A receiver may have room for one message of a stream
+only.
+"""
 
 
 class DueSegment(NamedTuple):
-    """A datagram that is to be sent now."""
+    """A datagram that is due now."""
 
     datagram: bytes
     stream: TpStream
@@ -80,14 +82,14 @@ class DueSegment(NamedTuple):
 
 
 class _OutgoingMessage:
-    """A message that is not sent whole: what is next of it, and what comes then."""
+    """A message that is not sent completely: its next datagram and the rest."""
 
     def __init__(self, message: SomeIpMessage, segmentation: TpSegmentation) -> None:
         self.size = len(message.payload)
         if self.size > segmentation.segment_bytes:
             self._rest = split_into_segments(message, segmentation.segment_bytes)
             self.pause_ns = segmentation.separation_ns
-        else:  # it waits behind a long one of its stream
+        else:  # a short message behind a long one of its stream
             self._rest = iter((encode(message),))
             self.pause_ns = 0
         self.next_datagram: bytes | None = next(self._rest)
@@ -99,10 +101,11 @@ class _OutgoingMessage:
 
 
 class TpSegmenter:
-    """Sends segments with a pause between them. At most `limit_bytes` of payload wait, in `limit_messages`.
+    """Sends segments with a pause between them. At most `limit_bytes` of payload in `limit_messages` wait.
 
-    The segments of a message leave in order, and messages of one stream one behind the other. Streams do not wait for each
-    other, and those without a pause take turns. What `due` gives is the same until `sent`, `held` or `drop` has been told.
+    The segments of a message, and the messages of a stream, are sent in order. Streams do not wait for each other;
+    streams without a pause are served round-robin. `next_due` returns the same segment until `on_sent`,
+    `on_send_blocked` or `drop_message` is called.
     """
 
     def __init__(self, limit_bytes: int, limit_messages: int = 1_024) -> None:
@@ -115,7 +118,9 @@ class TpSegmenter:
     def put_nowait(
         self, message: SomeIpMessage, address: Address, segmentation: TpSegmentation, now_ns: int
     ) -> TpStream:
-        """Have a message sent, behind those of its stream. Raises TpFull if too much waits, UnencodableMessage as `segments` does."""
+        """Queue a message behind those of its stream. Raises TpQueueFull at the limit, UnencodableMessage as
+        `split_into_segments`.
+        """
         size = len(message.payload)
         if self._bytes + size > self._limit_bytes or self._messages >= self._limit_messages:
             raise TpQueueFull(size, self._bytes, self._limit_bytes, self._messages)
@@ -129,11 +134,11 @@ class TpSegmenter:
         return stream
 
     def is_pending(self, stream: TpStream) -> bool:
-        """Whether something of `stream` is not sent yet, or its pause is not over: what comes now must wait behind."""
+        """Whether `stream` has unsent segments or is in its pause: a new message must wait behind them."""
         return stream in self._deadlines
 
     def next_due(self, now_ns: int) -> DueSegment | None:
-        """What is to be sent first; None if nothing is due."""
+        """The segment to send first; None if nothing is due."""
         while (stream := self._deadlines.first_due(now_ns)) is not None:
             if stream in self._streams:
                 return self.next_segment(stream)
@@ -141,13 +146,13 @@ class TpSegmenter:
         return None
 
     def next_segment(self, stream: TpStream) -> DueSegment:
-        """What is to be sent next of a stream of which something waits, due or not."""
+        """The next segment of a stream with waiting messages, due or not."""
         datagram = self._streams[stream][0].next_datagram
-        assert datagram is not None  # or it would have been taken out
+        assert datagram is not None  # else the message would have been removed
         return DueSegment(datagram, stream)
 
     def on_sent(self, due: DueSegment, now_ns: int) -> bool:
-        """It went; whether its message is whole now."""
+        """The segment was sent; returns whether its message is complete."""
         outgoing = self._streams[due.stream][0]
         outgoing.advance()
         complete = outgoing.next_datagram is None
@@ -160,7 +165,7 @@ class TpSegmenter:
         return complete
 
     def on_send_blocked(self, due: DueSegment, now_ns: int) -> bool:
-        """It could not be sent and is tried again; False if it was tried for too long, so that its message is dropped."""
+        """The segment was not sent and is tried again. False after RETRY_TIMEOUT_NS: its message is dropped."""
         outgoing = self._streams[due.stream][0]
         if outgoing.blocked_since_ns is None:
             outgoing.blocked_since_ns = now_ns
@@ -171,7 +176,7 @@ class TpSegmenter:
         return True
 
     def drop_message(self, due: DueSegment, now_ns: int) -> None:
-        """Its message is not sent any further."""
+        """Drop the message of this segment."""
         self._remove_head(due.stream)
         if due.stream in self._streams:
             self._deadlines.schedule(due.stream, now_ns)
@@ -188,17 +193,19 @@ class TpSegmenter:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `due` has something to do; None if nothing waits."""
+        """The time of the next due segment; None if nothing waits."""
         return self._deadlines.next_due
 
     @property
     def pending(self) -> tuple[int, int]:
-        """Bytes and messages that are not sent whole."""
+        """Bytes and messages that are not sent completely."""
         return self._bytes, self._messages
 
 
 class TpQueueFull(Exception):
-    """A message of `size` bytes finds no room: `waiting` of `limit` bytes wait to be sent, in `messages` messages."""
+    """A message of `size` bytes exceeds the limit: `waiting` of `limit` bytes wait to be sent, in `messages`
+    messages.
+    """
 
     def __init__(self, size: int, waiting: int, limit: int, messages: int) -> None:
         super().__init__(size, waiting, limit, messages)

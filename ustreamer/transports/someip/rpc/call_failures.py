@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the caller of a SOME/IP service is told when no answer comes: the status of each case. Pure."""
+"""The status that a caller of a SOME/IP service receives instead of a response, one function per cause. Pure."""
 
 from ustreamer.transports.someip.protocol.correlation import OutboundCall
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 
 
 def ttl_expired(call: OutboundCall) -> UStatus:
-    """Its ttl is over (SIP-3)."""
+    """The ttl of the call has expired (SIP-3)."""
     host, port = call.remote
     return UStatus(
         UCode.DEADLINE_EXCEEDED,
@@ -15,18 +15,18 @@ def ttl_expired(call: OutboundCall) -> UStatus:
 
 
 def streamer_stopped(call: OutboundCall) -> UStatus:
-    """We go."""
+    """This streamer stops."""
     host, port = call.remote
     return UStatus(UCode.UNAVAILABLE, f"the streamer was stopped before {host}:{port} answered")
 
 
 def service_unavailable(call: OutboundCall, reason: str) -> UStatus:
-    """The service goes."""
+    """The service is gone."""
     host, port = call.remote
     return UStatus(UCode.UNAVAILABLE, f"{call.callee} went ({reason}) before {host}:{port} answered")
 
 
 def connection_closed(call: OutboundCall) -> UStatus:
-    """The connection goes that the answer would have come over."""
+    """The connection that the response would use is closed."""
     host, port = call.remote
     return UStatus(UCode.UNAVAILABLE, f"the connection with {host}:{port} ended before it answered")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is answered to a REQUEST that is no message: the sender's mistake is in its header, so the header is all there is.
+"""The reply to a malformed REQUEST. Its header is the only part that can be trusted.
 
 another protocol version          E_WRONG_PROTOCOL_VERSION
 longer than its datagram          E_MALFORMED_MESSAGE
-a length less than 8              nothing: it is to be ignored (PRS SOME/IP, length field)
-fewer than 16 bytes               nothing: there is no header
-anything else than a REQUEST, or one that carries an error    nothing: answers to answers never stop
+a length less than 8              no reply: ignored (PRS SOME/IP, length field)
+fewer than 16 bytes               no reply: there is no header
+not a REQUEST, or an error code   no reply: replies to replies would never end
 """
 
 from struct import Struct
@@ -29,7 +29,7 @@ _REPLY_CODES: Final = {
 
 
 def error_reply(datagram: bytes, error: MalformedMessage) -> bytes | None:
-    """The ERROR, in our version of the protocol, for what stands where `error` is in `datagram`; None: no answer."""
+    """The ERROR, in our protocol version, for the message at `error.offset` of `datagram`; None: no reply."""
     return_code = _REPLY_CODES.get(error.reason)
     if return_code is None or len(datagram) - error.offset < HEADER_LENGTH:
         return None

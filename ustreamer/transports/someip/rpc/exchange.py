@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of each message of a SOME/IP endpoint: the mapping and the open requests together, without a socket.
+"""The decision about each message of a SOME/IP endpoint: mapping and pending calls together, without a socket.
 
-The whole decision about input is `Exchange.decode_message`, and what deadlines bring is `Exchange.expire_requests`.
+`Exchange.decode_message` decides about received messages, `Exchange.expire_requests` about deadlines.
+
+Readable path: `decode_message`, `open_call`, `encode_response`. It is the oracle of every fast path:
+
+    match_event, event_message(s)    one datagram that is one event      test_exchange.py
+    decode_batch                     a batch of datagrams of one kind    test_fast_path_batches.py
+    fast_in, fast_out                requests and responses              see fast_path.py
+
+(The tests are in tests/transports/someip/rpc.) In production the readable path never decodes a plain event. It never
+encodes plain RPC over UDP, and decodes only the first request of each client, method and version. It handles failures,
+TCP, SOME/IP-TP, several messages in a datagram, and refusals.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -55,11 +65,11 @@ _NS_PER_MS: Final = 1_000_000
 
 _EVENT_HEADER: Final = Struct(">II4xI")
 _AROUND_REQUEST_ID: Final = ">8sI4s"
-"""A header: what messages of one kind and one size have in common, and in the middle of it their request ids."""
+"""A header: the parts that messages of one kind and one size share, with their request ids in the middle."""
 _REQUEST_ID, _REQUEST_ID_AT = Struct(">I"), 8
 _LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
 
-# Plain ints: comparing an event's type with a member of an IntEnum costs 0.07 us more.
+# Plain ints: comparing the type of an event with a member of an IntEnum costs 0.07 us more.
 _NOTIFICATION: Final = int(MessageType.NOTIFICATION)
 _REQUESTS: Final = frozenset(map(int, (MessageType.REQUEST, MessageType.REQUEST_NO_RETURN)))
 _RESPONSES: Final = frozenset(map(int, (MessageType.RESPONSE, MessageType.ERROR)))
@@ -68,18 +78,18 @@ _UNKNOWN_SENDER_REFUSALS: Final = {
     **dict.fromkeys(_REQUESTS, SomeipRefusal.REQUEST_ADDRESS),
     **dict.fromkeys(_RESPONSES, SomeipRefusal.RESPONSE_ADDRESS),
 }
-"""Why a segment of somebody who is not known is refused, by the type of the whole message."""
+"""Reason for refusing a segment of an unknown host, by the type of the whole message."""
 
 
 class RefusedMessage(msgspec.Struct, frozen=True):
-    """A message that goes no further, and what its sender is told: nothing, or `answer`."""
+    """A message that is dropped, and the reply to its sender; None: no reply."""
 
     reason: SomeipRefusal | TpReason
     reply: bytes | None = None
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True):
-    """A request to be sent. If that fails, `Exchange.abandon(request_id)`."""
+    """A request to send. If sending fails, call `Exchange.cancel_call(request_id)`."""
 
     datagram: bytes
     address: Address
@@ -90,23 +100,23 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
 
 
 class ExpiredRequests(NamedTuple):
-    """What to do about requests that got no answer in time: tell uProtocol callers and SOME/IP clients."""
+    """The outcome of requests without a response in time: for uProtocol callers and for SOME/IP clients."""
 
     responses: list[UMessage]
     datagrams: list[tuple[bytes, Address]]
 
 
 class Exchange:
-    """Decides for one endpoint. `incoming` and `expire` belong to the receiving thread, the rest to any."""
+    """Decides for one endpoint. `decode_*` and `expire_*` belong to the receiving thread, the rest to any thread."""
 
     def __init__(self, config: SomeipEndpoint, own_authority: str, clock: Clock) -> None:
         self.services = ServiceRegistry(config, own_authority)
         self._events = self.services.events_by_host
         self.calls_expired = self.requests_expired = 0
         self.calls_service_gone = 0
-        """Calls whose service, or the connection to it, went before it answered."""
+        """Calls whose service, or the connection to it, closed before the response."""
         self.responses_not_wanted = 0
-        """Answers to REQUEST_NO_RETURN, which end here."""
+        """Responses to REQUEST_NO_RETURN, which are dropped."""
         self._monotonic_ns = clock.monotonic_ns
         self._expiry = Expiry(clock)
         self._ids = UuidSource(clock.wall_ms)
@@ -117,14 +127,16 @@ class Exchange:
         self.fast_in = FastInbound(
             pending, self.services, self._ids, clock.monotonic_ns, self._request_ttl_ns
         )
-        """What comes in by itself, and as before; the rest is for `incoming`."""
+        """Decodes single messages that repeat an accepted request or answer a call; `decode_message` decodes the
+        rest.
+        """
 
     # --- in -------------------------------------------------------------------------------------------------------------
 
     def match_event(self, datagram: bytes, host: str) -> UAttributes | None:
-        """The attributes of a datagram that is one expected event and nothing else, all behind its header; None for any other.
+        """The attributes of a datagram that is exactly one expected event; None for any other datagram.
 
-        Nearly all that comes in is such an event: every part of its header except length, client and session is a dict key.
+        Nearly all input is such an event: every part of its header except length, client and session is a dict key.
         """
         events = self._events.get(host)
         if events is None or len(datagram) < HEADER_LENGTH:
@@ -134,23 +146,25 @@ class Exchange:
         return attributes if length == len(datagram) - _LENGTH_BASE else None
 
     def event_message(self, attributes: UAttributes, datagram: bytes) -> UMessage:
-        """Of a datagram of which `event` has the attributes."""
+        """The message of a datagram with the attributes of `match_event`."""
         return UMessage(self._ids.next(), attributes, datagram[HEADER_LENGTH:])
 
     def event_messages(
         self, attributes: Sequence[UAttributes], datagrams: Sequence[bytes]
     ) -> Sequence[UMessage]:
-        """Of datagrams of which `event` has the attributes, in their order; a run if those are the same."""
+        """The messages of datagrams with the attributes of `match_event`, in order; a batch if the attributes are the
+        same.
+        """
         payloads = [datagram[HEADER_LENGTH:] for datagram in datagrams]
         if len(payloads) >= MIN_BATCH and attributes.count(attributes[0]) == len(payloads):
             return MessageBatch(attributes[0], IdColumns(*self._ids.next_n_columns(len(payloads))), payloads)
         return list(map(UMessage, self._ids.next_n(len(payloads)), attributes, payloads))
 
     def decode_batch(self, batch: DatagramBatch) -> Sequence[UMessage] | None:
-        """The messages of a helping all of which are of one kind and size; None if each has to be looked at.
+        """The messages of a batch in which all are of one kind and size; None if each must be decoded by itself.
 
-        That is: events of one topic, or answers of one method, or requests of one; as `event` and `messages`, or as
-        `arriving.message`, of each.
+        That is: events of one topic, responses of one method, or requests of one method. The result is the same as of
+        `match_event` and `event_messages`, or of `fast_in.decode_message`, for each datagram.
         """
         number = len(batch)
         columns = batch.columns(_AROUND_REQUEST_ID) if number >= MIN_BATCH else None
@@ -170,7 +184,7 @@ class Exchange:
         return self.fast_in.decode_batch(begin + bytes(4) + end, request_ids, payloads, senders)
 
     def decode_message(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage | None:
-        """Decide about a message from `address`; None for a segment of one that is not complete yet."""
+        """Decide about a message from `address`; None for a segment of an incomplete message."""
         kind = message.message_type
         if kind == _NOTIFICATION:
             event = self.services.event_attributes(message, *address)
@@ -186,11 +200,11 @@ class Exchange:
         return RefusedMessage(SomeipRefusal.MESSAGE_TYPE)
 
     def malformed_reply(self, datagram: bytes, error: MalformedMessage, address: Address) -> bytes | None:
-        """What the sender of something that is no message is told; nothing if it is none of our clients."""
+        """The reply to a malformed message; None if the sender is not an accepted client."""
         return error_reply(datagram, error) if self.services.is_client(address[0]) else None
 
     def _segment(self, message: SomeIpMessage, address: Address) -> UMessage | RefusedMessage | None:
-        # Whoever is not known takes no memory of ours. What the whole message is worth is decided when it is there.
+        # An unknown host gets no memory. The whole message is checked when it is complete.
         if not self.services.is_known_host(address[0]):
             return RefusedMessage(_UNKNOWN_SENDER_REFUSALS[message.message_type & ~TP_BIT])
         whole = self._reassembly.feed(message, address, self._monotonic_ns())
@@ -238,14 +252,16 @@ class Exchange:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `expire` or `expire_segments` has something to do; None if nothing is open."""
+        """The time of the next `expire_requests` or `expire_segments`; None if nothing is open."""
         segments_ns = self._reassembly.next_deadline_ns
         with self._lock:
             deadlines = (self._calls.next_deadline_ns, self._requests.next_deadline_ns, segments_ns)
         return min((each for each in deadlines if each is not None), default=None)
 
     def expire_requests(self) -> ExpiredRequests:
-        """Take out what is too late: DEADLINE_EXCEEDED for uProtocol callers (SIP-3), E_TIMEOUT for SOME/IP clients."""
+        """Remove the expired requests: DEADLINE_EXCEEDED for uProtocol callers (SIP-3), E_TIMEOUT for SOME/IP
+        clients.
+        """
         with self._lock:
             now_ns = self._monotonic_ns()
             calls = self._calls.pop_expired(now_ns)
@@ -255,29 +271,29 @@ class Exchange:
         return ExpiredRequests(
             [self._call_outcome(call, ttl_expired(call)) for call in calls],
             [
-                (encode_response(asked, UCode.DEADLINE_EXCEEDED, b""), asked.address)
-                for asked in requests
-                if asked.expects_response
+                (encode_response(request, UCode.DEADLINE_EXCEEDED, b""), request.address)
+                for request in requests
+                if request.expects_response
             ],
         )
 
     def expire_segments(self) -> list[TpRefused]:
-        """Give up messages whose segments are missing for too long."""
+        """Abandon the messages whose segments are missing for too long."""
         if self._reassembly.next_deadline_ns is None:
-            return []  # nearly always: this is asked in every round of the receiving thread
+            return []  # the usual case: the receiving thread calls this in every round
         return self._reassembly.expire(self._monotonic_ns())
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def abort_calls(self) -> list[UMessage]:
-        """Take no call any more, because no answer will be read; what the callers of those that are open are told."""
+        """Accept no more calls, because no response will be read; returns the failures of the open calls."""
         with self._lock:
             self._pending.accepts_calls = False
             calls = self._calls.remove_all()
         return [self._call_outcome(call, streamer_stopped(call)) for call in calls]
 
     def on_service_gone(self, service: UUri, addresses: Iterable[Address], reason: str) -> list[UMessage]:
-        """What callers are told whose calls are open when `service`, which was there, goes; it is in no table any more."""
+        """The failures of the calls that were open when `service` disappeared. The service is in no table any more."""
         with self._lock:
             calls = [
                 call
@@ -288,9 +304,9 @@ class Exchange:
         return [self._call_outcome(call, service_unavailable(call, reason)) for call in calls]
 
     def on_connection_closed(self, peer: TcpAddress, unsent: Iterable[bytes]) -> list[UMessage]:
-        """What the callers are told whose answers would have come over a connection with `peer` that has ended.
+        """The failures of the calls whose responses would use the closed connection with `peer`.
 
-        Not those whose requests are `waiting` to go into the next one.
+        Calls whose requests are in `unsent` stay open: the next connection carries them.
         """
         unsent_ids = {_REQUEST_ID.unpack_from(each, _REQUEST_ID_AT)[0] for each in unsent}
 
@@ -304,7 +320,7 @@ class Exchange:
         return [self._call_outcome(call, connection_closed(call)) for call in calls]
 
     def _call_outcome(self, call: OutboundCall, failure: UStatus) -> UMessage:
-        """What the caller is told of a call that was not answered: `failure`, but not if no answer was to come."""
+        """The message for the caller of an unanswered call: `failure`, or success if no response was expected."""
         if not call.no_response_expected:
             return error_response(self._ids.next(), call.request, failure)
         return UMessage(
@@ -312,13 +328,13 @@ class Exchange:
         )
 
     def abort_requests(self) -> list[tuple[bytes, Address]]:
-        """What SOME/IP clients are told whose requests are still open when nobody can answer them any more."""
+        """The replies to SOME/IP clients whose requests are open when this endpoint closes."""
         with self._lock:
             requests = self._requests.remove_all()
         return [
-            (encode_response(asked, UCode.UNAVAILABLE, b""), asked.address)
-            for asked in requests
-            if asked.expects_response
+            (encode_response(request, UCode.UNAVAILABLE, b""), request.address)
+            for request in requests
+            if request.expects_response
         ]
 
     # --- out ------------------------------------------------------------------------------------------------------------
@@ -330,17 +346,19 @@ class Exchange:
         wake_by: Callable[[int], None],
         is_for_discovery: Callable[[UMessage], bool],
     ) -> FastOutbound:
-        """What sends requests and responses together; `send_other` sends what is not plain, and raises where that fails."""
+        """The sender of batches of requests and responses. `send_slow_path` sends every other message, and raises on
+        failure.
+        """
         clocks = self._expiry, self._monotonic_ns
         return FastOutbound(
             self._pending, self.services, *clocks, send_equal_sized, send_slow_path, wake_by, is_for_discovery
         )
 
     def open_call(self, message: UMessage) -> OutgoingRequest:
-        """Open a call for a valid Request until its ttl runs out (SIP-1).
+        """Open a call for a valid Request until its ttl expires (SIP-1).
 
-        Raises UStatusError: NOT_FOUND and UNIMPLEMENTED for an unknown service or method, DEADLINE_EXCEEDED if it is too
-        late already, RESOURCE_EXHAUSTED if too many calls are open, UNAVAILABLE after `give_up_calls`.
+        Raises UStatusError: NOT_FOUND and UNIMPLEMENTED for an unknown service or method, DEADLINE_EXCEEDED if the
+        ttl has expired, RESOURCE_EXHAUSTED if too many calls are open, UNAVAILABLE after `abort_calls`.
         """
         attributes = message.attributes
         assert attributes.sink is not None  # a valid Request
@@ -353,12 +371,12 @@ class Exchange:
             )
         method = attributes.sink.resource_id
         with self._lock:
-            # Looked up where `service_gone` cannot come between: it would not find the call, and nobody else would.
+            # Under the lock, so that `on_service_gone` cannot run in between and miss this call.
             remote = self.services.remote_service(attributes.sink)
             address = remote.methods[method]
             if not self._pending.accepts_calls:
                 raise UStatusError(
-                    UCode.UNAVAILABLE, f"request {message.id}: the endpoint reads no answers any more"
+                    UCode.UNAVAILABLE, f"request {message.id}: the endpoint reads no responses any more"
                 )
             call = OutboundCall(UMessage(message.id, attributes), remote.service, method, address)
             request_id = self._pending.open_call(attributes.source.ue_type, call, deadline_ns)
@@ -372,7 +390,7 @@ class Exchange:
         )
 
     def on_sent(self, outgoing: OutgoingRequest) -> int:
-        """A request went out: when `expire` looks at it next, which is now if no answer is to come."""
+        """A request was sent: returns its deadline, which is now if no response is expected."""
         if not outgoing.no_return:
             return outgoing.deadline_ns
         with self._lock:
@@ -386,15 +404,15 @@ class Exchange:
         return now_ns
 
     def cancel_call(self, request_id: int) -> bool:
-        """Forget a call that could not be sent; False if its caller has been answered already."""
+        """Remove a call that could not be sent; False if its caller already has a response."""
         with self._lock:
             return self._calls.remove_entry(request_id)
 
     def encode_response(self, message: UMessage) -> tuple[bytes, Address, TpSegmentation | None] | None:
-        """What to send for a Response to a SOME/IP client's request; None if the client wants no answer.
+        """The reply for a Response to a SOME/IP client's request; None if the client expects no response.
 
-        Raises UStatusError(NOT_FOUND) if no such request is open. It stays open until `answered`, so that sending may be
-        tried again.
+        Raises UStatusError(NOT_FOUND) if no such request is open. The request stays open until `on_response_sent`, so
+        that sending can be retried.
         """
         attributes = message.attributes
         assert attributes.reqid is not None  # a valid Response
@@ -421,7 +439,7 @@ class Exchange:
     # --- reading --------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
-        """Open requests and what became of others; names as in `SomeipTransport.statistics`."""
+        """Open requests and the counters of closed ones; names as in `SomeipTransport.statistics`."""
         with self._lock:
             return {
                 "calls_open": len(self._calls),
@@ -436,7 +454,7 @@ class Exchange:
 
 def _refuse_request(message: SomeIpMessage, reason: SomeipRefusal) -> RefusedMessage:
     return_code = REFUSAL_RETURN_CODES.get(reason)
-    # Nothing but a REQUEST is answered, nor one that carries an error: two stacks that answer each other's answers never stop.
+    # Only a REQUEST without an error code gets a reply: two stacks that reply to each other's replies never stop.
     if return_code is None or message.message_type != MessageType.REQUEST or message.return_code:
         return RefusedMessage(reason)
     return RefusedMessage(reason, encode_refusal(message, return_code))

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and responses by the thousand: what `Exchange` decides about each, decided by the parts of it that repeat.
+"""Oracle: `Exchange.decode_message`, `open_call`, `encode_response`; compared in tests/.../rpc/test_fast_path*.py.
 
-`Exchange.decode_message`, `call` and `answer` are the readable way, and the oracle of these. Whatever is not plain is left to them:
-failures, segments, TCP, what wants no answer, what service discovery has to see, and all that is seen for the first time.
+The fast path of plain requests and responses: header fields that repeat are looked up, not decoded. In production
+plain RPC over UDP runs here only: the readable path never encodes a plain request or response, and decodes only the
+first request of each client, method and version. The fast path returns None or 0 for every other message and leaves
+it to the readable path: failures, segments, TCP, requests without a response, messages for service discovery, and
+messages seen for the first time.
+
+Comparing tests, in tests/transports/someip/rpc: `test_fast_path.py` (outgoing requests and responses, and single
+incoming messages), `test_fast_path_batches.py` (incoming batches).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,18 +38,18 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 
 _NS_PER_MS: Final = 1_000_000
-_MAX_CACHED: Final = 4_096  # of each kind; clients choose them
+_MAX_CACHED: Final = 4_096  # of each kind; clients choose the keys
 _MAX_SEGMENTS: Final = 64
 _LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH
 
 _HEADER: Final = Struct(">IIII")
 """Message id, length, request id, and versions to return code."""
-_INTERFACE_VERSION_MASK: Final = 0x00FF_0000  # in the last of them
+_INTERFACE_VERSION_MASK: Final = 0x00FF_0000  # in the last of the four words
 _RESPONSE_VERSIONS_AND_TYPE: Final = PROTOCOL_VERSION << 24 | MessageType.RESPONSE << 8 | ReturnCode.E_OK
 
 
 class _ResponseTemplates:
-    """The attributes of answers without their reqid, by those of the request: one object for all that are alike."""
+    """The attributes of a response without its reqid, cached by those of the request: one object for equal requests."""
 
     def __init__(self) -> None:
         self._known: dict[UAttributes, UAttributes] = {}
@@ -61,7 +67,10 @@ class _ResponseTemplates:
 
 
 class FastInbound:
-    """Takes successful answers to calls, and requests like one that `Exchange.decode_message` has accepted. For the receiving thread."""
+    """Decodes successful responses to calls, and requests like one that `Exchange.decode_message` accepted.
+
+    Belongs to the receiving thread.
+    """
 
     def __init__(
         self,
@@ -78,10 +87,12 @@ class FastInbound:
         self._request_ttl_ns = request_ttl_ns
         self._response_templates = _ResponseTemplates()
         self._request_attributes: dict[tuple[int, int, int], UAttributes] = {}
-        """Of requests from anybody who may ask, by message id, client and what follows the session."""
+        """Of requests from any accepted client, by message id, client and the last word of the header."""
 
     def learn(self, request: SomeIpMessage, attributes: UAttributes) -> None:
-        """A request was accepted and has these attributes: so has every one that says the same."""
+        """Remember the attributes of an accepted request. Every request with the same header fields has the same
+        ones.
+        """
         versions_and_type = (
             PROTOCOL_VERSION << 24
             | request.interface_version << 16
@@ -93,7 +104,9 @@ class FastInbound:
         self._request_attributes[request.message_id, request.client, versions_and_type] = attributes
 
     def decode_message(self, datagram: bytes, address: Address) -> UMessage | None:
-        """What a datagram is that is one message and nothing else; None if `Exchange` has to look at it, and nothing is changed."""
+        """The message of a datagram that holds exactly one message. None, with nothing changed, if `Exchange` must
+        decode it.
+        """
         if len(datagram) < HEADER_LENGTH:
             return None
         message_id, length, request_id, versions_and_type = _HEADER.unpack_from(datagram)
@@ -113,9 +126,9 @@ class FastInbound:
         payloads: Sequence[bytes],
         senders: Sequence[Address],
     ) -> Sequence[UMessage] | None:
-        """As `message` of each of some that have this header, but for their request ids, and payloads of one size.
+        """As `decode_message` of datagrams that share `header`, except for their request ids, and one payload size.
 
-        None, and nothing is changed, if `message` says so of one of them.
+        None, with nothing changed, if `decode_message` returns None for one of them.
         """
         message_id, length, _, versions_and_type = _HEADER.unpack(header)
         if length != MIN_LENGTH + len(payloads[0]):
@@ -232,19 +245,21 @@ def _inbound_request(
 
 
 class SendEqualSized(Protocol):
-    """Sends datagrams of one size, 64 at most, to one address; how many, from the first on, were taken. Raises nothing."""
+    """Sends at most 64 datagrams of one size to one address; returns how many were accepted, from the first on. Never
+    raises.
+    """
 
     def __call__(self, datagrams: Sequence[bytes], address: Address, /) -> int: ...
 
 
 _RESPONSE_TEMPLATE: Final = RequestTemplate(0, 0, 0, ("", 0), 0)
-"""All responses; where one goes is in the books."""
+"""The template of all responses; the table of open requests holds their address."""
 
 
 class FastOutbound:
-    """Sends requests and responses, those in a row to one address and of one size in one system call. Any thread.
+    """Sends requests and responses; consecutive ones of one size to one address share a system call. Any thread.
 
-    What is sent and what is open changes in one step: within it, nothing expires and nobody is answered.
+    Sending and opening or closing a call are one step under the lock: nothing expires or is answered in between.
     """
 
     def __init__(
@@ -258,7 +273,7 @@ class FastOutbound:
         wake_by: Callable[[int], None],
         is_for_discovery: Callable[[UMessage], bool],
     ) -> None:
-        """`wake_by` is told of the first deadline among calls that were sent; what `concerns` says is for somebody else."""
+        """`wake_by` receives the first deadline of the sent calls. `is_for_discovery` messages take the slow path."""
         self._pending = pending
         self._services = services
         self._expiry = expiry
@@ -269,12 +284,12 @@ class FastOutbound:
         self._is_for_discovery = is_for_discovery
 
     def transmit(self, message: UMessage, /) -> None:
-        """Send what an ingress has accepted."""
+        """Send a message that an ingress accepted."""
         if not self._flush([message], self._template_for(message)):
             self._send_slow_path(message)
 
     def transmit_batch(self, messages: Iterable[UMessage], /) -> int:
-        """As `SendBatch` says."""
+        """As specified by `SendBatch`."""
         if type(messages) is MessageBatch and messages:
             return self._transmit_columns(messages)
         taken = 0
@@ -294,7 +309,7 @@ class FastOutbound:
                 continue
             try:
                 self._send_slow_path(message)
-            except Exception:  # noqa: BLE001  # it is offered again, by itself, and raises where that is seen
+            except Exception:  # noqa: BLE001  # caught here: the caller retries the message alone, and that retry raises
                 return taken
             taken += 1
         return taken + self._flush(batch, template)
@@ -313,9 +328,9 @@ class FastOutbound:
     def _template_for(self, message: UMessage) -> RequestTemplate | None:
         attributes = message.attributes
         if attributes.type is UMessageType.REQUEST:
-            templates = (
-                self._services.request_templates
-            )  # before the question: one that is outdated meanwhile is put where nobody looks
+            # Read first: a table that is replaced meanwhile then receives the outdated template, and nothing reads
+            # it.
+            templates = self._services.request_templates
             return templates.get(attributes) or self._create_template(message, templates)
         if attributes.type is UMessageType.RESPONSE and not self._is_for_discovery(message):
             return _RESPONSE_TEMPLATE
@@ -352,7 +367,7 @@ class FastOutbound:
         return template
 
     def _flush(self, batch: Sequence[UMessage], template: RequestTemplate | None) -> int:
-        """Send messages of one way; how many."""
+        """Send messages of one template; returns how many."""
         if template is None or not batch:
             return 0
         if template is not _RESPONSE_TEMPLATE:
@@ -372,7 +387,7 @@ class FastOutbound:
         with pending.lock:
             now_ns = self._monotonic_ns()
             wall_ms = self._expiry.wall_ms_if_stable(now_ns, ttl)
-            # Nor if the service has gone or moved meanwhile: who tells its callers would not find these.
+            # Or the service is gone or has moved meanwhile: the notification of its callers would miss these calls.
             is_there = self._services.request_templates.get(batch[0].attributes) is template
             if wall_ms is None or not pending.accepts_calls or not is_there:
                 return 0
@@ -435,7 +450,7 @@ class FastOutbound:
         return sent
 
     def _fits_fast_path(self, commstatus: UCode | None, request: InboundRequest) -> bool:
-        """Whether an answer is a success for a client that wants to know, in one datagram."""
+        """Whether this is a success, for a client that expects a response, in one datagram over UDP."""
         return (
             (commstatus is None or commstatus is UCode.OK)
             and request.expects_response
@@ -444,7 +459,7 @@ class FastOutbound:
         )
 
     def _send_grouped(self, datagrams: Sequence[bytes], addresses: Sequence[Address]) -> int:
-        """Send in this order; how many were taken."""
+        """Send in order; returns how many datagrams were accepted."""
         begin, end = 0, len(datagrams)
         while begin < end:
             size, address, stop = len(datagrams[begin]), addresses[begin], begin + 1
