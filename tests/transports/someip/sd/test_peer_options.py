@@ -102,15 +102,15 @@ def test_a_mark_that_says_nothing_is_told(items: tuple[bytes, ...], why: str) ->
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ((), "0 places"),
-        ((PLACE, PLACE), "2 places"),
+        ((), "0 parts"),
+        ((PLACE, PLACE), "2 parts"),
         ((b"up-part=Back/1/0/1",), "expected one, <endpoint>/<generation>/<part>/<parts>"),
         ((b"up-part=back/1/1/1",), "expected one of 64 at most"),
         ((b"up-part=back/1/0/65",), "expected one of 64 at most"),
         ((b"up-part=back/65536/0/1",), "generation 0 to 65535"),
         ((PLACE, b"up-carries=a b"), "authority 'a b' is not"),
         ((PLACE, b"up-here=\xfe"), "is not UTF-8"),
-        ((PLACE, b"up-is=g2"), "the mark says 'g1.vin1'"),
+        ((PLACE, b"up-is=g2"), "expected 'g1.vin1'"),
         ((PLACE, b"up-is=*"), "'*' is not an authority of one streamer"),
     ],
 )

@@ -315,14 +315,15 @@ class SdDriver:
     def _on_readable(self, events: int) -> None:
         for received in self._sockets.receive(_DATAGRAMS_PER_WAKE):
             messages, malformed = split(received.datagram)
-            waited_ns = received.waited_ns(self._clock.wall_ms())
+            # Both clocks at once: a preemption between them would shift the arrival time.
+            now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+            waited_ns = received.waited_ns(wall_ms)
             for error in malformed:
                 self._callbacks.count_refused(error.reason, received.peer, error)
             for message in messages:
                 if self._discovery is None or not is_sd_message(message):
                     self._callbacks.count_refused(NOT_DISCOVERY, received.peer, message)
                     continue
-                now_ns = self._clock.monotonic_ns()
                 self._execute_all(
                     self._discovery.feed(message, received.peer, received.multicast, now_ns, waited_ns)
                 )

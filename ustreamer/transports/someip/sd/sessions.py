@@ -19,7 +19,8 @@ Limits of the protocol:
 * A reboot that repeats a datagram, number and bytes, within REORDER_NS is a duplicate until the next datagram.
 * A datagram that more than WINDOW others, or more than REORDER_NS, overtook counts as a reboot.
 
-A peer has two channels, and each of them detects the same reboot. Only the first detection is reported.
+A peer has two channels, and each of them detects the same reboot. Only the first detection is reported. Times are
+arrival times, not read times: a busy reader must not look like a slow network.
 """
 
 from collections import deque
@@ -56,6 +57,17 @@ class _SeenMessage(NamedTuple):
     at_ns: int
 
 
+class _RebootSpan(NamedTuple):
+    """The arrival times of a message before a reboot and of the first one after it, on one channel.
+
+    Two channels detect the same reboot if their spans overlap, give or take a reordered datagram. The rule needs no order between the channels: a backlog is
+    read one socket after the other, so either channel may be ahead by the whole backlog.
+    """
+
+    after_ns: int
+    until_ns: int
+
+
 class _Channel:
     """The multicasts or the unicasts of one peer."""
 
@@ -64,14 +76,9 @@ class _Channel:
         self._highest: _SeenMessage | None = None
         self._previous_highest: _SeenMessage | None = None  # the highest message of the previous life
         self._restarted_ns = 0
-        # The times of reboots that the other channel detected. A queue and not a flag: a backlog is read one channel
-        # after the
+        # Reboots that the other channel detected first. A queue and not a flag: a backlog is read one channel after the
         # other and may contain several reboots.
-        self.reported_reboots_ns: deque[int] = deque(maxlen=_MAX_REPORTED)
-
-    @property
-    def is_known(self) -> bool:
-        return self._highest is not None
+        self.reported_reboots: deque[_RebootSpan] = deque(maxlen=_MAX_REPORTED)
 
     def classify(self, new: _SeenMessage) -> SessionVerdict:
         """Classify `new` without storing it."""
@@ -122,16 +129,24 @@ class _Channel:
         """Store a late message, so that its repetition is a duplicate."""
         self._seen.append(new)
 
-    def restart(self, new: _SeenMessage) -> bool:
-        """Start a new life; returns whether the other channel has already reported the reboot."""
-        self._previous_highest, self._restarted_ns = self._highest, new.at_ns
+    def restart(self, new: _SeenMessage) -> _RebootSpan | None:
+        """Start a new life; returns the span of the reboot, or None if the other channel has already reported it."""
+        highest = self._highest
+        assert highest is not None  # `classify` compared with it
+        # The same number in the previous life is the safe bound: `highest` may be of the new life, if it overtook `new`.
+        number = (new.session, new.reboot)
+        same = next((each for each in reversed(self._seen) if (each.session, each.reboot) == number), highest)
+        span = _RebootSpan(same.at_ns, new.at_ns)
+        self._previous_highest, self._restarted_ns = highest, new.at_ns
         self._seen.clear()
         self.advance(new)
-        was_reported = False
-        while self.reported_reboots_ns and self.reported_reboots_ns[0] <= new.at_ns + REORDER_NS:
-            self.reported_reboots_ns.popleft()
-            was_reported = True
-        return was_reported
+        reported = self.reported_reboots
+        while reported and reported[0].until_ns < span.after_ns - REORDER_NS:
+            reported.popleft()  # a reboot that this channel missed
+        if reported and reported[0].after_ns <= span.until_ns:
+            reported.popleft()
+            return None
+        return span
 
 
 class PeerSessions:
@@ -155,8 +170,8 @@ class PeerSessions:
         elif verdict is SessionVerdict.LATE:
             channel.remember(new)
         elif verdict is SessionVerdict.REBOOT:
-            if channel.restart(new):
+            span = channel.restart(new)
+            if span is None:
                 return SessionVerdict.NEW
-            if other.is_known:
-                other.reported_reboots_ns.append(now_ns)
+            other.reported_reboots.append(span)
         return verdict
