@@ -264,7 +264,7 @@ class NamespaceScenario:
             )
             ecus.append(RawSdEcu(sd, service, endpoint_option((host, self.ports.data))))
         with ThreadPoolExecutor(self.peers) as side_by_side:
-            taken = list(side_by_side.map(lambda ecu: ecu.live(reboots // self.peers + 1), ecus))
+            taken = list(side_by_side.map(lambda ecu: ecu.run_lives(reboots // self.peers + 1), ecus))
         return [each for life in taken for each in life[1:]], sum(each.stall_count for each in ecus)
 
     def ecu_killed(self, app: ZenohEntity, ecu: FarEcu) -> tuple[FarEcu, list[float]]:

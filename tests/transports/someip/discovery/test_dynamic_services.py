@@ -340,7 +340,7 @@ def test_no_more_services_are_wanted_than_may_be(stack: ExitStack) -> None:
     for service in range(0x7001, 0x7004):
         with pytest.raises(RouteUnavailable):
             call(bench, UUri("chassis", service, 1, 1))
-    with pytest.raises(UStatusError, match="3 unlisted services are wanted") as full:
+    with pytest.raises(UStatusError, match="3 dynamic services are wanted") as full:
         call(bench)
     assert full.value.code is UCode.RESOURCE_EXHAUSTED
     assert refusal(bench, BEAM)[0] is UCode.RESOURCE_EXHAUSTED

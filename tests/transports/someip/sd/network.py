@@ -66,7 +66,7 @@ def settings(**changes: Any) -> SdSettings:
 
 
 class Node:
-    """One discovery under test, fed by hand. `dice` decides where between min and max a delay is."""
+    """One discovery under test, fed by hand. `rng` selects each delay between its min and max."""
 
     def __init__(self, rng: float = 0.5, **changes: Any) -> None:
         self.discovery = Discovery(settings(**changes), lambda: rng)

@@ -75,9 +75,9 @@ def subscribed(**changes: Any) -> Node:
 # --- finds ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dice", "first"), [(0.0, 10), (1.0, 100)])
-def test_finds_are_repeated_ever_slower_and_then_never(dice: float, first: int) -> None:
-    node = Node(dice)
+@pytest.mark.parametrize(("rng", "first"), [(0.0, 10), (1.0, 100)])
+def test_finds_are_repeated_ever_slower_and_then_never(rng: float, first: int) -> None:
+    node = Node(rng)
     node.discovery.request_service(WANTED, node.now)
     assert node.advance_timed(500) == []
     node.up()
@@ -283,9 +283,9 @@ def test_an_offer_by_unicast_is_answered_at_once() -> None:
     assert node.discovery.eventgroup_state(KEY, GROUP) is EventgroupState.PENDING
 
 
-@pytest.mark.parametrize(("dice", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
-def test_an_offer_by_multicast_is_answered_after_a_random_delay(dice: float, delay: int) -> None:
-    node = wanting(dice=dice)
+@pytest.mark.parametrize(("rng", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
+def test_an_offer_by_multicast_is_answered_after_a_random_delay(rng: float, delay: int) -> None:
+    node = wanting(rng=rng)
     assert node.receive(offer(TTL_FOREVER), multicast=True) == [FOUND]
     assert [at for at, action in node.advance_timed(100) if sent([action], PEER) == [(SUBSCRIBE,)]] == [delay]
 
@@ -366,7 +366,7 @@ def test_without_an_answer_to_the_last_one_a_multicast_offer_begins_anew() -> No
 
 
 def test_an_answer_has_time_to_come_before_it_is_missed() -> None:
-    node = wanting(dice=0.0)
+    node = wanting(rng=0.0)
     node.receive(offer(TTL_FOREVER), multicast=True)
     for _ in range(2):
         assert sent(node.advance(10), PEER) == [(SUBSCRIBE,)]

@@ -417,8 +417,8 @@ def check_bounds(node: Node) -> None:
     ),
     st.floats(0, 1),
 )
-def test_no_sequence_of_inputs_breaks_a_bound(steps: list[Any], dice: float) -> None:
-    node = Node(dice, limits=LIMITS, initial_data=True)
+def test_no_sequence_of_inputs_breaks_a_bound(steps: list[Any], rng: float) -> None:
+    node = Node(rng, limits=LIMITS, initial_data=True)
     node.discovery.offer_service(SERVICE, node.now)
     node.discovery.subscribe(WANTED, 0x4465, node.now)
     node.discovery.subscribe(WantedService(0x1234), 0x4466, node.now)

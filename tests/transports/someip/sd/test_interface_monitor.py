@@ -11,7 +11,7 @@ import pytest
 from ustreamer.transports.someip.sd.interface_monitor import InterfaceMonitor, find_interface
 
 
-def test_the_interface_of_loopback_is_found_by_any_of_its_addresses() -> None:
+def test_the_find_interface_loopback_is_found_by_any_of_its_addresses() -> None:
     for address in ("127.0.0.1", "127.3.2.1"):
         found = find_interface(address)
         assert found is not None
@@ -27,8 +27,8 @@ def test_an_address_of_nobody_has_no_interface_and_no_link() -> None:
 
 _IN_A_NAMESPACE = """
 import json, select, subprocess, time
-from ustreamer.transports.someip.sd.interface_monitor import LinkWatch, interface_of
-watch, said = LinkWatch("10.77.0.1"), []
+from ustreamer.transports.someip.sd.interface_monitor import InterfaceMonitor, find_interface
+watch, said = InterfaceMonitor("10.77.0.1"), []
 poll = select.poll(); poll.register(watch, select.POLLIN)
 def change(up, *commands):
     # One change is several messages, and a carrier comes after the command has ended: what is seen after the last of them counts.
@@ -45,7 +45,7 @@ change(False, "link add pa type veth peer name pb")
 change(False, "addr add 10.77.0.1/24 dev pa")
 change(True, "link set pa up", "link set pb up")
 change(True, "addr add 10.78.0.1/16 dev pa")
-said.append(str(interface_of("10.78.0.1").network))
+said.append(str(find_interface("10.78.0.1").network))
 change(False, "link set pb down")
 change(True, "link set pb up")
 change(False, "link set pa down")

@@ -89,9 +89,9 @@ def test_the_words_of_announcements_are_their_roles_and_subjects() -> None:
         ((b"up-streamer",), "expected one, 1/<16 hex digits>/<own authority>"),
         ((b"up-streamer=2/0123456789abcdef/g1",), "expected one"),
         ((b"up-streamer=1/0123/g1",), "expected one"),
-        ((b"up-streamer=1/0123456789abcdef/*",), "'*' is nobody's own authority"),
+        ((b"up-streamer=1/0123456789abcdef/*",), "'*' is not an authority of one streamer"),
         ((b"up-streamer=1/0123456789abcdef/G 1",), "authority 'G 1' is not"),
-        ((b"up-streamer=1/0123456789abcdef/\xff",), "is no UTF-8"),
+        ((b"up-streamer=1/0123456789abcdef/\xff",), "is not UTF-8"),
     ],
 )
 def test_a_mark_that_says_nothing_is_told(items: tuple[bytes, ...], why: str) -> None:
@@ -102,16 +102,16 @@ def test_a_mark_that_says_nothing_is_told(items: tuple[bytes, ...], why: str) ->
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ((), "0 places"),
-        ((PLACE, PLACE), "2 places"),
+        ((), "0 parts"),
+        ((PLACE, PLACE), "2 parts"),
         ((b"up-part=Back/1/0/1",), "expected one, <endpoint>/<generation>/<part>/<parts>"),
         ((b"up-part=back/1/1/1",), "expected one of 64 at most"),
         ((b"up-part=back/1/0/65",), "expected one of 64 at most"),
         ((b"up-part=back/65536/0/1",), "generation 0 to 65535"),
         ((PLACE, b"up-carries=a b"), "authority 'a b' is not"),
-        ((PLACE, b"up-here=\xfe"), "is no UTF-8"),
-        ((PLACE, b"up-is=g2"), "the mark says 'g1.vin1'"),
-        ((PLACE, b"up-is=*"), "'*' is nobody's own authority"),
+        ((PLACE, b"up-here=\xfe"), "is not UTF-8"),
+        ((PLACE, b"up-is=g2"), "expected 'g1.vin1'"),
+        ((PLACE, b"up-is=*"), "'*' is not an authority of one streamer"),
     ],
 )
 def test_a_part_that_says_nothing_is_told(items: tuple[bytes, ...], why: str) -> None:

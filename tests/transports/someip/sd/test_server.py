@@ -76,9 +76,9 @@ def offering(service: OfferedService = SERVICE, **changes: Any) -> Node:
 # --- offers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dice", "first"), [(0.0, 10), (0.5, 55), (1.0, 100)])
-def test_offers_come_after_a_random_delay_then_ever_slower_then_in_a_cycle(dice: float, first: int) -> None:
-    node = Node(dice)
+@pytest.mark.parametrize(("rng", "first"), [(0.0, 10), (0.5, 55), (1.0, 100)])
+def test_offers_come_after_a_random_delay_then_ever_slower_then_in_a_cycle(rng: float, first: int) -> None:
+    node = Node(rng)
     node.discovery.offer_service(SERVICE, node.now)
     assert node.advance_timed(1_000) == []  # there is no link yet
     node.up()
@@ -226,9 +226,9 @@ def test_a_find_of_something_else_is_not_answered(wanted: WantedService) -> None
     assert sent(node.advance(100), PEER) == []
 
 
-@pytest.mark.parametrize(("dice", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
-def test_a_find_by_multicast_is_answered_to_its_sender_after_a_random_delay(dice: float, delay: int) -> None:
-    node = offering(dice=dice)
+@pytest.mark.parametrize(("rng", "delay"), [(0.0, 10), (0.5, 30), (1.0, 50)])
+def test_a_find_by_multicast_is_answered_to_its_sender_after_a_random_delay(rng: float, delay: int) -> None:
+    node = offering(rng=rng)
     assert node.receive(find(), multicast=True) == []
     assert [at for at, action in node.advance_timed(90) if sent([action], PEER) == [(OFFER,)]] == [delay]
 

@@ -163,29 +163,40 @@ def test_a_reboot_that_both_channels_notice_is_told_once(first: bool) -> None:
         ]
 
 
+@pytest.mark.parametrize("multicast_first", [True, False])
+@pytest.mark.parametrize("delay_ms", [1, 120])
 @pytest.mark.parametrize("lives", [2, 8])
-def test_a_backlog_that_is_read_one_channel_after_the_other_holds_as_many_reboots_as_there_were(
-    lives: int,
+def test_a_backlog_read_channel_by_channel_reports_each_reboot_once(
+    lives: int, delay_ms: int, multicast_first: bool
 ) -> None:
+    """A busy receiver: its Subscribe, and so the ECU's first unicast, follow `delay_ms` after the first Offer of a life."""
     sessions = PeerSessions()
 
     def read(life: int, multicast: bool) -> list[SessionVerdict]:
-        at = life * 200 * MS + (not multicast)
-        return [sessions.observe(each, True, multicast, life, at + each * MS) for each in (1, 2)]
+        at = life * 400 * MS + delay_ms * MS * (not multicast)
+        return [sessions.observe(each, True, multicast, life, at + each * 150 * MS) for each in (1, 2)]
 
-    heard = [verdict for multicast in (True, False) for verdict in read(0, multicast)]
-    for multicast in (True, False):
+    channels = (multicast_first, not multicast_first)
+    seen = [verdict for multicast in channels for verdict in read(0, multicast)]
+    for multicast in channels:
         for life in range(1, lives + 1):
-            heard += read(life, multicast)
-    assert heard.count(REBOOT) == lives
-    assert heard.count(NEW) == len(heard) - lives
+            seen += read(life, multicast)
+    assert seen.count(REBOOT) == lives
+    assert seen.count(NEW) == len(seen) - lives
+
+
+def test_a_reboot_that_one_channel_missed_does_not_hide_the_next_one() -> None:
+    sessions = PeerSessions()
+    for session, multicast, at_s in ((5, True, 0), (5, False, 0), (1, True, 1), (6, False, 2)):
+        sessions.observe(session, True, multicast, at_s, at_s * 1_000 * MS)
+    assert sessions.observe(1, True, False, 3, 3_000 * MS) is REBOOT
 
 
 class SendingEcu:
     """A sender as the standard describes it. `lives` says how many messages each life has, and on which channel."""
 
     def __init__(self, rng: random.Random) -> None:
-        self._dice = rng
+        self._rng = rng
         self._now = 0
 
     def lives(self, number: int, start: int) -> Iterator[tuple[int, bool, bool, int, int, int]]:
@@ -193,29 +204,29 @@ class SendingEcu:
         for life in range(number):
             sent = {True: start, False: start} if life == 0 else {True: 0, False: 0}
             messages = []
-            for index in range(self._dice.randint(3, 40)):
-                multicast = index == 0 or self._dice.random() < 0.6
+            for index in range(self._rng.randint(3, 40)):
+                multicast = index == 0 or self._rng.random() < 0.6
                 sent[multicast] += 1
-                self._now += self._dice.randint(60, 400) * MS // 10
+                self._now += self._rng.randint(60, 400) * MS // 10
                 session, flag = session_and_reboot_flag(sent[multicast])
-                message = (session, flag, multicast, self._dice.getrandbits(32), life)
+                message = (session, flag, multicast, self._rng.getrandbits(32), life)
                 first = sent[multicast] <= 1
                 messages += self._in_flight(message, safe=first or index < 2)
             yield from sorted(messages, key=lambda each: each[4])
-            self._now += self._dice.randint(150, 3_000) * MS
+            self._now += self._rng.randint(150, 3_000) * MS
 
     def _in_flight(
         self, message: tuple[int, bool, bool, int, int], safe: bool
     ) -> list[tuple[int, bool, bool, int, int, int]]:
-        fate = self._dice.random()
+        fate = self._rng.random()
         session, flag, multicast, digest, life = message
         if fate < 0.1 and not safe:
             return []
         delays = [0]
         if fate > 0.8:
-            delays = [self._dice.randint(0, 40) * MS]
+            delays = [self._rng.randint(0, 40) * MS]
         if fate > 0.9:
-            delays.append(delays[0] + self._dice.randint(0, 9) * MS)
+            delays.append(delays[0] + self._rng.randint(0, 9) * MS)
         return [(session, flag, multicast, digest, self._now + delay, life) for delay in delays]
 
 

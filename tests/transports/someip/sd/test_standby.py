@@ -272,12 +272,12 @@ class SharedNetwork(Network):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
 
     def start(self, number: int) -> None:
         host = f"10.0.0.{number}"
         own = (host, 30490)
-        node = self.add(host, self.dice.random, streamer=streamer(number))
+        node = self.add(host, self.rng.random, streamer=streamer(number))
         self.do(own, node.offer_service(SERVICE, self.now))
         self.do(own, node.link_up(self.now))
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that stand in no `services` table and are looked for as soon as somebody subscribes or calls them.
+"""Services that are in no `services` table and are requested as soon as a client subscribes or calls them.
 
-The address says all that there is to know (up-l1/someip.adoc): service and instance in its ue_id, major in its version, and
-an event is in the event group of its own number. Any method may be called.
+The address contains all necessary ids (up-l1/someip.adoc): service and instance in the ue_id, major in the version. An
+event is in the event group of its own number. Any method may be called.
 
-Whatever is wanted is wanted for `idle_ms` at least, so that callers who come and go make no more Finds than one round for
-each service in that time.
+A request lasts at least `idle_ms`. Clients that come and go cause at most one round of Finds per service in that time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ _FIRST_METHOD, _LAST_METHOD = 0x0001, 0x7FFF
 
 
 class AnyMethod(Mapping[int, Address]):
-    """Every method, called at one address."""
+    """Maps every method to one address."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -43,7 +42,7 @@ class AnyMethod(Mapping[int, Address]):
 
 
 class DynamicService(ServiceConfig, frozen=True, kw_only=True):
-    """What stands for the missing table: the events that are subscribed now, and any method."""
+    """The substitute for a configured service: the subscribed events, and any method."""
 
     any_method: ClassVar[bool] = True
 
@@ -52,14 +51,17 @@ class DynamicService(ServiceConfig, frozen=True, kw_only=True):
 
 
 class DynamicServiceChanges(NamedTuple):
-    """What service discovery is to look for, each with the events that are subscribed now, and for what no longer."""
+    """The services to request, each with its subscribed events, and the services to release."""
 
     wanted: list[DynamicService]
     released: list[ServiceKey]
 
 
 class DynamicServices:
-    """Who is wanted without being listed. `call` may be used by any thread, the rest belongs to the receiving one."""
+    """The requested dynamic services.
+
+    Any thread may call `request_for_method`; the rest belongs to the receiving thread.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class DynamicServices:
         monotonic_ns: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
-        """`wake` is called when `take_changes` has something to say that the receiving thread does not know of."""
+        """`wake` is called when `pop_changes` has a change that the receiving thread does not know."""
         self._authority = authority
         self._limits = limits
         self._configured = frozenset(configured)
@@ -82,12 +84,12 @@ class DynamicServices:
         self._changed: dict[ServiceKey, None] = {}
         self._refused = 0
         self.over_tcp: set[ServiceKey] = set()
-        """Those that were found to be offered over TCP alone."""
+        """Services that are offered over TCP only."""
 
-    # --- wishes ---------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def request_for_method(self, method: UUri) -> None:
-        """Have the service of `method` looked for, or kept. Raises as `subscribe`."""
+        """Request the service of `method`, or keep it requested. Raises as `request_for_topic`."""
         key = self._service_key(method)
         with self._lock:
             is_new = self._request_service(key)
@@ -95,17 +97,17 @@ class DynamicServices:
             self._wake()
 
     def request_for_topic(self, topic: UUri) -> ServiceKey:
-        """Have the service of `topic` looked for, of which the event is wanted until `unsubscribe`.
+        """Request the service of `topic` and its event until `release_topic`.
 
-        Raises UStatusError: INVALID_ARGUMENT for what no SOME/IP id can be, NOT_FOUND for a service that is listed,
-        RESOURCE_EXHAUSTED where as many are wanted as may be.
+        Raises UStatusError: INVALID_ARGUMENT for an address that is no SOME/IP id, NOT_FOUND for a configured service,
+        RESOURCE_EXHAUSTED at the limit of requested services or topics.
         """
         key = self._service_key(topic)
         if not topic.is_topic:
             raise invalid_argument(f"topic {topic}: expected an event, 8000 to FFFE")
         with self._lock:
             if self._topics >= self._limits.topics:
-                raise self._limit_error(f"{self._limits.topics} topics of unlisted services")
+                raise self._limit_error(f"{self._limits.topics} topics of dynamic services")
             self._request_service(key)
             self._events[key].add(topic.resource_id)
             self._topics += 1
@@ -113,7 +115,7 @@ class DynamicServices:
         return key
 
     def release_topic(self, topic: UUri) -> None:
-        """The event is wanted no more; to be said once for each `subscribe`."""
+        """Release the event; call once for each `request_for_topic`."""
         key = self._service_key(topic)
         with self._lock:
             self._events[key].remove(topic.resource_id)
@@ -140,7 +142,7 @@ class DynamicServices:
         is_new = key not in self._events
         if is_new:
             if len(self._events) >= self._limits.services:
-                raise self._limit_error(f"{self._limits.services} unlisted services")
+                raise self._limit_error(f"{self._limits.services} dynamic services")
             self._events[key] = set()
             self._changed[key] = None
         self._extend_idle(key)
@@ -154,24 +156,24 @@ class DynamicServices:
         return UStatusError(UCode.RESOURCE_EXHAUSTED, f"{what} are wanted at {self._authority!r}, the limit")
 
     def set_uses_tcp(self, key: ServiceKey, *, tcp: bool) -> None:
-        """How a service was found, listed or not."""
+        """Store the transport protocol of a located service, configured or dynamic."""
         if tcp and key in self._events:
             self.over_tcp.add(key)
         else:
             self.over_tcp.discard(key)
 
-    # --- what becomes of them -------------------------------------------------------------------------------------------
+    # --- changes ------------------------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `take_changes` has a service to release."""
+        """The next time at which `pop_changes` releases a service."""
         with self._lock:
             return self._idle.next_due
 
     def pop_changes(self) -> DynamicServiceChanges:
-        """What has changed since it was asked last."""
+        """Return the changes since the last call."""
         if not self._events:
-            return _NO_CHANGES  # nearly always: this is asked in every round of the receiving thread
+            return _NO_CHANGES  # the usual case: called on every tick of the receiving thread
         with self._lock:
             released = self._release_idle()
             wanted = [self._service(key) for key in self._changed]
@@ -182,7 +184,7 @@ class DynamicServices:
         released, now_ns = [], self._monotonic_ns()
         while (key := self._idle.pop_due(now_ns)) is not None:
             if self._events[key]:
-                continue  # it stays for as long as somebody subscribes it
+                continue  # a subscribed service stays requested
             del self._events[key]
             self._changed.pop(key, None)
             self.over_tcp.discard(key)
@@ -194,7 +196,7 @@ class DynamicServices:
         return DynamicService(service=key.service, instance=key.instance, major=key.major, events=events)
 
     def statistics(self) -> dict[str, int]:
-        """`sd_dynamic_services` services that are wanted now, and `sd_dynamic_services_refused` for want of room."""
+        """`sd_dynamic_services`: requested now. `sd_dynamic_services_refused`: refused at the limit."""
         return {"sd_dynamic_services": len(self._events), "sd_dynamic_services_refused": self._refused}
 
 

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ECUs that subscribe event groups of what we offer, as subscribers of our own core.usubscription. No I/O.
+"""ECUs that subscribe to offered event groups, as subscribers of the own core.usubscription. No I/O.
 
-    SubscribeEventgroup      a Subscribe for each event of the group, by a uEntity that stands for the ECU's endpoint
-    all of them granted      Ack; one of them refused: Nack
-    over, for any reason     an Unsubscribe for each event that no other group of this endpoint has
+    SubscribeEventgroup      a Subscribe for each event of the group, by a uEntity that represents the ECU's endpoint
+    all events granted       Ack; one refused event: Nack
+    end, for any reason      an Unsubscribe for each event that no other group of this endpoint contains
 
-The uEntity is //<authority>/<n << 16 | service>/<major>/0, as that of a configured receiver; n counts on behind those. It keeps
-its address until our uSubscription has let it go, so that what is on its way meanwhile is sent and not a dead letter.
+The uEntity is //<authority>/<n << 16 | service>/<major>/0, like that of a configured receiver; n continues after the
+configured ones. The uEntity keeps its address until the uSubscription has released it, so that events in flight are
+sent and do not become dead letters.
 
-What is wanted and what our uSubscription was told are kept apart, and `requests` says what lies between them: an ECU that stops
-and subscribes again in one message is no change.
+The desired subscriptions and the state at the uSubscription are separate. `pop_requests` sends the difference: an ECU
+that stops and subscribes again in one message causes no request.
 
-    told      | wanted                        not wanted
-    ----------+--------------------------------------------------------
-    NOTHING   | Subscribe sent: ASKED         forgotten
-    ASKED     | -                             Unsubscribe sent: ENDING
-    HELD      | renewed at half of its time   Unsubscribe sent: ENDING
-    ENDING    | Subscribe sent: ASKED         answered: NOTHING
+    at uSubscription | desired                         not desired
+    -----------------+---------------------------------------------------------------
+    UNSUBSCRIBED     | Subscribe sent: SUBSCRIBING     removed
+    SUBSCRIBING      | -                               Unsubscribe sent: UNSUBSCRIBING
+    SUBSCRIBED       | renewed at half of its time     Unsubscribe sent: UNSUBSCRIBING
+    UNSUBSCRIBING    | Subscribe sent: SUBSCRIBING     answered: UNSUBSCRIBED
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -48,17 +49,20 @@ from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 MIN_LEASE_S: Final = 60
-"""What is asked of our uSubscription at least: each renewal is a commit to its disk. Who is over sooner is unsubscribed."""
+"""Minimum requested lease: each renewal is a disk commit of the uSubscription.
+
+A shorter subscription is unsubscribed.
+"""
 
 CALL_TTL_MS: Final = 5_000
-"""How long our uSubscription may take to answer; the ECU is told Nack before that (`decision_timeout_ms`)."""
+"""Timeout of a call to the uSubscription. The ECU gets a Nack earlier (`decision_timeout_ms`)."""
 
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 
 
 class SubscriptionState(Enum):
-    """What our uSubscription knows of one topic of one receiver."""
+    """The state of one topic of one event sink at the uSubscription."""
 
     UNSUBSCRIBED = auto()
     SUBSCRIBING = auto()
@@ -67,7 +71,7 @@ class SubscriptionState(Enum):
 
 
 class EventDestination(NamedTuple):
-    """Where an ECU wants events of one service: over UDP, over TCP, or both."""
+    """The addresses for events of one service to an ECU: UDP, TCP or both."""
 
     service: ServiceKey
     udp: Address | None
@@ -75,7 +79,7 @@ class EventDestination(NamedTuple):
 
 
 class SubscriptionDecisions(NamedTuple):
-    """What service discovery is to be told of subscriptions."""
+    """The decided subscriptions, for service discovery."""
 
     accepted: list[SdSubscription]
     refused: list[SdSubscription]
@@ -91,7 +95,7 @@ class _Topic:
 
 
 class EventSink:
-    """One place and the uEntity that stands for it."""
+    """One destination and the uEntity that represents it."""
 
     def __init__(self, destination: EventDestination, subscriber: UUri) -> None:
         self.destination = destination
@@ -100,14 +104,14 @@ class EventSink:
 
 
 _Key = tuple[UUri, UUri]
-"""The uEntity of a receiver, and a topic."""
+"""The uEntity of a sink, and a topic."""
 
 _NOT_DELIVERED: Final = frozenset({UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED, UCode.RESOURCE_EXHAUSTED})
-"""Answers that say nothing about a subscription that stands."""
+"""Error responses that do not change an existing subscription."""
 
 
 class EcuSubscribers:
-    """Belongs to one thread. What is to be sent is in `requests`, which is asked after each turn."""
+    """Belongs to one thread. After each tick, `pop_requests` returns the requests to send."""
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class EcuSubscribers:
         next_id: Callable[[], UUID],
         first_free: Mapping[ServiceKey, int],
     ) -> None:
-        """`taken` says from which n on a service has uEntities to give away: those before are its configured receivers'."""
+        """`first_free` maps a service to the first n for dynamic uEntities; smaller numbers are configured receivers."""
         self._authority = authority
         self._usubscription = UUri(own_authority, USUBSCRIPTION, VERSION_3)
         self._clock = clock
@@ -136,12 +140,12 @@ class EcuSubscribers:
         self._released_sinks: list[EventSink] = []
         self._orphans: list[_Key] = []
 
-    # --- what service discovery says ----------------------------------------------------------------------------------
+    # --- from service discovery ---------------------------------------------------------------------------------------
 
     def on_subscribe(
         self, subscription: SdSubscription, topics: Iterable[UUri], ttl_s: int
     ) -> EventSink | None:
-        """An ECU subscribes the event group that has `topics`; None if no uEntity is left to stand for it."""
+        """Process a Subscribe of an ECU to the event group with `topics`; None if no uEntity number is left."""
         destination = EventDestination(subscription.key, subscription.udp, subscription.tcp)
         sink = self._sinks.get(destination) or self._new_sink(destination)
         if sink is None:
@@ -175,7 +179,7 @@ class EcuSubscribers:
         return sink
 
     def on_subscription_ended(self, subscription: SdSubscription) -> None:
-        """A subscription is over."""
+        """A subscription has ended."""
         names = self._topics_of.pop(subscription, ())
         self._undecided.discard(subscription)
         sink = self._sinks.get(EventDestination(subscription.key, subscription.udp, subscription.tcp))
@@ -188,21 +192,21 @@ class EcuSubscribers:
                 self._dirty[sink.subscriber, name] = None
 
     def unsubscribe_orphan(self, subscriber: UUri, topic: UUri) -> None:
-        """Our uSubscription has a subscription that is none of ours: it was made by a streamer that was killed since."""
+        """Unsubscribe an orphaned subscription: a killed streamer created it at the uSubscription."""
         if subscriber.authority_name == self._authority and subscriber not in self._by_subscriber:
             self._orphans.append((subscriber, topic))
 
-    # --- what our uSubscription says ----------------------------------------------------------------------------------
+    # --- from uSubscription -------------------------------------------------------------------------------------------
 
     def is_for_ecu(self, message: UMessage) -> bool:
-        """Whether a Response or a Notification is for one of our uEntities, or was. Safe from any thread."""
+        """Whether a Response or a Notification is for a current or former uEntity of an ECU. Thread-safe."""
         attributes = message.attributes
         if attributes.type is UMessageType.NOTIFICATION:
             return is_update(message)
         return attributes.source.with_resource(0) == self._usubscription
 
     def on_response(self, message: UMessage) -> None:
-        """Take in the answer to one of `requests`."""
+        """Process the response to one of the requests."""
         reqid = message.attributes.reqid
         key = None if reqid is None else self._calls.pop(reqid, None)
         if key is None or reqid is None:
@@ -211,7 +215,7 @@ class EcuSubscribers:
         sink = self._by_subscriber.get(key[0])
         topic = None if sink is None else sink.topics.get(key[1])
         if sink is None or topic is None or topic.pending_call != reqid:
-            return  # asked otherwise since
+            return  # a newer request replaced this one
         topic.pending_call = None
         if topic.state is SubscriptionState.UNSUBSCRIBING:
             topic.state = SubscriptionState.UNSUBSCRIBED
@@ -228,7 +232,7 @@ class EcuSubscribers:
             self._refuse(sink, key[1])
 
     def on_update(self, message: UMessage) -> None:
-        """Take in a notification of change: our uSubscription, or another one behind it, may end what it granted."""
+        """Process an Update: the own or a remote uSubscription may end a granted subscription."""
         update = subscription_update_in(message)
         if update is None or message.attributes.source.with_resource(0) != self._usubscription:
             return
@@ -236,12 +240,12 @@ class EcuSubscribers:
         topic = None if sink is None else sink.topics.get(update.topic)
         if sink is None or topic is None or update.status is not Status.UNSUBSCRIBED:
             return
-        if topic.state is SubscriptionState.SUBSCRIBED:  # else it is about what was before
+        if topic.state is SubscriptionState.SUBSCRIBED:  # in any other state the Update is obsolete
             topic.state = SubscriptionState.UNSUBSCRIBED
             self._refuse(sink, update.topic)
 
     def _refuse(self, sink: EventSink, name: UUri) -> None:
-        """The groups with this topic are refused; the ECU may subscribe again."""
+        """Refuse the event groups with this topic; the ECU may subscribe again."""
         self._renewals.cancel((sink.subscriber, name))
         for subscription in list(sink.topics[name].holders):
             self.on_subscription_ended(subscription)
@@ -249,7 +253,7 @@ class EcuSubscribers:
         self._dirty[sink.subscriber, name] = None
 
     def _decide(self, sink: EventSink) -> None:
-        """Accept what has all its topics."""
+        """Accept the event groups with all topics granted."""
         subscribed = {
             name for name, topic in sink.topics.items() if topic.state is SubscriptionState.SUBSCRIBED
         }
@@ -260,18 +264,18 @@ class EcuSubscribers:
                 self._decisions.accepted.append(subscription)
 
     def pop_decisions(self) -> SubscriptionDecisions:
-        """What has been decided, once."""
+        """Return the decisions since the last call."""
         accepted, refused = self._decisions
         self._decisions = SubscriptionDecisions([], [])
-        # One message may subscribe and stop again: what is over has no verdict any more.
+        # One message may subscribe and stop again: an ended subscription has no decision.
         return SubscriptionDecisions(
             [each for each in dict.fromkeys(accepted) if each in self._topics_of], refused
         )
 
-    # --- what is to be said to it -------------------------------------------------------------------------------------
+    # --- requests to uSubscription ------------------------------------------------------------------------------------
 
     def pop_requests(self) -> list[UMessage]:
-        """What our uSubscription is to be told now."""
+        """Return the requests that uSubscription needs now."""
         requests = [
             self._unsubscribe(*orphan) for orphan in self._orphans if orphan[0] not in self._by_subscriber
         ]
@@ -335,10 +339,10 @@ class EcuSubscribers:
             self._released_sinks.append(sink)
             self._free_numbers.setdefault(sink.destination.service, []).append(sink.subscriber.ue_instance)
 
-    # --- time ---------------------------------------------------------------------------------------------------------
+    # --- timers -------------------------------------------------------------------------------------------------------
 
     def on_timer(self, now_ns: int) -> None:
-        """Renew what is half over, and give up calls without an answer."""
+        """Renew at half of the lease, and abandon calls without a response."""
         while (key := self._renewals.pop_due(now_ns)) is not None:
             self._by_subscriber[key[0]].topics[key[1]].renew = True
             self._dirty[key] = None
@@ -353,13 +357,13 @@ class EcuSubscribers:
             return
         topic.pending_call = None
         if topic.state is SubscriptionState.UNSUBSCRIBING:
-            topic.state = SubscriptionState.UNSUBSCRIBED  # it ends by itself there, when its time is over
+            topic.state = SubscriptionState.UNSUBSCRIBED  # the lease at the uSubscription ends by its expiry
             self._dirty[key] = None
         elif topic.state is SubscriptionState.SUBSCRIBED:
             topic.renew = True
             self._dirty[key] = None
         else:
-            self._refuse(sink, key[1])  # and unsubscribed: it may have been granted all the same
+            self._refuse(sink, key[1])  # and unsubscribe: the uSubscription may have granted the request
 
     @property
     def next_deadline_ns(self) -> int | None:
@@ -367,19 +371,19 @@ class EcuSubscribers:
         return min((each for each in both if each is not None), default=None)
 
     def pop_released_sinks(self) -> list[EventSink]:
-        """Receivers that our uSubscription has let go, once."""
+        """Return the sinks that uSubscription has released since the last call."""
         released, self._released_sinks = self._released_sinks, []
         return released
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- statistics ---------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
-        """`sd_receivers`: endpoints of ECUs that are sent events; `sd_undecided` subscriptions."""
+        """`sd_receivers`: ECU endpoints that receive events. `sd_undecided`: undecided subscriptions."""
         return {"sd_receivers": len(self._by_subscriber), "sd_undecided": len(self._undecided)}
 
 
 def _granted(answer: UMessage) -> bool:
-    """Pending counts: our uSubscription has it, and asks elsewhere. Should that come to nothing, it says so."""
+    """Pending counts as granted: uSubscription forwards the request, and reports a later failure."""
     if (answer.attributes.commstatus or UCode.OK) is not UCode.OK:
         return False
     try:
@@ -390,5 +394,5 @@ def _granted(answer: UMessage) -> bool:
 
 
 def _longer_lease(one: int | None, other: int | None) -> int | None:
-    """The longer of two times in s, None being for ever."""
+    """The longer of two leases in s; None is unlimited."""
     return None if one is None or other is None else max(one, other)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How events reach ECUs that subscribed them by service discovery: by unicast to each, or once to a multicast group.
+"""Sends events to ECUs that subscribed by service discovery: by unicast to each, or once to a multicast group.
 
-Every subscriber is a delivery target of its own. Where a group goes by multicast, the first subscriber's target sends for all,
-and those of the others have nothing to do. Of a field the last value is kept, for who subscribes later.
+Each subscriber is a separate delivery target. Where a group uses multicast, the target of the first subscriber sends
+for all, and the targets of the others send nothing. The last value of a field is cached for later subscribers.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,30 +22,30 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_FIELD_CACHE_BYTES: Final = 1 << 20
-"""Of all values of fields together; a value that finds no room is not kept, and its new subscribers wait for the next one."""
+"""Limit of all cached field values. A value above the limit is not cached; new subscribers wait for the next one."""
 
 MAX_ORPHANS: Final = 1_024
-"""Noted between two turns of the receiving thread; what finds no room is noted with the next event."""
+"""Limit between two ticks of the receiving thread; a dropped orphan is noted again with its next event."""
 
 _Group = tuple[ServiceKey, int]
 _MulticastPlan = Mapping[UUri, tuple[_Group, ...] | None]
-"""To which groups each subscriber's target sends for all; None: to it alone."""
+"""For each subscriber, the groups to which its target sends for all; None: unicast to the subscriber only."""
 
 
 class EventPublisher:
-    """`transmitter` and what it returns may be used by any thread, the rest belongs to the receiving one."""
+    """Any thread may use `event_sender` and its result; the rest belongs to the receiving thread."""
 
     def __init__(
         self, offers: Mapping[ServiceKey, OfferedEventgroups], make_sender: Callable[[EventReceiver], SendOne]
     ) -> None:
-        """`sender` makes what sends to one receiver; it raises UStatusError for what could not be sent."""
+        """`make_sender` returns the sender to one receiver; the sender raises UStatusError on failure."""
         self._offers = offers
         self._make_sender = make_sender
         self._unicasts: dict[UUri, SendOne] = {}
         self._multicasts: dict[_Group, SendOne] = {}
         self._members: dict[_Group, dict[SdSubscription, UUri]] = {}
-        self._leaders: dict[_Group, UUri] = {}  # of groups that go by multicast now
-        self._multicast_plans: dict[UUri, _MulticastPlan] = {}  # of topics that go by multicast now
+        self._leaders: dict[_Group, UUri] = {}  # of groups that use multicast now
+        self._multicast_plans: dict[UUri, _MulticastPlan] = {}  # of topics that use multicast now
         self._groups_of: dict[UUri, tuple[_Group, ...]] = {}
         for key, offer in offers.items():
             for number, topics in offer.eventgroups.items():
@@ -55,14 +55,14 @@ class EventPublisher:
         self._field_values: dict[UUri, UMessage] = {}
         self._cached_bytes = 0
         self._orphans: dict[tuple[UUri, UUri], None] = {}
-        # Held while a field is sent: an initial event must not come behind a newer value.
+        # Held while a field is sent: an initial event must not follow a newer value.
         self._field_lock = Lock()
         self.initial_events = self.values_dropped = 0
 
-    # --- who ----------------------------------------------------------------------------------------------------------
+    # --- subscribers --------------------------------------------------------------------------------------------------
 
     def add_sink(self, sink: EventSink) -> None:
-        """Events for `receiver` go to its place from now on."""
+        """Send events for `sink` to its destination."""
         if sink.subscriber in self._unicasts:
             return
         destination, offer = sink.destination, self._offers[sink.destination.service]
@@ -80,18 +80,21 @@ class EventPublisher:
         self._unicasts.pop(sink.subscriber, None)
 
     def subscribers_of(self, topic: UUri) -> list[UUri]:
-        """Who has subscribed an event group of `topic`. Safe from any thread."""
+        """The uEntities that subscribed to an event group of `topic`. Thread-safe."""
         members = [self._members.get(group, {}) for group in self._groups_of.get(topic, ())]
         return list(dict.fromkeys(subscriber for each in members for subscriber in list(each.values())))
 
     def on_subscription_accepted(self, subscription: SdSubscription, sink: EventSink) -> None:
-        """The subscription holds: it counts for the threshold of its group."""
+        """The subscription is active: it counts for the multicast threshold of its group."""
         group = (subscription.key, subscription.eventgroup)
         self._members.setdefault(group, {})[subscription] = sink.subscriber
         self._elect_leader(group)
 
     def on_subscription_ended(self, subscription: SdSubscription) -> None:
-        """It holds no more. Values that nobody hears of any longer are forgotten: they would be old."""
+        """The subscription has ended.
+
+        Values without subscribers are removed from the cache: they would become stale.
+        """
         group = (subscription.key, subscription.eventgroup)
         members = self._members.get(group, {})
         members.pop(subscription, None)
@@ -106,7 +109,7 @@ class EventPublisher:
                     self._drop_value(topic)
 
     def _elect_leader(self, group: _Group) -> None:
-        """Say who sends for all, if the group goes by multicast now."""
+        """Choose the sending subscriber of the group, if the group uses multicast now."""
         key, number = group
         offer = self._offers.get(key)
         if offer is None:
@@ -135,9 +138,10 @@ class EventPublisher:
                 self._multicast_plans[topic] = found
 
     def _multicast_plan(self, groups: tuple[_Group, ...]) -> _MulticastPlan | None:
-        """Of topics in these groups; None: none of them goes by multicast.
+        """The plan of topics in these groups; None if no group uses multicast.
 
-        Who hears a topic by multicast is sent it no other way, though it be in a second group that goes by unicast.
+        A subscriber that receives a topic by multicast gets no unicast copy, even through a second group that uses
+        unicast.
         """
         led = [group for group in groups if group in self._leaders]
         if not led:
@@ -154,7 +158,7 @@ class EventPublisher:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def event_sender(self, subscriber: UUri) -> SendOne:
-        """What sends events to `subscriber`, wherever that is when it is used; SubscriberGone if it is not there then."""
+        """The sender to the current destination of `subscriber`; raises SubscriberGone without a destination."""
 
         def transmit(message: UMessage) -> None:
             unicast = self._unicasts.get(subscriber)
@@ -173,7 +177,7 @@ class EventPublisher:
             self._orphans[subscriber, topic] = None
 
     def pop_orphans(self) -> list[tuple[UUri, UUri]]:
-        """Who was sent what though it is nobody's uEntity now: a subscription of a streamer that was killed. Each once."""
+        """Each (subscriber, topic) once that got an event without a sink: subscriptions of a killed streamer."""
         orphans, self._orphans = self._orphans, {}
         return list(orphans)
 
@@ -202,7 +206,7 @@ class EventPublisher:
         self._cached_bytes -= 0 if old is None else len(old.payload)
 
     def send_initial_events(self, subscription: SdSubscription, sink: EventSink) -> None:
-        """The present values of the fields of a group, to one subscriber. What cannot be sent comes with the next change."""
+        """Send the current field values of a group to one subscriber. A failed send is repaired by the next change."""
         offer, unicast = self._offers.get(subscription.key), self._unicasts.get(sink.subscriber)
         if offer is None or unicast is None:
             return
@@ -218,7 +222,7 @@ class EventPublisher:
                     continue
 
     def statistics(self) -> dict[str, int]:
-        """`sd_multicast_topics` that go by multicast now; `initial_events` sent, `field_values` kept and those that found no room."""
+        """`sd_multicast_topics` now; `initial_events` sent; `field_values` cached and not cached."""
         return {
             "sd_multicast_topics": len(self._multicast_plans),
             "initial_events": self.initial_events,
@@ -234,4 +238,4 @@ def _group_receiver(offer: OfferedEventgroups, multicast: EventgroupMulticast) -
 
 
 def _send_nothing(message: UMessage) -> None:
-    """Nothing: this subscriber hears the multicast group, and no address of its own was given."""
+    """No send: this subscriber receives the multicast group and named no own endpoint."""

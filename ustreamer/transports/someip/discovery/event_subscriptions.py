@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ECUs are sent which events that are offered here: what they subscribe, what our uSubscription says to it, until when.
+"""Admission of ECUs to offered events: from a Subscribe, through uSubscription, to an Ack or a Nack.
 
-    SubscriptionAsked -> Admission.asked -> subscribers.py: a request to our uSubscription
-    its answer        -> Admission.take_verdicts -> an Ack and subscribed_events.py, or a Nack
+    SubscriptionRequested  -> EventgroupAdmission.on_subscribe    -> ecu_subscribers.py: a request to uSubscription
+    its response           -> EventgroupAdmission.apply_decisions -> an Ack and event_publisher.py, or a Nack
 
 Belongs to the receiving thread.
 """
@@ -20,21 +20,21 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
 SendDecisions = Callable[[Sequence[SdSubscription], Sequence[SdSubscription]], None]
-"""Sends an Ack to those that were accepted, and a Nack to those that were refused."""
+"""Sends an Ack to the accepted subscriptions and a Nack to the refused ones."""
 
 
 class EventStreams(Protocol):
-    """The TCP connections of the endpoint, as far as events go over them."""
+    """The part of the endpoint's TCP connections that events need."""
 
     def is_connected(self, address: TcpAddress, /) -> bool:
-        """Whether there is one with `address`."""
+        """Whether a connection with `address` is open."""
 
     def exempt_from_idle(self, address: TcpAddress, /) -> None:
-        """Events go there: silence is no reason to close it."""
+        """Disable the idle timeout of a connection that carries events."""
 
 
 class EventgroupAdmission:
-    """From what an ECU subscribes to the events that it is sent. A refused ECU may subscribe again."""
+    """Connects the subscriptions of ECUs with the events they receive. A refused ECU may subscribe again."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class EventgroupAdmission:
         self._streams = streams
         self._send_decisions = send_decisions
         self._sinks: dict[SdSubscription, tuple[EventSink, bool]] = {}
-        """With each, whether it has asked for the values that fields have."""
+        """The sink of each subscription, and whether it requested the current field values."""
 
-    # --- what service discovery says ----------------------------------------------------------------------------------
+    # --- from service discovery ---------------------------------------------------------------------------------------
 
     def on_subscribe(self, action: SubscriptionRequested) -> None:
         subscription = action.subscription
@@ -69,7 +69,7 @@ class EventgroupAdmission:
     def _is_reachable(
         self, subscription: SdSubscription, offer: OfferedEventgroups, topics: Iterable[UUri]
     ) -> bool:
-        """Whether the Subscribe names what its events need: an endpoint over UDP, or a connection that there is."""
+        """Whether the Subscribe names the required endpoints: UDP, or an open TCP connection."""
         tcp = None if subscription.tcp is None else TcpAddress(*subscription.tcp)
         by_multicast = subscription.eventgroup in offer.multicast
         for topic in topics:
@@ -87,26 +87,26 @@ class EventgroupAdmission:
         self._remove_sink(subscription)
 
     def on_tcp_disconnected(self, peer: TcpAddress) -> None:
-        """The connection is there no more over which `peer` was sent events."""
+        """The TCP connection that carried events to `peer` is closed."""
         for subscription in [each for each in self._sinks if each.tcp == tuple(peer)]:
             self._refuse_subscription(subscription)
 
     def send_initial_events(self, subscription: SdSubscription) -> None:
-        """Send the values that the fields have now."""
+        """Send the current field values."""
         found = self._sinks.get(subscription)
         if found is not None:
             self._events.send_initial_events(subscription, found[0])
 
-    # --- what our uSubscription says ----------------------------------------------------------------------------------
+    # --- from uSubscription -------------------------------------------------------------------------------------------
 
     def apply_decisions(self) -> None:
-        """Tell the ECUs what became of their subscriptions, and send to those that were accepted."""
+        """Answer the decided subscriptions, and start sending to the accepted ones."""
         accepted, refused = self._subscribers.pop_decisions()
         for subscription in accepted:
             self._events.on_subscription_accepted(subscription, self._sinks[subscription][0])
         if accepted or refused:
             self._send_decisions(accepted, refused)
-        for subscription in accepted:  # behind the Ack
+        for subscription in accepted:  # after the Ack
             _, wants_initial_events = self._sinks[subscription]
             if wants_initial_events:
                 self.send_initial_events(subscription)
@@ -114,7 +114,7 @@ class EventgroupAdmission:
             self._remove_sink(subscription)
 
     def pop_requests(self) -> list[UMessage]:
-        """What our uSubscription is to be told now. To those that it has let go nothing is sent any more."""
+        """Return the requests that uSubscription needs now. Released sinks receive no more events."""
         for subscriber, topic in self._events.pop_orphans():
             self._subscribers.unsubscribe_orphan(subscriber, topic)
         requests = self._subscribers.pop_requests()
@@ -123,7 +123,7 @@ class EventgroupAdmission:
         return requests
 
     def _refuse_subscription(self, subscription: SdSubscription) -> None:
-        """Nack, now or after it was accepted."""
+        """Send a Nack, before or after an accept."""
         self.on_subscription_ended(subscription)
         self._send_decisions((), [subscription])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of the network that service discovery looks for: where they are now, and the connections to them."""
+"""The requested services of the network: their current addresses and the connections to them."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -33,8 +33,10 @@ class LocatedServices:
         on_route_open: Callable[[UUri], None],
         on_lost: Callable[[UUri, list[Address], str], None],
     ) -> None:
-        """`services` is told of every change; `route_open` of whoever is there now, and `gone` of who is not any more,
-        where that was and why, by its uEntity.
+        """`services` is updated on every change.
+
+        `on_route_open` gets the uEntity of an available service; `on_service_lost`
+        gets the uEntity, the last addresses and the reason.
         """
         self._endpoint = endpoint
         self._authority = authority
@@ -54,7 +56,7 @@ class LocatedServices:
     def apply_changes(
         self, changes: DynamicServiceChanges, discovery: Discovery, now_ns: int
     ) -> list[Action]:
-        """Look for services that are not listed, each with the events that are wanted now, and for others no more."""
+        """Request and release dynamic services; each request names the subscribed events."""
         actions: list[Action] = []
         for service in changes.wanted:
             key = service_key(service)
@@ -73,7 +75,7 @@ class LocatedServices:
         return actions
 
     def on_found(self, action: ServiceFound) -> None:
-        """A service is there, or has another endpoint than before."""
+        """A service is available, or has another endpoint than before."""
         wanted = self._wanted.get(action.key)
         if wanted is None:
             return
@@ -82,7 +84,7 @@ class LocatedServices:
         log.info("someip.found", extra=self._extra(action.key) | {"udp": udp, "tcp": tcp})
         found = replace(wanted, remote=udp, remote_tcp=tcp)
         if found.any_method and (udp is None or self.is_over_tcp(action.key)):
-            # What has begun over TCP stays there: its subscriptions would be lost with the connection.
+            # A service that started over TCP stays there: its subscriptions end with the connection.
             found = replace(found, protocol="tcp")
         self._release_connections(action.key)
         self._found[action.key] = found
@@ -94,7 +96,7 @@ class LocatedServices:
         self._on_route_open(self._entity(wanted))
 
     def on_lost(self, action: ServiceLost) -> None:
-        """It is there no more."""
+        """A service is no longer available."""
         lost = self._found.pop(action.key, None)
         if lost is None:
             return
@@ -119,12 +121,12 @@ class LocatedServices:
                 self._connections.disconnect(address)
 
     def is_over_tcp(self, key: ServiceKey) -> bool:
-        """Whether a service that is not listed is reached over TCP, because it is offered there alone."""
+        """Whether a dynamic service is reached over TCP, because it is offered over TCP only."""
         found = self._found.get(key)
         return found is not None and found.any_method and found.protocol == "tcp"
 
     def services_over(self, stream: TcpAddress) -> list[ServiceKey]:
-        """The services that are behind a connection of ours."""
+        """The services reached over an outbound connection."""
         return sorted(self._streams.get(stream, ()))
 
     def statistics(self) -> dict[str, int]:
@@ -132,10 +134,10 @@ class LocatedServices:
 
 
 def service_key(service: ServiceConfig) -> ServiceKey:
-    """A service of the configuration, in the words of service discovery."""
+    """The service discovery key of a configured service."""
     return ServiceKey(service.service, service.instance, service.major)
 
 
 def wanted_service(key: ServiceKey) -> WantedService:
-    """The same as a wish, of whichever minor version."""
+    """The request for a service, for any minor version."""
     return WantedService(key.service, key.instance, key.major)

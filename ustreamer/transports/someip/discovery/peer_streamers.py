@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other streamers on the network of an endpoint: what the host says of us and of them, on its way to service discovery and back.
+"""Other streamers on the network of an endpoint: carries announcements between the host and service discovery.
 
-`announce`, `believe` and `watch` may be called from any thread, `serves_elsewhere` as well; the rest belongs to the receiving one.
+Any thread may call `announce`, `set_trust_check`, `add_announcement_listener` and `is_served_by_peer`; the rest belongs
+to the receiving thread.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,36 +18,36 @@ from ustreamer.transports.someip.sd.standby import TrustCheck
 
 
 class PeerStreamers:
-    """Of one endpoint that has service discovery."""
+    """The peers of one endpoint with service discovery."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` has the receiving thread call `follow`."""
+        """`wake` makes the receiving thread call `update_discovery`."""
         self._wake = wake
         self._pending_announcements: frozenset[Announcement] | None = None
         self._pending_trust_check: TrustCheck | None = None
         self._listeners: list[Callable[[frozenset[Announcement]], None]] = []
         self._served_by_peer: frozenset[ServiceKey] = frozenset()
         self.has_peers = False
-        """Whether any streamer but ours is heard."""
+        """Whether another streamer is known."""
 
-    # --- what the host says ---------------------------------------------------------------------------------------------
+    # --- from the host ------------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement]) -> None:
-        """As the port says."""
+        """See `announce` of the transport port."""
         self._pending_announcements = announcements
         self._wake()
 
     def set_trust_check(self, trust_check: TrustCheck) -> None:
-        """As the port says."""
+        """See `set_trust_check` of the transport port."""
         self._pending_trust_check = trust_check
         self._wake()
 
     def add_announcement_listener(self, listener: Callable[[frozenset[Announcement]], None]) -> None:
-        """As `watch_peers` of the port."""
+        """See `watch_peers` of the transport port."""
         self._listeners.append(listener)
 
     def update_discovery(self, discovery: Discovery, now_ns: int) -> list[Action]:
-        """Tell service discovery what has been said since the last time."""
+        """Pass the changes since the last call to service discovery."""
         actions: list[Action] = []
         announced, self._pending_announcements = self._pending_announcements, None
         if announced is not None:
@@ -56,28 +57,28 @@ class PeerStreamers:
             actions += discovery.set_trust_check(trust_check, now_ns)
         return actions
 
-    # --- what service discovery says ------------------------------------------------------------------------------------
+    # --- from service discovery ---------------------------------------------------------------------------------------
 
     def on_announcements(self, announcements: frozenset[Announcement]) -> None:
-        """All that is announced."""
+        """Replace all announcements of peers."""
         self.has_peers = bool(announcements)
         for listener in self._listeners:
             listener(announcements)
 
     def on_offer_role_changed(self, change: OfferRoleChanged) -> None:
-        """Another streamer offers a service of ours, or none does any more."""
+        """Another streamer offers one of the own services, or its last competing offer has ended."""
         key = frozenset((change.key,))
         self._served_by_peer = self._served_by_peer - key if change.ours else self._served_by_peer | key
 
     def is_served_by_peer(self, key: ServiceKey) -> bool:
-        """Whether another streamer offers it, so that its events are none of ours to send."""
+        """Whether another streamer offers the service, so that this streamer must not send its events."""
         return key in self._served_by_peer
 
 
 def peer_discovery_settings(
     config: SomeipEndpoint, context: EndpointContext, relayed: Iterable[ServiceKey]
 ) -> PeerDiscoverySettings | None:
-    """What service discovery is told of us and others; None if it is to know of no streamers, or there is no process of ours."""
+    """The identity for service discovery; None if peer discovery is off, or without a running process."""
     assert isinstance(config.sd, SdConfig)
     if config.peers is False or not context.instance:
         return None

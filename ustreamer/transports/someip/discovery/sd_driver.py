@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service discovery of a running endpoint: what drives it, and what becomes of what it says.
+"""Runs service discovery for an endpoint: feeds `Discovery` and executes its actions.
 
-    SD sockets, time, the link, wishes  ->  Discovery  ->  Actions, which come here:
+    SD sockets, time, link, service requests  ->  Discovery  ->  actions, executed here:
 
-    Send                            sd/sockets.py
-    ServiceFound, ServiceLost       services.py: where requests go, and where events come from
-    StreamersHeard, OfferTurned     neighbours.py: other streamers, and what they do in our place
-    Eventgroup...                   usubscription.py: what others subscribe of the ECUs
-    Subscription...                 admission.py: what ECUs subscribe of us, and whether they are sent it
-    ConnectWanted, PeerRebooted     the TCP connections of the endpoint
+    Send                                sd/sockets.py
+    ServiceFound, ServiceLost           located_services.py: destinations of requests, sources of events
+    PeerAnnouncementsChanged,
+    OfferRoleChanged                    peer_streamers.py: other streamers and their competing offers
+    Eventgroup...                       usubscription_proxy.py: subscriptions to events of the ECUs
+    Subscription...                     event_subscriptions.py: subscriptions of ECUs to offered events
+    ConnectRequested, PeerRebooted      the TCP connections of the endpoint
 
-All of it belongs to the receiving thread, but for `hand_over`: messages for the uEntities that live in here.
+All of it belongs to the receiving thread, except `submit`: messages for the uEntities of this module.
 """
 
 import ipaddress
@@ -81,30 +82,30 @@ from ustreamer.uprotocol.uuri import UUri
 log = logging.getLogger("ustreamer.someip")
 
 MAX_PENDING_MESSAGES: Final = 4_096
-"""Messages for the uEntities in here that wait for the receiving thread."""
+"""Limit of submitted messages that wait for the receiving thread."""
 
-_DATAGRAMS_PER_WAKE: Final = 32  # datagrams of each SD socket between two looks at the data
+_DATAGRAMS_PER_WAKE: Final = 32  # datagrams of each SD socket before the data sockets are served
 
 
 class SdCallbacks(NamedTuple):
-    """What service discovery needs of its endpoint."""
+    """The functions of the endpoint that service discovery needs."""
 
     deliver: Callable[[UMessage], None]
-    """Gives a message of a uEntity in here to the listeners."""
+    """Gives a message of a local uEntity to the listeners."""
     on_route_open: Callable[[UUri], None]
-    """Says that the service behind a route is there."""
+    """Reports that the service behind a route is available."""
     on_service_lost: Callable[[UUri, list[Address], str], None]
-    """Says that a service is there no more, where it was, and why."""
+    """Reports that a service is no longer available: its uEntity, its last addresses and the reason."""
     count_refused: Callable[[str, Address, object], None]
-    """Counts something that was not taken."""
+    """Counts a dropped input."""
     make_reader: Callable[[socket.socket], Handler]
-    """Makes what reads a socket that hears a multicast group of events."""
+    """Makes the reader of a socket that receives a multicast group of events."""
     wake: Callable[[], None]
-    """Has the receiving thread take a turn."""
+    """Wakes the receiving thread for a tick."""
 
 
 class SdDriver:
-    """From `open` to `close`."""
+    """Service discovery of one endpoint, from `open` to `close`."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class SdDriver:
         self._interface_monitor: InterfaceMonitor | None = None
         self._is_link_up = False
         self._discovery: Discovery | None = None
-        self._final_statistics: dict[str, int] = {}  # for the last word of a streamer that stops
+        self._final_statistics: dict[str, int] = {}  # the last statistics, after `leave_network`
         remote = [each for each in config.services if not each.offered]
         wanted_services = [each for each in remote if each.needs_discovery]
         callbacks_of_services = (callbacks.on_route_open, callbacks.on_service_lost)
@@ -163,10 +164,10 @@ class SdDriver:
         self._services.set_dynamic_request(dynamic.request_for_method)
         return dynamic
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- life cycle ---------------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
-        """What would keep `open` from succeeding."""
+        """The problems that would make `open` fail."""
         try:
             self._sockets.open()
         except UStatusError as error:
@@ -176,9 +177,11 @@ class SdDriver:
         return []
 
     def open(self, poller: Poller, udp: Address, tcp: Address) -> None:
-        """Bind, join and begin; `udp` and `tcp` are where we take events and requests. Raises UStatusError(UNAVAILABLE).
+        """Bind, join and start.
 
-        The last that the opening thread does with it: `poller` hands it over to the receiving one.
+        `udp` and `tcp` are the endpoints for events and requests. Raises UStatusError(UNAVAILABLE).
+
+        Afterwards the object belongs to the receiving thread: `poller` hands it over.
         """
         self._sockets.open()
         networks = self._sd.trusted_networks() or self._own_network()
@@ -211,11 +214,11 @@ class SdDriver:
         found = find_interface(self._sd.own_address[0])
         if found is None:
             host = self._sd.own_address[0]
-            raise UStatusError(UCode.UNAVAILABLE, f"sd.interface: {host} is no address of this machine")
+            raise UStatusError(UCode.UNAVAILABLE, f"sd.interface: {host} is not an address of this machine")
         return (found.network,)
 
     def leave_network(self) -> None:
-        """Stop what we offer and subscribe, on the network and at our uSubscription. On the receiving thread, as its end."""
+        """Withdraw all offers and subscriptions from network and uSubscription. Last call on the receiving thread."""
         if self._discovery is None:
             return
         self._execute_all(self._discovery.close())
@@ -225,7 +228,7 @@ class SdDriver:
         self._discovery = None
 
     def close(self) -> None:
-        """After the end of the receiving thread. May be repeated."""
+        """Release all resources after the end of the receiving thread. Idempotent."""
         self._sockets.close()
         self._groups.close()
         if self._interface_monitor is not None:
@@ -233,14 +236,14 @@ class SdDriver:
             self._interface_monitor = None
 
     def directory(self, on_change: Callable[[], None]) -> SubscriptionDirectory:
-        """Other devices that subscribe here; `changed` is called after every change."""
+        """The remote subscribers of events here; `on_change` is called after every change."""
         self._on_directory_change = on_change
         return self.usubscription
 
     # --- any thread ---------------------------------------------------------------------------------------------------
 
     def is_for_local_entity(self, message: UMessage) -> bool:
-        """Whether a message is for a uEntity in here: the ECUs' uSubscription, or one that stands for an ECU's endpoint."""
+        """Whether a message is for a local uEntity: the ECUs' uSubscription, or one that represents an ECU's endpoint."""
         attributes = message.attributes
         if attributes.type is UMessageType.REQUEST:
             sink = attributes.sink
@@ -248,7 +251,7 @@ class SdDriver:
         return self._subscribers.is_for_ecu(message)
 
     def submit(self, message: UMessage) -> None:
-        """Have the receiving thread take a message that `concerns` us; it is to be woken. Raises RESOURCE_EXHAUSTED."""
+        """Queue a message for a local uEntity; the caller wakes the receiving thread. Raises RESOURCE_EXHAUSTED."""
         if len(self._pending_messages) >= MAX_PENDING_MESSAGES:
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED,
@@ -257,7 +260,7 @@ class SdDriver:
         self._pending_messages.append(message)
 
     def served_by_peer_check(self, receiver: EventReceiver) -> Callable[[], bool]:
-        """What tells whether another streamer offers the service whose events a configured receiver gets."""
+        """Return a check whether another streamer offers the service whose events a configured receiver gets."""
         entity = receiver.subscriber
         keys = [
             each
@@ -267,13 +270,13 @@ class SdDriver:
         is_served_by_peer = self.peers.is_served_by_peer
         return lambda: any(
             map(is_served_by_peer, keys)
-        )  # one: requests do not name an instance, so none is offered twice
+        )  # requests name no instance, so each service is offered once
 
     # --- the receiving thread -----------------------------------------------------------------------------------------
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `turn` has something to do without being woken."""
+        """The next time at which `on_tick` has work without a wake-up."""
         if self._discovery is None:
             return None
         due = (
@@ -285,7 +288,7 @@ class SdDriver:
         return min((each for each in due if each is not None), default=None)
 
     def on_tick(self) -> None:
-        """Do what is due, and take what was handed over."""
+        """Process due timers and submitted messages."""
         discovery = self._discovery
         if discovery is None:
             return
@@ -312,14 +315,15 @@ class SdDriver:
     def _on_readable(self, events: int) -> None:
         for received in self._sockets.receive(_DATAGRAMS_PER_WAKE):
             messages, malformed = split(received.datagram)
-            waited_ns = received.waited_ns(self._clock.wall_ms())
+            # Both clocks at once: a preemption between them would shift the arrival time.
+            now_ns, wall_ms = self._clock.monotonic_ns(), self._clock.wall_ms()
+            waited_ns = received.waited_ns(wall_ms)
             for error in malformed:
                 self._callbacks.count_refused(error.reason, received.peer, error)
             for message in messages:
                 if self._discovery is None or not is_sd_message(message):
                     self._callbacks.count_refused(NOT_DISCOVERY, received.peer, message)
                     continue
-                now_ns = self._clock.monotonic_ns()
                 self._execute_all(
                     self._discovery.feed(message, received.peer, received.multicast, now_ns, waited_ns)
                 )
@@ -346,7 +350,7 @@ class SdDriver:
             self._execute_all(self._discovery.link_down())
 
     def _reconcile(self) -> None:
-        """Bring together what service discovery, uSubscription here and uSubscription there now want of each other."""
+        """Apply pending changes between service discovery, the own uSubscription and the ECUs' uSubscription."""
         discovery = self._discovery
         if discovery is None:
             return
@@ -371,7 +375,7 @@ class SdDriver:
             self._directory_version = self.usubscription.version
             self._on_directory_change()
 
-    # --- what service discovery says ----------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
     def _execute_all(self, actions: list[Action]) -> None:
         for action in actions:
@@ -427,7 +431,7 @@ class SdDriver:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def on_tcp_connected(self, peer: TcpAddress, *, inbound: bool) -> None:
-        """A connection with `peer` is there: what waits for it is subscribed."""
+        """A connection with `peer` is open: subscribe the services that wait for it."""
         if not inbound:
             self._report_stream(peer, self._located.services_over(peer))
             self._reconcile()
@@ -442,7 +446,7 @@ class SdDriver:
             )
 
     def on_tcp_disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
-        """It is there no more: our subscriptions over it are made again, and an ECU's are over."""
+        """The connection is closed: own subscriptions over it restart, and those of ECUs end."""
         if self._discovery is None:
             return
         if inbound:
@@ -452,10 +456,14 @@ class SdDriver:
                 self._execute_all(self._discovery.on_disconnected(key))
         self._reconcile()
 
-    # --- reading ------------------------------------------------------------------------------------------------------
+    # --- statistics ---------------------------------------------------------------------------------------------------
 
     def statistics(self) -> dict[str, int]:
-        """Of service discovery: what is there now, and `sd_found`, `sd_lost` services, `sd_send_failed` messages since the start."""
+        """Statistics of service discovery.
+
+        `sd_found` and `sd_lost` services and `sd_send_failed` messages count from the start; the rest is the current
+        state.
+        """
         discovery = self._discovery
         return {
             **(self._final_statistics if discovery is None else discovery.statistics()),
@@ -472,4 +480,4 @@ class SdDriver:
 
 
 def _no_directory() -> None:
-    """Before `directory`."""
+    """The default before `directory` is called."""

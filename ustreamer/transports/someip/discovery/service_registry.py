@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of an endpoint, one table for each question: whose event is this, who may call what, and where."""
+"""The services of an endpoint, as lookup tables: the attributes of events, the permitted requests, the destinations."""
 
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
@@ -31,19 +31,17 @@ from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPriority
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY_TYPE, UUri
 
-_MAX_CACHED: Final = (
-    4_096  # distinct attributes and addresses that are remembered; clients choose them, so it is a bound
-)
+_MAX_CACHED: Final = 4_096  # bound of the cache of distinct attributes and addresses: clients choose them
 
 
 class ServiceRegistry:
-    """The configuration of an endpoint, turned round into one table for each question.
+    """Lookup tables of an endpoint, built from its configuration and the located services.
 
-    `event` and `request` belong to the receiving thread; the rest only reads.
+    `event_attributes` and `request_attributes` belong to the receiving thread; all other methods only read.
     """
 
     def __init__(self, config: SomeipEndpoint, own_authority: str) -> None:
-        """`own_authority` stands for an empty one in `provider`."""
+        """`own_authority` replaces an empty authority in `provider`."""
         self._authority = config.authority
         self._client_version = config.client_version
         self._request_ttl_ms = config.request_ttl_ms
@@ -54,14 +52,14 @@ class ServiceRegistry:
         offered = [each for each in config.services if each.offered]
         remote = [each for each in config.services if not each.offered]
         self.events_by_host, self._events_by_address = _events_by_source(config.authority, remote)
-        """The events that are expected from each host; `place` changes it as it stands."""
+        """The expected events of each host; `set_located_services` updates the dict in place."""
         self.static_groups = tuple(dict.fromkeys(group for each in remote for group in each.multicast_groups))
-        """The multicast groups that events are expected in, by the configuration."""
+        """The configured multicast groups of events."""
         self._static_services = [each for each in remote if not each.needs_discovery]
         self.event_senders = tuple(
             dict.fromkeys(each for each in map(_event_sender, self._static_services) if each is not None)
         )
-        """From where events come over UDP, by the configuration."""
+        """The configured source addresses of events over UDP."""
         self._discovered_entities = {
             UUri(config.authority, each.ue_id, each.major, 0) for each in remote if each.needs_discovery
         }
@@ -75,15 +73,15 @@ class ServiceRegistry:
         self._remote_hosts = _hosts(remote)
         self._request_dynamic: Callable[[UUri], None] | None = None
         self.request_templates: dict[UAttributes, RequestTemplate] = {}
-        """Where requests go, for `short_ways`; another dict as soon as anything has moved."""
+        """The destinations of requests, for `rpc/fast_path.py`; replaced by a new dict after any change of address."""
         self._providers = {topic.with_resource(0) for each in self.receivers for topic in each.events}
 
-    # --- in -------------------------------------------------------------------------------------------------------------
+    # --- inbound ------------------------------------------------------------------------------------------------------
 
     def set_located_services(self, located: Iterable[ServiceConfig]) -> None:
-        """Take these services of the network to be at their `remote`, and no others beside those of the configuration.
+        """Set the located services of the network, each at its `remote`; the configured services stay.
 
-        Belongs to the receiving thread. Two instances on one host send the same events: those are told apart by port.
+        Belongs to the receiving thread. Two instances on one host send the same events and are distinguished by port.
         """
         services = [*self._static_services, *located]
         events, self._events_by_address = _events_by_source(self._authority, services)
@@ -99,13 +97,13 @@ class ServiceRegistry:
         self._client_hosts.clear()
 
     def set_dynamic_request(self, request_dynamic: Callable[[UUri], None]) -> None:
-        """Call `seek` with every method of a service that is in no table; it raises UStatusError for what cannot be sought."""
+        """Set the function that requests an unknown service by method; it raises UStatusError for an invalid address."""
         self._request_dynamic = request_dynamic
 
     def event_attributes(
         self, message: SomeIpMessage, host: str, port: int = 0
     ) -> UAttributes | SomeipRefusal:
-        """The attributes, one object per event, of a NOTIFICATION from `host`, whatever its return code says."""
+        """The attributes of a NOTIFICATION from `host`, one object per event; the return code is ignored."""
         key = _event_key(message.message_id, message.interface_version)
         attributes = self.events_by_host.get(host, {}).get(key) or self._events_by_address.get(
             ((host, port), key)
@@ -121,7 +119,7 @@ class ServiceRegistry:
         )
 
     def request_attributes(self, message: SomeIpMessage, host: str) -> UAttributes | SomeipRefusal:
-        """The attributes, shared by requests of one client for one method, of a REQUEST from `host`."""
+        """The attributes of a REQUEST from `host`, shared by the requests of one client for one method."""
         if not self.is_client(host):
             return SomeipRefusal.REQUEST_ADDRESS
         kind = message.message_type
@@ -162,7 +160,7 @@ class ServiceRegistry:
         return host in self._remote_hosts or self.is_client(host)
 
     def is_client(self, host: str) -> bool:
-        """Whether requests of `host` are accepted; those of other streamers would go round."""
+        """Whether requests of `host` are accepted. Requests of other streamers are refused, because they could loop."""
         known = self._client_hosts.get(host)
         if known is None:
             if len(self._client_hosts) >= _MAX_CACHED:
@@ -171,10 +169,10 @@ class ServiceRegistry:
             known = self._client_hosts[host] = is_in_networks and host not in self._peer_streamers
         return known
 
-    # --- out ------------------------------------------------------------------------------------------------------------
+    # --- outbound -----------------------------------------------------------------------------------------------------
 
     def remote_service(self, method: UUri) -> RemoteService:
-        """Where `method` is to be called. Raises UStatusError: NOT_FOUND (service) or UNIMPLEMENTED (method)."""
+        """The destination of calls to `method`. Raises UStatusError: NOT_FOUND (service) or UNIMPLEMENTED (method)."""
         service = self._remote.get(method.with_resource(0))
         if self._request_dynamic is not None:
             self._request_if_dynamic(method, service)
@@ -196,12 +194,12 @@ class ServiceRegistry:
             self._request_dynamic(method)
 
     def response_segmenting(self, client_request: InboundRequest) -> TpSegmentation | None:
-        """How a long response of ours is sent in segments; None: in one datagram."""
+        """The segmentation of a long response; None: one datagram."""
         service = self._offered.get(client_request.service, {}).get(client_request.interface_version)
         return None if service is None else service.segmentation.get(client_request.method)
 
     def no_event_error(self, topic: UUri) -> UStatusError:
-        """Why a publication on `topic`, which is not in a receiver's events, has nowhere to go."""
+        """The error for a publication on `topic` without a receiver."""
         if topic.with_resource(0) in self._providers:
             return UStatusError(UCode.UNIMPLEMENTED, f"topic {topic}: not one of the events of this service")
         return UStatusError(
@@ -238,7 +236,7 @@ def _events(authority: str, services: Iterable[ServiceConfig]) -> dict[str, dict
 def _events_by_source(
     authority: str, services: Iterable[ServiceConfig]
 ) -> tuple[dict[str, dict[EventKey, UAttributes]], dict[tuple[Address, EventKey], UAttributes]]:
-    """The events of each host that only one service there sends, and the others by address."""
+    """The events of each host that one service there sends, and by address those that several services send."""
     table: dict[str, dict[EventKey, UAttributes]] = {}
     by_address: dict[tuple[Address, EventKey], UAttributes] = {}
     duplicates: set[tuple[str, EventKey]] = set()
@@ -288,7 +286,7 @@ def _method_addresses(service: ServiceConfig) -> Mapping[int, Address]:
 
 
 def _offered(services: Iterable[ServiceConfig], own_authority: str) -> dict[int, dict[int, OfferedService]]:
-    """Service -> major -> what we offer."""
+    """Map service and major version to the offered service."""
     table: dict[int, dict[int, OfferedService]] = {}
     for each in services:
         offer = OfferedService(
@@ -323,7 +321,7 @@ def _receivers(
 def _wire_events(
     service: ServiceConfig, provider: UUri, group: Address | None, groups: Iterable[Address]
 ) -> dict[UUri, EventTemplate]:
-    """The events that go to `group`, or (None) to none of `groups`."""
+    """The events that use multicast group `group`, or (None) none of `groups`."""
     return {
         provider.with_resource(event.id): EventTemplate(
             service.service, event.id, service.major, service.segmentation_of(event)
@@ -340,5 +338,5 @@ def _segmenting(service: ServiceConfig) -> dict[int, TpSegmentation]:
 
 
 def _provider(service: ServiceConfig, own_authority: str) -> UUri:
-    assert service.provider_uuri is not None  # config.py has seen to it
+    assert service.provider_uuri is not None  # checked by config.py
     return service.provider_uuri.with_authority(own_authority)

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The uSubscription of an authority whose ECUs have none: what others subscribe there becomes event groups. No I/O.
+"""The uSubscription of an authority whose ECUs have none: maps subscriptions to event groups. No I/O.
 
-    Subscribe       a Wish for the event group of the topic; answered at once
-    Unsubscribe     the Wish is over when nobody wants an event of the group any more
-    Ack             Update SUBSCRIBED to everybody who subscribed a topic of the group
-    Nack            Update UNSUBSCRIBED, and so is whoever asks again; with the next Offer it is tried anew
-    lost            Update SUBSCRIBE_PENDING: stopped, expired or rebooted; service discovery subscribes again by itself
+    Subscribe       an EventgroupRequest for the event group of the topic; answered immediately
+    Unsubscribe     the event group is released with its last subscribed event
+    Ack             Update SUBSCRIBED to all subscribers of topics of the group
+    Nack            Update UNSUBSCRIBED, also to a later subscriber; the next Offer retries
+    lost            Update SUBSCRIBE_PENDING: stopped, expired or rebooted; service discovery subscribes again
 
-A topic of a service that is not listed makes that service be looked for (unlisted.py), and so does each that follows.
+A topic of a dynamic service requests that service (`dynamic_services.py`).
 
-A topic whose place the configuration fixes has no group to be subscribed: it is SUBSCRIBED at once. Version 4 may name every
-instance of a service; such a topic is what the best of them is.
+A topic with a configured source address has no event group: its state is SUBSCRIBED immediately. Version 4 may name
+every
+instance of a service; the state of such a topic is the best state of the instances.
 
-Who subscribes here is nearly always our own core.usubscription, which spreads what comes to its clients. A subscriber of its own
-right is another device's: `subscribers` tells the router of those.
+The usual subscriber is the own core.usubscription, which distributes events to its clients. Any other subscriber is the
+uSubscription of another device: `subscribers` reports it to the router.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,17 +50,17 @@ from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
 MAX_SUBSCRIBERS: Final = 64
-"""Of one topic: one uSubscription of each device that has one."""
+"""Limit of subscribers of one topic: one uSubscription of each device."""
 
 UPDATE_TTL_MS: Final = 10_000
-"""How long a subscriber has to hear of a change; after that it is old news and no dead letter."""
+"""The ttl of an Update; an older Update is obsolete and not a dead letter."""
 
 _NS_PER_MS: Final = 1_000_000
 _VERSIONS: Final = (VERSION_3, VERSION_4)
 
 
 class EcuSubscriptionState(StrEnum):
-    """What service discovery knows of our subscription to an event group."""
+    """The state of a subscription to an event group."""
 
     PENDING = "pending"
     SUBSCRIBED = "subscribed"
@@ -67,7 +68,7 @@ class EcuSubscriptionState(StrEnum):
 
 
 class EventgroupKey(NamedTuple):
-    """An event group of a service that has to be found."""
+    """An event group of a service that must be found."""
 
     service: ServiceKey
     eventgroup: int
@@ -78,7 +79,7 @@ class EventgroupKey(NamedTuple):
 
 
 class EventgroupRequest(NamedTuple):
-    """Subscribe (or not any more) an event group."""
+    """Subscribe to an event group, or (`wanted` is False) unsubscribe."""
 
     group: EventgroupKey
     wanted: bool
@@ -90,7 +91,7 @@ class _Group:
         self.reliable = reliable
         self.state = EcuSubscriptionState.PENDING
         self.topics: set[UUri] = set()
-        """As they were subscribed, by anybody."""
+        """The topics as subscribed, by any subscriber."""
 
 
 class _Subscriber(Struct):
@@ -107,7 +108,7 @@ _STATUS: Final[Mapping[EcuSubscriptionState, Status]] = {
 
 
 class EcuUsubscription:
-    """core.usubscription at `authority`. Belongs to one thread, but for `subscribers`."""
+    """The core.usubscription at `authority`. Belongs to one thread, except `subscribers`."""
 
     def __init__(
         self,
@@ -118,18 +119,21 @@ class EcuUsubscription:
         next_id: Callable[[], UUID],
         dynamic: DynamicServices | None = None,
     ) -> None:
-        """`services` are all that are listed; those without a remote have to be found. None of others without `unlisted`."""
+        """`services` are all configured services.
+
+        Those without a remote must be found. `dynamic` permits further services.
+        """
         self._authority = authority
         self._clock = clock
         self._next_id = next_id
         self._own_usubscriptions = {UUri(own_authority, USUBSCRIPTION, version) for version in _VERSIONS}
         self._eventgroup_of: dict[UUri, EventgroupKey | None] = {}
         self._eventgroup_choices: dict[UUri, tuple[EventgroupKey, ...]] = {}
-        """The event groups of those topics that are in several, of which `_group_of` has the one that is subscribed."""
+        """Topics in several event groups; `_eventgroup_of` has the selected group."""
         self._reliable: set[EventgroupKey] = set()
         self._dynamic = dynamic
-        self._resubscribed: set[EventgroupKey] = set()  # those that `_wishes` has subscribed another way
-        self._dynamic_topics: set[UUri] = set()  # those topics of `_group_of` that are of no listed service
+        self._resubscribed: set[EventgroupKey] = set()  # over another transport protocol
+        self._dynamic_topics: set[UUri] = set()  # topics of dynamic services
         for service in services:
             self._add_service(service)
         self._groups: dict[EventgroupKey, _Group] = {}
@@ -140,14 +144,14 @@ class EcuUsubscription:
         ] = {}  # replaced as a whole: other threads read it
         self._group_requests: list[EventgroupRequest] = []
         self.version = 0
-        """Counts the changes of what `subscribers` answers."""
+        """Counts the changes of `subscribers`."""
 
     def _add_service(self, service: ServiceConfig) -> None:
         key = ServiceKey(service.service, service.instance, service.major)
         for event in service.events:
             topic = UUri(self._authority, service.ue_id, service.major, event.id)
             groups = tuple(EventgroupKey(key, group) for group in event.eventgroup_ids)
-            # Where one event of a group goes over TCP, all do: one Subscribe has one endpoint here.
+            # One TCP event makes the whole group use TCP: a Subscribe has one endpoint here.
             if service.protocol_of(event) == "tcp":
                 self._reliable.update(groups)
             self._eventgroup_of[topic] = groups[0] if service.needs_discovery else None
@@ -157,7 +161,7 @@ class EcuUsubscription:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def on_request(self, message: UMessage) -> list[UMessage]:
-        """The answer to a Request to this uSubscription. What it changes is in `take_wishes`."""
+        """Return the responses to a Request to this uSubscription; changes are in `pop_eventgroup_requests`."""
         sink, payload_format = message.attributes.sink, message.attributes.payload_format
         assert sink is not None  # a valid Request
         try:
@@ -209,7 +213,7 @@ class EcuUsubscription:
             each for each in self._eventgroup_of if topic.matches(each) and each not in self._dynamic_topics
         ]
 
-    # --- who subscribes -----------------------------------------------------------------------------------------------
+    # --- subscribers --------------------------------------------------------------------------------------------------
 
     def _add_subscriber(
         self, topic: UUri, caller: UUri, version: int, expire_ms: int | None, period_ns: int
@@ -227,7 +231,7 @@ class EcuUsubscription:
             self._subscribers[topic] = known
         status = self.status_of(topic)
         if status is Status.UNSUBSCRIBED:
-            # Somebody wanted it before and it was refused. Who asks again is told so, and may start anew.
+            # The ECU refused an earlier subscription. A new subscriber gets the refusal, and the next one restarts.
             self._remove_subscriber(topic, caller)
             return status, "the ECU has refused the event group (Nack), or offers no endpoint for it"
         known[caller] = _Subscriber(version, period_ns, status)
@@ -266,7 +270,7 @@ class EcuUsubscription:
             group.topics.add(topic)
 
     def _choose_eventgroup(self, topic: UUri) -> None:
-        """Of the groups of a topic that nobody wants yet, take one that is subscribed anyway: another brings its events twice."""
+        """Prefer a group that is already subscribed: a second group would deliver each event twice."""
         choices, chosen = self._eventgroup_choices.get(topic), self._eventgroup_of[topic]
         known = None if chosen is None else self._groups.get(chosen)
         if choices is None or (known is not None and any(each.matches(topic) for each in known.topics)):
@@ -304,7 +308,10 @@ class EcuUsubscription:
             self._release_dynamic(topic)
 
     def set_uses_tcp(self, service: ServiceKey, *, tcp: bool) -> None:
-        """How a service was found. Of one that is not listed, event groups are subscribed that way, anew if it was another."""
+        """Store the transport protocol of a located service.
+
+        A dynamic service's event groups subscribe again on a change.
+        """
         if self._dynamic is not None:
             self._dynamic.set_uses_tcp(service, tcp=tcp)
         for topic in self._dynamic_topics:
@@ -321,13 +328,13 @@ class EcuUsubscription:
             self._resubscribed.add(key)
 
     def pop_eventgroup_requests(self) -> list[EventgroupRequest]:
-        """What service discovery is to be told, in order; each once."""
+        """Return the pending eventgroup requests in order, each once."""
         requests, self._group_requests = self._group_requests, []
         self._resubscribed.clear()
         return requests
 
     def expire_subscriptions(self, now_ns: int) -> None:
-        """Let go whose subscriptions have ended. A uSubscription that wants more says so before."""
+        """Remove expired subscriptions. A subscriber renews its subscription before the expiry."""
         while (pair := self._deadlines.pop_due(now_ns)) is not None:
             self._remove_subscriber(*pair)
 
@@ -335,18 +342,18 @@ class EcuUsubscription:
     def next_deadline_ns(self) -> int | None:
         return self._deadlines.next_due
 
-    # --- what service discovery says ----------------------------------------------------------------------------------
+    # --- from service discovery ---------------------------------------------------------------------------------------
 
     def on_eventgroup_state(self, key: EventgroupKey, state: EcuSubscriptionState) -> list[UMessage]:
-        """Our subscription to an event group has another state: what is told of it."""
+        """Process a state change of an event group; returns the Updates to send."""
         group = self._groups.get(key)
         if group is None or key in self._resubscribed:
-            return []  # it is asked anew, and this is about what was asked before
+            return []  # a newer request is pending; this state is obsolete
         group.state = state
         return [update for topic in sorted(group.topics) for update in self._updates(topic)]
 
     def status_of(self, topic: UUri) -> Status:
-        """What a subscriber of `topic` is: of every instance, what the best of them is."""
+        """The subscription status of `topic`; for every instance, the best status of the instances."""
         keys = [self._eventgroup_of[each] for each in self._matching(topic)]
         states = {EcuSubscriptionState.SUBSCRIBED if key is None else self._state_of(key) for key in keys}
         for state in (EcuSubscriptionState.SUBSCRIBED, EcuSubscriptionState.PENDING):
@@ -382,7 +389,7 @@ class EcuUsubscription:
     # --- for the router -----------------------------------------------------------------------------------------------
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
-        """Other devices that subscribe `topic` here. Safe from any thread."""
+        """The remote subscribers of `topic` here. Thread-safe."""
         if not self._foreign_subscriptions:
             return ()
         found = [*self._foreign_subscriptions.get(topic, ())]
@@ -403,7 +410,7 @@ class EcuUsubscription:
         self.version += 1
 
     def statistics(self) -> dict[str, int]:
-        """`sd_topics` that somebody subscribed here, and `sd_eventgroups` that they are in and that have to be found."""
+        """`sd_topics`: subscribed topics. `sd_eventgroups`: their event groups that must be found."""
         return {"sd_topics": len(self._subscribers), "sd_eventgroups": len(self._groups)}
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server and the client side of one service discovery share: deadlines, dice, and what is to be done.
+"""The shared base of client and server: deadlines, rng and the buffer of actions.
 
-Entries for the same receiver that come up together leave in one message (two if it would be too long).
+Input: actions and entries from `client.py`, `server.py` and `peer_announcer.py`. Output: ordered actions from `drain`.
+Entries for the same receiver share one message, or several if the size limit requires it.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -19,15 +20,17 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
 _FIXED: Final = HEADER_LENGTH + 12
-_MAX_ENTRIES: Final = (
-    200  # entries of one message; each may have an option of its own, and an index is a byte
-)
+_MAX_ENTRIES: Final = 200
+"""Entries per message: each entry may have its own option, and an option index is one byte."""
 
 NextSession = Callable[[Address | None], tuple[int, bool]]
 
 
 class ActionBuffer:
-    """Collects actions until `done`. `number` gives session number and reboot flag of the next message to somebody."""
+    """Collects actions until `drain`.
+
+    `next_session` returns session number and reboot flag of the next message to a peer.
+    """
 
     def __init__(self, settings: SdSettings, rng: Callable[[], float], next_session: NextSession) -> None:
         self.settings = settings
@@ -40,11 +43,11 @@ class ActionBuffer:
         self._enqueued: dict[Address | None, list[tuple[Entry, ...]]] = {}
 
     def random_delay_ns(self, min_ms: int, max_ms: int) -> int:
-        """A time at random, in ns."""
+        """A random delay in ns."""
         return round((min_ms + (max_ms - min_ms) * self._rng()) * NS_PER_MS)
 
     def response_delay_ns(self) -> int:
-        """How long the answer to a multicast waits, in ns."""
+        """The random delay of the answer to a multicast, in ns."""
         return self.random_delay_ns(
             self.timings.request_response_delay_min_ms, self.timings.request_response_delay_max_ms
         )
@@ -53,22 +56,22 @@ class ActionBuffer:
         return self.random_delay_ns(self.timings.initial_delay_min_ms, self.timings.initial_delay_max_ms)
 
     def emit(self, action: Action) -> None:
-        """Have `action` done, before any message is sent."""
+        """Append an action that precedes all sends."""
         self._actions.append(action)
 
     def emit_after(self, action: Action) -> None:
-        """Have `action` done when all messages are sent."""
+        """Append an action that follows all sends."""
         self._after_sends.append(action)
 
     def emit_refused(self, reason: str, peer: Address, detail: str) -> None:
         self.emit(SdInputRefused(str(reason), peer, detail))
 
     def enqueue(self, to: Address | None, *entries: Entry) -> None:
-        """Send entries, which stay together and in order, to a peer or to all."""
+        """Send entries to one peer or (None) to the group; the entries stay together and in order."""
         self._enqueued.setdefault(to, []).append(entries)
 
     def drain(self) -> list[Action]:
-        """All that is to be done, once."""
+        """Return all buffered actions and clear the buffer."""
         sends = [
             self._send(to, entries)
             for to, groups in self._enqueued.items()
@@ -84,14 +87,14 @@ class ActionBuffer:
         return Send(encode_sd_message(message, session), to)
 
     def _messages(self, groups: list[tuple[Entry, ...]]) -> Iterator[tuple[Entry, ...]]:
-        room = self.settings.limits.datagram
+        max_bytes = self.settings.limits.datagram
         entries: list[Entry] = []
         options: set[Option] = set()
         size = _FIXED
         for group in groups:
             new = {option for entry in group for option in entry.options} - options
             more = ENTRY_SIZE * len(group) + sum(len(write_option(option)) for option in new)
-            if entries and (size + more > room or len(entries) + len(group) > _MAX_ENTRIES):
+            if entries and (size + more > max_bytes or len(entries) + len(group) > _MAX_ENTRIES):
                 yield tuple(entries)
                 entries, options, size = [], set(), _FIXED
                 new = {option for entry in group for option in entry.options}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What service discovery wants done: values in the order in which they are to be done. It does nothing itself."""
+"""The actions of service discovery: values that a caller executes in the given order. Pure data."""
 
 from enum import StrEnum
 
@@ -18,33 +18,31 @@ class Send(Struct, frozen=True):
 
 
 class SdRefusal(StrEnum):
-    """Why a message or an entry was not taken: labels of counters, beside those of `codec`."""
+    """The reason to drop a message or an entry: counter labels, in addition to those of `codec`."""
 
-    SD_NETWORK = "sd_network"  # the sender, or an endpoint it names, is not in `networks`
+    SD_NETWORK = "sd_network"  # the sender, or an endpoint that the entry names, is not in `networks`
     SD_PEER_LIMIT = "sd_peer_limit"
     SD_RATE = "sd_rate"
-    SD_LATE = "sd_late"  # overtaken by newer messages, which count
+    SD_LATE = "sd_late"  # newer messages arrived earlier and were processed
     SD_DUPLICATE = "sd_duplicate"
-    SD_ENDPOINTS = "sd_endpoints"  # none, two that contradict each other, or not its sender's to name
-    SD_OFFER_CHANGED = "sd_offer_changed"  # another place for a service in use: the man in the middle
-    SD_OFFER_FOREIGN = (
-        "sd_offer_foreign"  # of a service in use, from another peer than the one that offers it
+    SD_ENDPOINTS = "sd_endpoints"  # no endpoint, contradicting endpoints, or an endpoint of another host
+    SD_OFFER_CHANGED = (
+        "sd_offer_changed"  # another address for a service in use: a possible man in the middle
     )
+    SD_OFFER_FOREIGN = "sd_offer_foreign"  # an Offer of a service in use, from another peer
     SD_OFFER_LIMIT = "sd_offer_limit"
-    SD_MULTICAST = "sd_multicast"  # a Subscribe or an Ack, which go to one peer
+    SD_MULTICAST = "sd_multicast"  # a Subscribe or an Ack, which must be unicast
     SD_SUBSCRIBE_UNKNOWN = "sd_subscribe_unknown"  # no such service, instance, version or event group
     SD_SUBSCRIBE_LIMIT = "sd_subscribe_limit"
-    SD_SUBSCRIBE_UNDECIDED = "sd_subscribe_undecided"  # who was asked did not answer in time
+    SD_SUBSCRIBE_UNDECIDED = "sd_subscribe_undecided"  # no decision within `decision_timeout_ms`
     SD_ACK_UNEXPECTED = "sd_ack_unexpected"
-    SD_RELAYED = "sd_relayed"  # what another streamer offers is no ECU's
-    SD_ANNOUNCEMENT_MALFORMED = (
-        "sd_announcement_malformed"  # a streamer's option that does not say what it should
-    )
+    SD_RELAYED = "sd_relayed"  # the Offer comes from another streamer, not from an ECU
+    SD_ANNOUNCEMENT_MALFORMED = "sd_announcement_malformed"  # a malformed option of a streamer
     SD_STREAMER_LIMIT = "sd_streamer_limit"
 
 
 class SdInputRefused(Struct, frozen=True):
-    """Something of `peer` was not taken. `reason` is a Refusal or one of those of `codec`."""
+    """A dropped input of `peer`. `reason` is an SdRefusal or one of the reasons of `codec`."""
 
     reason: str
     peer: Address
@@ -52,25 +50,25 @@ class SdInputRefused(Struct, frozen=True):
 
 
 class EndReason(StrEnum):
-    """Why a service, or a subscription in either direction, is over for now."""
+    """The reason why a service, or a subscription in either direction, has ended for now."""
 
-    STOPPED = "stopped"  # its side said so
-    EXPIRED = "expired"  # its ttl is over
+    STOPPED = "stopped"  # by a StopOffer or StopSubscribe
+    EXPIRED = "expired"  # the ttl has expired
     REBOOTED = "rebooted"
     LINK = "link"
-    WITHDRAWN = "withdrawn"  # we said so
-    DISCONNECTED = "disconnected"  # the TCP connection that it needs is gone
-    UNDECIDED = "undecided"  # who was asked did not answer in time
+    WITHDRAWN = "withdrawn"  # by the streamer itself
+    DISCONNECTED = "disconnected"  # the required TCP connection is closed
+    UNDECIDED = "undecided"  # no decision within `decision_timeout_ms`
 
 
 class PeerRebooted(Struct, frozen=True):
-    """Close TCP connections with `peer`; what it offered and subscribed ends with actions of its own."""
+    """Close the TCP connections with `peer`. Separate actions end the peer's offers and subscriptions."""
 
     peer: Address
 
 
 class ServiceFound(Struct, frozen=True):
-    """A wanted service is there, or has one more endpoint than before."""
+    """A wanted service is available, or has one more endpoint than before."""
 
     key: ServiceKey
     minor: int
@@ -85,14 +83,17 @@ class ServiceLost(Struct, frozen=True):
 
 
 class ConnectRequested(Struct, frozen=True):
-    """Open a TCP connection to `address`, then call `connected` (or `disconnected` when it is gone)."""
+    """Open a TCP connection to `address`; then call `on_connected`, or `on_disconnected` when the connection closes."""
 
     key: ServiceKey
     address: Address
 
 
 class EventgroupSubscribed(Struct, frozen=True):
-    """Our Subscribe was accepted. Events come to our endpoint and, if it is said, to the group `multicast`."""
+    """A server acknowledged a Subscribe.
+
+    Events arrive at the own endpoint and, where the Ack names one, in the group `multicast`.
+    """
 
     key: ServiceKey
     eventgroup: int
@@ -100,9 +101,9 @@ class EventgroupSubscribed(Struct, frozen=True):
 
 
 class EventgroupRefused(Struct, frozen=True):
-    """Our Subscribe got a Nack, or the service has no endpoint that the events could come over.
+    """A server sent a Nack, or the service has no endpoint that can carry the events.
 
-    It is tried again with the next Offer.
+    The next Offer retries the Subscribe.
     """
 
     key: ServiceKey
@@ -110,7 +111,7 @@ class EventgroupRefused(Struct, frozen=True):
 
 
 class EventgroupLost(Struct, frozen=True):
-    """A subscription of ours is over for now; it is made again by itself."""
+    """A subscription to an ECU has ended for now; the client subscribes again automatically."""
 
     key: ServiceKey
     eventgroup: int
@@ -118,7 +119,7 @@ class EventgroupLost(Struct, frozen=True):
 
 
 class SdSubscription(Struct, frozen=True):
-    """Somebody else's subscription to an event group of ours; events go to `udp`, or over the connection from `tcp`."""
+    """A peer's subscription to an offered event group. Events go to `udp`, or over the connection from `tcp`."""
 
     peer: Address
     key: ServiceKey
@@ -129,7 +130,10 @@ class SdSubscription(Struct, frozen=True):
 
 
 class SubscriptionRequested(Struct, frozen=True):
-    """Have `decide` called. After accepting, the present values of fields are sent if `initial_data` is set."""
+    """A decision is required: call `decide_subscriptions`.
+
+    After an accept, the current field values are sent if `initial_data` is set.
+    """
 
     subscription: SdSubscription
     ttl_s: int
@@ -138,26 +142,26 @@ class SubscriptionRequested(Struct, frozen=True):
 
 
 class InitialDataRequested(Struct, frozen=True):
-    """A subscriber wants the present values of fields once more."""
+    """A subscriber requests the current field values again."""
 
     subscription: SdSubscription
 
 
 class SubscriptionEnded(Struct, frozen=True):
-    """A subscription that was asked about is over, whether it was accepted or not decided yet."""
+    """A requested subscription has ended, accepted or still undecided."""
 
     subscription: SdSubscription
     why: EndReason
 
 
 class PeerAnnouncementsChanged(Struct, frozen=True):
-    """All that other streamers announce on the network at present."""
+    """All current announcements of other streamers on the network."""
 
     announcements: frozenset[Announcement]
 
 
 class OfferRoleChanged(Struct, frozen=True):
-    """A service of ours is another streamer's to offer from now on (`ours` is False), or ours again."""
+    """Another streamer now offers one of the own services (`ours` is False), or the streamer offers it again."""
 
     key: ServiceKey
     ours: bool

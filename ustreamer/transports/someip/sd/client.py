@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The side that wants: Finds in their phases, what others offer, and our subscriptions to it.
+"""The client side of service discovery: Finds, received Offers and subscriptions to the services of ECUs.
 
-The states of our subscriptions are in eventgroups.py.
+Input: service requests, Offers, Acks and timers. Output: actions. `phases.py` has the table of the Finds,
+`eventgroups.py` that of the subscriptions.
 """
 
 from collections.abc import Hashable, Iterable
@@ -58,7 +59,7 @@ class _FindState:
 
 
 class _RemoteService:
-    """A wanted service that is offered."""
+    """A wanted service with a valid Offer."""
 
     def __init__(self, peer: Address, endpoints: EntryEndpoints) -> None:
         self.peer = peer
@@ -66,13 +67,13 @@ class _RemoteService:
         self.minor = 0
         self.supports_initial_data = False
         self.groups: dict[int, EventgroupSubscription] = {}
-        self.tcp_local: Address | None = None  # our end of the TCP connection
+        self.tcp_local: Address | None = None  # local end of the TCP connection
         self.connecting = False
-        self.by_multicast = False  # the Offer that the next Subscribe is for
+        self.by_multicast = False  # whether the Offer that triggers the next Subscribe was multicast
 
 
 class SdClient:
-    """What others offer that we want."""
+    """The wanted services and the Offers of other hosts for them."""
 
     def __init__(self, actions: ActionBuffer, networks: NetworkPolicy) -> None:
         self._actions = actions
@@ -85,10 +86,10 @@ class SdClient:
         self._by_peer: dict[Address, dict[ServiceKey, None]] = {}
         self._unrequested_offers = 0
 
-    # --- wishes -----------------------------------------------------------------------------------------------------------
+    # --- service requests ---------------------------------------------------------------------------------------------
 
     def request_service(self, wanted: WantedService, now_ns: int) -> None:
-        """Look for a service from now on."""
+        """Request a service: send Finds and process Offers for it."""
         if wanted in self._wanted:
             return
         self._wanted[wanted] = _FindState()
@@ -97,7 +98,7 @@ class SdClient:
             self._start_finding((wanted,), now_ns, self._actions.initial_delay_ns())
 
     def release_service(self, wanted: WantedService) -> None:
-        """Look for it no more, and end our subscriptions to what only it wanted."""
+        """Release a service and end the subscriptions that no other request needs."""
         if wanted not in self._wanted:
             return
         for eventgroup in list(self._wanted[wanted].eventgroups):
@@ -113,7 +114,7 @@ class SdClient:
                 self._remove_service(key)
 
     def subscribe(self, wanted: WantedService, eventgroup: int, reliable: bool, now_ns: int) -> None:
-        """Subscribe an event group of every instance of `wanted`, over TCP if `reliable`."""
+        """Subscribe to an event group of every instance of `wanted`, over TCP if `reliable`."""
         self.request_service(wanted, now_ns)
         self._wanted[wanted].eventgroups[eventgroup] = reliable
         for key, remote in self._remotes.items():
@@ -122,7 +123,7 @@ class SdClient:
                 self._send_subscribes(key, remote, (eventgroup,), now_ns)
 
     def unsubscribe(self, wanted: WantedService, eventgroup: int) -> None:
-        """End it, where nobody else wants it."""
+        """End the subscription where no other request needs it."""
         record = self._wanted.get(wanted)
         if record is None or record.eventgroups.pop(eventgroup, None) is None:
             return
@@ -131,7 +132,7 @@ class SdClient:
                 self._stop_group(key, remote, eventgroup)
 
     def on_connected(self, key: ServiceKey, local: Address, now_ns: int) -> None:
-        """The connection that `ConnectRequested` asked for is open; `local` is our end of it."""
+        """The connection of a `ConnectRequested` is open; `local` is its local end."""
         remote = self._remotes.get(key)
         if remote is None:
             return
@@ -142,7 +143,7 @@ class SdClient:
         self._send_subscribes(key, remote, groups, now_ns)
 
     def on_disconnected(self, key: ServiceKey) -> None:
-        """It is gone, or could not be opened; the next Offer asks for another one."""
+        """The connection is closed, or the connect failed. The next Offer requests another connection."""
         remote = self._remotes.get(key)
         if remote is None:
             return
@@ -154,14 +155,14 @@ class SdClient:
                 group.sent, group.awaits_multicast = False, False
                 self._apply_trigger(key, number, group, EventgroupTrigger.DISCONNECTED)
 
-    # --- finds ------------------------------------------------------------------------------------------------------------
+    # --- finds --------------------------------------------------------------------------------------------------------
 
     def link_up(self, delay_ns: int, now_ns: int) -> None:
         self._up = True
         self._start_finding(self._wanted, now_ns, delay_ns)
 
     def link_down(self) -> None:
-        """The link is gone, and with it all that was offered."""
+        """The link is down: all Offers are void."""
         self._up = False
         for wanted, record in self._wanted.items():
             record.phase, record.sent = Phase.DOWN, 0
@@ -170,7 +171,7 @@ class SdClient:
             self._lose_service(key, EndReason.LINK)
 
     def close(self) -> None:
-        """Say that all our subscriptions stop."""
+        """Send a StopSubscribe for every subscription."""
         for wanted in list(self._wanted):
             self.release_service(wanted)
         self._up = False
@@ -184,7 +185,7 @@ class SdClient:
     def _find_due(self, hashed: Hashable, now_ns: int) -> None:
         wanted = cast(WantedService, hashed)
         record = self._wanted[wanted]
-        # Of any instance, one Find is sent whatever is known: nobody knows how many there are.
+        # A request for any instance sends one Find in any case: the number of instances is unknown.
         once = wanted.instance == ANY_INSTANCE and record.sent == 0
         if not once and any(wanted.matches(key, remote.minor) for key, remote in self._remotes.items()):
             record.phase = Phase.MAIN
@@ -205,12 +206,15 @@ class SdClient:
             record.phase = Phase.MAIN
             self._actions.deadlines.cancel((self._find_due, wanted))
 
-    # --- offers -----------------------------------------------------------------------------------------------------------
+    # --- offers -------------------------------------------------------------------------------------------------------
 
     def on_offer(
         self, entry: ServiceEntry, peer: Address, multicast: bool, supports_initial_data: bool, now_ns: int
     ) -> None:
-        """Offer or StopOffer; `knows_initial`: the sender understands the flag for initial data."""
+        """Process an Offer or a StopOffer.
+
+        `supports_initial_data`: the sender supports the initial-data flag.
+        """
         key = ServiceKey(entry.service, entry.instance, entry.major)
         requests = list(self._matching(key, entry.minor))
         if not requests or not self._up:
@@ -272,17 +276,19 @@ class SdClient:
             return None
         for address in addresses:
             if address[0] not in self._networks:
-                detail = f"Offer of {key} at {format_address(address)}, which is in no network of ours"
+                detail = f"Offer of {key} at {format_address(address)}, which is not in a trusted network"
                 self._actions.emit_refused(SdRefusal.SD_NETWORK, peer, detail)
                 return None
             if address in {self._actions.settings.own, self._actions.settings.events}:
                 self._actions.emit_refused(
-                    SdRefusal.SD_ENDPOINTS, peer, f"Offer of {key} at our own {format_address(address)}"
+                    SdRefusal.SD_ENDPOINTS,
+                    peer,
+                    f"Offer of {key} at the own address {format_address(address)}",
                 )
                 return None
         if remote is not None:
-            # Another protocol may come up later. What is in use stays where it is until its peer says StopOffer, falls
-            # silent for its ttl or reboots.
+            # Another protocol may be added later. An endpoint in use changes only after a StopOffer, a ttl expiry or a
+            # reboot of the peer.
             old = remote.endpoints
             if (old.udp or endpoints.udp) != endpoints.udp or (old.tcp or endpoints.tcp) != endpoints.tcp:
                 detail = f"Offer of {key} at {_format_endpoints(endpoints)}, which is in use at {_format_endpoints(old)}"
@@ -295,7 +301,7 @@ class SdClient:
         self._restart_finding(cast(ServiceKey, key), now_ns)
 
     def on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
-        """All that `peer` offered is gone, until it offers it again."""
+        """All Offers of `peer` are void until `peer` offers again."""
         for key in list(self._by_peer.get(peer, ())):
             self._lose_service(key, EndReason.REBOOTED)
             self._restart_finding(key, now_ns)
@@ -326,7 +332,7 @@ class SdClient:
         self._actions.deadlines.cancel((self._subscribe_due, key))
         return remote
 
-    # --- our subscriptions ------------------------------------------------------------------------------------------------
+    # --- subscriptions ------------------------------------------------------------------------------------------------
 
     def _add_group(self, key: ServiceKey, remote: _RemoteService, number: int, reliable: bool) -> None:
         group = remote.groups[number] = EventgroupSubscription(reliable)
@@ -360,7 +366,7 @@ class SdClient:
         *,
         by_multicast: bool = False,
     ) -> None:
-        """Send a Subscribe for each of `numbers` that is ready for it, and ask for the connection of those that are not."""
+        """Send a Subscribe for each of `numbers` that is ready, and request the connection for the others."""
         for number in numbers:
             group = remote.groups[number]
             if group.state is EventgroupState.CONNECTING:
@@ -378,7 +384,7 @@ class SdClient:
         self, key: ServiceKey, remote: _RemoteService, number: int, by_multicast: bool, now_ns: int
     ) -> None:
         group = remote.groups[number]
-        # Offers are repeated after 10 ms by some, which is too soon to miss an answer.
+        # Some servers repeat Offers after 10 ms, which is too early to count an answer as lost.
         timeout_ns = self._actions.timings.request_response_delay_max_ms * NS_PER_MS
         overdue = group.awaits_multicast and now_ns - group.sent_ns >= timeout_ns
         unanswered = by_multicast and overdue
@@ -420,12 +426,12 @@ class SdClient:
         )
 
     def _resubscribe_due(self, hashed: Hashable, now_ns: int) -> None:
-        """No answer came; or it did and the ttl is half over, and no Offer had us send it again meanwhile."""
+        """Repeat a Subscribe: the answer is missing, or half of the ttl has passed without an Offer."""
         key, number = cast(tuple[ServiceKey, int], hashed)
         self._send_subscribes(key, self._remotes[key], (number,), now_ns)
 
     def on_ack(self, entry: EventgroupEntry, peer: Address, multicast: bool, now_ns: int) -> None:
-        """Ack or Nack."""
+        """Process an Ack or a Nack."""
         key = ServiceKey(entry.service, entry.instance, entry.major)
         remote = self._remotes.get(key)
         group = None if remote is None else remote.groups.get(entry.eventgroup)
@@ -481,7 +487,7 @@ class SdClient:
         self._actions.deadlines.cancel((self._resubscribe_due, (key, number)))
         self._actions.deadlines.cancel((self._expired, (key, number)))
 
-    # --- tables -----------------------------------------------------------------------------------------------------------
+    # --- tables -------------------------------------------------------------------------------------------------------
 
     def _matching(self, key: ServiceKey, minor: int) -> Iterable[WantedService]:
         return (each for each in self._by_service.get(key.service, ()) if each.matches(key, minor))
@@ -499,11 +505,11 @@ class SdClient:
             self._actions.deadlines.schedule(due, now_ns + ttl * NS_PER_S)
 
     def is_requested(self, key: ServiceKey, minor: int) -> bool:
-        """Whether an Offer of `key` would be taken."""
+        """Whether an Offer of `key` matches a request."""
         return any(True for _ in self._matching(key, minor))
 
     def depends_on(self, peer: Address) -> bool:
-        """Whether something here depends on what is known of `peer`."""
+        """Whether the client holds state that belongs to `peer`."""
         return peer in self._by_peer
 
     def find_phase(self, wanted: WantedService) -> Phase:
@@ -512,13 +518,13 @@ class SdClient:
         return Phase.DOWN if record is None else record.phase
 
     def eventgroup_state(self, key: ServiceKey, eventgroup: int) -> EventgroupState | None:
-        """The state of a subscription of ours; None if its service is not there, or nobody wants it."""
+        """The state of a subscription; None if the service is unavailable or the event group is not requested."""
         remote = self._remotes.get(key)
         group = None if remote is None else remote.groups.get(eventgroup)
         return None if group is None else group.state
 
     def statistics(self) -> dict[str, int]:
-        # Copied in one step each: other threads ask as well.
+        # Each copy is one atomic step, because other threads read statistics.
         groups = [group for remote in list(self._remotes.values()) for group in list(remote.groups.values())]
         return {
             "sd_wanted": len(self._wanted),

@@ -8,14 +8,14 @@
                                | u8 reserved, u1 initial data, u3 reserved,
                                  u4 counter, u16 eventgroup                        Subscribe, Ack
 
-A ttl of 0 makes a StopOffer, StopSubscribe or Nack of it; 0xFFFFFF is for ever, which is until the sender reboots.
+A ttl of 0 turns an entry into a StopOffer, StopSubscribe or Nack. A ttl of 0xFFFFFF is valid until the sender reboots.
 
-    MalformedDiscovery     lengths that contradict each other, or a header that is not service discovery's: nothing of
-                           the message is believed. `reason` labels a counter
-    RefusedEntry           one entry of unknown type or with options that are not there, overlap or are invalid; the
-                           others are read. A refused Subscribe can still be answered with a Nack
+    MalformedSdMessage     contradicting lengths, or a header of another service: the whole message is dropped.
+                           `reason` is a counter label
+    RefusedEntry           one entry of unknown type, or with missing, overlapping or invalid options. The other
+                           entries are processed. A refused Subscribe can still be answered with a Nack
 
-Reserved bits are ignored; those of an event group entry are kept, because its answer has to repeat them.
+Reserved bits are ignored. Those of an event group entry are kept, because the answer must repeat them.
 """
 
 # Cost in us, one core of a 2-core x86 VM, CPython 3.11, best of 9: the Offer of the golden vectors is decoded in 6 and
@@ -47,19 +47,19 @@ from ustreamer.transports.someip.sd.options import (
 )
 
 TTL_FOREVER: Final = 0xFF_FFFF
-"""The ttl, in s, of what is valid until its sender reboots."""
+"""The ttl, in s, of an entry that is valid until its sender reboots."""
 ANY_INSTANCE: Final = 0xFFFF
 ANY_MAJOR: Final = 0xFF
 ANY_MINOR: Final = 0xFFFF_FFFF
 INTERFACE_VERSION: Final = 1
 MAX_ENTRIES: Final = 1024
-"""A message has 84 at most if it keeps to 1 400 bytes; a datagram could hold 4 095."""
+"""A message of 1 400 bytes has at most 84 entries; a datagram can hold 4 095."""
 
 FLAG_REBOOT: Final = 0x80
 FLAG_UNICAST: Final = 0x40
 FLAG_INITIAL_DATA: Final = 0x20
 INITIAL_DATA: Final = 0x008
-"""The bit of `EventgroupEntry.reserved` by which a client asks for the present values of fields."""
+"""The bit of `EventgroupEntry.reserved` that requests the current field values."""
 
 ENTRY_SIZE: Final = 16
 _FIXED: Final = 12
@@ -77,7 +77,7 @@ class EntryType(IntEnum):
 
 
 class ServiceEntry(Struct, frozen=True):
-    """Find or Offer, and with ttl 0 StopOffer."""
+    """A Find or an Offer; with ttl 0 a StopOffer."""
 
     type: int
     service: int
@@ -89,7 +89,7 @@ class ServiceEntry(Struct, frozen=True):
 
 
 class EventgroupEntry(Struct, frozen=True):
-    """Subscribe or Ack, and with ttl 0 StopSubscribe or Nack. `reserved` is 12 bits, with INITIAL_DATA among them."""
+    """A Subscribe or an Ack; with ttl 0 a StopSubscribe or a Nack. `reserved` has 12 bits, including INITIAL_DATA."""
 
     type: int
     service: int
@@ -110,7 +110,7 @@ Entry = ServiceEntry | EventgroupEntry
 
 
 class SdMessage(Struct, frozen=True):
-    """One message of service discovery. `sd_endpoint` is where its sender wants to be spoken to, if it says so."""
+    """One message of service discovery. `sd_endpoint` is the address for replies, if the sender names one."""
 
     entries: tuple[Entry, ...]
     reboot: bool
@@ -120,7 +120,7 @@ class SdMessage(Struct, frozen=True):
 
 
 class SdMalformedReason(StrEnum):
-    """Why a message was refused as a whole."""
+    """The reason to drop a whole message."""
 
     SD_HEADER = "sd_header"
     SD_TRUNCATED = "sd_truncated"
@@ -132,7 +132,7 @@ class SdMalformedReason(StrEnum):
 
 
 class EntryProblem(StrEnum):
-    """Why one entry was refused."""
+    """The reason to refuse one entry."""
 
     SD_ENTRY_TYPE = "sd_entry_type"
     SD_OPTION_INDEX = "sd_option_index"
@@ -141,7 +141,7 @@ class EntryProblem(StrEnum):
 
 
 class MalformedSdMessage(ValueError):
-    """The payload is no message of service discovery; `reason` says why, `detail` with which numbers."""
+    """The payload is not a valid service discovery message. `reason` is a label, `detail` has the numbers."""
 
     def __init__(self, reason: SdMalformedReason, detail: str) -> None:
         super().__init__(reason, detail)
@@ -153,7 +153,7 @@ class MalformedSdMessage(ValueError):
 
 
 class RefusedEntry(Struct, frozen=True):
-    """An entry that is not believed. `entry` has its ids without options, None if its type is unknown."""
+    """An entry that is not processed. `entry` has the ids without options, or None for an unknown type."""
 
     index: int
     problem: EntryProblem
@@ -168,12 +168,12 @@ class RefusedEntry(Struct, frozen=True):
 
 
 def is_sd_message(message: SomeIpMessage) -> bool:
-    """Whether the ids are those of service discovery."""
+    """Whether the message ids are those of service discovery."""
     return message.service == SD_SERVICE and message.method == SD_METHOD
 
 
 def decode_sd_message(message: SomeIpMessage) -> tuple[SdMessage, list[RefusedEntry]]:
-    """`decode` the payload of a message whose header is checked as well. Raises MalformedDiscovery."""
+    """Check the header, then decode the payload. Raises MalformedSdMessage."""
     if (
         not is_sd_message(message)
         or message.interface_version != INTERFACE_VERSION
@@ -189,7 +189,7 @@ def decode_sd_message(message: SomeIpMessage) -> tuple[SdMessage, list[RefusedEn
 
 
 def decode_sd_payload(payload: bytes) -> tuple[SdMessage, list[RefusedEntry]]:
-    """The message, and the entries of it that were refused. Raises MalformedDiscovery."""
+    """Decode a payload into the message and its refused entries. Raises MalformedSdMessage."""
     size = len(payload)
     if size < _FIXED:
         raise MalformedSdMessage(SdMalformedReason.SD_TRUNCATED, f"{size} bytes, expected at least 12")
@@ -220,7 +220,7 @@ def decode_sd_payload(payload: bytes) -> tuple[SdMessage, list[RefusedEntry]]:
             reboot=flags & FLAG_REBOOT != 0,
             unicast=flags & FLAG_UNICAST != 0,
             initial_data=flags & FLAG_INITIAL_DATA != 0,
-            # Referred to by no entry, and of several the first one counts.
+            # No entry refers to this option. The first of several is used.
             sd_endpoint=next(
                 (o for o in options if isinstance(o, Endpoint) and o.role == EndpointRole.DISCOVERY), None
             ),
@@ -262,7 +262,7 @@ def _entry(index: int, payload: bytes, offset: int, options: list[Option]) -> En
         detail = f"type {type:#04x}, expected 0x00, 0x01, 0x06 or 0x07"
         return RefusedEntry(index, EntryProblem.SD_ENTRY_TYPE, detail)
     if not counts:
-        return entry  # the indices of an empty run may be anything
+        return entry  # the index of an empty run has no meaning
     runs = [
         range(start, start + count)
         for start, count in ((first, counts >> 4), (second, counts & 0xF))
@@ -291,7 +291,7 @@ def _entry(index: int, payload: bytes, offset: int, options: list[Option]) -> En
 
 
 def encode_sd_message(message: SdMessage, session: int) -> bytes:
-    """The whole SOME/IP message. Raises UnencodableMessage where a value does not fit its field."""
+    """Encode a whole SOME/IP message. Raises UnencodableMessage for a value that does not fit its field."""
     payload = encode_sd_payload(message)
     header = pack_header(
         SD_SERVICE,
@@ -307,7 +307,7 @@ def encode_sd_message(message: SdMessage, session: int) -> bytes:
 
 
 def encode_sd_payload(message: SdMessage) -> bytes:
-    """The payload; options that entries share are written once. Raises UnencodableMessage."""
+    """Encode a payload; options that several entries share are written once. Raises UnencodableMessage."""
     options: list[Option] = [] if message.sd_endpoint is None else [message.sd_endpoint]
     entries = b"".join([_write_entry(entry, options) for entry in message.entries])
     written = b"".join(map(write_option, options))
@@ -347,9 +347,9 @@ def _write_entry(entry: Entry, options: list[Option]) -> bytes:
 
 
 def _runs(wanted: tuple[Option, ...], options: list[Option]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Start and length of the two runs that are `wanted`; what is missing in `options` is added to it.
+    """Return start and length of the two option runs of an entry; missing options are appended to `options`.
 
-    Two runs, so that what is common to several entries stands there once even if each has more of its own.
+    Two runs allow entries to share common options and to have further options of their own.
     """
     count = len(wanted)
     if count > 2 * _RUN:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table `sd` of an endpoint's section: where service discovery happens, how fast, and who is believed."""
+"""The configuration table `sd` of an endpoint: network, timing, limits and trust of service discovery."""
 
 import ipaddress
 from typing import Annotated
@@ -11,10 +11,10 @@ from ustreamer.transports.someip.sd.settings import SdLimits, SdTimings
 
 
 class DynamicServicesConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much may be wanted of services that are in no `services` table.
+    """The limits of services that are in no `services` table.
 
-    * `services`: looked for at a time; `topics`: subscribed of all of them.
-    * `idle_ms`: how long one is still looked for, or kept, behind its last call and its last subscription.
+    * `services`: services requested at a time. `topics`: subscribed topics of all of them.
+    * `idle_ms`: how long a service stays requested after its last call and its last subscription.
     """
 
     services: Annotated[int, Meta(ge=1, le=1_024)] = 64
@@ -23,13 +23,13 @@ class DynamicServicesConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The multicast group and port of SOME/IP-SD, and our address on the interface it is used on.
+    """The multicast group and port of SOME/IP-SD, and the own address on the interface.
 
-    * `networks`: from where offers, finds and subscriptions are believed; without it, from the interface's own network.
-    * `initial_data`: say that we understand the flag by which a client asks for the present values of fields.
-    * `sd_endpoint_options`: believe who speaks for another address than its own.
-    * `streamer_service`: the id that stands for a streamer, by which streamers find each other.
-    * `dynamic_services`: look for services that are in no `services` table, too, when somebody subscribes or calls them.
+    * `networks`: accepted sources of Offers, Finds and Subscribes; by default the network of the interface.
+    * `initial_data`: announce support for the flag by which a client requests the current field values.
+    * `sd_endpoint_options`: accept a message that names another address than its sender's.
+    * `streamer_service`: the service id by which streamers find each other.
+    * `dynamic_services`: request services that are in no `services` table as soon as they are subscribed or called.
     """
 
     multicast: str
@@ -58,7 +58,7 @@ class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def own_address(self) -> Address:
-        """Where our messages leave from."""
+        """The source address of sent messages."""
         return (str(ipaddress.IPv4Address(self.interface)), self.port)
 
     @property
@@ -67,11 +67,11 @@ class SdConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def dynamic_services_limits(self) -> DynamicServicesConfig | None:
-        """How much of what is not listed is looked for; None: nothing."""
+        """The limits of dynamic services; None if the feature is off."""
         if isinstance(self.dynamic_services, bool):
             return DynamicServicesConfig() if self.dynamic_services else None
         return self.dynamic_services
 
     def trusted_networks(self) -> tuple[ipaddress.IPv4Network, ...] | None:
-        """`networks`, or None if it is the interface that says."""
+        """`networks`, or None if the network of the interface applies."""
         return None if self.networks is None else tuple(map(ipaddress.IPv4Network, self.networks))

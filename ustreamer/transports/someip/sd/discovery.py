@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service discovery as one value: messages and times in, actions out. No socket, no thread, no clock.
+"""The service discovery of one network as one value: messages and times in, actions out.
 
-Whoever owns the sockets calls `feed` with every message that came to service discovery's port, and `on_timer` at
-`next_deadline_ns`; every call returns what is to be done, in order. One thread at a time.
+No socket, no thread, no clock.
+
+The caller owns the sockets. It calls `feed` with every message that arrives at the service discovery port, and
+`on_timer` at `next_deadline_ns`. Every call returns ordered actions. One thread at a time.
 
     discovery.link_up(now)                            the initial wait begins
     discovery.feed(message, peer, multicast, now)     -> [PeerRebooted(...), ServiceFound(...), Send(...), ...]
     discovery.on_timer(now)                           -> [Send(...), ServiceLost(...), ...]
 
-What is heard passes these doors, in this order; what is held up at one is a `Refused` that says why:
+A received message passes these checks in order; a failed check emits an `SdInputRefused` with the reason:
 
-    1  not our own multicast, which comes back to us             6  neither late nor a duplicate (sessions.py)
-    2  from one of the configured networks                       7  a reboot ends what its peer offered and subscribed
-    3  there is room for its peer (peers.py)                     8  entry by entry, in order: client.py or server.py
-    4  its peer's rate, counted in entries
+    1  not the looped-back own multicast                         6  neither late nor a duplicate (sessions.py)
+    2  from one of the configured networks                       7  a reboot ends the peer's offers and subscriptions
+    3  the peer table has space (peers.py)                       8  entry by entry, in order: client.py or server.py
+    4  the rate limit of the peer, counted in entries
     5  the codec
 """
 
@@ -52,7 +54,7 @@ _IGNORED = {SessionVerdict.LATE: SdRefusal.SD_LATE, SessionVerdict.DUPLICATE: Sd
 
 
 class Discovery:
-    """Service discovery on one network. `dice` gives numbers from 0 to 1."""
+    """Service discovery on one network. `rng` returns random numbers from 0 to 1."""
 
     def __init__(self, settings: SdSettings, rng: Callable[[], float]) -> None:
         self._settings = settings
@@ -67,10 +69,10 @@ class Discovery:
         self._multicasts_sent = 0
         self._reboots = 0
 
-    # --- life -------------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def link_up(self, now_ns: int) -> list[Action]:
-        """The network is there: begin."""
+        """The link is up: start all phases."""
         delay_ns = self._actions.initial_delay_ns()
         self._server.link_up(delay_ns, now_ns)
         self._client.link_up(delay_ns, now_ns)
@@ -79,7 +81,7 @@ class Discovery:
         return self._actions.drain()
 
     def link_down(self) -> list[Action]:
-        """The network is gone; session numbers go on where they were."""
+        """The link is down. Session numbers continue where they were."""
         self._server.link_down()
         self._client.link_down()
         if self._announcer is not None:
@@ -87,7 +89,7 @@ class Discovery:
         return self._actions.drain()
 
     def close(self) -> list[Action]:
-        """Say goodbye: StopOffers and StopSubscribes."""
+        """Send all StopOffers and StopSubscribes."""
         if self._announcer is not None:
             self._announcer.close()
         self._client.close()
@@ -96,34 +98,34 @@ class Discovery:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When `on_timer` has something to do; None if nothing is due ever."""
+        """The next time to call `on_timer`; None if no deadline is scheduled."""
         return self._actions.deadlines.next_due
 
     def on_timer(self, now_ns: int) -> list[Action]:
-        """Do what is due."""
+        """Process all due deadlines."""
         while (found := self._actions.deadlines.pop_due(now_ns)) is not None:
             due, key = found
             cast(Callable[[Hashable, int], None], due)(key, now_ns)
         return self._actions.drain()
 
-    # --- wishes -----------------------------------------------------------------------------------------------------------
+    # --- service requests ---------------------------------------------------------------------------------------------
 
     def offer_service(self, service: OfferedService, now_ns: int) -> list[Action]:
-        """Offer a service of ours from now on."""
+        """Start to offer a service."""
         self._server.offer_service(service, now_ns)
         return self._actions.drain()
 
     def stop_offer(self, key: ServiceKey, now_ns: int) -> list[Action]:
-        """Offer it no more."""
+        """Stop offering a service."""
         self._server.stop_offer(key, now_ns)
         return self._actions.drain()
 
     def decide_subscriptions(
         self, accepted: Iterable[SdSubscription] = (), refused: Iterable[SdSubscription] = ()
     ) -> list[Action]:
-        """Say what becomes of subscriptions that `SubscriptionRequested` asked about, all of one message at once if possible.
+        """Decide requested subscriptions (`SubscriptionRequested`), if possible all of one message in one call.
 
-        Those that are over meanwhile are passed over. A subscription that was accepted may be refused later.
+        Subscriptions that ended meanwhile are skipped. An accepted subscription may be refused later.
         """
         for subscription in accepted:
             self._server.accept_subscription(subscription)
@@ -132,60 +134,60 @@ class Discovery:
         return self._actions.drain()
 
     def request_service(self, wanted: WantedService, now_ns: int) -> list[Action]:
-        """Look for a service of others."""
+        """Request a remote service."""
         self._client.request_service(wanted, now_ns)
         return self._actions.drain()
 
     def release_service(self, wanted: WantedService) -> list[Action]:
-        """Look for it no more, and end our subscriptions to it."""
+        """Release a remote service and end its subscriptions."""
         self._client.release_service(wanted)
         return self._actions.drain()
 
     def subscribe(
         self, wanted: WantedService, eventgroup: int, now_ns: int, *, reliable: bool = False
     ) -> list[Action]:
-        """Subscribe an event group of a service, whenever it is there; over TCP if `reliable`."""
+        """Subscribe to an event group of a service while the service is available; over TCP if `reliable`."""
         self._client.subscribe(wanted, eventgroup, reliable, now_ns)
         return self._actions.drain()
 
     def unsubscribe(self, wanted: WantedService, eventgroup: int) -> list[Action]:
-        """End a subscription of ours."""
+        """End a subscription to an event group."""
         self._client.unsubscribe(wanted, eventgroup)
         return self._actions.drain()
 
     def on_connected(self, key: ServiceKey, local: Address, now_ns: int) -> list[Action]:
-        """The connection that `ConnectRequested` asked for is open; `local` is our end of it."""
+        """The connection of a `ConnectRequested` is open; `local` is its local end."""
         self._client.on_connected(key, local, now_ns)
         return self._actions.drain()
 
     def on_disconnected(self, key: ServiceKey) -> list[Action]:
-        """The connection is gone, or could not be opened."""
+        """The connection is closed, or the connect failed."""
         self._client.on_disconnected(key)
         return self._actions.drain()
 
-    # --- other streamers ----------------------------------------------------------------------------------------------------
+    # --- peer streamers -----------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement], now_ns: int) -> list[Action]:
-        """Tell other streamers these things about us from now on, and no others."""
+        """Replace the announcements to other streamers."""
         if self._announcer is not None:
             self._announcer.announce(announcements, now_ns)
         return self._actions.drain()
 
     def set_trust_check(self, trust_check: TrustCheck, now_ns: int) -> list[Action]:
-        """Go by `brings` in giving way to other streamers; to be said again when it may say something else."""
+        """Set the trust check for competing offers; call again whenever its results may have changed."""
         if self._server.competing_offers is not None:
             self._server.competing_offers.trust_check = trust_check
             self._server.recheck_all_standby(now_ns)
         return self._actions.drain()
 
-    # --- in ---------------------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------------
 
     def feed(
         self, message: SomeIpMessage, peer: Address, multicast: bool, now_ns: int, waited_ns: int = 0
     ) -> list[Action]:
-        """Take in a message from `peer`, sent to the group or to us alone, which came `waited_ns` ago.
+        """Process a message from `peer`, sent to the group or by unicast, that arrived `waited_ns` ago.
 
-        That is for the session numbers: what we were too busy to read at once is not late, and no ECU has rebooted.
+        Session numbers are judged by the arrival time: a receiver delay must not look like a late message or a reboot.
         """
         if peer != self._settings.own:
             self._feed(message, peer, multicast, now_ns, waited_ns)
@@ -195,7 +197,7 @@ class Discovery:
         self, message: SomeIpMessage, peer: Address, multicast: bool, now_ns: int, waited_ns: int
     ) -> None:
         if peer[0] not in self._networks:
-            self._actions.emit_refused(SdRefusal.SD_NETWORK, peer, "in no network of ours")
+            self._actions.emit_refused(SdRefusal.SD_NETWORK, peer, "not in a trusted network")
             return
         known = self._admitted(message.payload, peer, now_ns)
         if known is None:
@@ -235,7 +237,7 @@ class Discovery:
         if known is None:
             self._actions.emit_refused(SdRefusal.SD_PEER_LIMIT, peer, f"{len(self._peers)} peers are known")
             return None
-        # Before anything is decoded: what a message costs is its entries, and it says itself how many it has.
+        # Before the decoder: the cost of a message is its number of entries, which the header contains.
         entries = min(len(payload), int.from_bytes(payload[4:8], "big")) // ENTRY_SIZE
         limits = self._settings.limits
         if not known.allow(max(entries, 1), limits.peer_entries_per_s, limits.peer_entries_burst, now_ns):
@@ -247,11 +249,15 @@ class Discovery:
 
     def _peer_at_sd_endpoint(self, address: Address, peer: Address, now_ns: int) -> SdPeer | None:
         if address[0] not in self._networks or address == self._settings.own:
-            self._actions.emit_refused(SdRefusal.SD_NETWORK, peer, f"speaks for {format_address(address)}")
+            self._actions.emit_refused(
+                SdRefusal.SD_NETWORK, peer, f"sd endpoint option {format_address(address)}"
+            )
             return None
         known = self._peers.on_message(address, now_ns)
         if known is None:
-            self._actions.emit_refused(SdRefusal.SD_PEER_LIMIT, peer, f"speaks for {format_address(address)}")
+            self._actions.emit_refused(
+                SdRefusal.SD_PEER_LIMIT, peer, f"sd endpoint option {format_address(address)}"
+            )
         return known
 
     def _on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
@@ -278,7 +284,7 @@ class Discovery:
             self._client.on_ack(entry, peer, multicast, now_ns)
 
     def _is_from_streamer(self, entry: ServiceEntry, peer: Address, now_ns: int) -> bool:
-        """Whether an Offer is dealt with as another streamer's, and is not to be taken for an ECU's."""
+        """Whether the Offer comes from another streamer and must not be processed as an ECU's."""
         settings = self._settings.streamer
         if settings is None or self._announcer is None:
             return False
@@ -306,22 +312,22 @@ class Discovery:
             )
         return True
 
-    # --- reading ----------------------------------------------------------------------------------------------------------
+    # --- statistics ---------------------------------------------------------------------------------------------------
 
     def offer_phase(self, key: ServiceKey) -> Phase:
-        """The phase of an offer of ours."""
+        """The phase of an own offer."""
         return self._server.offer_phase(key)
 
     def find_phase(self, wanted: WantedService) -> Phase:
-        """The phase of a Find of ours."""
+        """The phase of a Find."""
         return self._client.find_phase(wanted)
 
     def eventgroup_state(self, key: ServiceKey, eventgroup: int) -> EventgroupState | None:
-        """The state of a subscription of ours; None if its service is not there."""
+        """The state of a subscription; None if the service is unavailable."""
         return self._client.eventgroup_state(key, eventgroup)
 
     def statistics(self) -> dict[str, int]:
-        """What is kept now, and the reboots and unwanted offers since the start."""
+        """Current table sizes, and the reboots and unrequested offers since the start."""
         return {
             "sd_peers": len(self._peers),
             "sd_reboots": self._reboots,

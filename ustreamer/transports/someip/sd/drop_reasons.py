@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every reason for which something of service discovery is refused: labels of counters."""
+"""All reasons for which service discovery drops input: counter labels."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from ustreamer.transports.someip.sd.actions import SdRefusal
 from ustreamer.transports.someip.sd.codec import EntryProblem, SdMalformedReason
 
 NOT_DISCOVERY: Final = "sd_service"
-"""A SOME/IP message that came to service discovery's port and is none of its."""
+"""A SOME/IP message at the service discovery port with the ids of another service."""
 
 SD_DROP_REASONS: Final = (
     *map(str, SdRefusal),

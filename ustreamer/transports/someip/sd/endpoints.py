@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where somebody is, by the endpoint options of an entry; and whether it may say so."""
+"""The endpoints that the options of an entry name, and the check that their networks are trusted."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole, L4Protocol, Option
 from ustreamer.transports.someip.sd.settings import Network
 
-_MAX_CACHED_HOSTS: Final = 4_096  # hosts that are remembered; senders choose them, so it is a bound
+_MAX_CACHED_HOSTS: Final = 4_096  # bound of the cache: senders choose the hosts
 
 
 class EntryEndpoints(Struct, frozen=True):
@@ -23,9 +23,9 @@ class EntryEndpoints(Struct, frozen=True):
 
 
 def entry_endpoints(options: Iterable[Option], family: int) -> EntryEndpoints | str:
-    """The endpoints of IP version `family` among `options`; if two of a kind contradict each other, which.
+    """Return the endpoints of IP version `family` among `options`, or a text that names two contradicting ones.
 
-    Those of the other version, and options that are not needed, are ignored.
+    Options of the other IP version and unrelated options are ignored.
     """
     found: dict[tuple[int, int], Address] = {}
     for option in options:
@@ -48,7 +48,7 @@ def format_address(address: Address) -> str:
 
 
 class NetworkPolicy:
-    """The networks that are believed."""
+    """The trusted networks."""
 
     def __init__(self, networks: tuple[Network, ...]) -> None:
         self._networks = networks

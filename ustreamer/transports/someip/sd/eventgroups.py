@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of a subscription of ours to an event group.
+"""The state machine of a subscription to an event group of a remote service.
 
-It exists while a wanted service is offered (phases.py has the table of the Finds):
+A subscription exists while a wanted service is offered (`phases.py` has the table of the Finds):
 
-    state       | Offer              Ack          Nack       its ttl over   connected      disconnected
+    state       | Offer              Ack          Nack       ttl expired    connected      disconnected
     ------------+------------------------------------------------------------------------------------------
     CONNECTING  | -                  -            -          -              PENDING, sent  -
     PENDING     | sent again         SUBSCRIBED   REFUSED    -              -              CONNECTING
     SUBSCRIBED  | sent again         SUBSCRIBED   REFUSED    PENDING        -              CONNECTING
     REFUSED     | PENDING, sent      SUBSCRIBED   REFUSED    -              -              CONNECTING
 
-CONNECTING is for those that need TCP. A Subscribe that was sent for an Offer by multicast and has no answer when the next
-one comes (and an answer had time to come: `request_response_delay_max_ms`) is sent again behind a StopSubscribe, so that the
-server sends the present values of fields once more.
+Only subscriptions over TCP use CONNECTING. A Subscribe that follows a multicast Offer can still be unanswered at the
+next Offer, after `request_response_delay_max_ms`. The client then sends a StopSubscribe and the Subscribe again, so
+that
+the server sends the current field values once more.
 """
 
 from enum import StrEnum
@@ -53,11 +54,11 @@ TRANSITIONS: Final = {
     (EventgroupState.REFUSED, EventgroupTrigger.NACK): EventgroupState.REFUSED,
     (EventgroupState.REFUSED, EventgroupTrigger.DISCONNECTED): EventgroupState.CONNECTING,
 }
-"""What is not in here changes nothing."""
+"""A combination that is missing here changes nothing."""
 
 
 class EventgroupSubscription:
-    """A subscription of ours."""
+    """A subscription to one event group."""
 
     def __init__(self, reliable: bool) -> None:
         self.reliable = reliable
@@ -65,5 +66,5 @@ class EventgroupSubscription:
         self.sent = False
         self.sent_ns = 0
         self.tries = 0  # since the last answer
-        self.awaits_multicast = False  # an answer, to a Subscribe that was sent for an Offer by multicast
+        self.awaits_multicast = False  # an answer to a Subscribe that followed a multicast Offer
         self.multicast: Address | None = None

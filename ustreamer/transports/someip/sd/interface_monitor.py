@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the interface that has an address is up, and to be woken when that may have changed (Linux: ioctl and netlink)."""
+"""The state of the interface that has an address, with a wake-up on changes (Linux: ioctl and netlink)."""
 
 import array
 import fcntl
@@ -12,10 +12,10 @@ _SIOCGIFCONF: Final = 0x8912
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFNETMASK: Final = 0x891B
 _IFF_UP: Final = 0x1
-_IFF_RUNNING: Final = 0x40  # there is a carrier
+_IFF_RUNNING: Final = 0x40  # carrier present
 _READY: Final = _IFF_UP | _IFF_RUNNING
-_IFREQ: Final = struct.Struct("16s24s")  # name and union, on 64 bits and (a little long) on 32
-_MAX_ADDRESSES: Final = 1_024  # addresses of one machine that are looked at
+_IFREQ: Final = struct.Struct("16s24s")  # name and union on 64 bits; slightly long on 32 bits
+_MAX_ADDRESSES: Final = 1_024  # bound of the examined addresses of one machine
 _NETLINK_GROUPS: Final = 0x1 | 0x10  # RTMGRP_LINK, RTMGRP_IPV4_IFADDR
 
 
@@ -28,7 +28,7 @@ class Interface(NamedTuple):
 
 
 def find_interface(address: str) -> Interface | None:
-    """The interface that has `address` or, as loopback has all of 127.0.0.0/8, its network; None if there is none."""
+    """The interface that has `address` or, as loopback owns 127.0.0.0/8, its network; None if there is none."""
     ip = ipaddress.IPv4Address(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         known = [(own, _interface(control, request)) for own, request in _addresses(control)]
@@ -59,7 +59,7 @@ def _address_in(request: bytes) -> ipaddress.IPv4Address:
 
 
 class InterfaceMonitor:
-    """Tells that interfaces or addresses have changed; what has become of ours is asked anew."""
+    """A file descriptor that wakes on interface and address changes; `is_up` then reads the current state."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -71,21 +71,21 @@ class InterfaceMonitor:
         return self._socket.fileno()
 
     def drain(self) -> None:
-        """Take in what the kernel has told. What was too much for its buffer changes nothing: the state is asked."""
+        """Read all pending netlink messages. A buffer overflow is harmless: the state is read separately."""
         while True:
             try:
                 self._socket.recv(65_536)
             except BlockingIOError:
                 return
             except OSError:
-                return  # ENOBUFS: some were lost
+                return  # ENOBUFS: the kernel dropped some
 
     def is_up(self) -> bool:
-        """Whether our address is on an interface that is up and has a carrier."""
+        """Whether the interface of the address is up and has a carrier."""
         try:
             found = find_interface(self._address)
         except OSError:
-            return False  # it went between two questions, and the kernel tells of that
+            return False  # the interface vanished between two calls; netlink reports that as well
         return found is not None and found.up
 
     def close(self) -> None:

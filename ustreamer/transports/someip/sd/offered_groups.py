@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services that we offer, as service discovery and its subscribers need them. Pure."""
+"""The offered services in the form that service discovery and the event publisher need. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -12,16 +12,16 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class EventgroupMulticast(NamedTuple):
-    """Where an event group goes from `threshold` subscribers on."""
+    """The multicast group of an event group, used from `threshold` subscribers on."""
 
     group: Address
     threshold: int
 
 
 class OfferedEventgroups(NamedTuple):
-    """A service that we offer: its topics on both sides, by event group; which are fields; which groups go by multicast.
+    """An offered service: its topics per event group, its fields, and its multicast event groups.
 
-    `receivers` is how many the configuration names, `authority` whose service it is.
+    `receivers` is the number of configured receivers, `authority` the authority that provides the service.
     """
 
     key: ServiceKey
@@ -40,7 +40,7 @@ class OfferedEventgroups(NamedTuple):
         return next((group for group, topics in self.eventgroups.items() if topic in topics), None)
 
     def sd_service_at(self, udp: Address, tcp: Address) -> OfferedService:
-        """What service discovery is told: where we are, and what may be subscribed."""
+        """The service as `sd` offers it: endpoints and event groups."""
         groups = tuple(
             (group, self.multicast[group].group if group in self.multicast else None)
             for group in sorted(self.eventgroups)
@@ -58,7 +58,7 @@ class OfferedEventgroups(NamedTuple):
 def offered_eventgroups(
     services: Iterable[ServiceConfig], own_authority: str
 ) -> dict[ServiceKey, OfferedEventgroups]:
-    """Those of `services` that are offered; `own_authority` stands for an empty one in `provider`."""
+    """The offered ones of `services`; `own_authority` replaces an empty authority in `provider`."""
     return {
         offer.key: offer
         for offer in (_offered_eventgroups(each, own_authority) for each in services if each.offered)
@@ -66,7 +66,7 @@ def offered_eventgroups(
 
 
 def _offered_eventgroups(service: ServiceConfig, own_authority: str) -> OfferedEventgroups:
-    assert service.provider_uuri is not None  # config.py has seen to it
+    assert service.provider_uuri is not None  # checked by config.py
     provider = service.provider_uuri.with_authority(own_authority)
     topics = {event: provider.with_resource(event.id) for event in service.events}
     groups: dict[int, list[UUri]] = {}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of service discovery: what an entry says beyond its ids. Bytes in, values out.
+"""The options of service discovery entries: bytes in, values out.
 
-    u16 length (of what follows the type) | u8 type | u8 reserved, bit 7: may be discarded | body
+    u16 length (of the bytes after the type) | u8 type | u8 reserved, bit 7: may be discarded | body
 
-An option that cannot be what it says (an endpoint of 3 bytes, a multicast endpoint of a unicast address) becomes an
-`InvalidOption`: only the entries that refer to it are refused. One whose length leaves the array is an error of the
-whole message, because where the next one starts is not known.
+An option with contradicting content (an endpoint of 3 bytes, a unicast address in a multicast endpoint) becomes an
+`InvalidOption`: only the entries that refer to it are refused. An option whose length exceeds the array is an error of
+the whole message, because the start of the next option is unknown.
 """
 
 import ipaddress
@@ -21,7 +21,7 @@ from ustreamer.transports.someip.protocol.codec import UnencodableMessage
 DISCARDABLE: Final = 0x80
 MAX_PORT: Final = 0xFFFF
 MAX_BODY: Final = 0xFFFE
-"""Bytes of an option behind its reserved byte."""
+"""Maximum bytes of an option after its reserved byte."""
 
 _HEAD: Final = Layout(">HBB")
 _BODY_V4: Final = Layout(">4sxBH")
@@ -31,11 +31,11 @@ _TWO_U32: Final = Layout(">II")
 
 
 class OptionType(IntEnum):
-    """Those that are understood. vsomeip has 0x20 (selective) besides: an `UnknownOption` here."""
+    """The decoded types. vsomeip also has 0x20 (selective), which is an `UnknownOption` here."""
 
     CONFIGURATION = 0x01
     LOAD_BALANCING = 0x02
-    PROTECTION = 0x03  # vsomeip's; not in the standard
+    PROTECTION = 0x03  # a vsomeip extension; not in the standard
     IPV4_ENDPOINT = 0x04
     IPV6_ENDPOINT = 0x06
     IPV4_MULTICAST = 0x14
@@ -45,7 +45,7 @@ class OptionType(IntEnum):
 
 
 class EndpointRole(IntEnum):
-    """What an endpoint is for: the type byte of its IPv4 option. IPv6 adds 2."""
+    """The purpose of an endpoint: the type byte of its IPv4 option. IPv6 adds 2."""
 
     SERVICE = 0x04
     MULTICAST = 0x14
@@ -58,7 +58,7 @@ class L4Protocol(IntEnum):
 
 
 class Endpoint(Struct, frozen=True):
-    """An address, a port and a protocol. `host` is IPv4 or IPv6 in its one spelling."""
+    """An address, a port and a protocol. `host` is an IPv4 or IPv6 address in canonical form."""
 
     host: str
     port: int
@@ -71,14 +71,14 @@ class Endpoint(Struct, frozen=True):
 
 
 class Configuration(Struct, frozen=True):
-    """Items of the form `key`, `key=` or `key=value`; repeated keys are allowed, their order is kept."""
+    """Items of the form `key`, `key=` or `key=value`. Repeated keys are allowed; the order is kept."""
 
     items: tuple[bytes, ...]
     discardable: bool = False
 
 
 class LoadBalancing(Struct, frozen=True):
-    """Of several instances the one with the lowest `priority`, and among those by `weight`."""
+    """Load balancing: the lowest `priority` is selected, and `weight` decides among equals."""
 
     priority: int
     weight: int
@@ -86,7 +86,7 @@ class LoadBalancing(Struct, frozen=True):
 
 
 class Protection(Struct, frozen=True):
-    """vsomeip's alive counter and CRC. Carried, not checked: how the CRC is made is not published."""
+    """vsomeip's alive counter and CRC. Kept but not verified: the CRC algorithm is not published."""
 
     counter: int
     crc: int
@@ -94,10 +94,11 @@ class Protection(Struct, frozen=True):
 
 
 class UnknownOption(Struct, frozen=True):
-    """An option that is not understood; it is ignored, and its entry is not.
+    """An option of unknown type. The option is ignored; its entry is processed.
 
-    The standard contradicts itself about one that is not `discardable`: ignore the option, or refuse the entry. Refused,
-    every Offer with a newcomer's option would be lost, so the flag is only kept.
+    The standard contradicts itself for an option that is not `discardable`: ignore the option, or refuse the entry. A
+    refusal
+    would lose every Offer with a newer option, so the flag is only kept.
     """
 
     type: int
@@ -106,7 +107,7 @@ class UnknownOption(Struct, frozen=True):
 
 
 class InvalidOption(Struct, frozen=True):
-    """An option of a known type whose content contradicts it; `problem` says how."""
+    """An option of a known type with contradicting content; `problem` is the description."""
 
     type: int
     problem: str
@@ -116,7 +117,7 @@ Option = Endpoint | Configuration | LoadBalancing | Protection | UnknownOption |
 
 
 class OptionOverrun(ValueError):
-    """The option at `offset` of the array has `length`, which is 0 or reaches beyond the array's `size`."""
+    """The option at `offset` of the array has a `length` of 0 or beyond the array's `size`."""
 
     def __init__(self, offset: int, length: int, size: int) -> None:
         super().__init__(offset, length, size)
@@ -133,7 +134,7 @@ class OptionOverrun(ValueError):
 
 
 def read_options(array: bytes) -> list[Option]:
-    """All options of an options array, in order. Raises OptionOverrun."""
+    """Decode all options of an options array, in order. Raises OptionOverrun."""
     options: list[Option] = []
     offset, size = 0, len(array)
     while offset < size:
@@ -215,7 +216,7 @@ def _configuration(body: bytes, discardable: bool) -> Configuration | InvalidOpt
             return InvalidOption(OptionType.CONFIGURATION, f"item {item!r} has no key")
         items.append(item)
         offset = end
-    if offset != len(body) - 1:  # the 0 at the end is there, and nothing behind it
+    if offset != len(body) - 1:  # the terminating 0 is the last byte
         return InvalidOption(OptionType.CONFIGURATION, "expected items and a 0 at the end")
     return Configuration(tuple(items), discardable)
 
@@ -224,7 +225,7 @@ def _configuration(body: bytes, discardable: bool) -> Configuration | InvalidOpt
 
 
 def write_option(option: Option) -> bytes:
-    """The bytes of an option. Raises UnencodableMessage where a value does not fit; an InvalidOption never does."""
+    """Encode an option. Raises UnencodableMessage for a value that does not fit, and for every InvalidOption."""
     if isinstance(option, Endpoint):
         ip = _ip(option.host)
         problem = _problem(ip, _fits("port", option.port, MAX_PORT), option.protocol, option.role)

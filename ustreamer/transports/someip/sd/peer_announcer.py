@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other streamers on the network: what we announce to them, and what they announce. In memory, bounded; no I/O.
+"""Announcements between streamers on one network, in memory and bounded. No I/O.
 
-We offer a service that stands for the streamer (words.py), in the phases of any Offer (phases.py), and look for that of others once
-when the link comes up. What another one says is there until it stops, is silent for its ttl, reboots or is restarted; what
-is said in several parts counts when all of them are there.
+Input: own announcements, Offers and Finds of other streamers, timers. Output: Offers and `PeerAnnouncementsChanged`.
+The streamer offers a service that represents itself (`peer_options.py`), in the phases of any Offer (`phases.py`), and
+sends one Find for other streamers when the link comes up. A peer's announcements are valid until a StopOffer, ttl
+expiry, reboot or restart. Announcements in several parts become valid when all parts have arrived.
 """
 
 from collections.abc import Hashable
@@ -36,21 +37,23 @@ from ustreamer.transports.someip.sd.phases import next_phase
 from ustreamer.transports.someip.sd.settings import PeerDiscoverySettings
 
 MAX_PEER_STREAMERS: Final = 32
-"""That are known on one network."""
+"""Maximum known streamers on one network."""
 MAX_ANNOUNCEMENTS: Final = 4_096
-"""Of all of them together, half said ones included."""
+"""Maximum announcements of all streamers together, including incomplete ones."""
 UPDATE_DELAY_NS: Final = 20_000_000
-"""Between a change and the telling of it: each telling makes all plans anew, and a hostile peer may change its mind all the time."""
+"""The delay between a change and its report. Each report rebuilds all cached routes, and a hostile peer may change its
+announcements continuously.
+"""
 
 _MAJOR: Final = 1
-_HEADER: Final = 16 + 12  # of SOME/IP and of service discovery
-_OPTION: Final = 4 + 1  # its head, and the 0 at its end
+_HEADER: Final = 16 + 12  # SOME/IP and service discovery
+_OPTION: Final = 4 + 1  # its head, and the terminating 0
 _Key = tuple[Address, RouterId, str]
 _Version = tuple[int, int]
 
 
 class _PeerState:
-    """What one streamer says of one network: what counts, and what is not complete."""
+    """The announcements of one streamer for one network: the valid ones and the incomplete ones."""
 
     def __init__(self) -> None:
         self.announcements: frozenset[Announcement] = frozenset()
@@ -64,7 +67,7 @@ class _PeerState:
 
 
 class PeerAnnouncer:
-    """Belongs to whoever has the Discovery."""
+    """Announces the own streamer and collects the announcements of peers. Owned by `Discovery`."""
 
     def __init__(self, actions: ActionBuffer, settings: PeerDiscoverySettings) -> None:
         self._actions = actions
@@ -81,13 +84,13 @@ class PeerAnnouncer:
 
     @property
     def service(self) -> int:
-        """The service that stands for a streamer."""
+        """The service id that represents a streamer."""
         return self._settings.service
 
-    # --- ours -----------------------------------------------------------------------------------------------------------
+    # --- own announcements --------------------------------------------------------------------------------------------
 
     def announce(self, announcements: frozenset[Announcement], now_ns: int) -> None:
-        """Announce these from now on, and no others."""
+        """Replace the announcements."""
         if announcements == self._announced:
             return
         self._announced = announcements
@@ -114,7 +117,7 @@ class PeerAnnouncer:
             self._start(now_ns, 0)
 
     def _entry(self, number: int, endpoint_option: Endpoint, announcement: Configuration) -> ServiceEntry:
-        # An instance for each part: to whoever does not know what this is, they are different things.
+        # One instance per part: to other SD stacks these are different services.
         instance = (int(self._settings.own_id.instance, 16) + number) % 0xFFFE + 1
         ttl = self._actions.timings.ttl_offer_s
         return ServiceEntry(
@@ -150,7 +153,7 @@ class PeerAnnouncer:
         self._entries, self._sent = [], 0
 
     def on_find(self, entry: ServiceEntry, peer: Address, multicast: bool, now_ns: int) -> None:
-        """Answer who looks for streamers."""
+        """Answer a Find for streamers."""
         if entry.service != self.service or not entry.ttl or not self._sent:
             return
         self._pending_answers[peer] = None
@@ -163,10 +166,10 @@ class PeerAnnouncer:
         for entry in self._entries:
             self._actions.enqueue(peer, entry)
 
-    # --- life -----------------------------------------------------------------------------------------------------------
+    # --- life ---------------------------------------------------------------------------------------------------------
 
     def link_up(self, delay_ns: int, now_ns: int) -> None:
-        """The network is there: look who else is, and say that we are."""
+        """The link is up: send a Find for streamers and start to announce."""
         self._up = True
         self._actions.deadlines.schedule((self._find_due, None), now_ns + delay_ns)
         if self._entries:
@@ -179,7 +182,7 @@ class PeerAnnouncer:
         )
 
     def link_down(self) -> None:
-        """The network is gone, and everybody with it."""
+        """The link is down: all peers are unknown."""
         self._up, self._sent = False, 0
         for due in (self._announce_due, self._find_due):
             self._actions.deadlines.cancel((due, None))
@@ -195,10 +198,10 @@ class PeerAnnouncer:
         self._announced = frozenset()
         self._stop()
 
-    # --- others' --------------------------------------------------------------------------------------------------------
+    # --- announcements of peers ---------------------------------------------------------------------------------------
 
     def on_offer(self, entry: ServiceEntry, router_id: RouterId, peer: Address, now_ns: int) -> None:
-        """An Offer or StopOffer of a streamer itself."""
+        """Process an Offer or a StopOffer of the service that represents a streamer."""
         if entry.ttl == 0:
             for key in [each for each in self._peers if each[:2] == (peer, router_id)]:
                 self._remove_peer(key, now_ns)
@@ -228,14 +231,14 @@ class PeerAnnouncer:
             self._actions.deadlines.schedule(due, now_ns + entry.ttl * NS_PER_S)
 
     def _collect_part(self, known: _PeerState, part: AnnouncementPart, peer: Address, now_ns: int) -> bool:
-        """Keep a part of what is not complete; whether there was room for it."""
+        """Store a part of an incomplete announcement; returns False if the limit is reached."""
         version = (part.generation, part.parts)
         if known.version != version:
             known.version, known.parts = version, {}
         known.parts.pop(part.part, None)
         if sum(each.size for each in self._peers.values()) + len(part.claims) > MAX_ANNOUNCEMENTS:
             self._actions.emit_refused(
-                SdRefusal.SD_STREAMER_LIMIT, peer, f"{MAX_ANNOUNCEMENTS} words are known"
+                SdRefusal.SD_STREAMER_LIMIT, peer, f"{MAX_ANNOUNCEMENTS} announcements are known"
             )
             return False
         router_id = part.router_id
@@ -254,7 +257,7 @@ class PeerAnnouncer:
         self._remove_peer(cast(_Key, hashed), now_ns)
 
     def on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
-        """It has rebooted: what it said is no longer so."""
+        """A reboot voids the announcements of `peer`."""
         for key in [each for each in self._peers if each[0] == peer]:
             self._remove_peer(key, now_ns)
 
@@ -275,9 +278,9 @@ class PeerAnnouncer:
             self._actions.emit(PeerAnnouncementsChanged(announcements))
 
     def depends_on(self, peer: Address) -> bool:
-        """Whether something here depends on what is known of `peer`."""
+        """Whether the announcer holds state that belongs to `peer`."""
         return peer in self._pending_answers or any(key[0] == peer for key in self._peers)
 
     def statistics(self) -> dict[str, int]:
-        """`sd_streamers` that are known, and `sd_announcements_dropped` words of ours that found no room."""
+        """`sd_streamers`: known streamers. `sd_announcements_dropped`: own announcements above the size limit."""
         return {"sd_streamers": len(self._peers), "sd_announcements_dropped": self._dropped}

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a streamer says of itself in service discovery: items of Configuration options. Values in, values out.
+"""The announcements of a streamer as items of Configuration options: values in, values out.
 
-Every Offer of a streamer has a mark, so that another streamer does not take it for an ECU's:
+Every Offer of a streamer has a mark, so that another streamer does not process it as an ECU's Offer:
 
     up-streamer=1/<instance>/<own authority>
 
-What it announces (`ustreamer.core.peers.election`) is offered as a service that does not speak SOME/IP, in as many entries as it
-needs, each with a mark, its place among them, and its share of the words:
+The announcements (`ustreamer.core.peers.election`) are offered as a service that does not use SOME/IP. They take as
+many
+entries as necessary. Each entry has a mark, its part number and its share of the announcements:
 
     otherserv=up-streamer   up-part=<endpoint>/<generation>/<part, from 0>/<parts>   up-carries=<authority> ...
 
-The 1 is the version of all this. An ECU has no use for such an option, and goes by the others. Other items are ignored.
+The 1 is the format version. An ECU ignores these options and uses the other ones. Unknown items are ignored.
 """
 
 import re
@@ -25,7 +26,7 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
 
 MAX_PARTS: Final = 64
-"""Of what one streamer announces: 2 000 authorities of 20 letters, in datagrams of 1 400 bytes."""
+"""Maximum parts of one streamer's announcements: 2 000 authorities of 20 letters, in datagrams of 1 400 bytes."""
 MAX_GENERATION: Final = 0xFFFF
 
 _MARK: Final = b"up-streamer"
@@ -37,11 +38,11 @@ _PART_PATTERN: Final = re.compile(r"([a-z0-9_-]{1,128})/([0-9]{1,5})/([0-9]{1,2}
 
 
 class MalformedAnnouncement(ValueError):
-    """A streamer's item that does not say what it should."""
+    """A streamer's item has an invalid form."""
 
 
 class AnnouncementPart(Struct, frozen=True):
-    """One of the `parts` that the `generation` of a streamer's words has, which are about the network of its `endpoint`."""
+    """Part `part` of the `parts` of one announcement `generation`, for the network of `endpoint`."""
 
     router_id: RouterId
     endpoint: str
@@ -51,11 +52,11 @@ class AnnouncementPart(Struct, frozen=True):
     claims: frozenset[tuple[AnnouncementRole, str]]
 
 
-# --- writing ------------------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def streamer_mark(router_id: RouterId) -> Configuration:
-    """The option that marks an Offer as this streamer's."""
+    """Return the option that marks an Offer as this streamer's."""
     return Configuration((_mark_item(router_id),))
 
 
@@ -70,7 +71,10 @@ def encode_announcements(
     claims: Iterable[tuple[AnnouncementRole, str]],
     max_bytes: int,
 ) -> tuple[list[Configuration], int]:
-    """The options that say it, of `room` bytes each, and how many words found no room. Who we are is said last."""
+    """Encode announcements as options of `max_bytes` each; also returns the number of dropped announcements.
+
+    The own authority is in the last option.
+    """
     items = [
         b"up-%s=%s" % (str(role).encode(), subject.encode()) for role, subject in _own_authority_last(claims)
     ]
@@ -113,11 +117,11 @@ def roles_and_subjects(announcements: Iterable[Announcement]) -> frozenset[tuple
     return frozenset((each.role, each.subject) for each in announcements)
 
 
-# --- reading ------------------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def decode_streamer_mark(options: Iterable[Option]) -> RouterId | None:
-    """Whose mark an Offer has; None: nobody's. Raises MalformedWords."""
+    """The streamer id in the mark of an Offer; None without a mark. Raises MalformedAnnouncement."""
     found = [value for key, value in _items(options) if key == _MARK]
     if not found:
         return None
@@ -131,14 +135,14 @@ def decode_streamer_mark(options: Iterable[Option]) -> RouterId | None:
 
 
 def decode_announcement_part(router_id: RouterId, options: Iterable[Option]) -> AnnouncementPart:
-    """What an entry of a streamer's announcement says. Raises MalformedWords."""
+    """Decode one entry of a streamer's announcements. Raises MalformedAnnouncement."""
     items = list(_items(options))
     part_items = [value for key, value in items if key == _PART]
     text = _text(_PART, part_items[0]) if part_items else ""
     match = _PART_PATTERN.fullmatch(text)
     if len(part_items) != 1 or match is None:
         raise MalformedAnnouncement(
-            f"{len(part_items)} places, {text!r}: expected one, <endpoint>/<generation>/<part>/<parts>"
+            f"{len(part_items)} parts, {text!r}: expected one, <endpoint>/<generation>/<part>/<parts>"
         )
     generation, part, parts = map(int, match.groups()[1:])
     if not 0 <= part < parts <= MAX_PARTS or generation > MAX_GENERATION:
@@ -150,7 +154,7 @@ def decode_announcement_part(router_id: RouterId, options: Iterable[Option]) -> 
     )
     for role, subject in claims:
         if role is AnnouncementRole.IDENTITY and subject != router_id.authority:
-            raise MalformedAnnouncement(f"up-is: {subject!r}, and the mark says {router_id.authority!r}")
+            raise MalformedAnnouncement(f"up-is: {subject!r}, expected {router_id.authority!r}")
     return AnnouncementPart(router_id, match[1], generation, part, parts, claims)
 
 
@@ -166,7 +170,7 @@ def _text(key: bytes, value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise MalformedAnnouncement(f"{key.decode()}: {value!r} is no UTF-8") from None
+        raise MalformedAnnouncement(f"{key.decode()}: {value!r} is not UTF-8") from None
 
 
 def _authority(key: bytes, text: str) -> str:
@@ -176,5 +180,5 @@ def _authority(key: bytes, text: str) -> str:
     except UStatusError as error:
         raise MalformedAnnouncement(f"{name}: {error.message}") from error
     if text == ANY_AUTHORITY and _ROLES.get(key, AnnouncementRole.IDENTITY) is AnnouncementRole.IDENTITY:
-        raise MalformedAnnouncement(f"{name}: '*' is nobody's own authority")
+        raise MalformedAnnouncement(f"{name}: '*' is not an authority of one streamer")
     return text

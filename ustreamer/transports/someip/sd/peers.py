@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peers of service discovery: as many as are allowed, each at the rate it is allowed, with their session numbers."""
+"""The peers of service discovery: a bounded table with session numbers and rate limits."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -12,11 +12,11 @@ _NS: Final = 1_000_000_000
 
 
 MAX_PORTS_PER_HOST: Final = 16
-"""From so many ports may one host speak. It may send from any, so what it is allowed is counted by host."""
+"""Maximum known ports per host. A host may send from any port, so the rate limit applies to the host."""
 
 
 class HostRateLimiter:
-    """What a host is allowed, whatever ports it speaks from, and which of them are known, the one silent longest first."""
+    """The rate limit of a host over all its ports, and its known ports, least recently active first."""
 
     def __init__(self, entries: float, now_ns: int) -> None:
         self.peers: OrderedDict[Address, None] = OrderedDict()
@@ -24,7 +24,7 @@ class HostRateLimiter:
         self._refilled_ns = now_ns
 
     def allow(self, entries: int, rate: int, burst: int, now_ns: int) -> bool:
-        """Whether `entries` more are within the allowance of `rate` per s and `burst` at once; if so they are taken."""
+        """Consume tokens for `entries`, refilled with `rate` per s up to `burst`; False if too few are left."""
         earned = (now_ns - self._refilled_ns) * rate / _NS
         self._tokens = min(float(burst), self._tokens + max(earned, 0.0))
         self._refilled_ns = now_ns
@@ -35,7 +35,7 @@ class HostRateLimiter:
 
 
 class SdPeer:
-    """One peer: what was heard of it, and how many messages it was sent."""
+    """One peer: its received session numbers and the count of messages sent to it."""
 
     def __init__(self, address: Address, limiter: HostRateLimiter, sent: int) -> None:
         self.address = address
@@ -46,9 +46,9 @@ class SdPeer:
 
 
 class SdPeers:
-    """At most `limit` peers. A newcomer takes the place of the one that was silent longest and is not `in_use`.
+    """At most `limit` peers. A new peer replaces the least recently active one that is not `in_use`.
 
-    One that is above MAX_PORTS of its host takes the place of another of them.
+    A new port above MAX_PORTS_PER_HOST replaces another port of the same host.
     """
 
     def __init__(self, limit: int, burst: int, in_use: Callable[[Address], bool]) -> None:
@@ -57,12 +57,13 @@ class SdPeers:
         self._in_use = in_use
         self._peers: OrderedDict[Address, SdPeer] = OrderedDict()
         self._limiters: dict[str, HostRateLimiter] = {}
-        # A peer that is forgotten remembers our numbers. So newcomers get numbers above all that was ever forgotten, or
-        # it would take us for rebooted when it is back.
+        # An evicted peer still remembers the own session numbers. A new peer therefore starts above all numbers sent to
+        # evicted
+        # peers; a smaller number would look like a reboot to a returning peer.
         self._evicted_sent = 0
 
     def on_message(self, address: Address, now_ns: int) -> SdPeer | None:
-        """The peer at `address`; None if there is no room for it."""
+        """The peer at `address`; None if the table is full."""
         peer = self._peers.get(address)
         if peer is None:
             peer = self._add_peer(address, now_ns)
@@ -78,7 +79,7 @@ class SdPeers:
                 return None
         elif len(self._peers) >= self._limit and not self._evict_one(self._peers):
             return None
-        # Only now: it may have been the last one of this host that was forgotten, and its allowance is still the same.
+        # After the eviction: the evicted peer may be the last one of this host, and its rate limit must stay.
         limiter = self._limiters.setdefault(address[0], limiter or HostRateLimiter(self._burst, now_ns))
         limiter.peers[address] = None
         peer = self._peers[address] = SdPeer(address, limiter, self._evicted_sent)
@@ -98,7 +99,7 @@ class SdPeers:
     def next_session(self, address: Address) -> tuple[int, bool]:
         """Session number and reboot flag of the next unicast to `address`."""
         peer = self._peers.get(address)
-        if peer is None:  # forgotten since it asked
+        if peer is None:  # evicted since the peer's request
             self._evicted_sent += 1
             return session_and_reboot_flag(self._evicted_sent)
         peer.sent += 1

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The side that offers: Offers in their phases, answers to Finds, and other people's subscriptions.
+"""The server side of service discovery: Offers, answers to Finds, and subscriptions of other hosts.
 
-A subscription of somebody else, by what comes in (phases.py has the table of the Offers):
+Input: offered services, Finds, Subscribes, decisions and timers. Output: actions. `phases.py` has the table of the
+Offers.
+The table of a subscription:
 
-    state    | Subscribe        accept        refuse    StopSubscribe, ttl, reboot, link, withdrawn    no decision in time
+    state    | Subscribe        accept        refuse    StopSubscribe, ttl, reboot, link, withdrawn    decision timeout
     ---------+-------------------------------------------------------------------------------------------------------------
-    none     | asked: ASKED     -             -         -                                              -
+    none     | requested: ASKED -             -         -                                              -
     ASKED    | ASKED            Ack: ACTIVE   Nack      ended                                          Nack, ended
     ACTIVE   | Ack: ACTIVE      -             -         ended                                          -
 """
@@ -43,7 +45,7 @@ from ustreamer.transports.someip.sd.settings import OfferedService, ServiceKey
 from ustreamer.transports.someip.sd.standby import CompetingOffers
 
 _FIND_MARGIN_NS: Final = 50_000_000
-"""For how long an answer to a Find may be late: a streamer that is busy needs some ms."""
+"""Tolerated delay of an answer to a Find: a busy streamer needs some ms."""
 
 
 class _OfferState:
@@ -89,7 +91,7 @@ class _Subscriber:
 
 
 class SdServer:
-    """Offers of ours and their subscribers."""
+    """The offered services and their subscribers."""
 
     def __init__(self, actions: ActionBuffer) -> None:
         self._actions = actions
@@ -105,10 +107,10 @@ class SdServer:
         self._subscribers: dict[Address, dict[SdSubscription, _Subscriber]] = {}
         self._subscription_count = 0
 
-    # --- offers -----------------------------------------------------------------------------------------------------------
+    # --- offers -------------------------------------------------------------------------------------------------------
 
     def offer_service(self, service: OfferedService, now_ns: int) -> None:
-        """Offer a service from now on; one that is offered already is offered anew."""
+        """Start to offer a service; an already offered service restarts its phases."""
         if service.key in self._offers:
             self.stop_offer(service.key, now_ns)
         self._offers[service.key] = _OfferState(service, self._streamer_options)
@@ -116,7 +118,7 @@ class SdServer:
             self._start_offering((service.key,), now_ns)
 
     def stop_offer(self, key: ServiceKey, now_ns: int) -> None:
-        """Offer a service no more; its subscribers are gone with it."""
+        """Stop offering a service; its subscriptions end."""
         offer = self._offers.pop(key, None)
         if offer is None:
             return
@@ -127,12 +129,12 @@ class SdServer:
             self._end_subscription(subscription, EndReason.WITHDRAWN)
 
     def link_up(self, delay_ns: int, now_ns: int) -> None:
-        """All offers start, after the same delay, so that they share messages."""
+        """Start all offers after the same delay, so that the offers share messages."""
         self._up = True
         self._start_offering(self._offers, now_ns, delay_ns)
 
     def link_down(self) -> None:
-        """The link is gone: so is everybody who subscribed."""
+        """The link is down: all subscriptions end."""
         self._up = False
         for key, offer in self._offers.items():
             self._set_phase(offer, Phase.DOWN)
@@ -147,7 +149,7 @@ class SdServer:
             self.competing_offers.clear()
 
     def close(self) -> None:
-        """Say that all offers stop."""
+        """Send a StopOffer for every service."""
         for key in list(self._offers):
             self.stop_offer(key, 0)
         self._up = False
@@ -174,10 +176,10 @@ class SdServer:
         if pause_ms or offer.phase is not Phase.MAIN:
             self._actions.deadlines.schedule((self._offer_due, key), now_ns + pause_ms * NS_PER_MS)
 
-    # --- other streamers that offer the same --------------------------------------------------------------------------------
+    # --- competing offers of peer streamers ---------------------------------------------------------------------------
 
     def _must_wait(self, offer: _OfferState, competing_offers: CompetingOffers, now_ns: int) -> bool:
-        """Whether another streamer offers it, or it is to be asked first."""
+        """Whether another streamer offers the service, or a Find must first detect competing offers."""
         key = offer.service.key
         if not offer.find_sent:
             offer.phase, offer.find_sent = Phase.LISTENING, True
@@ -199,7 +201,7 @@ class SdServer:
     def on_competing_offer(
         self, entry: ServiceEntry, router_id: RouterId, peer: Address, now_ns: int
     ) -> bool:
-        """Hear that another streamer offers something, or stops to; whether it is something that we offer."""
+        """Process a competing Offer or StopOffer; returns whether the service is an own one."""
         key = ServiceKey(entry.service, entry.instance, entry.major)
         offer = self._offers.get(key)
         if offer is None or self.competing_offers is None or not self._up:
@@ -230,7 +232,7 @@ class SdServer:
         offer.phase = phase
 
     def recheck_standby(self, key: ServiceKey, now_ns: int) -> None:
-        """Fewer than before may offer what we stand by for, or somebody is believed no more."""
+        """Re-evaluate a standby: a competing offer ended or lost its trust."""
         offer = self._offers.get(key)
         if offer is None or self.competing_offers is None or offer.phase is not Phase.STANDBY:
             return
@@ -239,14 +241,14 @@ class SdServer:
             self._actions.deadlines.schedule_earlier(due, now_ns + self._actions.initial_delay_ns())
 
     def recheck_all_standby(self, now_ns: int) -> None:
-        """Others may be believed than before."""
+        """Re-evaluate all standbys after a change of trust."""
         for key in self._offers:
             self.recheck_standby(key, now_ns)
 
-    # --- finds ------------------------------------------------------------------------------------------------------------
+    # --- finds --------------------------------------------------------------------------------------------------------
 
     def on_find(self, entry: ServiceEntry, peer: Address, multicast: bool, now_ns: int) -> None:
-        """Answer a Find with unicast Offers: at once, or with a delay if many may be answering."""
+        """Answer a Find by unicast Offers: at once, or after a random delay if several servers may answer."""
         if entry.ttl == 0:
             return
         keys = [
@@ -272,12 +274,15 @@ class SdServer:
             if offer is not None:
                 self._actions.enqueue(address, offer.entry(self._actions.timings.ttl_offer_s))
 
-    # --- subscriptions ----------------------------------------------------------------------------------------------------
+    # --- subscriptions ------------------------------------------------------------------------------------------------
 
     def on_subscribe(
         self, entry: EventgroupEntry, peer: Address, multicast: bool, supports_initial_data: bool, now_ns: int
     ) -> None:
-        """Subscribe or StopSubscribe; `says_initial`: the sender understands the flag for initial data."""
+        """Process a Subscribe or a StopSubscribe.
+
+        `supports_initial_data`: the sender supports the initial-data flag.
+        """
         if multicast:
             self._actions.emit_refused(
                 SdRefusal.SD_MULTICAST, peer, f"Subscribe of {_describe(entry)} by multicast"
@@ -319,7 +324,7 @@ class SdServer:
         if endpoints.udp is None and endpoints.tcp is None and offer.eventgroups[entry.eventgroup] is None:
             return SdRefusal.SD_ENDPOINTS, "no endpoint, expected one over UDP or TCP"
         for address in (endpoints.udp, endpoints.tcp):
-            # Whoever could name another host would have us send it all the events.
+            # A Subscribe that names another host would redirect all events to that host.
             if address is not None and address[0] != peer[0]:
                 return (
                     SdRefusal.SD_ENDPOINTS,
@@ -351,14 +356,14 @@ class SdServer:
         self._actions.emit(SubscriptionRequested(subscription, entry.ttl, initial, multicast))
 
     def accept_subscription(self, subscription: SdSubscription) -> None:
-        """The subscription that was asked about is granted; nothing if it is over meanwhile."""
+        """Accept a requested subscription; no effect if the subscription ended meanwhile."""
         subscriber = self._subscribers.get(subscription.peer, {}).get(subscription)
         if subscriber is not None and subscriber.state is SubscriberState.PENDING:
             subscriber.state = SubscriberState.ACTIVE
             self._ack(subscription, subscriber)
 
     def refuse_subscription(self, subscription: SdSubscription) -> None:
-        """It is not granted, or no longer: the next Subscribe is asked about again."""
+        """Refuse a requested or an accepted subscription; the next Subscribe requests a new decision."""
         subscriber = self._subscribers.get(subscription.peer, {}).get(subscription)
         if subscriber is not None:
             self._remove_subscription(subscription)
@@ -376,7 +381,7 @@ class SdServer:
             self._actions.deadlines.schedule(due, subscriber.received_ns + entry.ttl * NS_PER_S)
 
     def nack(self, entry: EventgroupEntry, peer: Address) -> None:
-        """Refuse a Subscribe. A StopSubscribe has no answer."""
+        """Send a Nack for a Subscribe. A StopSubscribe has no answer."""
         if entry.ttl:
             self._actions.enqueue(peer, _ack_entry(entry, 0, ()))
 
@@ -387,7 +392,7 @@ class SdServer:
         for subscription in list(self._subscribers.get(peer, ())):
             if (subscription.key, subscription.eventgroup, subscription.counter) != stopped:
                 continue
-            # It names the endpoints of its Subscribe; one that names none means all of them.
+            # A StopSubscribe names the endpoints of its Subscribe; without endpoints it ends all of them.
             named = (endpoints.udp, endpoints.tcp) if isinstance(endpoints, EntryEndpoints) else (None, None)
             if named in {(None, None), (subscription.udp, subscription.tcp)}:
                 self._end_subscription(subscription, EndReason.STOPPED)
@@ -405,7 +410,7 @@ class SdServer:
         self._end_subscription(subscription, EndReason.UNDECIDED)
 
     def on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
-        """All that `peer` subscribed is over, and it offers nothing."""
+        """All subscriptions and competing offers of `peer` end."""
         self.end_subscriptions_of(peer, EndReason.REBOOTED)
         if self.competing_offers is not None:
             self.competing_offers.on_peer_rebooted(peer, now_ns)
@@ -427,10 +432,10 @@ class SdServer:
         self._subscription_count -= 1
         self._actions.deadlines.cancel((self._subscriber_due, subscription))
 
-    # --- reading ----------------------------------------------------------------------------------------------------------
+    # --- statistics ---------------------------------------------------------------------------------------------------
 
     def depends_on(self, peer: Address) -> bool:
-        """Whether something here depends on what is known of `peer`."""
+        """Whether the server holds state that belongs to `peer`."""
         competes = self.competing_offers is not None and self.competing_offers.depends_on(peer)
         return competes or peer in self._subscribers or peer in self._pending_offers
 

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session numbers of service discovery: ours, which tell others of our reboots, and theirs, which tell us.
+"""Session numbers of service discovery. Own numbers announce a reboot; received numbers reveal a peer's reboot.
 
-A sender counts 1 to 0xFFFF and again from 1, for its multicasts and for each unicast peer on their own, and has the
-reboot flag set until the number wraps for the first time. The standard takes for a reboot:
+A sender counts from 1 to 0xFFFF and again from 1, separately for its multicasts and for each unicast peer. The reboot
+flag is set until the number wraps for the first time. The standard detects a reboot by:
 
-    flag 0, then 1                          a counter that had wrapped starts anew
-    flag 1, then 1 with no higher number    a counter that had not wrapped starts anew
+    flag 0, then 1                          a counter that had wrapped restarts
+    flag 1, then 1 with no higher number    a counter that had not wrapped restarts
 
-Taken at its word, that makes a reboot of every duplicated or overtaken datagram. So here the last numbers are kept:
+Literally applied, every duplicated or reordered datagram is a reboot. So this module keeps the last numbers:
 
     duplicate   the same number with the same bytes within REORDER_NS           dropped
-    late        a number not seen yet, up to WINDOW behind, within REORDER_NS   dropped: what came after it is newer
-    late        within REORDER_NS after a reboot, a number that goes on where the old life ended     dropped
+    late        a new number, up to WINDOW behind, within REORDER_NS            dropped: newer messages were processed
+    late        within REORDER_NS after a reboot, a number that continues the previous life     dropped
 
-What cannot be told apart, by anybody:
-* a reboot of which nothing is heard until a number is reached that is higher than the old one: no reboot is seen;
-* two reboots with nothing heard in between: one is seen;
-* a reboot that repeats a datagram, number and bytes, within REORDER_NS: taken for a duplicate, until the next one;
-* a datagram that was overtaken by more than WINDOW others or by more than REORDER_NS: taken for a reboot.
+Limits of the protocol:
+* A reboot stays undetected if the first received number is higher than the last one of the previous life.
+* Two reboots without a received message in between count as one.
+* A reboot that repeats a datagram, number and bytes, within REORDER_NS is a duplicate until the next datagram.
+* A datagram that more than WINDOW others, or more than REORDER_NS, overtook counts as a reboot.
 
-A peer has two channels, and each of them notices the same reboot. The one that is second says nothing.
+A peer has two channels, and each of them detects the same reboot. Only the first detection is reported. Times are
+arrival times, not read times: a busy reader must not look like a slow network.
 """
 
 from collections import deque
@@ -29,14 +30,14 @@ from typing import Final, NamedTuple
 from ustreamer.transports.someip.protocol.codec import MAX_SESSION
 
 WINDOW: Final = 32
-"""How far back, in numbers, a datagram may be late."""
+"""Maximum distance of a late datagram, in numbers."""
 REORDER_NS: Final = 50_000_000
-"""How far back, in time: above what a network needs to overtake, below what an ECU needs to boot."""
+"""Maximum age of a late datagram: longer than network reordering, shorter than the boot of an ECU."""
 _MAX_REPORTED: Final = 8
 
 
 class SessionVerdict(StrEnum):
-    """What a message's session number says of it."""
+    """The classification of a message by its session number."""
 
     NEW = "new"
     REBOOT = "reboot"
@@ -45,7 +46,7 @@ class SessionVerdict(StrEnum):
 
 
 def session_and_reboot_flag(count: int) -> tuple[int, bool]:
-    """Session number and reboot flag of the message with this `count`, from 1, on its channel."""
+    """Session number and reboot flag of message number `count`, from 1, on its channel."""
     return (count - 1) % MAX_SESSION + 1, count <= MAX_SESSION
 
 
@@ -56,37 +57,42 @@ class _SeenMessage(NamedTuple):
     at_ns: int
 
 
+class _RebootSpan(NamedTuple):
+    """The arrival times of a message before a reboot and of the first one after it, on one channel.
+
+    Two channels detect the same reboot if their spans overlap, give or take a reordered datagram. The rule needs no order between the channels: a backlog is
+    read one socket after the other, so either channel may be ahead by the whole backlog.
+    """
+
+    after_ns: int
+    until_ns: int
+
+
 class _Channel:
     """The multicasts or the unicasts of one peer."""
 
     def __init__(self) -> None:
         self._seen: deque[_SeenMessage] = deque(maxlen=2 * WINDOW)
         self._highest: _SeenMessage | None = None
-        self._previous_highest: _SeenMessage | None = (
-            None  # the highest of the life before, and when the new one was noticed
-        )
+        self._previous_highest: _SeenMessage | None = None  # the highest message of the previous life
         self._restarted_ns = 0
-        # When reboots were heard of that the other channel has told. Not a flag: a backlog is read one channel after the
-        # other, and there may be several in it.
-        self.reported_reboots_ns: deque[int] = deque(maxlen=_MAX_REPORTED)
-
-    @property
-    def is_known(self) -> bool:
-        return self._highest is not None
+        # Reboots that the other channel detected first. A queue and not a flag: a backlog is read one channel after the
+        # other and may contain several reboots.
+        self.reported_reboots: deque[_RebootSpan] = deque(maxlen=_MAX_REPORTED)
 
     def classify(self, new: _SeenMessage) -> SessionVerdict:
-        """Say what `new` is, without taking it in."""
+        """Classify `new` without storing it."""
         highest = self._highest
         if highest is None:
             return SessionVerdict.NEW
         if self._continues_previous(new, highest):
             return SessionVerdict.LATE
         if highest.reboot and not new.reboot:
-            return SessionVerdict.NEW  # it has wrapped
+            return SessionVerdict.NEW  # the number has wrapped
         ahead = (new.session - highest.session) % MAX_SESSION
         behind = (highest.session - new.session) % MAX_SESSION
         if new.reboot and not highest.reboot:
-            # Unless it is one of the last before the wrap.
+            # Unless the message is one of the last before the wrap.
             overtaken = new.session > highest.session and behind < WINDOW
             return self._classify_old(new, highest) if overtaken else SessionVerdict.REBOOT
         if new.reboot:
@@ -94,9 +100,8 @@ class _Channel:
         verdict = (
             self._classify_old(new, highest) if behind < WINDOW and behind <= ahead else SessionVerdict.NEW
         )
-        return (
-            SessionVerdict.NEW if verdict is SessionVerdict.REBOOT else verdict
-        )  # with flag 0 there is no sign of one
+        # Without the reboot flag, a reboot is not detectable.
+        return SessionVerdict.NEW if verdict is SessionVerdict.REBOOT else verdict
 
     def _classify_old(self, new: _SeenMessage, highest: _SeenMessage) -> SessionVerdict:
         for seen in reversed(self._seen):
@@ -112,7 +117,7 @@ class _Channel:
         if previous is None or new.at_ns - self._restarted_ns > REORDER_NS or new.reboot != previous.reboot:
             return False
         if new.reboot == highest.reboot and abs(new.session - highest.session) <= WINDOW:
-            return False  # it goes on in the new life just as well
+            return False  # the number also continues the new life
         apart = (new.session - previous.session) % MAX_SESSION
         return min(apart, MAX_SESSION - apart) <= WINDOW
 
@@ -121,23 +126,31 @@ class _Channel:
         self._seen.append(new)
 
     def remember(self, new: _SeenMessage) -> None:
-        """Remember a late one, so that it is not late twice."""
+        """Store a late message, so that its repetition is a duplicate."""
         self._seen.append(new)
 
-    def restart(self, new: _SeenMessage) -> bool:
-        """Begin a new life; whether the other channel has told of it."""
-        self._previous_highest, self._restarted_ns = self._highest, new.at_ns
+    def restart(self, new: _SeenMessage) -> _RebootSpan | None:
+        """Start a new life; returns the span of the reboot, or None if the other channel has already reported it."""
+        highest = self._highest
+        assert highest is not None  # `classify` compared with it
+        # The same number in the previous life is the safe bound: `highest` may be of the new life, if it overtook `new`.
+        number = (new.session, new.reboot)
+        same = next((each for each in reversed(self._seen) if (each.session, each.reboot) == number), highest)
+        span = _RebootSpan(same.at_ns, new.at_ns)
+        self._previous_highest, self._restarted_ns = highest, new.at_ns
         self._seen.clear()
         self.advance(new)
-        was_reported = False
-        while self.reported_reboots_ns and self.reported_reboots_ns[0] <= new.at_ns + REORDER_NS:
-            self.reported_reboots_ns.popleft()
-            was_reported = True
-        return was_reported
+        reported = self.reported_reboots
+        while reported and reported[0].until_ns < span.after_ns - REORDER_NS:
+            reported.popleft()  # a reboot that this channel missed
+        if reported and reported[0].after_ns <= span.until_ns:
+            reported.popleft()
+            return None
+        return span
 
 
 class PeerSessions:
-    """The session numbers heard of one peer: bounded, about 10 kB at most."""
+    """The received session numbers of one peer: bounded, at most about 10 kB."""
 
     def __init__(self) -> None:
         self._unicast = _Channel()
@@ -146,9 +159,9 @@ class PeerSessions:
     def observe(
         self, session: int, reboot: bool, multicast: bool, digest: int, now_ns: int
     ) -> SessionVerdict:
-        """Take in a message of the peer; `digest` is a checksum of its bytes. REBOOT comes once for each reboot."""
+        """Classify and store a message; `digest` is a checksum of its bytes. Each reboot returns REBOOT once."""
         if session == 0:
-            return SessionVerdict.NEW  # its sender does not count
+            return SessionVerdict.NEW  # the sender does not count sessions
         channel, other = (self._multicast, self._unicast) if multicast else (self._unicast, self._multicast)
         new = _SeenMessage(session, reboot, digest, now_ns)
         verdict = channel.classify(new)
@@ -157,8 +170,8 @@ class PeerSessions:
         elif verdict is SessionVerdict.LATE:
             channel.remember(new)
         elif verdict is SessionVerdict.REBOOT:
-            if channel.restart(new):
+            span = channel.restart(new)
+            if span is None:
                 return SessionVerdict.NEW
-            if other.is_known:
-                other.reported_reboots_ns.append(now_ns)
+            other.reported_reboots.append(span)
         return verdict

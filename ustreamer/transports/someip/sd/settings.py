@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What service discovery is told: who we are, what we offer and want, how fast, and how much of others we bear."""
+"""The settings of service discovery: identity, offered and wanted services, timings and limits."""
 
 import ipaddress
 from typing import Annotated
@@ -18,15 +18,15 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class SdTimings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When service discovery speaks; delays with a min and a max are chosen at random between them.
+    """The timing of service discovery; a delay with a min and a max is random between the two.
 
-    * `initial_delay_*_ms`: before the first Offer or Find. Until then, no Find is answered.
+    * `initial_delay_*_ms`: before the first Offer or Find. Until then, Finds are not answered.
     * `repetitions_base_delay_ms`: pause before the first repetition, doubled after each; `repetitions_max` of them.
-    * `cyclic_offer_delay_ms`: between Offers from then on; 0 is never. There are no cyclic Finds.
-    * `request_response_delay_*_ms`: before an answer to a multicast. Answers to unicasts come at once.
-    * `ttl_*_s`: how long what we say is valid; 0xFFFFFF is for ever. A Find's ttl means nothing to anybody.
-    * `ack_timeout_ms`: how long a Subscribe waits for its answer before it is sent again, doubled up to eight times that.
-    * `decision_timeout_ms`: how long whoever was asked about a subscription of somebody else may take.
+    * `cyclic_offer_delay_ms`: between later Offers; 0 disables them. There are no cyclic Finds.
+    * `request_response_delay_*_ms`: before an answer to a multicast. Unicasts are answered immediately.
+    * `ttl_*_s`: validity of sent entries; 0xFFFFFF is unlimited. Receivers ignore the ttl of a Find.
+    * `ack_timeout_ms`: wait for the answer to a Subscribe before a retry, doubled up to eight times the value.
+    * `decision_timeout_ms`: maximum time for the decision on a peer's subscription.
     """
 
     initial_delay_min_ms: Milliseconds = 10
@@ -56,12 +56,12 @@ class SdTimings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SdLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of others is borne; what is above is refused and counted.
+    """The limits of input from other hosts; input above a limit is refused and counted.
 
-    * `peers`: whose session numbers are kept. `peer_entries_per_s` and `peer_entries_burst`: entries of one of them.
-    * `services`: offers of others that are kept, of those that are wanted.
-    * `subscriptions`: of others to what we offer; `peer_subscriptions`: of one of them.
-    * `datagram`: bytes of one of our messages.
+    * `peers`: peers with stored session numbers. `peer_entries_per_s` and `peer_entries_burst`: entries of one peer.
+    * `services`: stored offers of wanted services.
+    * `subscriptions`: peers' subscriptions to offered services; `peer_subscriptions`: those of one peer.
+    * `datagram`: bytes of one sent message.
     """
 
     peers: Annotated[int, Meta(ge=1, le=65_536)] = 256
@@ -74,7 +74,7 @@ class SdLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ServiceKey(Struct, frozen=True, order=True):
-    """An instance of a service, in one version."""
+    """An instance of a service in one major version."""
 
     service: int
     instance: int
@@ -85,9 +85,9 @@ class ServiceKey(Struct, frozen=True, order=True):
 
 
 class OfferedService(Struct, frozen=True):
-    """A service that we offer at `udp`, `tcp` or both. `eventgroups` maps ids to the multicast group used for it, if any.
+    """A service that is offered at `udp`, `tcp` or both. `eventgroups` maps ids to the multicast group, if any.
 
-    `authority` is whose service it is: what another streamer that offers it has to bring.
+    `authority` provides the service: a competing streamer must carry this authority.
     """
 
     key: ServiceKey
@@ -104,7 +104,7 @@ class OfferedService(Struct, frozen=True):
 
 
 class WantedService(Struct, frozen=True):
-    """A service to be found."""
+    """A service to be found; ANY values match every instance or version."""
 
     service: int
     instance: int = ANY_INSTANCE
@@ -121,12 +121,12 @@ class WantedService(Struct, frozen=True):
 
 
 class PeerDiscoverySettings(Struct, frozen=True, kw_only=True):
-    """That we are a streamer, and what we make of others.
+    """The identity of the own streamer, and the treatment of other streamers.
 
-    * `me`: as they see us. `service`: the id that stands for a streamer.
-    * `vouched`: own authorities of those that are believed though they are seen on this network only.
-    * `relayed`: services that may be what another streamer offers. All others are an ECU's, or not there.
-    * `hosts`: addresses of streamers that do not say that they are.
+    * `own_id`: the id in the own announcements. `service`: the service id that represents a streamer.
+    * `trusted_authorities`: own authorities of streamers that are trusted although only this network announces them.
+    * `accept_relayed`: services that another streamer may offer. All other services must come from an ECU.
+    * `streamer_hosts`: addresses of streamers that do not announce themselves.
     """
 
     own_id: RouterId
@@ -137,15 +137,15 @@ class PeerDiscoverySettings(Struct, frozen=True, kw_only=True):
 
 
 class SdSettings(Struct, frozen=True, kw_only=True):
-    """All that one service discovery is told at its start.
+    """All settings of one service discovery.
 
-    * `own`: the address our messages leave from; what comes from there is our own multicast.
-    * `networks`: those whose offers, finds and subscriptions are taken. No others are.
-    * `events`: where we take events over UDP; the endpoint in our Subscribes.
-    * `initial_data`: say that we understand the flag by which a client asks for the present values of fields.
-    * `sd_endpoint_options`: believe an option by which a sender names another address than its own. Whoever believes
-      it gives away what the network knows about senders.
-    * `streamer`: look for other streamers, and tell them of us; None: neither.
+    * `own`: the source address of sent messages; messages from it are looped-back own multicasts.
+    * `networks`: the only accepted sources of Offers, Finds and Subscribes.
+    * `events`: the UDP endpoint in own Subscribes, where events arrive.
+    * `initial_data`: announce support for the flag by which a client requests the current field values.
+    * `sd_endpoint_options`: accept an option by which a sender names another address than its own. This option bypasses
+      the source address check of the network.
+    * `streamer`: discover other streamers and announce the own one; None: neither.
     """
 
     own: Address

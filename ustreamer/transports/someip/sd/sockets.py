@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two sockets of service discovery: one hears the group, the other one sends everything and hears what is for us alone."""
+"""The two sockets of service discovery: one receives the multicast group, the other sends and receives unicasts."""
 
 import socket
 from collections.abc import Iterator
@@ -11,19 +11,25 @@ from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 _MAX_DATAGRAM: Final = 65_535
-_BUFFER: Final = 1 << 20  # an Offer from each of 256 peers at once is 100 KB, with the kernel's share 400
-_TTL: Final = 1  # service discovery stays on its link
+_BUFFER: Final = (
+    1 << 20
+)  # an Offer from each of 256 peers at once is 100 KB, or 400 KB with the kernel's overhead
+_TTL: Final = 1  # service discovery is link-local
 _SO_TIMESTAMPNS: Final = 35  # asm-generic/socket.h; not in the socket module
 _TIMESPEC: Final = Struct("@ll")
 _CMSG_SPACE: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 _NS_PER_S: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
-_MAX_WAITED_NS: Final = _NS_PER_S
-"""What has waited longer may as well have come when the clock was set."""
+_MAX_WAITED_NS: Final = 10 * _NS_PER_S
+"""Bound of a wait, because a clock step can make it arbitrary.
+
+A real wait must stay below: a datagram that looks younger than it is can look like a reboot. Beside two busy loops, a reader
+of 700 datagrams per s was 1 to 2 s behind.
+"""
 
 
 class ReceivedDatagram(NamedTuple):
-    """A datagram that came to service discovery's port; `arrived_ns` since the epoch, None if the kernel does not say."""
+    """A datagram at the service discovery port; `arrived_ns` since the epoch, None without a kernel timestamp."""
 
     datagram: bytes
     peer: Address
@@ -31,14 +37,17 @@ class ReceivedDatagram(NamedTuple):
     arrived_ns: int | None = None
 
     def waited_ns(self, wall_ms: int) -> int:
-        """For how long nobody took it, by the wall clock, which may be set at any moment: 1 s at most."""
+        """The time between arrival and read, in ns, at most 10 s.
+
+        The computation uses the wall clock, which may step at any moment.
+        """
         if self.arrived_ns is None:
             return 0
         return min(max(wall_ms * _NS_PER_MS - self.arrived_ns, 0), _MAX_WAITED_NS)
 
 
 class SdSockets:
-    """Belongs to one thread, but for `fds`."""
+    """All methods belong to one thread, except `fds`."""
 
     def __init__(self, own_address: Address, group: Address) -> None:
         self._own_address = own_address
@@ -46,13 +55,13 @@ class SdSockets:
         self._unicast: socket.socket | None = None
         self._multicast: socket.socket | None = None
         self.send_failed = 0
-        """Messages that the kernel did not take. Whoever needs them asks again, or gets the next cyclic Offer."""
+        """Messages that the kernel refused. A receiver repeats its request or gets the next cyclic Offer."""
 
     def open(self) -> None:
-        """Bind and join. Raises UStatusError(UNAVAILABLE) naming what could not be had."""
+        """Bind and join the group. Raises UStatusError(UNAVAILABLE) with the failed address."""
         try:
             self._unicast = self._bind(self._own_address)
-            # With the address and not 0.0.0.0, or the group is joined on whatever interface has the default route.
+            # The address and not 0.0.0.0, which would join on the interface of the default route.
             self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self._interface)
             self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, _TTL)
             self._multicast = join_group(self._group, self._own_address[0])
@@ -68,16 +77,16 @@ class SdSockets:
         return socket.inet_aton(self._own_address[0])
 
     def _bind(self, address: Address) -> socket.socket:
-        # REUSEADDR, because another stack on this machine has the port already: at another address, or at all of them.
+        # REUSEADDR: another stack on this machine may use the port, at another address or at all of them.
         return open_udp_socket(address, reuse=True, buffer=_BUFFER)
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """What to wait for; none while it is closed."""
+        """The descriptors to poll; none while closed."""
         return tuple(each.fileno() for each in (self._multicast, self._unicast) if each is not None)
 
     def receive(self, limit: int) -> Iterator[ReceivedDatagram]:
-        """What has come in, `most` datagrams of each socket."""
+        """Yield the pending datagrams, at most `limit` of each socket."""
         for opened, multicast in ((self._multicast, True), (self._unicast, False)):
             for _ in range(limit if opened is not None else 0):
                 assert opened is not None
@@ -86,11 +95,11 @@ class SdSockets:
                 except BlockingIOError:
                     break
                 except OSError:
-                    break  # an ICMP error for something we sent: whoever is not there does not answer
+                    break  # an ICMP error for an earlier send
                 yield ReceivedDatagram(datagram, peer, multicast, _kernel_timestamp(ancillary))
 
     def send(self, datagram: bytes, to: Address | None) -> None:
-        """Send from our address, to one peer or (None) to the group. What cannot be sent is counted."""
+        """Send to one peer or (None) to the group. A failed send is counted."""
         try:
             assert self._unicast is not None
             self._unicast.sendto(datagram, to or self._group)
@@ -98,18 +107,18 @@ class SdSockets:
             self.send_failed += 1
 
     def rejoin(self) -> None:
-        """Be a member of the group again after the link was away, and send to it: an interface that was made anew is another.
+        """Join the group again after a link loss, and set the interface for multicasts.
 
-        The kernel has noted its number, which is not that of the new one, for what is sent to groups as well.
+        The kernel stores the interface index, and a recreated interface has another index.
         """
         if self._multicast is not None:
             rejoin_group(self._multicast, self._group[0], self._own_address[0])
         if self._unicast is not None:
-            with suppress(OSError):  # the interface is gone again, and its next coming is another try
+            with suppress(OSError):  # the interface vanished again; its return retries this
                 self._unicast.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self._interface)
 
     def close(self) -> None:
-        """May be repeated."""
+        """Close both sockets. Idempotent."""
         for each in (self._unicast, self._multicast):
             if each is not None:
                 each.close()
@@ -125,7 +134,7 @@ def _kernel_timestamp(ancillary: list[tuple[int, int, bytes]]) -> int | None:
 
 
 def open_udp_socket(address: Address, *, reuse: bool, buffer: int | None = None) -> socket.socket:
-    """A non-blocking UDP socket at `address`. Raises UStatusError(UNAVAILABLE)."""
+    """Open a non-blocking UDP socket at `address`. Raises UStatusError(UNAVAILABLE)."""
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setblocking(False)
@@ -142,7 +151,7 @@ def open_udp_socket(address: Address, *, reuse: bool, buffer: int | None = None)
 
 
 def join_group(group: Address, interface: str, buffer: int | None = None) -> socket.socket:
-    """A non-blocking socket that hears what is sent to `group`, on the interface that has the address `interface`."""
+    """Open a non-blocking socket that receives `group`, on the interface that has the address `interface`."""
     opened = open_udp_socket(group, reuse=True, buffer=buffer)
     try:
         opened.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, _membership(group[0], interface))
@@ -154,12 +163,12 @@ def join_group(group: Address, interface: str, buffer: int | None = None) -> soc
 
 
 def rejoin_group(opened: socket.socket, group: str, interface: str) -> None:
-    """Leave and join, as far as the kernel lets us."""
+    """Leave and join the group, as far as the kernel permits."""
     for option in (socket.IP_DROP_MEMBERSHIP, socket.IP_ADD_MEMBERSHIP):
         try:
             opened.setsockopt(socket.IPPROTO_IP, option, _membership(group, interface))
         except OSError:
-            continue  # not a member; or the interface is gone again, and its next coming is another try
+            continue  # not a member; or the interface vanished again, and its return retries this
 
 
 def _membership(group: str, interface: str) -> bytes:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other streamers that offer what we offer: SOME/IP knows no two offers of one instance, so one of us does.
+"""Competing offers of the same instance by several streamers: SOME/IP permits one Offer, so one streamer offers.
 
-Who offers goes on to, and whoever hears it stands by: a restart, or one more streamer, changes nothing. If two do, because they
-have not heard of each other in time, one gives way, by lot. When who offers stops, is silent for its ttl or reboots, those that
-stand by wait for a random time, and the first of them offers.
+An offering streamer continues, and a streamer that receives a competing Offer stands by: a restart or an additional
+streamer changes nothing. Two streamers can start at the same time; the tie-break of the election then decides. When the
+offering streamer stops, reboots or is silent for its ttl, the others wait for a random time and the first one offers.
 
-An Offer is a word, and who gives way to it may give way to nobody. So another streamer has to be believed to bring what it offers
-(`PeerRouters.is_trusted`); for who is not believed we stand by for `ttl_offer_s`, in which it may show up on the other side, and to
-who offers already it means nothing.
+Offers are unauthenticated. Standing by for a forged one would silence the service. A competing streamer must therefore
+be trusted to carry the service (`PeerRouters.is_trusted`). For an untrusted one, the standby lasts at most
+`ttl_offer_s`, in which its announcement may arrive on the other side. An already offering streamer ignores it.
 """
 
 from collections.abc import Callable, Hashable
@@ -21,16 +21,16 @@ from ustreamer.transports.someip.sd.codec import TTL_FOREVER
 from ustreamer.transports.someip.sd.settings import PeerDiscoverySettings, ServiceKey
 
 MAX_COMPETING_OFFERS: Final = 16
-"""Kept for one service."""
+"""Maximum competing offers per service."""
 
 TrustCheck = Callable[[RouterId, str], bool]
-"""Whether a streamer can be believed to bring what an authority has."""
+"""Returns whether a streamer is trusted to carry an authority."""
 
 _Competitor = tuple[Address, RouterId]
 
 
 class CompetingOffers:
-    """Who else offers what. `lapsed` is called when fewer do, or somebody was in doubt for long enough."""
+    """The competing offers per service. `recheck` is called when an offer ends or the trust timeout passes."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class CompetingOffers:
         self._offers: dict[ServiceKey, dict[_Competitor, None]] = {}
         self._suspected_since_ns: dict[ServiceKey, int] = {}
         self.trust_check: TrustCheck | None = None
-        """Until it is set, everybody is believed."""
+        """Until it is set, every streamer is trusted."""
 
     def on_offer(self, key: ServiceKey, router_id: RouterId, peer: Address, ttl: int, now_ns: int) -> None:
-        """An Offer or a StopOffer of a service that we offer as well."""
+        """Process an Offer or a StopOffer of a service that is also an own one."""
         competitor = (peer, router_id)
         if ttl == 0:
             self._withdraw(key, competitor, now_ns)
@@ -69,7 +69,7 @@ class CompetingOffers:
             self._actions.deadlines.schedule(due, now_ns + ttl * NS_PER_S)
 
     def should_stand_by(self, key: ServiceKey, authority: str, now_ns: int) -> bool:
-        """Whether a service that is `authority`'s is another one's to offer, as far as that is known."""
+        """Whether another streamer has the right to offer a service of `authority`, as far as known."""
         offers = self._offers.get(key)
         if not offers or any(self.is_trusted(router_id, authority) for _, router_id in offers):
             self._suspected_since_ns.pop(key, None)
@@ -93,7 +93,7 @@ class CompetingOffers:
         )
 
     def yields_to(self, key: ServiceKey, router_id: RouterId) -> bool:
-        """Whether it is we who give way if both of us offer it."""
+        """Whether the own streamer loses the tie-break against `router_id`."""
         return election_key(router_id, str(key)) > election_key(self._own_id, str(key))
 
     def _expired(self, hashed: Hashable, now_ns: int) -> None:
@@ -114,13 +114,13 @@ class CompetingOffers:
         self._recheck(key, now_ns)
 
     def on_peer_rebooted(self, peer: Address, now_ns: int) -> None:
-        """It has rebooted."""
+        """All competing offers of `peer` end."""
         for key, offers in list(self._offers.items()):
             for competitor in [each for each in offers if each[0] == peer]:
                 self._withdraw(key, competitor, now_ns)
 
     def clear(self) -> None:
-        """The link is gone."""
+        """The link is down: all competing offers end."""
         for key, offers in self._offers.items():
             for competitor in offers:
                 self._actions.deadlines.cancel((self._expired, (key, competitor)))
@@ -129,5 +129,5 @@ class CompetingOffers:
         self._suspected_since_ns.clear()
 
     def depends_on(self, peer: Address) -> bool:
-        """Whether something here depends on what is known of `peer`."""
+        """Whether a competing offer belongs to `peer`."""
         return any(competitor[0] == peer for offers in self._offers.values() for competitor in offers)
