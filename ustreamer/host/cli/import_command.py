@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer import`: the configurations of other programs as one of ours. What could not be carried over is on stderr."""
+"""`ustreamer import`: converts the configuration of another program. Settings that cannot be converted go to stderr."""
 
 import argparse
 import re
@@ -65,7 +65,7 @@ def _major(text: str) -> int:
 
 
 def _vsomeip(arguments: argparse.Namespace) -> int:
-    # They bring the SOME/IP transport's configuration, which few commands need.
+    # Imported late: the importers load the SOME/IP configuration, which few commands need.
     from ustreamer.host.config import endpoint_text
     from ustreamer.host.importers import vsomeip
 

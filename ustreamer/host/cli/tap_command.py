@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer tap`: watch a running streamer decide, one line for each message and target."""
+"""`ustreamer tap`: shows the verdicts of a running streamer, one line per message and target."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ _FINAL: Final = [each.name.lower() for each in Verdict if each is not Verdict.QU
 def add_tap(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", state_dir: Callable[[Path], Path]
 ) -> None:
-    """Add the command; `state_dir` reads it out of a configuration."""
+    """Add the command; `state_dir` reads it from a configuration."""
     parser = commands.add_parser("tap", help="what a running streamer decides, message by message")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
@@ -46,7 +46,7 @@ def add_tap(
 
 
 def uuri_pattern(text: str) -> str:
-    """A UUri, which may have wildcards, as it was written. Raises ArgumentTypeError."""
+    """The text of a valid UUri, which may have wildcards. Raises ArgumentTypeError."""
     try:
         UUri.parse(text)
     except UStatusError as error:

@@ -34,7 +34,7 @@ _LEFT_OUT_REASONS: Final = {
 
 
 class UpStreamerConfig(msgspec.Struct, frozen=True):
-    """What the configuration says in our words. `zenoh` is its configuration file, None if it has none."""
+    """The content of the configuration. `zenoh` is its Zenoh configuration file, None if it names none."""
 
     authority: str
     queue_messages: int | None
@@ -44,7 +44,7 @@ class UpStreamerConfig(msgspec.Struct, frozen=True):
 
 
 def import_file(path: Path) -> UpStreamerConfig:
-    """Read `path`. Raises UStatusError: NOT_FOUND, or INVALID_ARGUMENT if it is no configuration of up-streamer."""
+    """Read `path`. Raises UStatusError: NOT_FOUND, or INVALID_ARGUMENT if it is no up-streamer configuration."""
     try:
         with path.open("rb") as file:
             raw = file.read(LIMIT_BYTES + 1)
@@ -172,7 +172,7 @@ def _is_usable_authority(authority: str) -> bool:
 
 
 def toml_text(name: str, imported: UpStreamerConfig, origin: str) -> str:
-    """A configuration with a Zenoh endpoint `name`, as TOML; without a Zenoh file it listens on loopback."""
+    """A configuration with a Zenoh endpoint `name`, as TOML. Without a Zenoh file it listens on loopback."""
     transport_lines = (
         ['mode = "peer"', 'listen = ["tcp/127.0.0.1:7447"]']
         if imported.zenoh is None
