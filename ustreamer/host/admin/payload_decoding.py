@@ -83,7 +83,7 @@ def _to_json_value(value: Any, depth: int) -> object:
             return [_to_json_value(each, depth + 1) for each in value]
         case dict():
             return {str(name): _to_json_value(each, depth + 1) for name, each in value.items()}
-    raise TypeError(f"its decoder made a {type(value).__name__} of it, which is no value to show")
+    raise TypeError(f"its decoder returned a {type(value).__name__}, which cannot be shown")
 
 
 _F32: Final = struct.Struct("f")

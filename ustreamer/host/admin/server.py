@@ -157,7 +157,7 @@ def encode_response(response: AdminResponse) -> bytes:
     """A response as a line. A response beyond the limit becomes a failure."""
     line = msgspec.json.encode(response)
     if len(line) >= MAX_RESPONSE:
-        text = f"the answer takes {len(line)} bytes, and {MAX_RESPONSE} are the limit"
+        text = f"the response takes {len(line)} bytes, more than {MAX_RESPONSE}"
         line = msgspec.json.encode(AdminFailure(int(UCode.RESOURCE_EXHAUSTED), text))
     return line + b"\n"
 

@@ -243,9 +243,7 @@ class Taps:
         """A reader with the verdicts that match `tap_filter`, from now on. Raises UStatusError(RESOURCE_EXHAUSTED)."""
         with self._lock:
             if not self._free_slots:
-                raise UStatusError(
-                    UCode.RESOURCE_EXHAUSTED, "as many look on already as may: try again later"
-                )
+                raise UStatusError(UCode.RESOURCE_EXHAUSTED, "too many tap readers: try again later")
             self._free_slots -= 1
         reader = _SlotReader(tap_filter, self._dispatcher.clock, self._find_decoder, self._release_slot)
         reader.attach(self._dispatcher)

@@ -49,12 +49,12 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         return parser
 
     add(commands, "reload", _reload, "have a running streamer go on by its changed configuration")
-    add(commands, "routes", _routes, "where a running streamer sends what")
-    add(commands, "top", _top, "what a running streamer counts")
+    add(commands, "routes", _routes, "show the routes of a running streamer")
+    add(commands, "top", _top, "show the counters of a running streamer")
     add_tap(commands, _state_dir)
-    letters = commands.add_parser("dead-letters", help="what could not be delivered").add_subparsers(
-        metavar="ACTION", required=True
-    )
+    letters = commands.add_parser(
+        "dead-letters", help="list, show, redrive or purge undelivered messages"
+    ).add_subparsers(metavar="ACTION", required=True)
     add(letters, "ls", _ls, "list dead letters, the oldest first")
     add(letters, "show", _show, "all of one dead letter, but for its token").add_argument(
         "number", type=_number, metavar="ID"

@@ -31,13 +31,17 @@ _OK: Final = 0
 def add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "explain", help="why a message would go where, rule by rule; touches nothing"
+        "explain", help="explain the routing of a message, rule by rule; changes nothing"
     )
     parser.add_argument("config", type=Path, metavar="CONFIG")
-    parser.add_argument("--source", type=uuri_pattern, required=True, metavar="UURI", help="who sends it")
-    parser.add_argument("--sink", type=uuri_pattern, metavar="UURI", help="to whom; none for a publication")
-    parser.add_argument("--type", choices=TYPES, help="what it is; else what source and sink make it")
-    parser.add_argument("--at", metavar="ENDPOINT", help="where it comes in; else where its source lives")
+    parser.add_argument(
+        "--source", type=uuri_pattern, required=True, metavar="UURI", help="address of the sender"
+    )
+    parser.add_argument(
+        "--sink", type=uuri_pattern, metavar="UURI", help="address of the receiver; none for a publication"
+    )
+    parser.add_argument("--type", choices=TYPES, help="message type (default: derived from source and sink)")
+    parser.add_argument("--at", metavar="ENDPOINT", help="ingress endpoint (default: the one of the source)")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(run=_explain, usage_error=parser.error)
 

@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
     run.add_argument("config", type=Path, metavar="CONFIG")
     run.add_argument(
-        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send what was accepted (5)"
+        "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
     )
     run.add_argument(
         "--log", choices=("console", "json"), default="console", help="form of the log on stderr"
@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     run.set_defaults(run=_run)
 
-    checking = commands.add_parser("check", help="check a configuration; touches nothing")
+    checking = commands.add_parser("check", help="check a configuration; changes nothing")
     checking.add_argument("config", type=Path, metavar="CONFIG")
     checking.add_argument("--offline", action="store_true", help="leave out the environment (ports, files)")
     checking.add_argument("--json", action="store_true")
@@ -112,18 +112,18 @@ def parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("plugins", help="list installed plugins and the hooks they use")
     listing.add_argument(
-        "config", type=Path, metavar="CONFIG", nargs="?", help="only those a running streamer has switched on"
+        "config", type=Path, metavar="CONFIG", nargs="?", help="only those enabled in a running streamer"
     )
     listing.add_argument("--json", action="store_true")
     listing.set_defaults(run=_plugins)
 
-    demo = commands.add_parser("demo", help="a small vehicle with a streamer, and what it did")
+    demo = commands.add_parser("demo", help="run a small simulated vehicle with a streamer, and report")
     demo.add_argument(
         "--seconds", type=_seconds, default=10.0, metavar="N", help="how long messages flow (10)"
     )
     demo.add_argument("--json", action="store_true", help="print one JSON object at the end and nothing else")
     demo.add_argument(
-        "--recordings", type=Path, metavar="DIR", help="keep what was recorded there (`ustreamer recordings`)"
+        "--recordings", type=Path, metavar="DIR", help="keep the recordings there (`ustreamer recordings`)"
     )
     demo.add_argument(
         "--web",

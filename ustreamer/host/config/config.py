@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration of a streamer: one TOML file, checked to the last key before anything is opened.
 
-authority, state_dir        who we are and where our state lives
-[endpoints.<name>]          a network: its transport, who lives behind it, and the keys of that transport
-[egress.default | <name>]   what may wait for an endpoint, how long, and when it is tried again
-[dead_letters]              how many of them are kept on disk
-[plugins.<name>]            switches a plugin on; its keys are its own
+authority, state_dir        the streamer's authority, and the directory for its state
+[endpoints.<name>]          a network: its transport, the authorities behind it, and the keys of that transport
+[egress.default | <name>]   queue limits, message age and retry delays of an endpoint
+[dead_letters]              how many dead letters stay on disk
+[plugins.<name>]            enables a plugin; the plugin defines the keys
 """
 
 import re
@@ -259,16 +259,14 @@ def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> d
             if endpoint.durable and not kind.outlives_streamer:
                 problems.add_problem(
                     ("endpoints", name, "durable"),
-                    f"those behind a {table['transport']!r} endpoint end with the streamer: nothing can be kept for them",
+                    f"those behind a {table['transport']!r} endpoint end with the streamer: their messages cannot be persisted",
                 )
     return endpoints
 
 
 def _check_endpoint_name(problems: Problems, name: str) -> None:
     if name in {SELF, DEFAULT_SECTION}:
-        problems.add_problem(
-            ("endpoints", name), f"{name!r} is not a name for an endpoint: it has a meaning of its own"
-        )
+        problems.add_problem(("endpoints", name), f"{name!r} is not a name for an endpoint: it is reserved")
     elif not _ENDPOINT_NAME.fullmatch(name):
         better = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")[:64]
         problems.add_problem(
@@ -317,7 +315,7 @@ def _check_own_authority(problems: Problems) -> None:
     if isinstance(authority, str):
         if authority == ANY_AUTHORITY:
             problems.add_problem(
-                ("authority",), "'*' stands for others: the streamer has an authority of its own"
+                ("authority",), "'*' stands for other authorities: name the streamer's own authority"
             )
         else:
             _check_authority(problems, ("authority",), authority)
@@ -331,8 +329,8 @@ def _check_authority_placement(problems: Problems) -> None:
         if authorities == []:
             problems.add_problem(
                 ("endpoints", name, "authorities"),
-                "nobody lives behind this endpoint",
-                'name who does, or write ["*"] for everyone not named elsewhere',
+                "no authority is behind this endpoint",
+                'name its authorities, or write ["*"] for all not named elsewhere',
             )
         for index, authority in enumerate(authorities if isinstance(authorities, list) else ()):
             path = ("endpoints", name, "authorities", index)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TOML file that has been read, and how it is said what is wrong with it: with file, line, key path and a suggestion.
+"""A parsed TOML file, and the format of its problems: file, line, key path, value and suggestion.
 
 vehicle.toml:14: endpoints.chassis.transport: 'zenho' is not a transport (have: local, zenoh); did you mean 'zenoh'?
 """

@@ -19,7 +19,7 @@ _HEADER_OR_KEY: Final = re.compile(r"\s*(?:\[{1,2}[\w. \"'-]+\]{1,2}\s*(?:#.*)?$
 
 _QUOTE: Final = 'write "{0}" in quotes'
 _COMMA: Final = "put a comma between its elements"
-_KEY: Final = "a key is made of A-Z a-z 0-9 - _, or stands in quotes"
+_KEY: Final = "a key is made of A-Z a-z 0-9 - _, or is in quotes"
 # tomllib's message; a pattern for the line, as a whole or (after @) from the error position; the suggestion.
 _ADVICE: Final = [
     ("Invalid value", r"@(True|False)\b", "write true and false in small letters"),
@@ -51,7 +51,7 @@ _ADVICE: Final = [
     (
         "Invalid initial",
         r"@\s*(?:#|\}|$)",
-        "an inline table stands on one line, without a comma at its end; or make it a [table]",
+        "an inline table is on one line, without a comma at its end; or make it a [table]",
     ),
     ("Invalid (?:initial|statement)", r"@(?://|/\*|;|--)", "a comment begins with #"),
     ("Invalid statement", r"@=", "write a key in front of the ="),

@@ -64,7 +64,9 @@ def _wait(seconds: float, report: Callable[[float], None], *, every: float) -> N
 def _print_line(vehicle: DemoVehicle, remaining_s: float) -> None:
     ledger = vehicle.streamer.ledger()
     rates = "  ".join(f"{row.delivered_hz:6.1f}/{_format_requested_rate(row)}" for row in vehicle.rows())
-    print(f"{remaining_s:5.1f} s left  Hz delivered/asked {rates}  received {ledger.received}", flush=True)
+    print(
+        f"{remaining_s:5.1f} s left  Hz delivered/requested {rates}  received {ledger.received}", flush=True
+    )
 
 
 def _format_requested_rate(row: TargetRow) -> str:

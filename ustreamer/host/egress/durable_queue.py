@@ -303,7 +303,7 @@ class DurableQueue(EndpointQueue):
 
     def _send(self, item: QueuedMessage) -> UStatusError | None:
         if not self._load_message(item):
-            lost = UStatusError(UCode.DATA_LOSS, f"endpoint {self.name!r}: the disk has lost a message")
+            lost = UStatusError(UCode.DATA_LOSS, f"endpoint {self.name!r}: a message was lost on disk")
             self._fail(item, Verdict.DEAD_LETTERED, lost.status)
             return lost
         return super()._send(item)

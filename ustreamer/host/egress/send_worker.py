@@ -158,7 +158,7 @@ class SendWorker:
         return None
 
     def _expire(self, item: QueuedMessage) -> UStatusError:
-        error = UStatusError(UCode.DEADLINE_EXCEEDED, f"waited too long for {self.name!r}")
+        error = UStatusError(UCode.DEADLINE_EXCEEDED, f"waited too long for endpoint {self.name!r}")
         self._fail(item, Verdict.EXPIRED, error.status)
         return error
 

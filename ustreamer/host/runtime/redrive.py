@@ -36,11 +36,11 @@ class Redriver:
         if letter.payload is None:
             text = f"its payload of {letter.payload_size} bytes was too large to be kept"
         elif letter.ingress not in self._endpoints:
-            text = f"it came in at {letter.ingress!r} (have: {', '.join(self._endpoints)})"
+            text = f"its ingress was {letter.ingress!r} (have: {', '.join(self._endpoints)})"
         elif self._dispatcher.ingress(letter.ingress).defers_to_peer(
             letter.message.attributes, letter.endpoint
         ):
-            text = f"another streamer forwards its like to {letter.endpoint!r}, and does not hear this one"
+            text = f"a peer streamer forwards such messages to {letter.endpoint!r}, and does not receive from this one"
         else:
             before = letter.message
             with self._lock:
